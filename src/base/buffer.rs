@@ -1,0 +1,160 @@
+//! Memory that belongs to somebody else: a caller's buffer, or a slot that several ranks share.
+//!
+//! This is the only form in which such memory travels inward. [`Src`] and [`Dst`] are an address and
+//! a length in bytes, never a Rust reference: another process may write the bytes at any time, and a
+//! caller may pass one buffer as both input and output. Only `kernel` and the transports read or
+//! write through them.
+#![allow(
+    unsafe_code,
+    reason = "the constructors state the obligation once, so that everything built on them is safe"
+)]
+
+use std::marker::PhantomData;
+
+/// Bytes that may be read during `'a`.
+#[derive(Clone, Copy, Debug)]
+pub struct Src<'a> {
+    ptr: *const u8,
+    len: usize,
+    lent: PhantomData<&'a [u8]>,
+}
+
+/// Bytes that may be written (and read) during `'a`. Copies of one view, and the [`Src`] made from
+/// it, alias; that is how an operation in place is expressed.
+#[derive(Clone, Copy, Debug)]
+pub struct Dst<'a> {
+    ptr: *mut u8,
+    len: usize,
+    lent: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a view is an address and a length; what makes using it sound, the obligation of its
+// constructor, holds on every thread.
+unsafe impl Send for Src<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Src<'_> {}
+// SAFETY: as above.
+unsafe impl Send for Dst<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Dst<'_> {}
+
+impl<'a> Src<'a> {
+    /// A view of `len` bytes at `ptr`; with `len` 0 the pointer may be anything.
+    ///
+    /// # Safety
+    /// The bytes must stay readable during `'a`. Other processes may write them meanwhile; what is
+    /// read then is arbitrary, so a protocol must say when the bytes are final.
+    pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
+        Self { ptr, len, lent: PhantomData }
+    }
+
+    /// The view of nothing.
+    pub const fn empty() -> Self {
+        Self { ptr: std::ptr::dangling(), len: 0, lent: PhantomData }
+    }
+
+    /// The address of the first byte.
+    pub const fn as_ptr(self) -> *const u8 {
+        self.ptr
+    }
+
+    /// The length in bytes.
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// True where there is nothing to read.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they do not lie inside the view.
+    #[must_use]
+    pub fn slice(self, offset: usize, len: usize) -> Self {
+        check_range(self.len, offset, len);
+        Self { ptr: self.ptr.wrapping_add(offset), len, lent: PhantomData }
+    }
+}
+
+impl<'a> Dst<'a> {
+    /// A view of `len` bytes at `ptr`; with `len` 0 the pointer may be anything.
+    ///
+    /// # Safety
+    /// The bytes must stay writable during `'a`, and no reference to them may be used meanwhile.
+    pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len, lent: PhantomData }
+    }
+
+    /// The view of nothing.
+    pub const fn empty() -> Self {
+        Self { ptr: std::ptr::dangling_mut(), len: 0, lent: PhantomData }
+    }
+
+    /// The address of the first byte.
+    pub const fn as_mut_ptr(self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// The same bytes for reading.
+    pub const fn as_src(self) -> Src<'a> {
+        Src { ptr: self.ptr.cast_const(), len: self.len, lent: PhantomData }
+    }
+
+    /// The length in bytes.
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// True where there is nothing to write.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they do not lie inside the view.
+    #[must_use]
+    pub fn slice(self, offset: usize, len: usize) -> Self {
+        check_range(self.len, offset, len);
+        Self { ptr: self.ptr.wrapping_add(offset), len, lent: PhantomData }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Src<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { ptr: bytes.as_ptr(), len: bytes.len(), lent: PhantomData }
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for Dst<'a> {
+    fn from(bytes: &'a mut [u8]) -> Self {
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), lent: PhantomData }
+    }
+}
+
+fn check_range(have: usize, offset: usize, len: usize) {
+    let end = offset.checked_add(len);
+    assert!(
+        end.is_some_and(|end| end <= have),
+        "bytes {offset}+{len} lie outside a view of {have} bytes"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_stay_inside() {
+        let bytes = [1u8, 2, 3, 4];
+        let view = Src::from(&bytes[..]);
+        assert_eq!(view.slice(1, 3).len(), 3);
+        assert_eq!(view.slice(4, 0).len(), 0);
+        assert!(std::panic::catch_unwind(|| view.slice(2, 3)).is_err());
+        assert!(std::panic::catch_unwind(|| view.slice(usize::MAX, 2)).is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! Everything that can be set from outside through the environment: one table, and the only reader.
+//!
+//! The table is also the source of README's list of variables (a test compares them). Values are
+//! checked here; a wrong one is an error that names the variable, never a silent default.
+
+use super::error::{Error, ErrorKind, Result};
+use std::fmt::Display;
+use std::str::FromStr;
+
+/// One environment variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// Who sets it: the launcher, or the user.
+    pub set_by: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    /// What it means, in one line.
+    pub meaning: &'static str,
+}
+
+macro_rules! variables {
+    ($($ident:ident = $name:literal, $set_by:literal, $default:literal, $meaning:literal;)+) => {
+        $(
+            #[doc = $meaning]
+            pub const $ident: Variable = Variable {
+                name: $name, set_by: $set_by, default: $default, meaning: $meaning,
+            };
+        )+
+        /// Every variable that the library reads, in the order of README's table.
+        pub const VARIABLES: &[Variable] = &[$($ident),+];
+    };
+}
+
+variables! {
+    RANK = "RANK", "launcher", "none", "This process's rank, from 0.";
+    WORLD_SIZE = "WORLD_SIZE", "launcher", "none", "The number of ranks of the job.";
+    LOCAL_RANK = "LOCAL_RANK", "launcher", "none", "This process's rank on its host.";
+    LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE", "launcher", "none", "The number of ranks on this host.";
+    MASTER_ADDR = "MASTER_ADDR", "launcher", "none", "The host of the job's store.";
+    MASTER_PORT = "MASTER_PORT", "launcher", "29500", "The port of the job's store.";
+    USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE", "launcher", "False",
+        "`True`: the launcher hosts the store, and rank 0 joins it as a client.";
+    RUN_ID = "TORCHELASTIC_RUN_ID", "launcher", "none",
+        "The job's id; its presence means that an elastic launcher started this process.";
+    OMPI_RANK = "OMPI_COMM_WORLD_RANK", "Open MPI", "none", "The rank, where RANK is not set.";
+    OMPI_SIZE = "OMPI_COMM_WORLD_SIZE", "Open MPI", "none", "The world size, where WORLD_SIZE is not set.";
+    OMPI_LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK", "Open MPI", "none", "The rank on this host.";
+    OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI", "none", "The ranks on this host.";
+    PMIX_NAMESPACE = "PMIX_NAMESPACE", "Open MPI, PMIx", "none", "The job's id under PMIx.";
+    PMIX_RANK = "PMIX_RANK", "PMIx", "none", "The rank under PMIx.";
+    PMI_RANK = "PMI_RANK", "MPICH", "none", "The rank under MPICH's launcher.";
+    PMI_SIZE = "PMI_SIZE", "MPICH", "none", "The world size under MPICH's launcher.";
+    PMI_LOCAL_RANK = "MPI_LOCALRANKID", "MPICH", "none", "The rank on this host under MPICH's launcher.";
+    PMI_LOCAL_SIZE = "MPI_LOCALNRANKS", "MPICH", "none", "The ranks on this host under MPICH's launcher.";
+    SLURM_RANK = "SLURM_PROCID", "Slurm", "none", "The rank under srun.";
+    SLURM_SIZE = "SLURM_NTASKS", "Slurm", "none", "The world size under srun.";
+    SLURM_LOCAL_RANK = "SLURM_LOCALID", "Slurm", "none", "The rank on this host under srun.";
+    SLURM_NODES = "SLURM_NNODES", "Slurm", "none", "The number of hosts under srun.";
+    SLURM_JOB = "SLURM_JOB_ID", "Slurm", "none", "The job's id under srun.";
+    SLURM_STEP = "SLURM_STEP_ID", "Slurm", "none", "The step's id under srun.";
+    SLURM_LAUNCH_HOST = "SLURM_LAUNCH_NODE_IPADDR", "Slurm", "none", "The host that srun ran on.";
+    TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
+        "Default deadline of an operation in milliseconds, where the options name none.";
+    CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",
+        "Deadline of initialisation in milliseconds, where the options name none.";
+    LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
+        "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
+    TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none", "The same, where DIST_LOG_LEVEL is not set.";
+    TRANSPORT = "DIST_TRANSPORT", "user", "auto",
+        "How ranks of one host meet: auto, shm (shared memory), or inproc (ranks that are threads of one process).";
+    HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
+        "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
+    SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "262144",
+        "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
+    SPIN_US = "DIST_SPIN_US", "user", "200",
+        "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
+}
+
+/// The text of a variable; `None` where it is unset or empty.
+///
+/// # Errors
+/// `InvalidArgument` where it is not UTF-8.
+#[allow(clippy::disallowed_methods, reason = "this is the one reader")]
+pub fn text(variable: Variable) -> Result<Option<String>> {
+    match std::env::var(variable.name) {
+        Ok(value) if value.is_empty() => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::invalid(format!("{} is not valid UTF-8", variable.name)))
+        }
+    }
+}
+
+/// The number in a variable; `None` where it is unset or empty.
+///
+/// # Errors
+/// `InvalidArgument`, naming the variable and its text, where it is not a number of this type.
+pub fn number<T: FromStr<Err: Display>>(variable: Variable) -> Result<Option<T>> {
+    let Some(value) = text(variable)? else { return Ok(None) };
+    match value.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(cause) => {
+            Err(Error::invalid(format!("{}=\"{value}\" is not usable: {cause}", variable.name)))
+        }
+    }
+}
+
+/// The number in a variable, or `default`; refused outside `low..=high`.
+///
+/// # Errors
+/// `InvalidArgument`, naming the variable, its value and the limits.
+pub fn bounded(variable: Variable, default: u64, low: u64, high: u64) -> Result<u64> {
+    let value = number(variable)?.unwrap_or(default);
+    if (low..=high).contains(&value) {
+        return Ok(value);
+    }
+    let message = format!("{}={value} is out of range: {low} to {high}", variable.name);
+    Err(Error::invalid(message))
+}
+
+/// The text of a variable that must be set.
+///
+/// # Errors
+/// `InvalidArgument`, naming the variable and saying who usually sets it.
+pub fn required(variable: Variable, remedy: &str) -> Result<String> {
+    text(variable)?.ok_or_else(|| {
+        let message = format!("environment variable {} is not set; {remedy}", variable.name);
+        Error::new(ErrorKind::InvalidArgument, message)
+    })
+}
+
+/// README's table of variables, in Markdown.
+pub fn markdown_table() -> String {
+    let mut table =
+        String::from("| variable | set by | default | meaning |\n| --- | --- | --- | --- |\n");
+    for v in VARIABLES {
+        table.push_str(&format!(
+            "| `{}` | {} | {} | {} |\n",
+            v.name, v.set_by, v.default, v.meaning
+        ));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = VARIABLES.iter().map(|v| v.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), VARIABLES.len());
+    }
+
+    #[test]
+    fn an_unset_variable_is_named_with_its_remedy() {
+        let unset = Variable { name: "DIST_TEST_UNSET", set_by: "", default: "", meaning: "" };
+        assert_eq!(text(unset).unwrap(), None);
+        assert_eq!(bounded(unset, 7, 1, 9).unwrap(), 7);
+        let error = required(unset, "start the program with distrun").unwrap_err();
+        assert!(error.message().contains("DIST_TEST_UNSET"));
+        assert!(error.message().contains("distrun"));
+    }
+}

@@ -1,0 +1,69 @@
+//! A point in time after which waiting ends. Every call that can block takes one.
+
+use std::time::{Duration, Instant};
+
+/// The longest time-out that is kept as a finite one: a century.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// A monotonic deadline, with the time it was made, so that errors can say how long they waited.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    started: Instant,
+    allowed: Duration,
+}
+
+impl Deadline {
+    /// Ends `allowed` from now.
+    pub fn after(allowed: Duration) -> Self {
+        Self { started: Instant::now(), allowed: allowed.min(FOREVER) }
+    }
+
+    /// Ends `ms` milliseconds from now.
+    pub fn after_ms(ms: u64) -> Self {
+        Self::after(Duration::from_millis(ms))
+    }
+
+    /// Never ends. Only an abort ends such a wait.
+    pub fn never() -> Self {
+        Self::after(FOREVER)
+    }
+
+    /// The time left; zero once it has passed.
+    pub fn left(&self) -> Duration {
+        self.allowed.saturating_sub(self.started.elapsed())
+    }
+
+    /// True once it has passed.
+    pub fn has_passed(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// The time since it was made.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The time that was allowed.
+    pub fn allowed(&self) -> Duration {
+        self.allowed
+    }
+
+    /// The earlier of this deadline and `slice` from now: for waits that must look around.
+    #[must_use]
+    pub fn capped(&self, slice: Duration) -> Self {
+        Self::after(self.left().min(slice))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_has_passed_at_once_and_never_does_not() {
+        assert!(Deadline::after_ms(0).has_passed());
+        assert!(!Deadline::never().has_passed());
+        assert!(!Deadline::after_ms(u64::MAX).has_passed());
+        assert!(Deadline::never().capped(Duration::ZERO).has_passed());
+    }
+}

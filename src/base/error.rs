@@ -1,0 +1,194 @@
+//! The one error type of the library: a kind that becomes a status number, and a message that says
+//! what happened, to whom, and what to do.
+//!
+//! Each layer adds what it knows with [`Error::context`]; nobody inspects the text.
+
+use super::ids::Rank;
+use std::fmt;
+
+/// What went wrong, in the terms of the C API's status numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// An argument is out of range, NULL where that is not allowed, or contradicts another.
+    InvalidArgument,
+    /// A handle that was never made, was released, or belongs to another kind of object.
+    InvalidHandle,
+    /// The call needs `dist_init` (or comes after `dist_finalize`, or after a fork).
+    NotInitialized,
+    /// `dist_init` was called twice.
+    AlreadyInitialized,
+    /// The combination asked for does not exist; the message names it.
+    Unsupported,
+    /// The key or name does not exist.
+    NotFound,
+    /// A queue was empty and the caller did not want to wait.
+    QueueEmpty,
+    /// A counter operation met a value that is not a number.
+    NotANumber,
+    /// The deadline of the operation passed.
+    Timeout,
+    /// Another rank died, left, or stopped answering.
+    PeerFailed,
+    /// Ranks called different operations, or with different arguments.
+    Mismatch,
+    /// Somebody aborted the group.
+    Aborted,
+    /// The store or a peer cannot be reached, or broke the connection.
+    Connection,
+    /// The peer could not prove that it belongs to this job.
+    Auth,
+    /// Memory, or another limited resource of the host, is exhausted.
+    OutOfMemory,
+    /// The operating system refused a call.
+    System,
+    /// A back end (NCCL, MPI, a plug-in) reported an error.
+    Backend,
+    /// A defect of the library: a caught panic or a broken invariant.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Every kind, in the order of its wire code.
+    pub const ALL: [Self; 18] = [
+        Self::InvalidArgument,
+        Self::InvalidHandle,
+        Self::NotInitialized,
+        Self::AlreadyInitialized,
+        Self::Unsupported,
+        Self::NotFound,
+        Self::QueueEmpty,
+        Self::NotANumber,
+        Self::Timeout,
+        Self::PeerFailed,
+        Self::Mismatch,
+        Self::Aborted,
+        Self::Connection,
+        Self::Auth,
+        Self::OutOfMemory,
+        Self::System,
+        Self::Backend,
+        Self::Internal,
+    ];
+
+    /// A stable small number, used where a kind travels between processes of one version.
+    pub fn code(self) -> u8 {
+        let position = Self::ALL.iter().position(|&kind| kind == self);
+        u8::try_from(position.unwrap_or(Self::ALL.len() - 1)).unwrap_or(u8::MAX)
+    }
+
+    /// The inverse of [`ErrorKind::code`]; an unknown number is `Internal`.
+    pub fn from_code(code: u8) -> Self {
+        Self::ALL.get(usize::from(code)).copied().unwrap_or(Self::Internal)
+    }
+}
+
+/// An error: kind, message and, where one rank is to blame, that rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    culprit: Option<Rank>,
+}
+
+/// The result of everything that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of `kind` with its message.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), culprit: None }
+    }
+
+    /// Shorthand for the most common caller mistake.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// A broken invariant of the library itself.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// A failed system call: `what` says what was tried.
+    pub fn system(what: impl fmt::Display, cause: &std::io::Error) -> Self {
+        let kind = match cause.kind() {
+            std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::StorageFull => {
+                ErrorKind::OutOfMemory
+            }
+            _ => ErrorKind::System,
+        };
+        Self::new(kind, format!("{what}: {cause}"))
+    }
+
+    /// Names the rank to blame.
+    #[must_use]
+    pub fn with_culprit(mut self, rank: Rank) -> Self {
+        self.culprit = Some(rank);
+        self
+    }
+
+    /// Puts what the caller knows before the message: "`what`: message".
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The rank to blame, where there is one.
+    pub fn culprit(&self) -> Option<Rank> {
+        self.culprit
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Adds context to the error of a result.
+pub trait Context<T> {
+    /// See [`Error::context`]; the text is only built when there is an error.
+    ///
+    /// # Errors
+    /// The error of `self`, with the context before its message.
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
+}
+
+impl<T> Context<T> for Result<T> {
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Self {
+        self.map_err(|error| error.context(what()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_survives_its_code() {
+        for kind in ErrorKind::ALL {
+            assert_eq!(ErrorKind::from_code(kind.code()), kind);
+        }
+        assert_eq!(ErrorKind::from_code(250), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn context_comes_before_the_message() {
+        let error = Error::invalid("rank is -1").context("dist_init").with_culprit(3);
+        assert_eq!(error.to_string(), "dist_init: rank is -1");
+        assert_eq!(error.culprit(), Some(3));
+    }
+}

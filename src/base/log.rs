@@ -1,0 +1,122 @@
+//! The log: silent unless somebody set a level, and then written to the sink that was installed
+//! (standard error, or the caller's callback).
+//!
+//! This module holds the level and the sink; who installs which is `api::runtime`'s affair.
+
+use std::fmt;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// How important a line is. The discriminants are the C API's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// Nothing is logged.
+    Off = 0,
+    /// Something failed that no return value can tell.
+    Error = 1,
+    /// Something is unusual: a long wait, a dropped peer.
+    Warn = 2,
+    /// What was chosen and why.
+    Info = 3,
+    /// Every step.
+    Debug = 4,
+}
+
+impl Level {
+    /// The level with this number; larger numbers mean `Debug`.
+    pub fn from_number(number: u8) -> Self {
+        match number {
+            0 => Self::Off,
+            1 => Self::Error,
+            2 => Self::Warn,
+            3 => Self::Info,
+            _ => Self::Debug,
+        }
+    }
+
+    /// The level with this name, in any case; also torch's `WARNING`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name.to_ascii_uppercase().as_str() {
+            "OFF" | "NONE" => Some(Self::Off),
+            "ERROR" | "FATAL" => Some(Self::Error),
+            "WARN" | "WARNING" => Some(Self::Warn),
+            "INFO" => Some(Self::Info),
+            "DEBUG" | "DETAIL" | "TRACE" => Some(Self::Debug),
+            _ => None,
+        }
+    }
+
+    /// The name in a log line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "OFF",
+            Self::Error => "ERROR",
+            Self::Warn => "WARN",
+            Self::Info => "INFO",
+            Self::Debug => "DEBUG",
+        }
+    }
+}
+
+/// Receives each line that passes the level. Called from any thread.
+pub trait Sink: Send + Sync {
+    /// One line, without its end.
+    fn line(&self, level: Level, text: &str);
+}
+
+static LEVEL: AtomicU8 = AtomicU8::new(0);
+static SINK: RwLock<Option<Box<dyn Sink>>> = RwLock::new(None);
+
+/// Sets the level for the whole process.
+pub fn set_level(level: Level) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
+}
+
+/// The level in force.
+pub fn level() -> Level {
+    Level::from_number(LEVEL.load(Ordering::Relaxed))
+}
+
+/// Replaces the sink; `None` goes back to standard error.
+pub fn set_sink(sink: Option<Box<dyn Sink>>) {
+    let old = match SINK.write() {
+        Ok(mut slot) => std::mem::replace(&mut *slot, sink),
+        Err(poisoned) => std::mem::replace(&mut *poisoned.into_inner(), sink),
+    };
+    drop(old);
+}
+
+/// True where a line of this level would be written.
+pub fn enabled(at: Level) -> bool {
+    at as u8 <= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Writes a line; use the [`log!`](crate::log) macro, which builds the text only when needed.
+pub fn write(at: Level, text: fmt::Arguments<'_>) {
+    let guard = match SINK.read() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    };
+    match guard.as_deref() {
+        Some(sink) => sink.line(at, &text.to_string()),
+        None => write_to_stderr(at, text),
+    }
+}
+
+fn write_to_stderr(at: Level, text: fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    let line = format!("libdist {}: {text}\n", at.name());
+    // A log that cannot be written has nowhere to say so.
+    drop(std::io::stderr().lock().write_all(line.as_bytes()));
+}
+
+/// Logs a line at a level: `log!(Level::Warn, "rank {} is late", rank)`.
+#[macro_export]
+macro_rules! log {
+    ($level:expr, $($text:tt)+) => {
+        if $crate::base::log::enabled($level) {
+            $crate::base::log::write($level, format_args!($($text)+));
+        }
+    };
+}

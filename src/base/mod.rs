@@ -1,0 +1,19 @@
+//! The vocabulary that every layer shares: errors, element types, identifiers, deadlines,
+//! configuration and the log. It knows nothing of the rest of the library and makes no system call
+//! of its own.
+
+pub mod buffer;
+pub mod config;
+pub mod deadline;
+pub mod dtype;
+pub mod error;
+pub mod ids;
+pub mod log;
+pub mod op;
+
+pub use buffer::{Dst, Src};
+pub use deadline::Deadline;
+pub use dtype::DataType;
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{GroupId, Nonce, Rank, WorldSize};
+pub use op::ReduceOp;

@@ -1,0 +1,123 @@
+//! Reduction operators: their C numbers, names, and which element types they are defined for.
+
+use super::dtype::DataType;
+use super::error::{Error, ErrorKind, Result};
+use std::fmt;
+
+/// How elements of different ranks become one. The discriminants are the C API's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// The sum; integers wrap; for bool, or.
+    Sum = 0,
+    /// The product; integers wrap; for bool, and.
+    Product = 1,
+    /// The smallest; NaN wins.
+    Min = 2,
+    /// The largest; NaN wins.
+    Max = 3,
+    /// The sum divided by the number of ranks; on integers the wrapped sum, rounded towards zero.
+    Avg = 4,
+    /// Bitwise and, of integers and bool.
+    BitAnd = 5,
+    /// Bitwise or, of integers and bool.
+    BitOr = 6,
+    /// Bitwise exclusive or, of integers and bool.
+    BitXor = 7,
+    /// The sum of each rank's elements times that rank's own factor.
+    PremulSum = 8,
+}
+
+impl ReduceOp {
+    /// Every operator, in the order of its number.
+    pub const ALL: [Self; 9] = [
+        Self::Sum,
+        Self::Product,
+        Self::Min,
+        Self::Max,
+        Self::Avg,
+        Self::BitAnd,
+        Self::BitOr,
+        Self::BitXor,
+        Self::PremulSum,
+    ];
+
+    /// The name used in messages and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "SUM",
+            Self::Product => "PRODUCT",
+            Self::Min => "MIN",
+            Self::Max => "MAX",
+            Self::Avg => "AVG",
+            Self::BitAnd => "BAND",
+            Self::BitOr => "BOR",
+            Self::BitXor => "BXOR",
+            Self::PremulSum => "PREMUL_SUM",
+        }
+    }
+
+    /// Whether the operator means something for elements of this type: MIN, MAX and PRODUCT are not
+    /// defined on complex numbers, the bitwise operators not on floating point, AVG not on bool, and
+    /// PREMUL_SUM only on floating point.
+    pub const fn is_defined_for(self, dtype: DataType) -> bool {
+        match self {
+            Self::Sum => true,
+            Self::Product | Self::Min | Self::Max => !dtype.is_complex(),
+            Self::Avg => !matches!(dtype, DataType::Bool),
+            Self::BitAnd | Self::BitOr | Self::BitXor => !dtype.is_float(),
+            Self::PremulSum => dtype.is_float(),
+        }
+    }
+
+    /// The operator with this C number.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a number that names no operator.
+    pub fn from_number(number: i32) -> Result<Self> {
+        usize::try_from(number).ok().and_then(|i| Self::ALL.get(i)).copied().ok_or_else(|| {
+            Error::invalid(format!("{number} is not a dist_op_t (they run from 0 to 8)"))
+        })
+    }
+
+    /// Refuses a combination that means nothing, naming operator, type and back end.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn check_defined_for(self, dtype: DataType, backend: &str) -> Result<()> {
+        if self.is_defined_for(dtype) {
+            return Ok(());
+        }
+        let message = format!("{self} is not defined on {dtype} elements (back end {backend})");
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_positions() {
+        for (number, op) in ReduceOp::ALL.into_iter().enumerate() {
+            assert_eq!(op as usize, number);
+            assert_eq!(ReduceOp::from_number(i32::try_from(number).unwrap()).unwrap(), op);
+        }
+        assert!(ReduceOp::from_number(9).is_err());
+    }
+
+    #[test]
+    fn a_refusal_names_all_three() {
+        let error = ReduceOp::Max.check_defined_for(DataType::C64, "native").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        for word in ["MAX", "c64", "native"] {
+            assert!(error.message().contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! distrun: starts the ranks of a job on this host.
+fn main() {}

@@ -1,0 +1,27 @@
+//! libdist: collective communication between the processes of a training job, behind a C ABI.
+//!
+//! The C interface is `include/dist.h`, generated from [`ffi`]. The Rust modules are public for the
+//! project's own programs and tests; they promise no stability.
+//!
+//! Data flows one way, from top to bottom:
+//!
+//! | layer | what it is |
+//! |---|---|
+//! | [`ffi`] | the C ABI: parse, call, convert |
+//! | [`api`] | process state, rendezvous, groups, argument checks, order of calls |
+//! | [`backend`] | one trait; `solo` for a single rank, `native` for shared memory |
+//! | [`algo`] | one file per algorithm, over the two transport traits |
+//! | [`transport`] | the traits, and `inproc` and `shm` behind them |
+//! | [`store`] | key-value stores: hash, prefix, TCP, the caller's own |
+//! | [`kernel`] | element type x operator loops |
+//! | [`process`] | start, watch and end child processes |
+//! | [`wait`] | the one waiting primitive, doorbells, the service thread |
+//! | [`sys`] | system calls, without policy |
+//! | [`base`] | errors, types, deadlines, configuration, log |
+//!
+//! `ARCHITECTURE.md` has the rules that a test enforces.
+
+pub mod base;
+pub mod kernel;
+pub mod sys;
+pub mod wait;

@@ -1,0 +1,84 @@
+//! Telling whether this process was forked from one that had used the library.
+//!
+//! One page is marked MADV_WIPEONFORK and holds a 1. A forked child reads 0 there, at the cost of one
+//! load a call instead of a getpid.
+
+use crate::base::error::{Error, Result};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The address of the page, as an integer, so that the cell can be shared between threads.
+static PAGE: OnceLock<usize> = OnceLock::new();
+
+/// Marks this process as one that uses the library. Later calls cost one load.
+///
+/// # Errors
+/// `OutOfMemory` or `System` where the page cannot be made.
+pub fn mark_used() -> Result<()> {
+    if PAGE.get().is_some() {
+        return Ok(());
+    }
+    let address = new_page()?;
+    flag(address).store(1, Ordering::Relaxed);
+    if PAGE.set(address).is_err() {
+        unmap(address);
+    }
+    Ok(())
+}
+
+/// True in a process forked, without exec, from one that had called [`mark_used`].
+pub fn is_forked_child() -> bool {
+    PAGE.get().is_some_and(|&address| flag(address).load(Ordering::Relaxed) == 0)
+}
+
+fn page_size() -> usize {
+    // SAFETY: asks for a constant of the system.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}
+
+fn new_page() -> Result<usize> {
+    let len = page_size();
+    // SAFETY: a fresh anonymous private mapping; no existing memory is touched.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(Error::system("mapping the fork guard page", &std::io::Error::last_os_error()));
+    }
+    // SAFETY: the range is the mapping just made.
+    if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
+        let cause = std::io::Error::last_os_error();
+        unmap(page.addr());
+        return Err(Error::system("MADV_WIPEONFORK (Linux 4.14 or newer is needed)", &cause));
+    }
+    Ok(page.expose_provenance())
+}
+
+fn unmap(address: usize) {
+    // SAFETY: called only with a page that `new_page` made and nobody else has seen.
+    unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address), page_size()) };
+}
+
+fn flag(address: usize) -> &'static AtomicU8 {
+    // SAFETY: the page stays mapped for the life of the process and is only used through this atomic.
+    unsafe { AtomicU8::from_ptr(std::ptr::with_exposed_provenance_mut(address)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_marking_process_is_no_child() {
+        mark_used().unwrap();
+        assert!(!is_forked_child());
+    }
+}

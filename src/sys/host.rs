@@ -1,0 +1,108 @@
+//! What this host and this process are called, and how many cores they may use.
+
+use crate::base::error::{Error, Result};
+use crate::base::ids::Nonce;
+use std::sync::OnceLock;
+
+/// This process's id.
+pub fn pid() -> u32 {
+    std::process::id()
+}
+
+/// The parent's process id; the same for all ranks that one launcher started directly.
+pub fn parent_pid() -> u32 {
+    std::os::unix::process::parent_id()
+}
+
+/// The effective user id.
+pub fn uid() -> u32 {
+    // SAFETY: cannot fail and touches no memory.
+    unsafe { libc::geteuid() }
+}
+
+/// The host's name as the kernel knows it; never asks a name server.
+pub fn name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown-host".to_owned(), |name| name.trim().to_owned())
+}
+
+/// What two processes must have in common to be able to share memory: the boot id of the kernel and
+/// the IPC name space. Having it in common is only a hint; sharing is measured.
+pub fn identity() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let ipc = std::fs::read_link("/proc/self/ns/ipc")
+        .map(|link| link.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    format!("{}/{ipc}", boot.trim())
+}
+
+/// The number of cores that this process may run on.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// The memory in bytes that can still be had: what the kernel says is available, or what the memory
+/// limit of this process's control group leaves, whichever is less. `None` where neither is told.
+pub fn memory_available() -> Option<u64> {
+    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    });
+    match (system, control_group_headroom()) {
+        (Some(system), Some(group)) => Some(system.min(group)),
+        (system, group) => system.or(group),
+    }
+}
+
+/// What the version 2 control group that this process is in leaves below its memory limit.
+fn control_group_headroom() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let folder = std::path::Path::new("/sys/fs/cgroup").join(path);
+    let read = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+    };
+    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+}
+
+/// Sixteen bytes from the kernel's random source.
+///
+/// # Errors
+/// `System` where the kernel has none to give.
+pub fn random_nonce() -> Result<Nonce> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: writes at most the 16 bytes of the array.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if usize::try_from(got) == Ok(bytes.len()) {
+        return Ok(Nonce(bytes));
+    }
+    Err(Error::system("getrandom", &std::io::Error::last_os_error()))
+}
+
+/// A nonce that is the same for all threads of this process and different in every other process;
+/// a forked child has its own.
+///
+/// # Errors
+/// `System` where the kernel has no random bytes to give.
+pub fn process_nonce() -> Result<Nonce> {
+    static NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
+    let (maker, nonce) = match NONCE.get() {
+        Some(&known) => known,
+        None => *NONCE.get_or_init(|| (pid(), random_nonce().unwrap_or_default())),
+    };
+    if maker == pid() && nonce != Nonce::default() { Ok(nonce) } else { random_nonce() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonces_differ_and_the_process_nonce_does_not() {
+        assert_ne!(random_nonce().unwrap(), random_nonce().unwrap());
+        assert_eq!(process_nonce().unwrap(), process_nonce().unwrap());
+        assert!(cores() >= 1);
+        assert!(!name().is_empty());
+    }
+}

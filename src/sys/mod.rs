@@ -1,0 +1,10 @@
+//! System calls behind safe functions. No policy lives here: nothing decides, retries or waits
+//! longer than it is told to.
+#![allow(unsafe_code, reason = "this layer is where the operating system is called")]
+
+pub mod fork;
+pub mod futex;
+pub mod host;
+pub mod shm;
+pub mod thread;
+pub mod unix;

@@ -1,0 +1,154 @@
+//! Anonymous memory that processes share by passing its descriptor: nothing is named, so nothing is
+//! left behind whoever dies.
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::sys::host;
+use memmap2::{MmapOptions, MmapRaw};
+use std::fmt::Display;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A mapped segment and the descriptor it came from.
+#[derive(Debug)]
+pub struct Segment {
+    file: File,
+    map: MmapRaw,
+}
+
+impl Segment {
+    /// A new segment of `len` zero bytes whose size can never change. Its pages are reserved at once,
+    /// so that a full memory limit is an error here and not a SIGBUS later.
+    ///
+    /// # Errors
+    /// `OutOfMemory` with the size wanted, or `System`.
+    pub fn create(len: usize) -> Result<Self> {
+        let name = c"libdist";
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a C string; the call makes a new descriptor.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        if fd < 0 {
+            return Err(Error::system("memfd_create", &std::io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        reserve(&file, len)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(Error::system("sealing a segment", &std::io::Error::last_os_error()));
+        }
+        Self::map(file, len)
+    }
+
+    /// Maps a segment whose descriptor came from another process, after checking that it is a segment
+    /// of exactly `len` bytes that nobody can shrink.
+    ///
+    /// # Errors
+    /// `Connection` where the descriptor is something else; `System` or `OutOfMemory` where it cannot
+    /// be mapped.
+    pub fn open(fd: OwnedFd, len: usize) -> Result<Self> {
+        let file = File::from(fd);
+        let size = file.metadata().map_err(|e| Error::system("fstat of a segment", &e))?.len();
+        // SAFETY: F_GET_SEALS touches no memory.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+        if usize::try_from(size) != Ok(len) || !sealed {
+            let message = format!(
+                "the descriptor passed is not a sealed segment of {len} bytes (it has {size})"
+            );
+            return Err(Error::new(ErrorKind::Connection, message));
+        }
+        Self::map(file, len)
+    }
+
+    /// The address of the first byte.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// True for a segment of no bytes, which [`Segment::create`] never makes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The descriptor, for passing it on.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn map(file: File, len: usize) -> Result<Self> {
+        let map = MmapOptions::new().len(len).map_raw(&file).map_err(|cause| {
+            Error::system(format_args!("mapping a shared segment of {len} bytes"), &cause)
+        })?;
+        Ok(Self { file, map })
+    }
+}
+
+fn reserve(file: &File, len: usize) -> Result<()> {
+    let size = libc::off_t::try_from(len)
+        .map_err(|_| Error::invalid(format!("a shared segment of {len} bytes is too large")))?;
+    // Asked first: without a limit of its own, a segment larger than the memory would make the kernel
+    // kill processes instead of refusing.
+    if let Some(available) = host::memory_available()
+        && u64::try_from(len).is_ok_and(|len| len > available)
+    {
+        return Err(out_of_memory(len, &format_args!("{available} bytes are available")));
+    }
+    loop {
+        // SAFETY: fallocate touches no memory of ours.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) } == 0 {
+            return Ok(());
+        }
+        let cause = std::io::Error::last_os_error();
+        match cause.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::ENOSPC | libc::ENOMEM) => return Err(out_of_memory(len, &cause)),
+            _ => return Err(Error::system("fallocate of a shared segment", &cause)),
+        }
+    }
+}
+
+fn out_of_memory(len: usize, why: &dyn Display) -> Error {
+    let message = format!(
+        "no memory for a shared segment of {len} bytes ({why}); lower DIST_SHM_SLOT_BYTES or raise \
+         the memory limit"
+    );
+    Error::new(ErrorKind::OutOfMemory, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_mapping_sees_the_same_bytes() {
+        let first = Segment::create(8192).unwrap();
+        let fd = first.as_fd().try_clone_to_owned().unwrap();
+        let second = Segment::open(fd, 8192).unwrap();
+        // SAFETY: both maps are 8192 bytes long and only this thread uses them.
+        unsafe { first.as_mut_ptr().wrapping_add(100).write(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { second.as_mut_ptr().wrapping_add(100).read() }, 7);
+    }
+
+    #[test]
+    fn a_foreign_descriptor_is_refused() {
+        let fd = OwnedFd::from(File::open("/proc/self/exe").unwrap());
+        assert_eq!(Segment::open(fd, 8192).unwrap_err().kind(), ErrorKind::Connection);
+        let small = Segment::create(4096).unwrap();
+        let fd = small.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(Segment::open(fd, 8192).unwrap_err().kind(), ErrorKind::Connection);
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_an_error_with_numbers() {
+        let error = Segment::create(1 << 50).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert!(error.message().contains("1125899906842624"), "{error}");
+    }
+}

@@ -1,0 +1,39 @@
+//! The library's own threads: named, with every signal blocked, so that the host program's handlers
+//! never run on them.
+
+use crate::base::error::{Error, Result};
+use std::thread::JoinHandle;
+
+/// Starts a thread of the library.
+///
+/// # Errors
+/// `System` where the operating system refuses another thread.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let before = block_all_signals();
+    // The new thread inherits the mask; the caller gets its own back.
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    restore_signals(&before);
+    spawned.map_err(|cause| Error::system(format_args!("starting the thread {name}"), &cause))
+}
+
+fn block_all_signals() -> libc::sigset_t {
+    let mut all = empty_set();
+    let mut before = empty_set();
+    // SAFETY: fills the set that it is given.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: reads one set and writes the other; both live on this stack.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    before
+}
+
+fn restore_signals(mask: &libc::sigset_t) {
+    // SAFETY: reads the set; a null third argument asks for nothing back.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::from_ref(mask), std::ptr::null_mut())
+    };
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
+    unsafe { std::mem::zeroed() }
+}

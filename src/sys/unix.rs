@@ -1,0 +1,195 @@
+//! Unix sockets in the abstract name space (they leave no file): passing a descriptor, and asking the
+//! kernel who is at the other end.
+
+use crate::base::error::{Error, Result};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+/// Room for the control message of one descriptor, with the alignment that the kernel wants.
+#[repr(C, align(8))]
+struct ControlSpace([u8; 64]);
+
+/// Listens under an abstract name.
+///
+/// # Errors
+/// `System`, for instance where the name is taken.
+pub fn listen(name: &str) -> Result<UnixListener> {
+    let listen = || {
+        let address = SocketAddr::from_abstract_name(name)?;
+        let listener = UnixListener::bind_addr(&address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|cause| Error::system(format_args!("listening on the socket @{name}"), &cause))
+}
+
+/// Connects to an abstract name. Does not wait: either somebody listens there or not.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn connect(name: &str) -> std::io::Result<UnixStream> {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// The process and user at the other end, as the kernel recorded them at connect time.
+///
+/// # Errors
+/// `System`.
+pub fn peer_credentials(stream: &UnixStream) -> Result<(u32, u32)> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
+    // SAFETY: the option writes at most `len` bytes, the size of the structure.
+    let status = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if status != 0 {
+        return Err(Error::system("SO_PEERCRED", &std::io::Error::last_os_error()));
+    }
+    Ok((u32::try_from(credentials.pid).unwrap_or_default(), credentials.uid))
+}
+
+/// Sends bytes, with a descriptor if one is given. Returns how many bytes went out.
+///
+/// # Errors
+/// The reason as the system gives it, `WouldBlock` included.
+pub fn send(
+    stream: &UnixStream,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> std::io::Result<usize> {
+    let mut space = ControlSpace([0; 64]);
+    let parts = [IoSlice::new(bytes)];
+    let mut message = empty_message();
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = 1;
+    if let Some(fd) = fd {
+        attach(&mut message, &mut space, fd);
+    }
+    // SAFETY: the message points at `parts` and `space`, which outlive the call.
+    let sent = unsafe {
+        libc::sendmsg(
+            stream.as_raw_fd(),
+            &raw const message,
+            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+        )
+    };
+    usize::try_from(sent).map_err(|_| std::io::Error::last_os_error())
+}
+
+/// Receives bytes and at most one descriptor. Zero bytes mean that the other end has closed.
+///
+/// # Errors
+/// The reason as the system gives it, `WouldBlock` included.
+pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = ControlSpace([0; 64]);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let mut message = empty_message();
+    message.msg_iov = parts.as_mut_ptr().cast();
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut space).cast();
+    message.msg_controllen = size_of::<ControlSpace>();
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    // SAFETY: the message points at `parts` and `space`, which outlive the call.
+    let got = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) };
+    let got = usize::try_from(got).map_err(|_| std::io::Error::last_os_error())?;
+    Ok((got, take_descriptor(&message)))
+}
+
+/// Both ends of a connected pair, for waking a thread that polls.
+///
+/// # Errors
+/// `System`.
+pub fn pair() -> Result<(UnixStream, UnixStream)> {
+    let made = UnixStream::pair().and_then(|(a, b)| {
+        a.set_nonblocking(true)?;
+        b.set_nonblocking(true)?;
+        Ok((a, b))
+    });
+    made.map_err(|cause| Error::system("socketpair", &cause))
+}
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: all fields are integers and pointers, for which zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+fn attach(message: &mut libc::msghdr, space: &mut ControlSpace, fd: BorrowedFd<'_>) {
+    let size = libc::c_uint::try_from(size_of::<libc::c_int>()).unwrap_or_default();
+    message.msg_control = std::ptr::from_mut(space).cast();
+    // SAFETY: CMSG_SPACE only computes.
+    message.msg_controllen = usize::try_from(unsafe { libc::CMSG_SPACE(size) }).unwrap_or_default();
+    // SAFETY: msg_control and msg_controllen describe `space`, which has room for one header.
+    let header = unsafe { libc::CMSG_FIRSTHDR(std::ptr::from_ref(message)) };
+    // SAFETY: CMSG_LEN only computes.
+    let len = usize::try_from(unsafe { libc::CMSG_LEN(size) }).unwrap_or_default();
+    let filled =
+        libc::cmsghdr { cmsg_len: len, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+    // SAFETY: the header lies inside `space` and is aligned, since `space` is.
+    unsafe { header.write(filled) };
+    // SAFETY: the data follows the header inside `space`.
+    let data = unsafe { libc::CMSG_DATA(header) };
+    // SAFETY: there is room for one int; its alignment is not assumed.
+    unsafe { data.cast::<libc::c_int>().write_unaligned(fd.as_raw_fd()) };
+}
+
+fn take_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
+    // SAFETY: the kernel filled in the control part that `message` describes.
+    let header = unsafe { libc::CMSG_FIRSTHDR(std::ptr::from_ref(message)) };
+    if header.is_null() {
+        return None;
+    }
+    // SAFETY: CMSG_FIRSTHDR gave a complete header inside the control part.
+    let filled = unsafe { header.read() };
+    if filled.cmsg_level != libc::SOL_SOCKET || filled.cmsg_type != libc::SCM_RIGHTS {
+        return None;
+    }
+    // SAFETY: a SCM_RIGHTS message carries at least one descriptor after its header.
+    let data = unsafe { libc::CMSG_DATA(header) };
+    // SAFETY: as above; alignment is not assumed. Room for more than one is never offered.
+    let fd = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+    // SAFETY: the kernel installed the descriptor for us alone.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::host;
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_descriptor_arrives_and_names_its_sender() {
+        let (a, b) = pair().unwrap();
+        let file = File::open("/proc/self/comm").unwrap();
+        assert_eq!(send(&a, b"hi", Some(file.as_fd())).unwrap(), 2);
+        let mut bytes = [0; 8];
+        let (got, fd) = receive(&b, &mut bytes).unwrap();
+        assert_eq!(&bytes[..got], b"hi");
+        let mut text = String::new();
+        File::from(fd.unwrap()).read_to_string(&mut text).unwrap();
+        assert!(!text.is_empty());
+        assert_eq!(peer_credentials(&a).unwrap(), (host::pid(), host::uid()));
+    }
+
+    #[test]
+    fn closing_reads_as_zero_bytes_and_nothing_as_would_block() {
+        let (a, b) = pair().unwrap();
+        let mut bytes = [0; 8];
+        let nothing = receive(&b, &mut bytes).unwrap_err();
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+        drop(a);
+        assert_eq!(receive(&b, &mut bytes).unwrap().0, 0);
+    }
+}
