@@ -21,7 +21,10 @@
 //!
 //! `ARCHITECTURE.md` has the rules that a test enforces.
 
+pub mod algo;
+pub mod backend;
 pub mod base;
 pub mod kernel;
 pub mod sys;
+pub mod transport;
 pub mod wait;

@@ -1,1 +1,184 @@
-//! The one waiting primitive.
+//! The one way in which the library waits.
+//!
+//! A wait watches any number of things at once (lines in shared memory, flags, later sockets), so it
+//! never sleeps on one of them. It sleeps on its *doorbell*, which whoever changes something rings.
+//! Every wait has a deadline and looks at an abort condition; there is no other blocking primitive
+//! in the library (the service thread's poll is ended by its own wake-up socket).
+//!
+//! Knows atomics, futexes and clocks; not what is being waited for.
+#![allow(unsafe_code, reason = "none is needed today; the layer table grants it for poll mode")]
+
+pub mod bell;
+pub mod io;
+pub mod service;
+
+use crate::base::deadline::Deadline;
+use crate::base::error::Error;
+use bell::Bell;
+use std::time::{Duration, Instant};
+
+/// How many looks a wait takes before it checks deadline and abort again.
+const LOOKS_PER_CHECK: u32 = 1000;
+
+/// How long a wait keeps yielding the core before it sleeps.
+const YIELD_FOR: Duration = Duration::from_micros(1000);
+
+/// Why a wait ended without what it waited for.
+#[derive(Debug)]
+pub enum Interrupt {
+    /// The deadline passed.
+    Deadline,
+    /// The abort condition holds.
+    Halted(Error),
+}
+
+/// How a wait behaves before it sleeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How long to spin on the core first.
+    pub spin: Duration,
+    /// More threads than cores want to run: give the core away after each look.
+    pub crowded: bool,
+}
+
+impl Pace {
+    /// The pace for `waiters` threads of one host that may all wait at once on `cores` cores. A sleeper
+    /// needs tens of microseconds to wake, so it pays to spin for longer than that; but not where
+    /// the spinning keeps the awaited thread from running.
+    pub fn new(waiters: usize, cores: usize, spin: Duration) -> Self {
+        Self { spin, crowded: waiters > cores }
+    }
+}
+
+/// Waits until `ready` gives a value, the deadline passes, or `halted` gives an error. What became
+/// ready before the halt still counts: `ready` has the last look.
+///
+/// `ready` must depend only on memory whose writers ring `bell` after they have written it.
+///
+/// # Errors
+/// What ended the wait instead.
+pub fn until<T>(
+    bell: &Bell,
+    pace: Pace,
+    deadline: &Deadline,
+    halted: impl Fn() -> Option<Error>,
+    mut ready: impl FnMut() -> Option<T>,
+) -> Result<T, Interrupt> {
+    if let Some(value) = ready() {
+        return Ok(value);
+    }
+    let patience =
+        spin(pace, &halted, &mut ready).or_else(|| give_way(deadline, &halted, &mut ready));
+    if let Some(value) = patience {
+        return Ok(value);
+    }
+    loop {
+        if let Some(error) = halted() {
+            return ready().ok_or(Interrupt::Halted(error));
+        }
+        let left = deadline.left();
+        if left.is_zero() {
+            return Err(Interrupt::Deadline);
+        }
+        // Whoever publishes after this point finds the mode set and rings; whatever was published
+        // before it, the second look sees. See `bell` for the argument.
+        let ticket = bell.prepare_to_sleep();
+        let mut found = ready();
+        if found.is_none() && halted().is_none() {
+            bell.sleep(ticket, left);
+            found = ready();
+        }
+        bell.awake();
+        if let Some(value) = found {
+            return Ok(value);
+        }
+    }
+}
+
+/// Looks in a tight loop for a while, unless that would keep the awaited thread from running. A halt
+/// ends the loop; `until` then says why.
+fn spin<T>(
+    pace: Pace,
+    halted: &impl Fn() -> Option<Error>,
+    ready: &mut impl FnMut() -> Option<T>,
+) -> Option<T> {
+    if pace.crowded {
+        return None;
+    }
+    let started = Instant::now();
+    loop {
+        for _ in 0..LOOKS_PER_CHECK {
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            std::hint::spin_loop();
+        }
+        if halted().is_some() || started.elapsed() >= pace.spin {
+            return None;
+        }
+    }
+}
+
+/// Looks, and gives the core to whoever wants it after each look.
+fn give_way<T>(
+    deadline: &Deadline,
+    halted: &impl Fn() -> Option<Error>,
+    ready: &mut impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let started = Instant::now();
+    let limit = YIELD_FOR.min(deadline.left());
+    while started.elapsed() < limit && halted().is_none() {
+        std::thread::yield_now();
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::ErrorKind;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const PACE: Pace = Pace { spin: Duration::from_micros(20), crowded: false };
+
+    #[test]
+    fn a_deadline_ends_the_wait_and_an_abort_does_too() {
+        let bell = Bell::default();
+        let never = || None::<()>;
+        let outcome = until(&bell, PACE, &Deadline::after_ms(5), || None, never);
+        assert!(matches!(outcome, Err(Interrupt::Deadline)));
+        let halted = || Some(Error::new(ErrorKind::Aborted, "stop"));
+        let outcome = until(&bell, PACE, &Deadline::never(), halted, never);
+        assert!(matches!(outcome, Err(Interrupt::Halted(e)) if e.kind() == ErrorKind::Aborted));
+    }
+
+    #[test]
+    fn every_ring_is_heard() {
+        // Two threads hand a counter back and forth; a lost wake-up would end in the deadline.
+        let shared = Arc::new((AtomicU64::new(0), Bell::default(), Bell::default()));
+        let other = Arc::clone(&shared);
+        let pace = Pace { spin: Duration::ZERO, crowded: true };
+        let rounds = 2000;
+        let echo = std::thread::Builder::new()
+            .spawn(move || {
+                for round in 0..rounds {
+                    let ready = || (other.0.load(Ordering::Acquire) == 2 * round + 1).then_some(());
+                    until(&other.2, pace, &Deadline::after_ms(20_000), || None, ready).unwrap();
+                    other.0.store(2 * round + 2, Ordering::Release);
+                    other.1.ring();
+                }
+            })
+            .unwrap();
+        for round in 0..rounds {
+            shared.0.store(2 * round + 1, Ordering::Release);
+            shared.2.ring();
+            let ready = || (shared.0.load(Ordering::Acquire) == 2 * round + 2).then_some(());
+            until(&shared.1, pace, &Deadline::after_ms(20_000), || None, ready).unwrap();
+        }
+        echo.join().unwrap();
+    }
+}

@@ -1,0 +1,62 @@
+//! Cutting a vector into one slice per rank, and into chunks that fit a slot.
+
+use std::ops::Range;
+
+/// The bytes of a cache line, on whose multiples slices begin.
+const CACHE_LINE: usize = 64;
+
+/// The slice, in bytes, that rank `rank` of `ranks` owns of a vector of `bytes` bytes. Slices are
+/// disjoint, cover the vector in rank order, and begin on cache lines; late ones may be empty. An element
+/// never straddles two, since sizes of elements divide a cache line.
+pub fn owned(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
+    let lines = bytes.div_ceil(CACHE_LINE);
+    let cut = |rank: usize| {
+        let whole = lines / ranks * rank;
+        let rest = (lines % ranks) * rank / ranks;
+        ((whole + rest) * CACHE_LINE).min(bytes)
+    };
+    cut(rank)..cut(rank + 1)
+}
+
+/// The chunks, in bytes, of at most `most` bytes each, that a vector of `bytes` bytes is worked through
+/// in. A vector of nothing has one empty chunk, so that every call exchanges at least one step.
+pub fn chunks(bytes: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = bytes.div_ceil(most).max(1);
+    (0..count).map(move |i| i * most..((i + 1) * most).min(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_cover_every_vector_once() {
+        for ranks in 1..=64 {
+            for bytes in (0..600).chain([4096, 65_536, 1_000_003]) {
+                let mut next = 0;
+                for rank in 0..ranks {
+                    let slice = owned(bytes, ranks, rank);
+                    assert_eq!(slice.start, next);
+                    assert!(slice.is_empty() || slice.start.is_multiple_of(CACHE_LINE));
+                    next = slice.end;
+                }
+                assert_eq!(next, bytes);
+                let longest = (0..ranks).map(|r| owned(bytes, ranks, r).len()).max().unwrap();
+                assert!(longest <= (bytes / ranks / CACHE_LINE + 1) * CACHE_LINE);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_cover_every_vector_once() {
+        for most in [16, 64, 4096] {
+            for bytes in [0, 1, 15, 16, 17, 4095, 4096, 4097, 100_000] {
+                let all: Vec<_> = chunks(bytes, most).collect();
+                assert!(!all.is_empty());
+                assert!(all.iter().all(|chunk| chunk.len() <= most));
+                assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start));
+                assert_eq!((all[0].start, all[all.len() - 1].end), (0, bytes));
+            }
+        }
+    }
+}

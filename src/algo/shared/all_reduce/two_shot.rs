@@ -1,0 +1,40 @@
+//! Larger vectors: each rank owns a slice, folds that slice of all vectors, and everybody gathers the
+//! folded slices. Two hops, and each rank reads two vectors' worth whatever the number of ranks.
+
+use crate::algo::Operation;
+use crate::algo::pattern::slices::{chunks, owned};
+use crate::algo::shared::fold::{contribute, in_rank_order};
+use crate::algo::shared::steps::Steps;
+use crate::base::error::Result;
+use crate::kernel;
+
+/// Two steps per chunk: stage, publish, await all, fold the own slice; publish it, await all, gather.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (rank, size) = (steps.rank(), steps.size());
+    for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
+        let (start, len) = (chunk.start, chunk.len());
+        let staged = steps.next_slot()?.slice(0, len);
+        contribute(operation, staged, operation.send.slice(start, len))?;
+        steps.publish(&[])?;
+        steps.await_all()?;
+
+        let mine = owned(len, size, rank);
+        let folded = steps.next_slot()?.slice(0, mine.len());
+        in_rank_order(operation, folded, size, |peer| {
+            steps.slot(peer).slice(mine.start, mine.len())
+        })?;
+        steps.publish(&[])?;
+        kernel::copy(operation.recv.slice(start + mine.start, mine.len()), folded.as_src());
+
+        for peer in steps.others() {
+            steps.await_rank(peer)?;
+            let theirs = owned(len, size, peer);
+            let result = operation.recv.slice(start + theirs.start, theirs.len());
+            kernel::copy(result, steps.slot(peer).slice(0, theirs.len()));
+        }
+    }
+    Ok(())
+}

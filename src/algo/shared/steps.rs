@@ -1,0 +1,315 @@
+//! The protocol of steps: how ranks that share memory agree on what is written, what may be read and
+//! what may be overwritten.
+//!
+//! The operations of a group are a sequence of *steps*, numbered from 1, the same on every rank: which
+//! steps an operation takes depends only on what all ranks agree on. For each step a rank may
+//! publish one line, with a small payload or a filled slot behind it.
+//!
+//! * **Arrival.** A line that holds step n was published by a rank that has finished reading every line
+//!   and slot of step n-1. Algorithms keep this: they publish step n+1 only after their last read of
+//!   step n.
+//! * **Reuse.** A line is reused after 64 steps, a slot after 4. Before its owner overwrites step n-k it
+//!   must know that every rank has finished that step: from the peers' later arrivals, which is free
+//!   where everybody waits for everybody, else from the `done` word in their progress. So a staged
+//!   operation needs no barrier at its end, and a root may run ahead of its readers.
+//! * **Agreement.** Each line carries a fingerprint chained over everything that its owner has done so
+//!   far. A reader compares it with its own on arrival, so that two ranks that have ever called
+//!   different things find out at the first line one reads of the other, and say where they parted.
+//!
+//! Any failure is written into the domain's abort record, which ends the waits of all ranks.
+
+use crate::algo::Operation;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::transport::line::Line;
+use crate::transport::region::{LINES, SLOTS};
+use crate::transport::{Descriptor, SharedDomain};
+use crate::wait::{Interrupt, until};
+use std::sync::atomic::{Ordering, fence};
+
+/// What a rank remembers between operations of one domain.
+#[derive(Debug)]
+pub struct Lane {
+    /// The last step published or passed.
+    step: u64,
+    /// The fingerprint of everything up to that step.
+    chain: u64,
+    /// For each rank, a step that it has finished for certain.
+    done: Vec<u64>,
+}
+
+impl Lane {
+    /// The beginning of a group of `size` ranks.
+    pub fn new(group: GroupId, size: WorldSize) -> Self {
+        let seed = group.0.iter().fold(size as u64, |chain, &byte| mix(chain, u64::from(byte)));
+        Self { step: 0, chain: seed, done: vec![0; size] }
+    }
+}
+
+/// One operation on its way through its steps.
+#[derive(Debug)]
+pub struct Steps<'a> {
+    domain: &'a dyn SharedDomain,
+    lane: &'a mut Lane,
+    operation: &'a Operation<'a>,
+    words: [u64; 3],
+}
+
+impl<'a> Steps<'a> {
+    /// Enters an operation.
+    pub fn begin(
+        domain: &'a dyn SharedDomain,
+        lane: &'a mut Lane,
+        operation: &'a Operation<'a>,
+    ) -> Self {
+        let words = operation.descriptor.encode();
+        domain.region().progress(domain.rank()).enter(&words);
+        Self { domain, lane, operation, words }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.domain.rank()
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> WorldSize {
+        self.domain.size()
+    }
+
+    /// The bytes of a slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.domain.region().geometry().slot_bytes
+    }
+
+    /// The other ranks, the next one first, so that not all read from the same one at once.
+    pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
+        let (rank, size) = (self.rank(), self.size());
+        (1..size).map(move |distance| (rank + distance) % size)
+    }
+
+    /// This rank's slot for the coming step, once everybody has finished with what it held before.
+    ///
+    /// # Errors
+    /// What ended the wait: `Timeout`, `PeerFailed`, `Aborted`.
+    pub fn next_slot(&mut self) -> Result<Dst<'a>> {
+        self.await_done((self.lane.step + 1).saturating_sub(SLOTS))?;
+        Ok(self.domain.region().own_slot(self.rank(), self.lane.step + 1))
+    }
+
+    /// Publishes the coming step, with a payload that fits a line, and wakes who waits for it.
+    ///
+    /// # Errors
+    /// As [`Steps::next_slot`].
+    pub fn publish(&mut self, payload: &[u8]) -> Result<()> {
+        self.pass(payload)?;
+        self.ring_others();
+        Ok(())
+    }
+
+    /// Publishes the coming step for the record: nobody waits for this rank in it.
+    ///
+    /// # Errors
+    /// As [`Steps::next_slot`].
+    pub fn note(&mut self) -> Result<()> {
+        self.pass(&[])
+    }
+
+    /// Waits until every other rank has published the current step.
+    ///
+    /// # Errors
+    /// As [`Steps::next_slot`], and `Mismatch` where a rank has called something else.
+    pub fn await_all(&mut self) -> Result<()> {
+        self.others().try_for_each(|rank| self.await_rank(rank))
+    }
+
+    /// Waits until a rank has published the current step.
+    ///
+    /// # Errors
+    /// As [`Steps::await_all`].
+    pub fn await_rank(&mut self, rank: Rank) -> Result<()> {
+        let step = self.lane.step;
+        let line = self.domain.region().line(rank, step);
+        if line.step() < step {
+            self.wait_for(
+                rank,
+                || (line.step() >= step).then_some(()),
+                |other| self.domain.region().line(other, step).step() >= step,
+            )?;
+        }
+        if line.chain() != self.lane.chain || line.step() != step {
+            return Err(self.fail(self.mismatch(rank)));
+        }
+        let done = &mut self.lane.done[rank];
+        *done = (*done).max(step - 1);
+        Ok(())
+    }
+
+    /// The payload of a rank that has published the current step.
+    pub fn payload(&self, rank: Rank, into: &mut [u8]) {
+        self.domain.region().line(rank, self.lane.step).read_payload(into);
+    }
+
+    /// The slot of a rank that has published the current step.
+    pub fn slot(&self, rank: Rank) -> Src<'a> {
+        self.domain.region().slot(rank, self.lane.step)
+    }
+
+    /// In the middle of a rooted operation: says that this rank reads nothing of its steps so far any
+    /// more, so that whoever runs ahead may reuse their slots.
+    pub fn checkpoint(&self) {
+        self.domain.region().progress(self.rank()).pass(self.lane.step);
+        self.ring_others();
+    }
+
+    /// Leaves the operation: this rank reads nothing of it any more.
+    pub fn finish(self) {
+        let Descriptor { kind, sequence, .. } = self.operation.descriptor;
+        self.domain.region().progress(self.rank()).finish(self.lane.step, sequence);
+        if !kind.is_symmetric() {
+            // Somebody who runs ahead may sleep until this rank has finished.
+            self.ring_others();
+        }
+    }
+
+    fn pass(&mut self, payload: &[u8]) -> Result<()> {
+        let step = self.lane.step + 1;
+        self.await_done(step.saturating_sub(LINES))?;
+        let chain = self.words.iter().fold(self.lane.chain, |chain, &word| mix(chain, word));
+        let line = self.domain.region().line(self.rank(), step);
+        line.publish(step, chain, &self.words, payload);
+        self.lane.step = step;
+        self.lane.chain = chain;
+        Ok(())
+    }
+
+    fn ring_others(&self) {
+        fence(Ordering::SeqCst);
+        self.others().for_each(|rank| self.domain.region().bell(rank).ring_fenced());
+    }
+
+    /// Waits until every other rank has finished a step.
+    fn await_done(&mut self, step: u64) -> Result<()> {
+        for rank in self.others() {
+            if self.lane.done[rank] >= step {
+                continue;
+            }
+            let progress = |rank| self.domain.region().progress(rank).done();
+            let done = self.wait_for(
+                rank,
+                || Some(progress(rank)).filter(|&done| done >= step),
+                |other| progress(other) >= step,
+            )?;
+            self.lane.done[rank] = done;
+        }
+        Ok(())
+    }
+
+    /// Waits for one rank; `arrived` tells, for messages, which ranks have what this one waits for.
+    fn wait_for<T>(
+        &self,
+        rank: Rank,
+        ready: impl FnMut() -> Option<T>,
+        arrived: impl Fn(Rank) -> bool,
+    ) -> Result<T> {
+        let bell = self.domain.region().bell(self.rank());
+        let halted = || self.domain.failure().or_else(|| self.departed(rank));
+        until(bell, self.domain.pace(), self.operation.deadline, halted, ready).map_err(
+            |interrupt| {
+                self.fail(match interrupt {
+                    Interrupt::Halted(error) => error,
+                    Interrupt::Deadline => self.late(arrived),
+                })
+            },
+        )
+    }
+
+    /// Fails the domain; the error to return is the first one that anybody has reported.
+    fn fail(&self, error: Error) -> Error {
+        self.domain.fail(&error);
+        self.domain.failure().unwrap_or(error)
+    }
+
+    fn departed(&self, rank: Rank) -> Option<Error> {
+        self.domain.has_left(rank).then(|| {
+            let name = self.domain.peer(rank);
+            let doing = self.domain.region().progress(rank).describe();
+            let message = format!("{name} has left the group; it {doing}");
+            Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank)
+        })
+    }
+
+    fn late(&self, arrived: impl Fn(Rank) -> bool) -> Error {
+        let region = self.domain.region();
+        let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
+        let names: Vec<String> = missing
+            .iter()
+            .map(|&rank| {
+                format!("{}, which {}", self.domain.peer(rank), region.progress(rank).describe())
+            })
+            .collect();
+        let deadline = self.operation.deadline;
+        let message = format!(
+            "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
+            self.operation.descriptor,
+            self.domain.peer(self.rank()),
+            deadline.elapsed().as_millis(),
+            deadline.allowed().as_millis(),
+            names.join("; ")
+        );
+        let error = Error::new(ErrorKind::Timeout, message);
+        match missing.first() {
+            Some(&rank) => error.with_culprit(self.domain.peer(rank).rank),
+            None => error,
+        }
+    }
+
+    /// Where this rank and another parted, as far back as both remember.
+    fn mismatch(&self, rank: Rank) -> Error {
+        let region = self.domain.region();
+        let first = self.lane.step.saturating_sub(LINES - 1).max(1);
+        let parted = |&step: &u64| {
+            let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
+            ours.step() == step && theirs.step() == step && ours.chain() != theirs.chain()
+        };
+        let step = (first..=self.lane.step).find(parted).unwrap_or(self.lane.step);
+        let say = |line: &Line| {
+            line.descriptor().map_or_else(|| "something unreadable".to_owned(), |d| d.to_string())
+        };
+        let message = format!(
+            "ranks called different operations: {} called {}, but {} called {}",
+            self.domain.peer(self.rank()),
+            say(region.line(self.rank(), step)),
+            self.domain.peer(rank),
+            say(region.line(rank, step)),
+        );
+        Error::new(ErrorKind::Mismatch, message).with_culprit(self.domain.peer(rank).rank)
+    }
+}
+
+/// Folds one more word into a fingerprint: multiply to 128 bits and fold the halves together, which
+/// spreads every bit over the whole.
+fn mix(chain: u64, word: u64) -> u64 {
+    let product =
+        u128::from(chain ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
+    let (low, high) = (product & u128::from(u64::MAX), product >> 64);
+    // Both halves fit 64 bits.
+    u64::try_from(low ^ high).unwrap_or(0).rotate_left(23) ^ word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn similar_words_give_different_fingerprints() {
+        let mut seen = HashSet::new();
+        for chain in 0..64 {
+            for word in 0..64 {
+                assert!(seen.insert(mix(chain, word << 8)), "{chain} {word}");
+            }
+        }
+    }
+}

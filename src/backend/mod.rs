@@ -1,0 +1,108 @@
+//! What carries out operations: one trait, and a registry by name.
+//!
+//! `solo` serves groups of one rank; `native` is shared memory inside a host (and TCP between hosts,
+//! once that is there). Back ends for NCCL, MPI and plug-ins will register beside them.
+//!
+//! Must not know: stores (ranks exchange what they need through [`Exchange`]), the C ABI.
+
+pub mod native;
+pub mod solo;
+
+use crate::algo::Operation;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::transport::PeerName;
+use serde_json::Value;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// How the ranks of a group tell each other what they need to meet.
+pub trait Exchange {
+    /// Every rank contributes some bytes under the name of a phase and gets those of all ranks, in rank
+    /// order. All ranks call it with the same phases in the same order.
+    ///
+    /// # Errors
+    /// `Timeout` naming the ranks that did not come, `Connection`.
+    fn all(&self, phase: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
+}
+
+/// What a back end is told about the group that it is to serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// This incarnation of the group.
+    pub group: GroupId,
+    /// This process's rank.
+    pub rank: Rank,
+    /// The number of ranks.
+    pub size: WorldSize,
+    /// When the group must be ready.
+    pub deadline: &'a Deadline,
+}
+
+/// Where a rank is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Who it is.
+    pub name: PeerName,
+    /// Which of the group's hosts it is on, from 0, in order of their lowest ranks.
+    pub host_index: usize,
+    /// Its position among the ranks of its host.
+    pub local_rank: usize,
+}
+
+/// A group's back end.
+///
+/// Obligations: `run` is called by one thread at a time and in the same order on all ranks; it returns at
+/// the operation's deadline at the latest; after the first error other than a refused argument every
+/// later `run` fails with the same cause. `abort` and `failure` may be called from any thread.
+pub trait Backend: Send + Sync + Debug {
+    /// Its name in the registry.
+    fn name(&self) -> &'static str;
+
+    /// Carries out one operation.
+    ///
+    /// # Errors
+    /// Any; the message says who is to blame.
+    fn run(&self, operation: &Operation<'_>) -> Result<()>;
+
+    /// Fails the group on all its ranks; the first reason stays.
+    fn abort(&self, reason: &Error);
+
+    /// Why the group has failed, if it has.
+    fn failure(&self) -> Option<Error>;
+
+    /// Where every rank is.
+    fn places(&self) -> &[Place];
+
+    /// What would run, as JSON, for `dist_group_describe`.
+    fn describe(&self) -> Value;
+}
+
+/// Makes the back end called `name`; NULL in the C API is "native", whose other name is "gloo".
+///
+/// # Errors
+/// `NotFound` for an unknown name (the message lists those there are), and whatever keeps the ranks from
+/// meeting.
+pub fn create(
+    name: &str,
+    context: &Context<'_>,
+    exchange: &dyn Exchange,
+) -> Result<Arc<dyn Backend>> {
+    if !is_available(name) {
+        let message = format!("there is no back end \"{name}\"; there are: {}", NAMES.join(", "));
+        return Err(Error::new(ErrorKind::NotFound, message));
+    }
+    if context.size == 1 {
+        return Ok(Arc::new(solo::Solo::new()));
+    }
+    Ok(Arc::new(native::meet::create(context, exchange)?))
+}
+
+/// The names that [`create`] knows.
+pub const NAMES: &[&str] = &["native", "gloo"];
+
+/// True for a name that [`create`] knows, in any case.
+pub fn is_available(name: &str) -> bool {
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+}

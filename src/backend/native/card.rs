@@ -1,0 +1,98 @@
+//! What a rank publishes about itself before the ranks meet.
+
+use crate::base::config;
+use crate::base::error::Result;
+use crate::base::ids::Nonce;
+use crate::sys::host;
+use serde_json::{Value, json};
+
+/// The smallest and the largest slot that can be configured.
+const SLOT_LIMITS: (u64, u64) = (4096, 64 << 20);
+const DEFAULT_SLOT: u64 = 256 << 10;
+
+/// One rank's card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Card {
+    /// What ranks must have in common to be on one host.
+    pub(super) host_id: String,
+    /// The host's name, for messages.
+    pub(super) host_name: String,
+    /// The process id.
+    pub(super) pid: u32,
+    /// The same for all ranks of one process.
+    pub(super) process: Nonce,
+    /// This rank's own.
+    pub(super) nonce: Nonce,
+    /// The name of its Unix socket.
+    pub(super) socket: String,
+    /// How many cores it may use.
+    pub(super) cores: usize,
+    /// `auto`, `shm` or `inproc`.
+    pub(super) transport: String,
+    /// The slot size it would like; that of rank 0 counts.
+    pub(super) slot_bytes: usize,
+}
+
+impl Card {
+    /// This rank's card, with the name of its socket.
+    pub(super) fn of_this_rank(socket: &str) -> Result<Self> {
+        let (low, high) = SLOT_LIMITS;
+        let slot = config::bounded(config::SLOT_BYTES, DEFAULT_SLOT, low, high)?;
+        Ok(Self {
+            host_id: config::text(config::HOST_ID)?.unwrap_or_else(host::identity),
+            host_name: host::name(),
+            pid: host::pid(),
+            process: host::process_nonce()?,
+            nonce: host::random_nonce()?,
+            socket: socket.to_owned(),
+            cores: host::cores(),
+            transport: config::text(config::TRANSPORT)?.unwrap_or_else(|| "auto".to_owned()),
+            slot_bytes: usize::try_from(slot).unwrap_or(usize::MAX),
+        })
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let card = json!({
+            "host_id": self.host_id,
+            "host_name": self.host_name,
+            "pid": self.pid,
+            "process": self.process.to_string(),
+            "nonce": self.nonce.to_string(),
+            "socket": self.socket,
+            "cores": self.cores,
+            "transport": self.transport,
+            "slot_bytes": self.slot_bytes,
+        });
+        card.to_string().into_bytes()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let card: Value = serde_json::from_slice(bytes).ok()?;
+        let text = |name: &str| card.get(name)?.as_str().map(str::to_owned);
+        let number = |name: &str| usize::try_from(card.get(name)?.as_u64()?).ok();
+        Some(Self {
+            host_id: text("host_id")?,
+            host_name: text("host_name")?,
+            pid: u32::try_from(number("pid")?).ok()?,
+            process: Nonce::parse(&text("process")?)?,
+            nonce: Nonce::parse(&text("nonce")?)?,
+            socket: text("socket")?,
+            cores: number("cores")?,
+            transport: text("transport")?,
+            slot_bytes: number("slot_bytes")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_survives_its_bytes() {
+        let card = Card::of_this_rank("some-socket").unwrap();
+        assert_eq!(Card::decode(&card.encode()), Some(card));
+        assert_eq!(Card::decode(b"{}"), None);
+        assert_eq!(Card::decode(b"\xff"), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! The native back end: shared memory between the ranks of a host. It picks an algorithm and runs it.
+
+pub mod card;
+pub mod meet;
+
+use super::{Backend, Place};
+use crate::algo::shared::{Lane, Steps};
+use crate::algo::{Operation, Shape, algorithms, select};
+use crate::base::error::{Error, Result};
+use crate::transport::{OpKind, SharedDomain};
+use serde_json::{Map, Value, json};
+use std::sync::{Mutex, PoisonError};
+
+/// A group whose ranks share a host.
+#[derive(Debug)]
+pub struct Native {
+    domain: Box<dyn SharedDomain>,
+    transport: &'static str,
+    shape: Shape,
+    places: Vec<Place>,
+    /// Held by the one operation that runs.
+    lane: Mutex<Lane>,
+}
+
+impl Backend for Native {
+    fn name(&self) -> &'static str {
+        "native"
+    }
+
+    fn run(&self, operation: &Operation<'_>) -> Result<()> {
+        let kind = operation.descriptor.kind;
+        let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;
+        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.domain.region().failure().is_set()
+            && let Some(error) = self.domain.failure()
+        {
+            return Err(error);
+        }
+        let mut steps = Steps::begin(self.domain.as_ref(), &mut lane, operation);
+        (chosen.run)(&mut steps, operation)?;
+        steps.finish();
+        Ok(())
+    }
+
+    fn abort(&self, reason: &Error) {
+        self.domain.fail(reason);
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.domain.failure()
+    }
+
+    fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    fn describe(&self) -> Value {
+        json!({
+            "transport": self.transport,
+            "slot_bytes": self.domain.region().geometry().slot_bytes,
+            "crowded": self.shape.crowded,
+            "algorithms": describe_choices(&self.shape),
+        })
+    }
+}
+
+/// For each operation, which algorithm would run from which size on.
+fn describe_choices(shape: &Shape) -> Value {
+    let mut all = Map::new();
+    for kind in OpKind::ALL {
+        let mut choices: Vec<Value> = Vec::new();
+        let mut last = "";
+        for bytes in sizes() {
+            if let Ok(row) = select(kind, bytes, shape, None)
+                && row.name != last
+            {
+                choices.push(json!({ "from_bytes": bytes, "algorithm": row.name }));
+                last = row.name;
+            }
+        }
+        let known: Vec<_> = algorithms(kind)
+            .map(|row| json!({ "name": row.name, "description": row.description }))
+            .collect();
+        all.insert(kind.name().to_owned(), json!({ "chosen": choices, "known": known }));
+    }
+    Value::Object(all)
+}
+
+/// Where a choice may change: next to every power of two, and past an inline payload.
+fn sizes() -> impl Iterator<Item = usize> {
+    let powers = (0..40).flat_map(|exponent| [1 << exponent, (1 << exponent) + 1]);
+    let mut sizes: Vec<usize> =
+        powers.chain([0, 48, 49]).chain((3..=64).map(|n| (8 << 10) / n + 1)).collect();
+    sizes.sort_unstable();
+    sizes.into_iter()
+}
+
+/// A mismatch of what the ranks published about themselves.
+fn malformed(rank: usize) -> Error {
+    Error::internal(format!("rank {rank} published a card that cannot be read"))
+}

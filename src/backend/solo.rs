@@ -1,0 +1,79 @@
+//! A group of one rank: every operation is a copy.
+
+use super::{Backend, Place};
+use crate::algo::Operation;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, Result};
+use crate::base::op::ReduceOp;
+use crate::kernel;
+use crate::sys::host;
+use crate::transport::PeerName;
+use serde_json::{Value, json};
+use std::sync::OnceLock;
+
+/// The back end of a group of one rank.
+#[derive(Debug)]
+pub struct Solo {
+    places: [Place; 1],
+    failure: OnceLock<Error>,
+}
+
+impl Solo {
+    /// A new one.
+    pub fn new() -> Self {
+        let name = PeerName { rank: 0, pid: host::pid(), host: host::name() };
+        Self { places: [Place { name, host_index: 0, local_rank: 0 }], failure: OnceLock::new() }
+    }
+}
+
+impl Default for Solo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The result of one rank is its own contribution, taken through the operator all the same, so that a
+/// bool comes out as 0 or 1 and a NaN as it would with more ranks.
+fn reduce(operation: &Operation<'_>, op: ReduceOp, dst: Dst<'_>, src: Src<'_>) {
+    if op == ReduceOp::PremulSum {
+        kernel::scale_copy(operation.dtype(), operation.factor, dst, src);
+    } else {
+        kernel::fold(operation.dtype(), op, dst, &[src]);
+    }
+}
+
+impl Backend for Solo {
+    fn name(&self) -> &'static str {
+        "native"
+    }
+
+    fn run(&self, operation: &Operation<'_>) -> Result<()> {
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        let (dst, src) = (operation.recv, operation.send);
+        match operation.descriptor.op {
+            _ if src.is_empty() || dst.is_empty() => {}
+            Some(op) => reduce(operation, op, dst, src),
+            None => kernel::copy(dst, src),
+        }
+        Ok(())
+    }
+
+    fn abort(&self, reason: &Error) {
+        // The first reason stays.
+        drop(self.failure.set(reason.clone()));
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.failure.get().cloned()
+    }
+
+    fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    fn describe(&self) -> Value {
+        json!({ "transport": "none (one rank)", "algorithms": {} })
+    }
+}

@@ -1,0 +1,139 @@
+//! The abort record of a domain: the first fatal error, for all ranks to see.
+//!
+//! Whoever finds the record clear claims it, writes the reason and marks it complete; later reasons
+//! are dropped. A rank that dies between claiming and completing leaves no reason, and readers then
+//! say just that, after a bounded look.
+
+use crate::base::error::{Error, ErrorKind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const CLEAR: u32 = 0;
+const CLAIMED: u32 = 1;
+const COMPLETE: u32 = 2;
+
+/// The bytes kept of a reason.
+pub const TEXT_BYTES: usize = 1024;
+const TEXT_WORDS: usize = TEXT_BYTES / 8;
+
+/// How many yields a reader grants a writer that is in the middle of its text.
+const PATIENCE: u32 = 1000;
+
+/// The record. All zero bytes are a clear one.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Failure {
+    state: AtomicU32,
+    kind: AtomicU32,
+    /// The rank to blame plus one; 0 for none.
+    culprit: AtomicU32,
+    len: AtomicU32,
+    text: [AtomicU64; TEXT_WORDS],
+}
+
+impl Default for Failure {
+    fn default() -> Self {
+        Self {
+            state: AtomicU32::new(CLEAR),
+            kind: AtomicU32::new(0),
+            culprit: AtomicU32::new(0),
+            len: AtomicU32::new(0),
+            text: [const { AtomicU64::new(0) }; TEXT_WORDS],
+        }
+    }
+}
+
+impl Failure {
+    /// Writes the reason if there is none yet; true if it was.
+    pub fn set(&self, error: &Error) -> bool {
+        let claim =
+            self.state.compare_exchange(CLEAR, CLAIMED, Ordering::Acquire, Ordering::Relaxed);
+        if claim.is_err() {
+            return false;
+        }
+        let text = clip(error.message(), TEXT_BYTES).as_bytes();
+        self.kind.store(u32::from(error.kind().code()), Ordering::Relaxed);
+        let culprit = error.culprit().and_then(|rank| u32::try_from(rank + 1).ok());
+        self.culprit.store(culprit.unwrap_or(0), Ordering::Relaxed);
+        self.len.store(u32::try_from(text.len()).unwrap_or(0), Ordering::Relaxed);
+        for (cell, bytes) in self.text.iter().zip(text.chunks(8)) {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        self.state.store(COMPLETE, Ordering::Release);
+        true
+    }
+
+    /// True once somebody has claimed the record.
+    pub fn is_set(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != CLEAR
+    }
+
+    /// The reason, if there is one.
+    pub fn get(&self) -> Option<Error> {
+        if !self.is_set() {
+            return None;
+        }
+        for _ in 0..PATIENCE {
+            if self.state.load(Ordering::Acquire) == COMPLETE {
+                return Some(self.read());
+            }
+            std::thread::yield_now();
+        }
+        let message = "the group was aborted by a rank that died before it could say why";
+        Some(Error::new(ErrorKind::Aborted, message))
+    }
+
+    fn read(&self) -> Error {
+        let code = u8::try_from(self.kind.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
+        let len = usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(0).min(TEXT_BYTES);
+        let mut bytes = Vec::with_capacity(TEXT_BYTES);
+        for cell in &self.text[..len.div_ceil(8)] {
+            bytes.extend_from_slice(&cell.load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes.truncate(len);
+        let error = Error::new(ErrorKind::from_code(code), String::from_utf8_lossy(&bytes));
+        match self.culprit.load(Ordering::Relaxed) {
+            0 => error,
+            rank => error.with_culprit(usize::try_from(rank - 1).unwrap_or(usize::MAX)),
+        }
+    }
+}
+
+/// The longest prefix of `text` of at most `limit` bytes that ends between characters.
+fn clip(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_stays() {
+        let record = Failure::default();
+        assert_eq!(record.get(), None);
+        let first = Error::new(ErrorKind::PeerFailed, "rank 2 died").with_culprit(2);
+        assert!(record.set(&first));
+        assert!(!record.set(&Error::new(ErrorKind::Timeout, "late")));
+        assert_eq!(record.get(), Some(first));
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let record = Failure::default();
+        record.set(&Error::new(ErrorKind::Aborted, format!("{}é", "x".repeat(TEXT_BYTES - 1))));
+        assert_eq!(record.get().unwrap().message(), "x".repeat(TEXT_BYTES - 1));
+    }
+
+    #[test]
+    fn a_writer_that_died_leaves_an_error_all_the_same() {
+        let record = Failure::default();
+        record.state.store(CLAIMED, Ordering::Relaxed);
+        assert_eq!(record.get().unwrap().kind(), ErrorKind::Aborted);
+    }
+}

@@ -1,0 +1,312 @@
+//! The memory of a domain: where everything lies, and safe access to it.
+//!
+//! ```text
+//! header | abort record | per rank: doorbell, progress | per rank: lines | per rank: slots
+//! ```
+//!
+//! The layout follows from a [`Geometry`] that every member computes from the agreed configuration;
+//! no offset, index or length is ever taken from the shared bytes. Control structures are made of
+//! atomics; slots are reached only as [`Src`] and [`Dst`].
+#![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
+
+use super::abort::Failure;
+use super::line::{Descriptor, Line};
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{Rank, WorldSize};
+use crate::wait::bell::Bell;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Lines per rank: how far a root may run ahead of its readers with small payloads.
+pub const LINES: u64 = 64;
+
+/// Slots per rank: how many staged steps may be in flight.
+pub const SLOTS: u64 = 4;
+
+/// The size of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// The number of ranks.
+    pub ranks: WorldSize,
+    /// The size of one staging slot; a multiple of 4096.
+    pub slot_bytes: usize,
+}
+
+/// What each rank writes on the region when it maps it, and every other reads: proof that both see
+/// the same memory.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Presence {
+    nonce: [AtomicU64; 2],
+}
+
+/// What a rank last did; for messages, and for proving that a slot may be reused.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Progress {
+    /// Every step up to this one is finished: the rank reads no line or slot of it any more.
+    done: AtomicU64,
+    /// The sequence number of the last operation finished.
+    finished: AtomicU64,
+    /// The operation last entered.
+    entered: [AtomicU64; 3],
+}
+
+impl Progress {
+    /// The owner enters an operation.
+    pub fn enter(&self, descriptor: &[u64; 3]) {
+        for (cell, &word) in self.entered.iter().zip(descriptor) {
+            cell.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The owner has finished operation `sequence`, and with it every step up to `step`.
+    pub fn finish(&self, step: u64, sequence: u64) {
+        self.finished.store(sequence, Ordering::Relaxed);
+        self.pass(step);
+    }
+
+    /// The owner has finished every step up to `step` of the operation that it is in.
+    pub fn pass(&self, step: u64) {
+        self.done.store(step, Ordering::Release);
+    }
+
+    /// The last step that the owner has finished for certain.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// What the owner was last seen doing, for messages.
+    pub fn describe(&self) -> String {
+        let words = std::array::from_fn(|i| self.entered[i].load(Ordering::Relaxed));
+        let finished = self.finished.load(Ordering::Relaxed);
+        match Descriptor::decode(words) {
+            None => "has entered no operation yet".to_owned(),
+            Some(entered) if entered.sequence > finished => format!("was in {entered}"),
+            Some(entered) => format!("last finished {entered}"),
+        }
+    }
+}
+
+/// Memory that stays mapped, at one address, for as long as the value lives.
+///
+/// # Safety
+/// `base` must point to at least `bytes` bytes, aligned to 4096, readable and writable, that were zero when
+/// the domain began; they must stay so until the value is dropped.
+pub unsafe trait Backing: Send + Sync + Debug {
+    /// The first byte.
+    fn base(&self) -> *mut u8;
+    /// How many bytes there are.
+    fn bytes(&self) -> usize;
+}
+
+/// The region of one domain, as one member sees it.
+#[derive(Debug)]
+pub struct Region {
+    geometry: Geometry,
+    layout: Layout,
+    memory: Box<dyn Backing>,
+}
+
+/// Byte offsets of the arrays.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    presence: usize,
+    bells: usize,
+    progress: usize,
+    lines: usize,
+    slots: usize,
+    len: usize,
+}
+
+/// The distance between two doorbells: two cache lines, so that prefetching pairs do not couple them.
+const BELL_STRIDE: usize = 128;
+const PAGE: usize = 4096;
+
+impl Geometry {
+    /// The bytes that a region of this geometry needs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where that is more than an address can hold.
+    pub fn bytes(&self) -> Result<usize> {
+        Ok(self.layout()?.len)
+    }
+
+    fn layout(&self) -> Result<Layout> {
+        let too_large = || {
+            let Self { ranks, slot_bytes } = self;
+            Error::invalid(format!("{ranks} ranks with slots of {slot_bytes} bytes are too many"))
+        };
+        let array = |start: usize, stride: usize, each: u64| -> Option<usize> {
+            let count = self.ranks.checked_mul(usize::try_from(each).ok()?)?;
+            start.checked_add(count.checked_mul(stride)?)?.checked_next_multiple_of(PAGE)
+        };
+        let compute = || {
+            let presence = size_of::<Failure>().next_multiple_of(PAGE);
+            let bells = array(presence, size_of::<Presence>(), 1)?;
+            let progress = array(bells, BELL_STRIDE, 1)?;
+            let lines = array(progress, size_of::<Progress>(), 1)?;
+            let slots = array(lines, size_of::<Line>(), LINES)?;
+            let len = array(slots, self.slot_bytes, SLOTS)?;
+            Some(Layout { presence, bells, progress, lines, slots, len })
+        };
+        compute().filter(|layout| isize::try_from(layout.len).is_ok()).ok_or_else(too_large)
+    }
+}
+
+impl Region {
+    /// The region on this memory.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the geometry is impossible, `Internal` where the memory is too small.
+    pub fn new(geometry: Geometry, memory: Box<dyn Backing>) -> Result<Self> {
+        let layout = geometry.layout()?;
+        if memory.bytes() < layout.len || !geometry.slot_bytes.is_multiple_of(PAGE) {
+            return Err(Error::internal(format!("{memory:?} does not fit {geometry:?}")));
+        }
+        Ok(Self { geometry, layout, memory })
+    }
+
+    /// The sizes.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The abort record.
+    pub fn failure(&self) -> &Failure {
+        self.at(0)
+    }
+
+    /// A rank's doorbell.
+    pub fn bell(&self, rank: Rank) -> &Bell {
+        self.at(self.layout.bells + self.checked(rank) * BELL_STRIDE)
+    }
+
+    /// A rank's progress.
+    pub fn progress(&self, rank: Rank) -> &Progress {
+        self.at(self.layout.progress + self.checked(rank) * size_of::<Progress>())
+    }
+
+    /// The line of a rank that is used for a step.
+    pub fn line(&self, rank: Rank, step: u64) -> &Line {
+        let index = self.index(rank, step, LINES);
+        self.at(self.layout.lines + index * size_of::<Line>())
+    }
+
+    /// The slot of a rank that is used for a step, for its owner.
+    pub fn own_slot(&self, rank: Rank, step: u64) -> Dst<'_> {
+        let offset = self.slot_offset(rank, step);
+        let start = self.memory.base().wrapping_add(offset);
+        // SAFETY: the layout places the whole slot inside the backing, which outlives `self`. No
+        // reference to slots is ever made.
+        unsafe { Dst::new(start, self.geometry.slot_bytes) }
+    }
+
+    /// The slot of a rank that is used for a step, for its readers.
+    pub fn slot(&self, rank: Rank, step: u64) -> Src<'_> {
+        self.own_slot(rank, step).as_src()
+    }
+
+    /// Writes a rank's mark of presence.
+    pub fn mark_presence(&self, rank: Rank, mark: [u64; 2]) {
+        let presence = self.presence(rank);
+        for (cell, word) in presence.nonce.iter().zip(mark) {
+            cell.store(word, Ordering::Release);
+        }
+    }
+
+    /// Reads a rank's mark of presence.
+    pub fn read_presence(&self, rank: Rank) -> [u64; 2] {
+        let presence = self.presence(rank);
+        std::array::from_fn(|i| presence.nonce[i].load(Ordering::Acquire))
+    }
+
+    /// Fails the domain: keeps the reason if it is the first, and wakes every rank.
+    pub fn fail(&self, error: &Error) {
+        self.failure().set(error);
+        self.ring_all();
+    }
+
+    /// Rings every doorbell.
+    pub fn ring_all(&self) {
+        fence(Ordering::SeqCst);
+        (0..self.geometry.ranks).for_each(|rank| self.bell(rank).ring_fenced());
+    }
+
+    fn presence(&self, rank: Rank) -> &Presence {
+        self.at(self.layout.presence + self.checked(rank) * size_of::<Presence>())
+    }
+
+    fn checked(&self, rank: Rank) -> usize {
+        assert!(rank < self.geometry.ranks, "rank {rank} of {} in a region", self.geometry.ranks);
+        rank
+    }
+
+    fn index(&self, rank: Rank, step: u64, each: u64) -> usize {
+        // `each` is small and `step % each` smaller.
+        let within = usize::try_from(step % each).unwrap_or(0);
+        self.checked(rank) * usize::try_from(each).unwrap_or(0) + within
+    }
+
+    fn slot_offset(&self, rank: Rank, step: u64) -> usize {
+        self.layout.slots + self.index(rank, step, SLOTS) * self.geometry.slot_bytes
+    }
+
+    /// A control structure at an offset that the layout gives.
+    fn at<T: Control>(&self, offset: usize) -> &T {
+        debug_assert!(offset + size_of::<T>() <= self.layout.len);
+        debug_assert_eq!(offset % align_of::<T>(), 0);
+        let address = self.memory.base().wrapping_add(offset).cast::<T>();
+        // SAFETY: the layout places the structure, aligned, inside the backing, which outlives `self`.
+        // It consists of atomics only, so that any bytes are a value and other processes may write.
+        unsafe { &*address }
+    }
+}
+
+/// Structures made of atomic integers only, which may lie in shared memory.
+trait Control {}
+impl Control for Failure {}
+impl Control for Presence {}
+impl Control for Bell {}
+impl Control for Progress {}
+impl Control for Line {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::inproc::Heap;
+
+    #[test]
+    fn nothing_overlaps() {
+        for ranks in [1, 2, 3, 8, 64] {
+            let geometry = Geometry { ranks, slot_bytes: 8192 };
+            let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
+            let region = Region::new(geometry, Box::new(heap)).unwrap();
+            let mut spans = vec![(0, size_of::<Failure>())];
+            let base = region.memory.base().addr();
+            let mut add = |address: usize, len| spans.push((address - base, len));
+            for rank in 0..ranks {
+                add(std::ptr::from_ref(region.bell(rank)).addr(), size_of::<Bell>());
+                add(std::ptr::from_ref(region.progress(rank)).addr(), size_of::<Progress>());
+                add(std::ptr::from_ref(region.presence(rank)).addr(), size_of::<Presence>());
+                for step in 0..LINES {
+                    add(std::ptr::from_ref(region.line(rank, step)).addr(), size_of::<Line>());
+                }
+                for step in 0..SLOTS {
+                    add(region.slot(rank, step).as_ptr().addr(), 8192);
+                }
+            }
+            spans.sort_unstable();
+            assert!(spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{ranks}");
+            let (last, len) = spans[spans.len() - 1];
+            assert!(last + len <= geometry.bytes().unwrap());
+        }
+    }
+
+    #[test]
+    fn an_impossible_geometry_is_an_error() {
+        let geometry = Geometry { ranks: usize::MAX / 2, slot_bytes: 1 << 20 };
+        assert!(geometry.bytes().is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! How the processes of one host come to share a segment.
+//!
+//! Every rank listens on an abstract Unix socket whose random name it has published. Each rank connects
+//! to all lower ones and says who it is; the connections become the lifelines. The lowest rank then
+//! makes the segment and sends its descriptor with a mark in it; each member maps it, reads the mark,
+//! leaves its own, and says so; the maker reads that mark. Only what both have read counts as shared.
+
+use super::Domain;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Context, Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::log::Level;
+use crate::sys::shm::Segment;
+use crate::sys::{host, unix};
+use crate::transport::PeerName;
+use crate::transport::region::{Geometry, Region};
+use crate::wait::{Pace, io};
+use std::io::ErrorKind as Io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+const MAGIC: [u8; 8] = *b"libdist1";
+const HELLO_BYTES: usize = 8 + 16 + 16 + 4;
+const SEGMENT: u8 = b'S';
+const MAPPED: u8 = b'M';
+
+/// How long somebody who has connected may take to say who it is.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of one rank of the host before they meet.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Who it is.
+    pub peer: PeerName,
+    /// The name of its socket.
+    pub socket: String,
+    /// The nonce that it published.
+    pub nonce: Nonce,
+}
+
+/// A socket on which the other ranks of the host find this one.
+#[derive(Debug)]
+pub struct Meeting {
+    listener: UnixListener,
+    name: String,
+}
+
+/// Everything that joining needs.
+#[derive(Debug)]
+struct Joining<'a> {
+    group: GroupId,
+    members: &'a [Member],
+    me: Rank,
+    deadline: &'a Deadline,
+}
+
+impl Meeting {
+    /// Listens under a fresh name.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn open() -> Result<Self> {
+        let name = format!("libdist-{}", host::random_nonce()?);
+        Ok(Self { listener: unix::listen(&name)?, name })
+    }
+
+    /// The name to publish.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Meets the other members and shares a segment with them. `members` are the ranks of the host in
+    /// order, `me` is this process's position among them.
+    ///
+    /// # Errors
+    /// `Connection` or `Timeout` naming the member that could not be reached, `OutOfMemory`, `System`.
+    pub fn join(
+        self,
+        group: GroupId,
+        members: &[Member],
+        me: Rank,
+        geometry: Geometry,
+        pace: Pace,
+        deadline: &Deadline,
+    ) -> Result<Domain> {
+        let joining = Joining { group, members, me, deadline };
+        let mut streams = joining.greet_lower()?;
+        streams.extend(joining.await_higher(&self.listener)?);
+        let len = geometry.bytes()?;
+        let segment =
+            if me == 0 { Segment::create(len)? } else { joining.receive(&streams, len)? };
+        let descriptor = segment.as_fd().try_clone_to_owned();
+        let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", &e))?;
+        let region = Region::new(geometry, Box::new(segment))?;
+        if me == 0 {
+            joining.hand_out(&region, &descriptor, &streams)?;
+        } else {
+            joining.confirm(&region, &streams)?;
+        }
+        let peers = members.iter().map(|member| member.peer.clone()).collect();
+        Domain::new(region, me, peers, pace, streams)
+    }
+}
+
+impl Joining<'_> {
+    fn name(&self, rank: Rank) -> &PeerName {
+        &self.members[rank].peer
+    }
+
+    fn hello(&self) -> [u8; HELLO_BYTES] {
+        let mut hello = [0; HELLO_BYTES];
+        hello[..8].copy_from_slice(&MAGIC);
+        hello[8..24].copy_from_slice(&self.group.0);
+        hello[24..40].copy_from_slice(&self.members[self.me].nonce.0);
+        hello[40..].copy_from_slice(&u32::try_from(self.me).unwrap_or(u32::MAX).to_le_bytes());
+        hello
+    }
+
+    /// Connects to every lower rank.
+    fn greet_lower(&self) -> Result<Vec<(Rank, UnixStream)>> {
+        let greet = |rank: Rank| {
+            let stream = self.connect(rank)?;
+            io::write_all(&stream, &self.hello(), None, self.deadline)
+                .context(|| format!("greeting {}", self.name(rank)))?;
+            Ok((rank, stream))
+        };
+        (0..self.me).map(greet).collect()
+    }
+
+    fn connect(&self, rank: Rank) -> Result<UnixStream> {
+        let socket = &self.members[rank].socket;
+        loop {
+            let cause = match unix::connect(socket) {
+                Ok(stream) => return Ok(stream),
+                Err(cause) => cause,
+            };
+            // A full queue of connections empties as the peer accepts them.
+            if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
+                let who = self.name(rank);
+                let message = format!("cannot reach {who} through its Unix socket: {cause}");
+                return Err(Error::new(ErrorKind::Connection, message).with_culprit(who.rank));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Accepts a connection from every higher rank. Whoever is none of them is dropped.
+    fn await_higher(&self, listener: &UnixListener) -> Result<Vec<(Rank, UnixStream)>> {
+        let mut streams: Vec<(Rank, UnixStream)> = Vec::new();
+        while streams.len() + self.me + 1 < self.members.len() {
+            let missing = || {
+                let absent = |r: &Rank| !streams.iter().any(|(rank, _)| rank == r);
+                let names = (self.me + 1..self.members.len()).filter(absent);
+                let names: Vec<_> = names.map(|rank| self.name(rank).to_string()).collect();
+                format!("waiting on this host for {}", names.join(", "))
+            };
+            let stream = io::accept(listener, self.deadline).context(missing)?;
+            match self.identify(&stream) {
+                Ok(rank) if !streams.iter().any(|&(known, _)| known == rank) => {
+                    streams.push((rank, stream));
+                }
+                Ok(rank) => crate::log!(Level::Warn, "a second connection for rank {rank} dropped"),
+                Err(error) => crate::log!(Level::Warn, "a stray connection dropped: {error}"),
+            }
+        }
+        Ok(streams)
+    }
+
+    /// Reads who has connected.
+    fn identify(&self, stream: &UnixStream) -> Result<Rank> {
+        let (_, uid) = unix::peer_credentials(stream)?;
+        if uid != host::uid() && uid != 0 {
+            let message = format!("user {uid} is not user {}", host::uid());
+            return Err(Error::new(ErrorKind::Auth, message));
+        }
+        let mut hello = [0; HELLO_BYTES];
+        io::read_exact(stream, &mut hello, &self.deadline.capped(HELLO_PATIENCE))?;
+        let rank = u32::from_le_bytes([hello[40], hello[41], hello[42], hello[43]]);
+        let rank = usize::try_from(rank).unwrap_or(usize::MAX);
+        let expected = rank > self.me
+            && rank < self.members.len()
+            && hello[..8] == MAGIC
+            && hello[8..24] == self.group.0
+            && hello[24..40] == self.members[rank].nonce.0;
+        if expected {
+            Ok(rank)
+        } else {
+            Err(Error::new(ErrorKind::Auth, "it is no rank of this group"))
+        }
+    }
+
+    /// The maker's part: sends the descriptor to all, then reads everybody's mark.
+    fn hand_out(
+        &self,
+        region: &Region,
+        segment: &OwnedFd,
+        streams: &[(Rank, UnixStream)],
+    ) -> Result<()> {
+        region.mark_presence(0, mark(&self.members[0]));
+        for (rank, stream) in streams {
+            io::write_all(stream, &[SEGMENT], Some(segment.as_fd()), self.deadline)
+                .context(|| format!("passing the segment to {}", self.name(*rank)))?;
+        }
+        for (rank, stream) in streams {
+            let mut answer = [0];
+            io::read_exact(stream, &mut answer, self.deadline)
+                .context(|| format!("waiting until {} has mapped the segment", self.name(*rank)))?;
+            self.check_mark(region, *rank)?;
+        }
+        Ok(())
+    }
+
+    /// A member's part, first half: takes the segment from the maker.
+    fn receive(&self, streams: &[(Rank, UnixStream)], len: usize) -> Result<Segment> {
+        let stream = maker(streams)?;
+        let what = || format!("waiting for the segment of {}", self.name(0));
+        let descriptor = io::read_descriptor(stream, SEGMENT, self.deadline).context(what)?;
+        Segment::open(descriptor, len).context(what)
+    }
+
+    /// A member's part, second half: reads the maker's mark and leaves its own.
+    fn confirm(&self, region: &Region, streams: &[(Rank, UnixStream)]) -> Result<()> {
+        self.check_mark(region, 0)?;
+        region.mark_presence(self.me, mark(&self.members[self.me]));
+        io::write_all(maker(streams)?, &[MAPPED], None, self.deadline)
+            .context(|| format!("answering {}", self.name(0)))
+    }
+
+    fn check_mark(&self, region: &Region, rank: Rank) -> Result<()> {
+        if region.read_presence(rank) == mark(&self.members[rank]) {
+            return Ok(());
+        }
+        let message = format!("the segment does not show the mark of {}", self.name(rank));
+        Err(Error::new(ErrorKind::Connection, message).with_culprit(self.name(rank).rank))
+    }
+}
+
+fn maker(streams: &[(Rank, UnixStream)]) -> Result<&UnixStream> {
+    let stream = streams.iter().find(|(rank, _)| *rank == 0).map(|(_, stream)| stream);
+    stream.ok_or_else(|| Error::internal("no connection to the maker of the segment"))
+}
+
+/// A member's nonce as two words.
+fn mark(member: &Member) -> [u64; 2] {
+    let word = |from: usize| {
+        let bytes = &member.nonce.0[from..from + 8];
+        bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    [word(0), word(8)]
+}

@@ -1,0 +1,117 @@
+//! Waiting on sockets: each call ends at its deadline.
+
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::sys::poll::{self, Interest};
+use crate::sys::unix;
+use std::io::ErrorKind as Io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+/// Waits until the interest is ready.
+fn ready(interest: Interest<'_>, deadline: &Deadline) -> Result<()> {
+    if poll::wait(&mut [interest], deadline)? == 0 {
+        let message = format!("nothing happened within {} ms", deadline.elapsed().as_millis());
+        return Err(Error::new(ErrorKind::Timeout, message));
+    }
+    Ok(())
+}
+
+fn failed(cause: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Connection, format!("the connection broke: {cause}"))
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Connection, "the other end closed the connection")
+}
+
+/// Accepts one connection.
+///
+/// # Errors
+/// `Timeout`, `Connection`.
+pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream> {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(true).map_err(|cause| failed(&cause))?;
+                return Ok(stream);
+            }
+            Err(cause) if cause.kind() == Io::WouldBlock => {
+                ready(Interest::readable(listener.as_fd()), deadline)?;
+            }
+            Err(cause) if cause.kind() == Io::Interrupted => {}
+            Err(cause) => return Err(failed(&cause)),
+        }
+    }
+}
+
+/// Writes all bytes; the descriptor, if any, goes with the first of them.
+///
+/// # Errors
+/// `Timeout`, `Connection`.
+pub fn write_all(
+    stream: &UnixStream,
+    mut bytes: &[u8],
+    mut descriptor: Option<BorrowedFd<'_>>,
+    deadline: &Deadline,
+) -> Result<()> {
+    while !bytes.is_empty() {
+        match unix::send(stream, bytes, descriptor) {
+            Ok(sent) => {
+                bytes = &bytes[sent..];
+                descriptor = None;
+            }
+            Err(cause) if cause.kind() == Io::WouldBlock => {
+                ready(Interest::writable(stream.as_fd()), deadline)?;
+            }
+            Err(cause) if cause.kind() == Io::Interrupted => {}
+            Err(cause) => return Err(failed(&cause)),
+        }
+    }
+    Ok(())
+}
+
+/// Fills the buffer.
+///
+/// # Errors
+/// `Timeout`, `Connection`.
+pub fn read_exact(stream: &UnixStream, bytes: &mut [u8], deadline: &Deadline) -> Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match receive(stream, &mut bytes[filled..], deadline)? {
+            (0, _) => return Err(closed()),
+            (got, _) => filled += got,
+        }
+    }
+    Ok(())
+}
+
+/// Reads one byte, which must be `tag`, and the descriptor that comes with it.
+///
+/// # Errors
+/// `Timeout`, `Connection`.
+pub fn read_descriptor(stream: &UnixStream, tag: u8, deadline: &Deadline) -> Result<OwnedFd> {
+    let mut byte = [0];
+    match receive(stream, &mut byte, deadline)? {
+        (0, _) => Err(closed()),
+        (_, Some(descriptor)) if byte[0] == tag => Ok(descriptor),
+        _ => Err(Error::new(ErrorKind::Connection, "the other end sent something else")),
+    }
+}
+
+fn receive(
+    stream: &UnixStream,
+    bytes: &mut [u8],
+    deadline: &Deadline,
+) -> Result<(usize, Option<OwnedFd>)> {
+    loop {
+        match unix::receive(stream, bytes) {
+            Ok(got) => return Ok(got),
+            Err(cause) if cause.kind() == Io::WouldBlock => {
+                ready(Interest::readable(stream.as_fd()), deadline)?;
+            }
+            Err(cause) if cause.kind() == Io::Interrupted => {}
+            Err(cause) => return Err(failed(&cause)),
+        }
+    }
+}
