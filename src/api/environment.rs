@@ -1,0 +1,228 @@
+//! Where a job's ranks meet, and which rank this is: from the options, a URL, or what a launcher has put
+//! into the environment.
+
+use crate::base::config::{self, Variable};
+use crate::base::error::{Error, Result};
+use crate::process::this;
+
+/// The port that torch uses where none is named.
+pub const DEFAULT_PORT: u16 = 29_500;
+
+/// A rank and a world size; either may still be unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The rank.
+    pub rank: Option<usize>,
+    /// The world size.
+    pub size: Option<usize>,
+}
+
+/// How the store is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// At a TCP address. Rank 0 hosts it unless `agent` does.
+    Tcp {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// The launcher hosts the store.
+        agent: bool,
+    },
+    /// Rank 0 hosts it on any port, and tells the other ranks of this host under the name of the job.
+    Local {
+        /// The name.
+        job: String,
+    },
+}
+
+/// Everything that a URL or the environment says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// Who this is.
+    pub identity: Identity,
+    /// Where to meet.
+    pub meeting: Meeting,
+}
+
+/// One launcher's variables.
+struct Launcher {
+    name: &'static str,
+    rank: Variable,
+    size: Variable,
+}
+
+const LAUNCHERS: &[Launcher] = &[
+    Launcher { name: "torchrun or distrun", rank: config::RANK, size: config::WORLD_SIZE },
+    Launcher { name: "Open MPI", rank: config::OMPI_RANK, size: config::OMPI_SIZE },
+    Launcher { name: "MPICH", rank: config::PMI_RANK, size: config::PMI_SIZE },
+    Launcher { name: "Slurm", rank: config::SLURM_RANK, size: config::SLURM_SIZE },
+];
+
+/// Reads an init method: `env://` (also where it is empty), or `tcp://host:port?rank=R&world_size=N`.
+///
+/// # Errors
+/// `InvalidArgument` naming what cannot be used, and what could.
+pub fn resolve(init_method: &str) -> Result<Resolved> {
+    let (scheme, rest) = init_method.split_once("://").unwrap_or((init_method, ""));
+    match scheme {
+        "" | "env" => from_environment(rest),
+        "tcp" => from_tcp_url(init_method, rest),
+        _ => {
+            let message = format!(
+                "init_method \"{init_method}\" is unknown; use env://, or tcp://host:port?rank=R&world_size=N"
+            );
+            Err(Error::invalid(message))
+        }
+    }
+}
+
+fn from_environment(rest: &str) -> Result<Resolved> {
+    let mut identity = identity_from_environment()?;
+    identity.read_query(rest.strip_prefix('?').unwrap_or(rest))?;
+    let meeting = meeting_from_environment(&identity)?;
+    Ok(Resolved { identity, meeting })
+}
+
+/// The rank and world size of the first launcher that has set either.
+///
+/// # Errors
+/// `InvalidArgument` where a value is no number, or where only one of the two is set.
+pub fn identity_from_environment() -> Result<Identity> {
+    for launcher in LAUNCHERS {
+        let rank = config::number(launcher.rank)?;
+        let size = config::number(launcher.size)?;
+        if rank.is_some() != size.is_some() {
+            let (set, unset) = if rank.is_some() {
+                (launcher.rank.name, launcher.size.name)
+            } else {
+                (launcher.size.name, launcher.rank.name)
+            };
+            let message = format!(
+                "environment variable {set} is set but {unset} is not ({} sets both); start the \
+                 program with distrun, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR \
+                 and MASTER_PORT",
+                launcher.name
+            );
+            return Err(Error::invalid(message));
+        }
+        if rank.is_some() {
+            return Ok(Identity { rank, size });
+        }
+    }
+    Ok(Identity::default())
+}
+
+fn meeting_from_environment(identity: &Identity) -> Result<Meeting> {
+    if let Some(host) = config::text(config::MASTER_ADDR)? {
+        let port = config::number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT);
+        let agent = config::text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True");
+        return Ok(Meeting::Tcp { host, port, agent });
+    }
+    if let Some(job) = local_job(identity)? {
+        return Ok(Meeting::Local { job });
+    }
+    config::required(
+        config::MASTER_ADDR,
+        "start the program with distrun, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR \
+         and MASTER_PORT (the host and port of rank 0)",
+    )
+    .map(|host| Meeting::Tcp { host, port: DEFAULT_PORT, agent: false })
+}
+
+/// The name of a job that an MPI launcher or Slurm has started wholly on this host; none where it spans
+/// hosts or nobody says.
+fn local_job(identity: &Identity) -> Result<Option<String>> {
+    let size = identity.size;
+    let is_whole = |local: Variable| -> Result<bool> {
+        Ok(size.is_some() && config::number::<usize>(local)? == size)
+    };
+    if is_whole(config::OMPI_LOCAL_SIZE)? {
+        let job = config::text(config::PMIX_NAMESPACE)?.unwrap_or_default();
+        return Ok(Some(format!("openmpi-{job}-{}", this::siblings())));
+    }
+    if is_whole(config::PMI_LOCAL_SIZE)? {
+        return Ok(Some(format!("mpich-{}", this::siblings())));
+    }
+    if config::number::<usize>(config::SLURM_NODES)? == Some(1)
+        && let Some(job) = config::text(config::SLURM_JOB)?
+    {
+        let step = config::text(config::SLURM_STEP)?.unwrap_or_default();
+        return Ok(Some(format!("slurm-{job}-{step}-{}", this::uid())));
+    }
+    Ok(None)
+}
+
+fn from_tcp_url(url: &str, rest: &str) -> Result<Resolved> {
+    let bad = |why: &str| {
+        Error::invalid(format!(
+            "init_method \"{url}\": {why}; the form is tcp://host:port?rank=R&world_size=N"
+        ))
+    };
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let address = address.trim_end_matches('/');
+    let (host, port) = address.rsplit_once(':').ok_or_else(|| bad("there is no port"))?;
+    let port = port.parse().map_err(|_| bad("the port is not a number from 0 to 65535"))?;
+    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() {
+        return Err(bad("there is no host"));
+    }
+    let mut identity = Identity::default();
+    identity.read_query(query).map_err(|error| bad(error.message()))?;
+    let meeting = Meeting::Tcp { host: host.to_owned(), port, agent: false };
+    Ok(Resolved { identity, meeting })
+}
+
+impl Identity {
+    /// Takes `rank` and `world_size` from a URL's query; others that torch knows are passed over.
+    fn read_query(&mut self, query: &str) -> Result<()> {
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let place = match name {
+                "rank" => &mut self.rank,
+                "world_size" => &mut self.size,
+                "use_libuv" => continue,
+                _ => return Err(Error::invalid(format!("unknown parameter \"{name}\""))),
+            };
+            let number = value.parse().map_err(|_| {
+                Error::invalid(format!("{name}=\"{value}\" is not a number from 0 on"))
+            })?;
+            *place = Some(number);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(url: &str) -> Resolved {
+        resolve(url).unwrap()
+    }
+
+    #[test]
+    fn tcp_urls() {
+        let full = tcp("tcp://host.example:1234?rank=3&world_size=8&use_libuv=1");
+        assert_eq!(full.identity, Identity { rank: Some(3), size: Some(8) });
+        let at = |host: &str, port| Meeting::Tcp { host: host.into(), port, agent: false };
+        assert_eq!(full.meeting, at("host.example", 1234));
+        assert_eq!(tcp("tcp://[fe80::1%eth0]:5").meeting, at("fe80::1%eth0", 5));
+        assert_eq!(tcp("tcp://10.0.0.1:29500/").meeting, at("10.0.0.1", 29_500));
+    }
+
+    #[test]
+    fn bad_urls_say_what_is_wrong() {
+        for (url, word) in [
+            ("etcd://x", "unknown"),
+            ("tcp://host", "no port"),
+            ("tcp://host:99999", "not a number"),
+            ("tcp://:80", "no host"),
+            ("tcp://h:1?rank=-1", "rank=\"-1\""),
+            ("tcp://h:1?wolrd_size=2", "wolrd_size"),
+        ] {
+            let error = resolve(url).unwrap_err();
+            assert!(error.message().contains(word), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
+
+use super::queue::RunQueue;
+use super::recorder;
+use super::rendezvous::{Rendezvous, StoreExchange};
+use crate::backend::{self, Backend, Context, Place};
+use crate::base::config;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
+use crate::process::this;
+use crate::store::Store;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The default deadline of an operation: half an hour, as in c10d.
+pub const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
+
+/// The default deadline of starting a group: five minutes.
+pub const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 300_000;
+
+const LONGEST_NAME: usize = 200;
+
+/// What a group is made from.
+#[derive(Debug)]
+pub struct GroupOptions {
+    /// Where its ranks meet.
+    pub store: Arc<dyn Store>,
+    /// This process's rank.
+    pub rank: Rank,
+    /// The number of ranks.
+    pub size: WorldSize,
+    /// The back end by name; `None` for the native one.
+    pub backend: Option<String>,
+    /// The group's name; ranks of one group use the same.
+    pub name: String,
+    /// The deadline of operations in milliseconds; 0 for the default.
+    pub timeout_ms: u64,
+    /// The deadline of starting in milliseconds; 0 for the default.
+    pub connect_timeout_ms: u64,
+}
+
+/// A group.
+#[derive(Debug)]
+pub struct Group {
+    id: GroupId,
+    name: String,
+    rank: Rank,
+    size: WorldSize,
+    timeout_ms: AtomicU64,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) queue: RunQueue,
+}
+
+impl Group {
+    /// Makes a group together with its other ranks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end; and
+    /// whatever keeps the ranks from meeting before the deadline.
+    pub fn create(options: GroupOptions) -> Result<Self> {
+        check(&options)?;
+        this::mark_used()?;
+        let GroupOptions { store, rank, size, name, .. } = options;
+        let timeout_ms = timeout(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
+        let connect_ms = timeout(
+            options.connect_timeout_ms,
+            config::CONNECT_TIMEOUT_MS,
+            DEFAULT_CONNECT_TIMEOUT_MS,
+        )?;
+        let deadline = Deadline::after_ms(connect_ms);
+        let who = format!("pid {}, host {}", this::pid(), this::host_name());
+        let nonce = this::fresh_nonce()?;
+        let meeting = Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
+        // A rank alone needs nobody to agree with.
+        let id = if size == 1 { nonce } else { meeting.meet()? };
+        let context = Context { group: id, rank, size, deadline: &deadline };
+        let exchange = StoreExchange { rendezvous: &meeting, id };
+        let backend_name = options.backend.as_deref().unwrap_or("native");
+        let backend = backend::create(backend_name, &context, &exchange)?;
+        let timeout_ms = AtomicU64::new(timeout_ms);
+        Ok(Self { id, name, rank, size, timeout_ms, backend, queue: RunQueue::default() })
+    }
+
+    /// Its id, different for every group that was ever made.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// This process's rank in it.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// The number of its ranks.
+    pub fn size(&self) -> WorldSize {
+        self.size
+    }
+
+    /// The back end's name.
+    pub fn backend_name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// The deadline of operations that name none.
+    pub fn timeout_ms(&self) -> u64 {
+        self.timeout_ms.load(Ordering::Relaxed)
+    }
+
+    /// Changes that deadline for operations issued from now on; 0 for the default.
+    pub fn set_timeout_ms(&self, timeout_ms: u64) {
+        let ms = if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms };
+        self.timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Where this rank is.
+    pub fn place(&self) -> &Place {
+        &self.backend.places()[self.rank]
+    }
+
+    /// The number of ranks on this rank's host.
+    pub fn local_size(&self) -> usize {
+        let host = self.place().host_index;
+        self.backend.places().iter().filter(|place| place.host_index == host).count()
+    }
+
+    /// The number of hosts.
+    pub fn host_count(&self) -> usize {
+        self.backend.places().iter().map(|place| place.host_index + 1).max().unwrap_or(1)
+    }
+
+    /// Why the group has failed, if it has.
+    pub fn failure(&self) -> Option<Error> {
+        self.backend.failure()
+    }
+
+    /// Fails the group on all its ranks and ends every wait in it. The first reason stays.
+    pub fn abort(&self, reason: &str) {
+        let reason = if reason.is_empty() { "no reason was given" } else { reason };
+        let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
+        self.fail(&Error::new(ErrorKind::Aborted, message).with_culprit(self.rank));
+    }
+
+    pub(super) fn fail(&self, error: &Error) {
+        self.backend.abort(error);
+        self.queue.wake_all();
+    }
+
+    /// Who is where, over what, with which algorithms.
+    pub fn describe(&self) -> Value {
+        let member = |place: &Place| {
+            json!({
+                "rank": place.name.rank,
+                "host": place.name.host,
+                "host_index": place.host_index,
+                "local_rank": place.local_rank,
+                "pid": place.name.pid,
+            })
+        };
+        let members: Vec<Value> = self.backend.places().iter().map(member).collect();
+        json!({
+            "name": self.name,
+            "id": self.id.to_string(),
+            "rank": self.rank,
+            "size": self.size,
+            "backend": self.backend.name(),
+            "timeout_ms": self.timeout_ms(),
+            "operations_issued": self.queue.issued(),
+            "error": self.failure().map(|error| error.message().to_owned()),
+            "members": members,
+            "native": self.backend.describe(),
+        })
+    }
+
+    /// What the flight recorder knows of the group.
+    pub fn flight_record(&self) -> Value {
+        recorder::dump(Some(self.id))
+    }
+}
+
+fn check(options: &GroupOptions) -> Result<()> {
+    let GroupOptions { rank, size, name, .. } = options;
+    if *size == 0 || *size > MAX_WORLD_SIZE {
+        return Err(Error::invalid(format!("a world size of {size}: 1 to {MAX_WORLD_SIZE} is possible")));
+    }
+    if rank >= size {
+        return Err(Error::invalid(format!("rank {rank} does not exist in a group of {size}")));
+    }
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('/') {
+        return Err(Error::invalid(format!(
+            "\"{name}\" is no group name: 1 to {LONGEST_NAME} bytes without \"/\""
+        )));
+    }
+    Ok(())
+}
+
+/// A time-out from the options, else from the environment, else the default.
+fn timeout(option_ms: u64, variable: config::Variable, default_ms: u64) -> Result<u64> {
+    if option_ms != 0 {
+        return Ok(option_ms);
+    }
+    config::bounded(variable, default_ms, 1, u64::MAX)
+}

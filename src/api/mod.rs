@@ -1,0 +1,19 @@
+//! What the C interface offers, in Rust: process state, rendezvous, groups, argument checks, and the
+//! order of calls.
+//!
+//! Must not know: concrete back ends and transports (only the registry in `backend`), system calls, C
+//! types.
+
+pub mod collective;
+pub mod environment;
+pub mod group;
+pub mod queue;
+pub mod recorder;
+pub mod rendezvous;
+pub mod runtime;
+pub mod store;
+
+pub use collective::CallOptions;
+pub use group::{Group, GroupOptions};
+pub use runtime::InitOptions;
+pub use store::StoreHandle;

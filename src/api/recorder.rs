@@ -1,0 +1,180 @@
+//! The flight recorder: the last 2000 operations of the process, always on.
+//!
+//! Recording is a handful of relaxed stores. Each entry carries the number it was written under, before
+//! and after, so that a reader can tell an entry that was overwritten while it was being read; such a
+//! one is left out.
+
+use crate::base::error::Result;
+use crate::base::ids::{GroupId, Rank};
+use crate::transport::Descriptor;
+use serde_json::{Value, json};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Instant;
+
+/// How many operations are kept.
+pub const ENTRIES: usize = 2000;
+
+const RUNNING: u64 = u64::MAX;
+const DONE: u64 = u64::MAX - 1;
+
+/// One operation. `stamp` is its number plus one, 0 while it is written or never was.
+#[derive(Debug, Default)]
+struct Entry {
+    stamp: AtomicU64,
+    group: AtomicU64,
+    rank: AtomicU64,
+    words: [AtomicU64; 3],
+    started_ns: AtomicU64,
+    ended_ns: AtomicU64,
+    /// `RUNNING`, `DONE`, or the code of the error kind.
+    state: AtomicU64,
+}
+
+struct Recorder {
+    origin: Instant,
+    next: AtomicU64,
+    entries: Vec<Entry>,
+}
+
+static RECORDER: LazyLock<Recorder> = LazyLock::new(|| Recorder {
+    origin: Instant::now(),
+    next: AtomicU64::new(0),
+    entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
+});
+
+/// An operation that is under way.
+#[derive(Debug)]
+pub struct Record {
+    number: u64,
+}
+
+fn now_ns() -> u64 {
+    u64::try_from(RECORDER.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn entry(number: u64) -> &'static Entry {
+    let index = usize::try_from(number % (ENTRIES as u64)).unwrap_or(0);
+    &RECORDER.entries[index]
+}
+
+/// The part of a group's id that the recorder keeps.
+fn short(group: GroupId) -> u64 {
+    group.0[..8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte))
+}
+
+/// Notes that an operation begins.
+pub fn begin(group: GroupId, rank: Rank, descriptor: &Descriptor) -> Record {
+    let number = RECORDER.next.fetch_add(1, Ordering::Relaxed);
+    let entry = entry(number);
+    entry.stamp.store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+    entry.group.store(short(group), Ordering::Relaxed);
+    entry.rank.store(rank as u64, Ordering::Relaxed);
+    for (cell, word) in entry.words.iter().zip(descriptor.encode()) {
+        cell.store(word, Ordering::Relaxed);
+    }
+    entry.started_ns.store(now_ns(), Ordering::Relaxed);
+    entry.ended_ns.store(0, Ordering::Relaxed);
+    entry.state.store(RUNNING, Ordering::Relaxed);
+    entry.stamp.store(number + 1, Ordering::Release);
+    Record { number }
+}
+
+impl Record {
+    /// Notes how the operation ended.
+    pub fn end(self, outcome: &Result<()>) {
+        let entry = entry(self.number);
+        if entry.stamp.load(Ordering::Relaxed) != self.number + 1 {
+            return;
+        }
+        entry.ended_ns.store(now_ns(), Ordering::Relaxed);
+        let state = outcome.as_ref().map_or_else(|error| u64::from(error.kind().code()), |()| DONE);
+        entry.state.store(state, Ordering::Release);
+    }
+}
+
+/// The entries of one group, or of all, oldest first.
+pub fn dump(group: Option<GroupId>) -> Value {
+    let next = RECORDER.next.load(Ordering::Acquire);
+    let first = next.saturating_sub(ENTRIES as u64);
+    let wanted = group.map(short);
+    let entries: Vec<Value> = (first..next).filter_map(|number| read(number, wanted)).collect();
+    json!({ "format": "libdist flight recorder", "version": 1, "entries": entries })
+}
+
+fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
+    let entry = entry(number);
+    let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+    if entry.stamp.load(Ordering::Acquire) != number + 1 {
+        return None;
+    }
+    let group = load(&entry.group);
+    let words = std::array::from_fn(|i| load(&entry.words[i]));
+    let (started, ended, state) = (load(&entry.started_ns), load(&entry.ended_ns), load(&entry.state));
+    let rank = load(&entry.rank);
+    fence(Ordering::Acquire);
+    if load(&entry.stamp) != number + 1 || wanted.is_some_and(|wanted| wanted != group) {
+        return None;
+    }
+    let descriptor = Descriptor::decode(words)?;
+    Some(json!({
+        "record": number,
+        "group": format!("{group:016x}"),
+        "rank": rank,
+        "sequence": descriptor.sequence,
+        "operation": descriptor.kind.name(),
+        "dtype": descriptor.dtype.map(|dtype| dtype.name()),
+        "op": descriptor.op.map(|op| op.name()),
+        "root": descriptor.root,
+        "count": descriptor.count,
+        "started_ns": started,
+        "ended_ns": if state == RUNNING { Value::Null } else { json!(ended) },
+        "state": state_name(state),
+    }))
+}
+
+fn state_name(state: u64) -> String {
+    match state {
+        RUNNING => "running".to_owned(),
+        DONE => "done".to_owned(),
+        code => {
+            let kind = crate::base::ErrorKind::from_code(u8::try_from(code).unwrap_or(u8::MAX));
+            format!("failed: {kind:?}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::{Error, ErrorKind};
+    use crate::base::ids::Nonce;
+    use crate::transport::OpKind;
+
+    #[test]
+    fn the_last_entries_are_kept_with_their_outcome() {
+        let group = Nonce(*b"recorder-test-id");
+        let barrier = |sequence| Descriptor {
+            kind: OpKind::Barrier,
+            dtype: None,
+            op: None,
+            root: None,
+            count: 0,
+            sequence,
+        };
+        for sequence in 1..=3 {
+            let record = begin(group, 1, &barrier(sequence));
+            match sequence {
+                1 => record.end(&Ok(())),
+                2 => record.end(&Err(Error::new(ErrorKind::Timeout, "late"))),
+                _ => {}
+            }
+        }
+        let dump = dump(Some(group));
+        let entries = dump["entries"].as_array().unwrap();
+        let states: Vec<_> = entries.iter().map(|e| e["state"].as_str().unwrap()).collect();
+        assert_eq!(states, ["done", "failed: Timeout", "running"]);
+        assert_eq!(entries[0]["operation"], "barrier");
+    }
+}

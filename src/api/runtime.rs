@@ -1,0 +1,243 @@
+//! The process's own state: the world group that `dist_init` makes and `dist_finalize` ends.
+
+use super::environment::{self, Identity, Meeting};
+use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
+use crate::base::config;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::log::{self, Level};
+use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local};
+use crate::store::Store;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+/// How long `dist_finalize` of the rank that hosts the store waits for the others to leave it.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The same where the group has failed, so that some will never say goodbye.
+const FAREWELL_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+const WORLD_NAME: &str = "world";
+
+/// What `dist_init` is told; what is absent comes from the URL or the environment.
+#[derive(Debug, Default)]
+pub struct InitOptions {
+    /// The back end by name.
+    pub backend: Option<String>,
+    /// `env://` or `tcp://…`; `None` for `env://`.
+    pub init_method: Option<String>,
+    /// A store to meet in, instead of an init method.
+    pub store: Option<Arc<dyn Store>>,
+    /// This process's rank.
+    pub rank: Option<usize>,
+    /// The number of ranks.
+    pub size: Option<usize>,
+    /// The deadline of operations; 0 for the default.
+    pub timeout_ms: u64,
+    /// The deadline of initialisation; 0 for the default.
+    pub connect_timeout_ms: u64,
+    /// The world group's name; `None` for "world".
+    pub group_name: Option<String>,
+}
+
+/// The world, and the store that it met in.
+#[derive(Debug)]
+struct World {
+    group: Arc<Group>,
+    store: Arc<dyn Store>,
+    /// This process serves the store to others.
+    hosts_store: bool,
+}
+
+static WORLD: RwLock<Option<World>> = RwLock::new(None);
+
+/// Held while the world is made or ended, so that two threads cannot do so at once.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+/// The world group.
+///
+/// # Errors
+/// `NotInitialized`.
+pub fn world() -> Result<Arc<Group>> {
+    let world = WORLD.read().unwrap_or_else(PoisonError::into_inner);
+    world.as_ref().map(|world| Arc::clone(&world.group)).ok_or_else(|| {
+        Error::new(ErrorKind::NotInitialized, "there is no world group: call dist_init first")
+    })
+}
+
+/// True between `dist_init` and `dist_finalize`.
+pub fn is_initialized() -> bool {
+    WORLD.read().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
+/// True where an elastic launcher has started this process.
+///
+/// # Errors
+/// `InvalidArgument` where the variable is not UTF-8.
+pub fn is_elastic_launched() -> Result<bool> {
+    Ok(config::text(config::RUN_ID)?.is_some())
+}
+
+/// Makes the world group.
+///
+/// # Errors
+/// `AlreadyInitialized`; whatever the environment lacks; whatever keeps the ranks from meeting.
+pub fn init(options: InitOptions) -> Result<()> {
+    let _changing = change();
+    if is_initialized() {
+        let message = "dist_init was called twice; call dist_finalize in between";
+        return Err(Error::new(ErrorKind::AlreadyInitialized, message));
+    }
+    set_log_level_from_environment()?;
+    let connect_ms = match options.connect_timeout_ms {
+        0 => config::bounded(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS, 1, u64::MAX)?,
+        ms => ms,
+    };
+    let deadline = Deadline::after_ms(connect_ms);
+    let place = find_store(&options, &deadline)?;
+    let left = u64::try_from(deadline.left().as_millis()).unwrap_or(u64::MAX).max(1);
+    let group = Group::create(GroupOptions {
+        store: Arc::clone(&place.store),
+        rank: place.rank,
+        size: place.size,
+        backend: options.backend,
+        name: options.group_name.unwrap_or_else(|| WORLD_NAME.to_owned()),
+        timeout_ms: options.timeout_ms,
+        connect_timeout_ms: left,
+    })?;
+    let Place { store, hosts_store, .. } = place;
+    let world = World { group: Arc::new(group), store, hosts_store };
+    *WORLD.write().unwrap_or_else(PoisonError::into_inner) = Some(world);
+    Ok(())
+}
+
+/// Leaves the world group. Bounded: the rank that hosts the store waits a few seconds for the others, and
+/// nobody waits for a rank that has failed. Calls under way on other threads end as they would.
+///
+/// # Errors
+/// `NotInitialized`.
+pub fn finalize() -> Result<()> {
+    let _changing = change();
+    let world = WORLD.write().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(World { group, store, hosts_store }) = world else {
+        let message = "there is no world group to leave: dist_init has not been called";
+        return Err(Error::new(ErrorKind::NotInitialized, message));
+    };
+    let farewell = Farewell::of(&group);
+    // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs in it.
+    drop(group);
+    if farewell.size > 1 {
+        farewell.say(store.as_ref(), hosts_store);
+    }
+    Ok(())
+}
+
+/// The last exchange through the store: so that the rank that hosts it leaves last.
+struct Farewell {
+    key: String,
+    size: usize,
+    limit: Duration,
+}
+
+impl Farewell {
+    fn of(group: &Group) -> Self {
+        let limit = if group.failure().is_some() { FAREWELL_AFTER_FAILURE } else { FAREWELL };
+        Self { key: format!("dist/{}/{}/bye", group.name(), group.id()), size: group.size(), limit }
+    }
+
+    /// Failures here are silent: the store of a job that ends may well be gone.
+    fn say(&self, store: &dyn Store, hosts_store: bool) {
+        let deadline = Deadline::after(self.limit);
+        let all_gone = format!("{}/all", self.key);
+        let gone = store.add(self.key.as_bytes(), 1, &deadline);
+        let size = i64::try_from(self.size).unwrap_or(i64::MAX);
+        let outcome = match gone {
+            Ok(count) if count >= size => store.set(all_gone.as_bytes(), b"", &deadline),
+            Ok(_) if hosts_store => store.wait(&[all_gone.as_bytes()], &deadline),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = outcome {
+            crate::log!(Level::Info, "leaving the store: {error}");
+        }
+    }
+}
+
+/// A store, and who this process is in it.
+struct Place {
+    store: Arc<dyn Store>,
+    hosts_store: bool,
+    rank: usize,
+    size: usize,
+}
+
+fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
+    if let Some(store) = &options.store {
+        if options.init_method.is_some() {
+            return Err(Error::invalid("give either a store or an init_method, not both"));
+        }
+        let (rank, size) = identity(options, environment::identity_from_environment()?)?;
+        return Ok(Place { store: Arc::clone(store), hosts_store: false, rank, size });
+    }
+    let resolved = environment::resolve(options.init_method.as_deref().unwrap_or("env://"))?;
+    let (rank, size) = identity(options, resolved.identity)?;
+    let (store, hosts_store) = match resolved.meeting {
+        Meeting::Local { job } => {
+            (local::host_or_join(&job, rank, size, deadline)?, rank == 0)
+        }
+        Meeting::Tcp { host, port, agent } => {
+            let client = ClientOptions {
+                host: host.clone(),
+                port,
+                world_size: Some(size),
+                wait_for_workers: false,
+            };
+            if rank == 0 && !agent {
+                let server = ServerOptions { bind: host, port, listen_fd: None };
+                (TcpStore::host(server, client, deadline)?, true)
+            } else {
+                (TcpStore::connect(client, deadline)?, false)
+            }
+        }
+    };
+    Ok(Place { store: Arc::new(store), hosts_store, rank, size })
+}
+
+/// The rank and the world size: the options', else what was found.
+fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
+    let missing = |what: &str, variable: config::Variable| {
+        Error::invalid(format!(
+            "nobody says what this process's {what} is: set it in the options or the init_method, or \
+             environment variable {}, or start the program with distrun, torchrun, mpirun or srun",
+            variable.name
+        ))
+    };
+    let rank = options.rank.or(found.rank).ok_or_else(|| missing("rank", config::RANK))?;
+    let size = options.size.or(found.size).ok_or_else(|| missing("world size", config::WORLD_SIZE))?;
+    if rank >= size {
+        let message = format!("rank {rank} does not exist in a world of {size} (ranks start at 0)");
+        return Err(Error::invalid(message));
+    }
+    Ok((rank, size))
+}
+
+/// Takes the log level from the environment, unless one was set in the program.
+fn set_log_level_from_environment() -> Result<()> {
+    if log::level() != Level::Off {
+        return Ok(());
+    }
+    for variable in [config::LOG_LEVEL, config::TORCH_LOG_LEVEL] {
+        let Some(name) = config::text(variable)? else { continue };
+        let level = Level::from_name(&name).ok_or_else(|| {
+            let text = format!("{}=\"{name}\" is none of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
+            Error::invalid(text)
+        })?;
+        log::set_level(level);
+        return Ok(());
+    }
+    Ok(())
+}
+
+fn change() -> MutexGuard<'static, ()> {
+    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+}

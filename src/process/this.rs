@@ -1,0 +1,47 @@
+//! This process, for the layers that make no system calls of their own.
+
+use crate::base::error::Result;
+use crate::base::ids::Nonce;
+use crate::sys::{fork, host};
+
+/// Its id.
+pub fn pid() -> u32 {
+    host::pid()
+}
+
+/// The name of the host it runs on.
+pub fn host_name() -> String {
+    host::name()
+}
+
+/// The user that it runs as.
+pub fn uid() -> u32 {
+    host::uid()
+}
+
+/// A name that is the same for all processes that the same parent and user started directly, and that no
+/// other set of processes has while the parent lives.
+pub fn siblings() -> String {
+    format!("user-{}-parent-{}", host::uid(), host::parent_pid())
+}
+
+/// Sixteen fresh random bytes.
+///
+/// # Errors
+/// `System`.
+pub fn fresh_nonce() -> Result<Nonce> {
+    host::random_nonce()
+}
+
+/// Notes that the library is in use, so that a forked child can be told apart.
+///
+/// # Errors
+/// `OutOfMemory`, `System`.
+pub fn mark_used() -> Result<()> {
+    fork::mark_used()
+}
+
+/// True in a process that was forked, without exec, from one that used the library.
+pub fn is_forked_child() -> bool {
+    fork::is_forked_child()
+}
