@@ -1,22 +1,124 @@
-//! Reduction loops.
-#![allow(unsafe_code, reason = "tmp")]
+//! Reduction kernels: the loops that make one element out of the elements of several ranks.
+//!
+//! Three functions, on views of memory only ([`Src`], [`Dst`]): [`copy`], [`fold`], [`scale_copy`].
+//!
+//! Guarantees:
+//! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
+//!   of a call depends on the bytes of its inputs alone, not on the machine, on alignment or on the
+//!   length. A NaN result is always the one canonical quiet NaN of its type, since hardware differs
+//!   in which payload and sign it keeps.
+//! - MIN and MAX give NaN if any input is one, and -0 counts as smaller than +0. So they give the
+//!   same bits in every order.
+//! - f16, bf16 and f8 widen to f32, fold all sources there, and round once, to nearest, ties to
+//!   even. f8 saturates to its largest finite number instead of overflowing; an infinite f32 becomes
+//!   infinity in f8e5m2, and the largest number in f8e4m3, which has no infinity.
+//! - Integers wrap. AVG on them divides the wrapped sum, rounding towards zero.
+//! - Buffers may have any alignment, and may be shared with other processes: no reference to them is
+//!   ever formed.
+//!
+//! This module must not know about ranks, groups, transports, threads or waiting. The processor's
+//! floating-point mode (rounding, flushing of subnormal numbers) is the calling thread's.
+#![allow(
+    unsafe_code,
+    reason = "memory that others may write is read and written through raw pointers alone"
+)]
+
+mod element;
+mod float;
+mod integer;
+mod loops;
+mod minifloat;
+mod table;
+#[cfg(test)]
+mod tests;
+
 use crate::base::buffer::{Dst, Src};
-/// tmp
+use crate::base::dtype::DataType;
+use crate::base::op::ReduceOp;
+use table::Isa;
+
+/// Copies `src` to `dst`; they may overlap in any way.
+///
+/// # Panics
+/// If the lengths differ.
 pub fn copy(dst: Dst<'_>, src: Src<'_>) {
-    assert_eq!(dst.len(), src.len());
-    // SAFETY: tmp
-    unsafe { std::ptr::copy(src.as_ptr(), dst.as_mut_ptr(), src.len()) }
+    check_length(dst, src);
+    if dst.is_empty() {
+        return;
+    }
+    // SAFETY: both views are valid for their length, by the obligation of their constructors, and
+    // the lengths are equal.
+    unsafe { std::ptr::copy(src.as_ptr(), dst.as_mut_ptr(), dst.len()) }
 }
-/// tmp
-pub fn fold(
-    dtype: crate::base::DataType,
-    op: crate::base::ReduceOp,
-    dst: Dst<'_>,
-    sources: &[Src<'_>],
-) {
-    let _ = (dtype, op, dst, sources);
+
+/// Folds the sources into `dst`: each element becomes `sources[0] op sources[1] op ...`, in that
+/// order.
+///
+/// `dst` may be exactly the memory of a source, or of several; with other overlaps the result is
+/// unspecified. AVG divides by the number of sources. PREMUL_SUM adds, since its inputs have been
+/// through [`scale_copy`].
+///
+/// # Panics
+/// If there is no source, if the lengths differ or are no multiple of the element size, or if `op`
+/// is not defined for `dtype` ([`ReduceOp::is_defined_for`]).
+pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
+    let Some(kernel) = table::fold_kernel(Isa::best(), dtype, op) else {
+        refuse(op, dtype);
+    };
+    assert!(!sources.is_empty(), "a fold needs at least one source");
+    check_whole_elements(dtype, dst);
+    for source in sources {
+        check_length(dst, *source);
+    }
+    if dst.is_empty() {
+        return;
+    }
+    // SAFETY: `best` names an instruction set that this processor has; every source is as long as
+    // `dst`, which holds whole elements; the views are valid by the obligation of their constructors.
+    unsafe { kernel(dst, sources) }
 }
-/// tmp
-pub fn scale_copy(dtype: crate::base::DataType, f: f64, dst: Dst<'_>, source: Src<'_>) {
-    let _ = (dtype, f, dst, source);
+
+/// Multiplies each element by `factor`: PREMUL_SUM's preparation of one rank's input.
+///
+/// f16, bf16 and f8 are multiplied in f32 and rounded once; the factor is rounded to f32 for them
+/// and for f32 and c64. Both parts of a complex number are multiplied. `dst` may be exactly the
+/// memory of `src`; with other overlaps the result is unspecified.
+///
+/// # Panics
+/// If the lengths differ or are no multiple of the element size, or if `dtype` is not a
+/// floating-point type.
+pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
+    let Some(kernel) = table::scale_kernel(Isa::best(), dtype) else {
+        refuse(ReduceOp::PremulSum, dtype);
+    };
+    check_whole_elements(dtype, dst);
+    check_length(dst, src);
+    if dst.is_empty() {
+        return;
+    }
+    // SAFETY: as in `fold`.
+    unsafe { kernel(dst, src, factor) }
+}
+
+#[cold]
+#[allow(clippy::panic, reason = "callers check the combination first; see `fold`")]
+fn refuse(op: ReduceOp, dtype: DataType) -> ! {
+    panic!("{op} is not defined on {dtype} elements, and the caller did not check")
+}
+
+fn check_length(dst: Dst<'_>, src: Src<'_>) {
+    assert!(
+        dst.len() == src.len(),
+        "a source of {} bytes for a destination of {}",
+        src.len(),
+        dst.len()
+    );
+}
+
+fn check_whole_elements(dtype: DataType, dst: Dst<'_>) {
+    assert!(
+        dst.len().is_multiple_of(dtype.size()),
+        "{} bytes are no whole number of {dtype} elements",
+        dst.len()
+    );
 }

@@ -1,0 +1,74 @@
+//! f32 and f64, which are also what every smaller and every complex type is folded in.
+
+use super::element::{Element, Number, Real};
+
+macro_rules! float {
+    ($($float:ty, $from_factor:expr;)*) => {$(
+        impl Element for $float {
+            type Stored = Self;
+            type Acc = Self;
+
+            #[inline(always)]
+            fn load(stored: Self) -> Self {
+                stored
+            }
+
+            #[inline(always)]
+            fn store(acc: Self) -> Self {
+                if acc.is_nan() { Self::NAN } else { acc }
+            }
+        }
+
+        impl Number for $float {
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
+
+            #[inline(always)]
+            fn lesser(self, other: Self) -> Self {
+                // Equal numbers have equal bits, but for the zeros, where or finds the minus sign.
+                let equal = Self::from_bits(self.to_bits() | other.to_bits());
+                let smaller = if other < self { other } else { self };
+                let number = if self == other { equal } else { smaller };
+                if other.is_nan() { other } else { number }
+            }
+
+            #[inline(always)]
+            fn greater(self, other: Self) -> Self {
+                let equal = Self::from_bits(self.to_bits() & other.to_bits());
+                let larger = if other > self { other } else { self };
+                let number = if self == other { equal } else { larger };
+                if other.is_nan() { other } else { number }
+            }
+
+            #[inline(always)]
+            fn divided_by(self, divisor: usize) -> Self {
+                self / divisor as Self
+            }
+        }
+
+        impl Real for $float {
+            #[inline(always)]
+            fn from_factor(factor: f64) -> Self {
+                $from_factor(factor)
+            }
+        }
+    )*};
+}
+
+float! {
+    f32, round_factor;
+    f64, std::convert::identity;
+}
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "rounding to nearest is what is promised")]
+fn round_factor(factor: f64) -> f32 {
+    factor as f32
+}

@@ -1,0 +1,242 @@
+//! The loops: blocks of elements are folded in an accumulator on the stack, then stored.
+//!
+//! The accumulator aliases nothing, so that the compiler vectorises each pass without asking
+//! whether `dst` is one of the sources; and a block is read from every source before any of it is
+//! written, which is what makes folding in place right. Each loop is compiled for the baseline of
+//! the target and for AVX2; neither contracts a product and a sum, so both give the same bits.
+#![allow(clippy::inline_always, reason = "the body must take on its caller's instruction set")]
+
+use super::element::{Element, Number, Operator, Real, Sum};
+use crate::base::buffer::{Dst, Src};
+use std::mem::MaybeUninit;
+
+/// A compiled fold. The caller vouches that every source is as long as `dst`, that this is a
+/// multiple of the size of the kernel's element, and that the processor can run it.
+pub(super) type FoldKernel = unsafe fn(Dst<'_>, &[Src<'_>]);
+
+/// A compiled scaling; the obligations are those of [`FoldKernel`].
+pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
+
+/// Elements per block: accumulator and one block of every source stay in the first-level cache.
+const BLOCK: usize = 512;
+
+/// The accumulator. Uninitialised at first: clearing it would cost a small message more than the
+/// fold.
+#[repr(align(64))]
+struct Block<A>([MaybeUninit<A>; BLOCK]);
+
+impl<A> Block<A> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; BLOCK])
+    }
+}
+
+/// The fold for the target's baseline.
+///
+/// # Safety
+/// As [`FoldKernel`] says.
+pub(super) unsafe fn fold_portable<E, O>(dst: Dst<'_>, sources: &[Src<'_>])
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    // SAFETY: the caller's promise is the same.
+    unsafe { fold_blocks::<E, O>(dst, sources) }
+}
+
+/// The fold for AVX2.
+///
+/// # Safety
+/// As [`FoldKernel`] says; the processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn fold_avx2<E, O>(dst: Dst<'_>, sources: &[Src<'_>])
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    // SAFETY: the caller's promise is the same.
+    unsafe { fold_blocks::<E, O>(dst, sources) }
+}
+
+/// The scaling for the target's baseline.
+///
+/// # Safety
+/// As [`ScaleKernel`] says.
+pub(super) unsafe fn scale_portable<E>(dst: Dst<'_>, src: Src<'_>, factor: f64)
+where
+    E: Element,
+    E::Acc: Real,
+{
+    // SAFETY: the caller's promise is the same.
+    unsafe { scale_blocks::<E>(dst, src, factor) }
+}
+
+/// The scaling for AVX2.
+///
+/// # Safety
+/// As [`ScaleKernel`] says; the processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn scale_avx2<E>(dst: Dst<'_>, src: Src<'_>, factor: f64)
+where
+    E: Element,
+    E::Acc: Real,
+{
+    // SAFETY: the caller's promise is the same.
+    unsafe { scale_blocks::<E>(dst, src, factor) }
+}
+
+/// # Safety
+/// As [`FoldKernel`] says, but for the processor.
+#[inline(always)]
+unsafe fn fold_blocks<E, O>(dst: Dst<'_>, sources: &[Src<'_>])
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    let count = dst.len() / size_of::<E::Stored>();
+    let mut block = Block::<E::Acc>::new();
+    let mut start = 0;
+    while start < count {
+        let acc = &mut block.0[..BLOCK.min(count - start)];
+        let (acc, rest): (&mut [E::Acc], _) = match sources {
+            [first, second, rest @ ..] => {
+                let (first, second) = (at::<E>(*first, start), at::<E>(*second, start));
+                // SAFETY: the sources have as many elements as `dst`, so all from `start` on.
+                (unsafe { fold_pair::<E, O>(acc, first, second) }, rest)
+            }
+            [only] => {
+                let only = at::<E>(*only, start);
+                // SAFETY: as above.
+                (unsafe { load::<E>(acc, only) }, &[][..])
+            }
+            [] => return,
+        };
+        for source in rest {
+            let source = at::<E>(*source, start);
+            // SAFETY: as above.
+            unsafe { fold_into::<E, O>(acc, source) }
+        }
+        let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
+        // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
+        unsafe { store::<E, O>(target, acc, sources.len()) }
+        start += acc.len();
+    }
+}
+
+/// # Safety
+/// As [`ScaleKernel`] says, but for the processor.
+#[inline(always)]
+unsafe fn scale_blocks<E>(dst: Dst<'_>, src: Src<'_>, factor: f64)
+where
+    E: Element,
+    E::Acc: Real,
+{
+    let count = dst.len() / size_of::<E::Stored>();
+    let factor = E::Acc::from_factor(factor);
+    let mut block = Block::<E::Acc>::new();
+    let mut start = 0;
+    while start < count {
+        let acc = &mut block.0[..BLOCK.min(count - start)];
+        let source = at::<E>(src, start);
+        // SAFETY: `src` has as many elements as `dst`, so all from `start` on.
+        let acc = unsafe { load::<E>(acc, source) };
+        for slot in acc.iter_mut() {
+            *slot = slot.times(factor);
+        }
+        let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
+        // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
+        unsafe { store::<E, Sum>(target, acc, 1) }
+        start += acc.len();
+    }
+}
+
+/// The address of an element; nothing is read.
+#[inline(always)]
+fn at<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
+    src.as_ptr().cast::<E::Stored>().wrapping_add(index)
+}
+
+/// # Safety
+/// As many elements as `acc` has must be readable at `source`, whatever its alignment.
+#[inline(always)]
+unsafe fn load<E: Element>(
+    acc: &mut [MaybeUninit<E::Acc>],
+    source: *const E::Stored,
+) -> &mut [E::Acc] {
+    for (index, slot) in acc.iter_mut().enumerate() {
+        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        let stored = unsafe { source.wrapping_add(index).read_unaligned() };
+        slot.write(E::load(stored));
+    }
+    // SAFETY: every element has just been written.
+    unsafe { assume_init(acc) }
+}
+
+/// The first two sources at once, which saves a pass over the accumulator.
+///
+/// # Safety
+/// As many elements as `acc` has must be readable at `first` and `second`, whatever the alignment.
+#[inline(always)]
+unsafe fn fold_pair<E, O>(
+    acc: &mut [MaybeUninit<E::Acc>],
+    first: *const E::Stored,
+    second: *const E::Stored,
+) -> &mut [E::Acc]
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    for (index, slot) in acc.iter_mut().enumerate() {
+        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        let earlier = unsafe { first.wrapping_add(index).read_unaligned() };
+        // SAFETY: as above.
+        let later = unsafe { second.wrapping_add(index).read_unaligned() };
+        slot.write(O::combine(E::load(earlier), E::load(later)));
+    }
+    // SAFETY: every element has just been written.
+    unsafe { assume_init(acc) }
+}
+
+/// # Safety
+/// As many elements as `acc` has must be readable at `source`, whatever its alignment.
+#[inline(always)]
+unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored)
+where
+    E: Element,
+    O: Operator<E::Acc>,
+    E::Acc: Copy,
+{
+    for (index, slot) in acc.iter_mut().enumerate() {
+        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        let stored = unsafe { source.wrapping_add(index).read_unaligned() };
+        *slot = O::combine(*slot, E::load(stored));
+    }
+}
+
+/// # Safety
+/// As many elements as `acc` has must be writable at `target`, whatever its alignment.
+#[inline(always)]
+unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], sources: usize)
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    for (index, slot) in acc.iter().enumerate() {
+        let stored = E::store(O::finish(*slot, sources));
+        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        unsafe { target.wrapping_add(index).write_unaligned(stored) }
+    }
+}
+
+/// # Safety
+/// Every element must have been written.
+#[inline(always)]
+unsafe fn assume_init<A>(acc: &mut [MaybeUninit<A>]) -> &mut [A] {
+    let initialised = std::ptr::from_mut(acc) as *mut [A];
+    // SAFETY: the address and length are those of `acc`, which is borrowed for as long; the caller
+    // vouches for the contents, and `MaybeUninit<A>` has the layout of `A`.
+    unsafe { &mut *initialised }
+}

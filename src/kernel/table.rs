@@ -1,0 +1,178 @@
+//! The one table: instruction set x element type x operator -> compiled loop.
+//!
+//! Where bits decide, types share a loop: a sum or product that wraps is the same for both signs,
+//! bitwise operators work on bytes, and a complex number is folded as its two parts.
+
+use super::element::{And, Avg, Element, Max, Min, Number, Operator, Or, Product, Real, Sum, Xor};
+use super::integer::Bool;
+use super::loops::{self, FoldKernel, ScaleKernel};
+use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
+use crate::base::dtype::DataType;
+use crate::base::op::ReduceOp;
+
+/// What the loops are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Isa {
+    /// The baseline of the target.
+    Portable,
+    /// x86-64 with AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Isa {
+    /// The best one that this processor has.
+    pub(super) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            return Self::Avx2;
+        }
+        Self::Portable
+    }
+}
+
+/// The loop that folds, or `None` where the operator is not defined for the type.
+pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<FoldKernel> {
+    match dtype {
+        DataType::I8 => integer::<i8, u8>(isa, op),
+        DataType::U8 => integer::<u8, u8>(isa, op),
+        DataType::I16 => integer::<i16, u16>(isa, op),
+        DataType::U16 => integer::<u16, u16>(isa, op),
+        DataType::I32 => integer::<i32, u32>(isa, op),
+        DataType::U32 => integer::<u32, u32>(isa, op),
+        DataType::I64 => integer::<i64, u64>(isa, op),
+        DataType::U64 => integer::<u64, u64>(isa, op),
+        DataType::F16 => float::<F16>(isa, op),
+        DataType::Bf16 => float::<Bf16>(isa, op),
+        DataType::F32 => float::<f32>(isa, op),
+        DataType::F64 => float::<f64>(isa, op),
+        DataType::C64 => complex::<f32>(isa, op),
+        DataType::C128 => complex::<f64>(isa, op),
+        DataType::Bool => boolean(isa, op),
+        DataType::F8E4M3 => float::<F8E4M3>(isa, op),
+        DataType::F8E5M2 => float::<F8E5M2>(isa, op),
+    }
+}
+
+/// The loop that scales, or `None` where the type is not a floating-point one.
+pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
+    Some(match dtype {
+        DataType::F16 => scale_loop::<F16>(isa),
+        DataType::Bf16 => scale_loop::<Bf16>(isa),
+        DataType::F32 | DataType::C64 => scale_loop::<f32>(isa),
+        DataType::F64 | DataType::C128 => scale_loop::<f64>(isa),
+        DataType::F8E4M3 => scale_loop::<F8E4M3>(isa),
+        DataType::F8E5M2 => scale_loop::<F8E5M2>(isa),
+        DataType::I8
+        | DataType::U8
+        | DataType::I16
+        | DataType::U16
+        | DataType::I32
+        | DataType::U32
+        | DataType::I64
+        | DataType::U64
+        | DataType::Bool => return None,
+    })
+}
+
+/// `Unsigned` is `Int` without its sign.
+fn integer<Int, Unsigned>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
+where
+    Int: Element<Acc = Int> + Number,
+    Unsigned: Element<Acc = Unsigned> + Number,
+{
+    Some(match op {
+        ReduceOp::Sum => fold_loop::<Unsigned, Sum>(isa),
+        ReduceOp::Product => fold_loop::<Unsigned, Product>(isa),
+        ReduceOp::Min => fold_loop::<Int, Min>(isa),
+        ReduceOp::Max => fold_loop::<Int, Max>(isa),
+        ReduceOp::Avg => fold_loop::<Int, Avg>(isa),
+        ReduceOp::BitAnd => fold_loop::<u8, And>(isa),
+        ReduceOp::BitOr => fold_loop::<u8, Or>(isa),
+        ReduceOp::BitXor => fold_loop::<u8, Xor>(isa),
+        ReduceOp::PremulSum => return None,
+    })
+}
+
+fn boolean(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
+    Some(match op {
+        ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr => fold_loop::<Bool, Or>(isa),
+        ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => fold_loop::<Bool, And>(isa),
+        ReduceOp::BitXor => fold_loop::<Bool, Xor>(isa),
+        ReduceOp::Avg | ReduceOp::PremulSum => return None,
+    })
+}
+
+fn float<E>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
+where
+    E: Element,
+    E::Acc: Real,
+{
+    Some(match op {
+        ReduceOp::Sum | ReduceOp::PremulSum => fold_loop::<E, Sum>(isa),
+        ReduceOp::Product => fold_loop::<E, Product>(isa),
+        ReduceOp::Min => fold_loop::<E, Min>(isa),
+        ReduceOp::Max => fold_loop::<E, Max>(isa),
+        ReduceOp::Avg => fold_loop::<E, Avg>(isa),
+        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
+    })
+}
+
+/// `Part` is the type of the real and of the imaginary part.
+fn complex<Part>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
+where
+    Part: Element<Acc = Part> + Real,
+{
+    Some(match op {
+        ReduceOp::Sum | ReduceOp::PremulSum => fold_loop::<Part, Sum>(isa),
+        ReduceOp::Avg => fold_loop::<Part, Avg>(isa),
+        ReduceOp::Product
+        | ReduceOp::Min
+        | ReduceOp::Max
+        | ReduceOp::BitAnd
+        | ReduceOp::BitOr
+        | ReduceOp::BitXor => return None,
+    })
+}
+
+fn fold_loop<E, O>(isa: Isa) -> FoldKernel
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    match isa {
+        Isa::Portable => loops::fold_portable::<E, O>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => loops::fold_avx2::<E, O>,
+    }
+}
+
+fn scale_loop<E>(isa: Isa) -> ScaleKernel
+where
+    E: Element,
+    E::Acc: Real,
+{
+    match isa {
+        Isa::Portable => loops::scale_portable::<E>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => loops::scale_avx2::<E>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_what_the_operators_say() {
+        for dtype in DataType::ALL {
+            for op in ReduceOp::ALL {
+                let implemented = fold_kernel(Isa::best(), dtype, op).is_some();
+                assert_eq!(implemented, op.is_defined_for(dtype), "{op} on {dtype}");
+                assert_eq!(implemented, fold_kernel(Isa::Portable, dtype, op).is_some());
+            }
+            let scalable = scale_kernel(Isa::best(), dtype).is_some();
+            assert_eq!(scalable, ReduceOp::PremulSum.is_defined_for(dtype), "{dtype}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Every kernel against the oracle, bit for bit: each type, operator and instruction set, lengths
+//! around the block, one to eight sources, in place at each position, unaligned.
+
+mod conversions;
+mod oracle;
+
+use super::*;
+
+const COUNTS: [usize; 8] = [0, 1, 3, 17, 255, 256, 257, 1023];
+const SOURCES: [usize; 6] = [1, 2, 3, 4, 5, 8];
+
+fn instruction_sets() -> Vec<Isa> {
+    let mut all = vec![Isa::Portable];
+    if Isa::best() != Isa::Portable {
+        all.push(Isa::best());
+    }
+    all
+}
+
+/// xorshift64*: the same inputs in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Bits of one element: any bits, or a number of ordinary size, or zero, infinity, NaN and
+    /// their neighbours.
+    fn element(&mut self, dtype: DataType) -> Vec<u8> {
+        let size = dtype.size();
+        if dtype.is_complex() {
+            let part = if dtype == DataType::C64 { DataType::F32 } else { DataType::F64 };
+            return [self.element(part), self.element(part)].concat();
+        }
+        let any = self.next();
+        let mantissa = match dtype {
+            DataType::F16 => 10,
+            DataType::Bf16 => 7,
+            DataType::F32 => 23,
+            DataType::F64 => 52,
+            _ => return oracle::to_bytes(any, size),
+        };
+        let top = size * 8 - 1;
+        let infinity = (1u64 << top) - (1 << mantissa);
+        // The exponents next to that of 1, which has all bits but the first.
+        let one = (infinity / 2) >> mantissa << mantissa;
+        let sign = (any >> 63) << top;
+        let magnitude = match self.next() % 16 {
+            0 => 0,
+            1 => infinity - (any & 1),
+            2 => infinity + 1 + any % (1 << (mantissa - 1)),
+            3 => any % (4 << mantissa),
+            4..8 => any & (infinity | ((1 << mantissa) - 1)),
+            _ => one - (2 << mantissa) + any % (4 << mantissa),
+        };
+        oracle::to_bytes(sign | magnitude, size)
+    }
+
+    fn elements(&mut self, dtype: DataType, count: usize) -> Vec<u8> {
+        (0..count).flat_map(|_| self.element(dtype)).collect()
+    }
+}
+
+/// Memory that starts `offset` bytes after an aligned address.
+struct Buffer {
+    words: Vec<u128>,
+    offset: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(bytes: &[u8], offset: usize) -> Self {
+        let words = vec![0; (bytes.len() + offset).div_ceil(16) + 1];
+        let mut buffer = Self { words, offset, len: bytes.len() };
+        copy(buffer.dst(), bytes.into());
+        buffer
+    }
+
+    fn dst(&mut self) -> Dst<'_> {
+        let start = self.words.as_mut_ptr().cast::<u8>().wrapping_add(self.offset);
+        // SAFETY: `words` has at least `offset + len` bytes, and is borrowed as long as the view.
+        unsafe { Dst::new(start, self.len) }
+    }
+
+    fn src(&self) -> Src<'_> {
+        let start = self.words.as_ptr().cast::<u8>().wrapping_add(self.offset);
+        // SAFETY: as in `dst`.
+        unsafe { Src::new(start, self.len) }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        copy(Dst::from(&mut bytes[..]), self.src());
+        bytes
+    }
+}
+
+fn expected(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) -> Vec<u8> {
+    let size = dtype.size();
+    (0..inputs[0].len() / size)
+        .flat_map(|i| {
+            let elements: Vec<&[u8]> = inputs.iter().map(|s| &s[i * size..][..size]).collect();
+            oracle::fold_element(dtype, op, &elements)
+        })
+        .collect()
+}
+
+/// Folds on every instruction set, out of place and in place at each position.
+fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
+    let expected = expected(dtype, op, inputs);
+    let count = expected.len() / dtype.size();
+    for isa in instruction_sets() {
+        let kernel = table::fold_kernel(isa, dtype, op).unwrap();
+        for in_place in 0..=inputs.len() {
+            let offset = |position: usize| (position + in_place + inputs.len()) % 2;
+            let mut sources: Vec<Buffer> =
+                inputs.iter().enumerate().map(|(i, s)| Buffer::new(s, offset(i))).collect();
+            let mut target = Buffer::new(&vec![0xa5; expected.len()], offset(inputs.len()));
+            let dst = sources.get_mut(in_place).unwrap_or(&mut target).dst();
+            // SAFETY: the memory of `dst` outlives the call, and its owner is not used meanwhile
+            // but through views.
+            let dst = unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
+            let views: Vec<Src<'_>> = sources.iter().map(Buffer::src).collect();
+            // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
+            unsafe { kernel(dst, &views) }
+            let result = sources.get(in_place).unwrap_or(&target).bytes();
+            let at = result.iter().zip(&expected).position(|(a, b)| a != b);
+            if let Some(byte) = at {
+                let element = byte / dtype.size();
+                panic!(
+                    "{op} on {dtype}, {isa:?}, {} sources, {count} elements, in place at \
+                     {in_place}: element {element} differs",
+                    inputs.len()
+                );
+            }
+        }
+    }
+}
+
+fn check_type(dtype: DataType) {
+    for op in ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype)) {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for count in COUNTS {
+            for sources in SOURCES {
+                let inputs: Vec<Vec<u8>> =
+                    (0..sources).map(|_| random.elements(dtype, count)).collect();
+                check_fold(dtype, op, &inputs);
+            }
+        }
+    }
+}
+
+macro_rules! fold_tests {
+    ($($name:ident: $dtypes:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            $dtypes.into_iter().for_each(check_type);
+        }
+    )*};
+}
+
+// By groups, so that they run side by side.
+fold_tests! {
+    folds_bytes: [DataType::I8, DataType::U8, DataType::Bool];
+    folds_short_integers: [DataType::I16, DataType::U16];
+    folds_integers: [DataType::I32, DataType::U32];
+    folds_long_integers: [DataType::I64, DataType::U64];
+    folds_halves: [DataType::F16, DataType::Bf16];
+    folds_floats: [DataType::F32, DataType::F64];
+    folds_complex: [DataType::C64, DataType::C128];
+    folds_float8: [DataType::F8E4M3, DataType::F8E5M2];
+}
+
+#[test]
+fn an_average_of_more_sources_than_the_type_can_count() {
+    for dtype in [DataType::I8, DataType::U8] {
+        for value in [1u8, 0x7f, 0x80, 0xff] {
+            let inputs: Vec<Vec<u8>> =
+                (0..300u16).map(|i| if i == 0 { vec![value; 40] } else { vec![0; 40] }).collect();
+            check_fold(dtype, ReduceOp::Avg, &inputs[..128]);
+            check_fold(dtype, ReduceOp::Avg, &inputs);
+        }
+    }
+}
+
+#[test]
+fn zeros_have_an_order_whatever_the_position() {
+    for (op, want) in [(ReduceOp::Min, -0.0f32), (ReduceOp::Max, 0.0)] {
+        for (first, second) in [(0.0f32, -0.0f32), (-0.0, 0.0)] {
+            let inputs = [first, second].map(|v| oracle::to_bytes(v.to_bits().into(), 4));
+            let mut result = [0; 4];
+            let views = [Src::from(&inputs[0][..]), Src::from(&inputs[1][..])];
+            fold(DataType::F32, op, Dst::from(&mut result[..]), &views);
+            assert_eq!(oracle::bits(&result), u64::from(want.to_bits()), "{op}");
+        }
+    }
+}
+
+#[test]
+fn one_buffer_may_be_every_source_and_the_destination() {
+    let mut bytes = vec![3u8; 1000];
+    let dst = Dst::from(&mut bytes[..]);
+    fold(DataType::U8, ReduceOp::Sum, dst, &[dst.as_src(); 3]);
+    assert_eq!(bytes, vec![9; 1000]);
+}
+
+#[test]
+fn scales_every_type() {
+    let mut random = Random(0x0123_4567_89ab_cdef);
+    for dtype in DataType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
+        for (factor, count) in
+            [0.5, -1.0, 1.0 / 3.0, 1e300, f64::NAN].into_iter().zip(COUNTS.into_iter().rev())
+        {
+            let input = random.elements(dtype, count);
+            let expected: Vec<u8> = input
+                .chunks(dtype.size())
+                .flat_map(|element| oracle::scale_element(dtype, factor, element))
+                .collect();
+            for isa in instruction_sets() {
+                let kernel = table::scale_kernel(isa, dtype).unwrap();
+                let mut target = Buffer::new(&vec![0xa5; input.len()], 1);
+                // SAFETY: the lengths are equal, of whole elements; `isa` is at hand.
+                unsafe { kernel(target.dst(), Src::from(&input[..]), factor) }
+                assert!(target.bytes() == expected, "{dtype} times {factor}, {isa:?}");
+                let mut in_place = Buffer::new(&input, 1);
+                let dst = in_place.dst();
+                // SAFETY: as above.
+                unsafe { kernel(dst, dst.as_src(), factor) }
+                assert!(in_place.bytes() == expected, "{dtype} times {factor} in place");
+            }
+        }
+    }
+}
+
+#[test]
+fn copies_with_any_overlap() {
+    let original: Vec<u8> = (0..=255).collect();
+    for (from, to) in [(0, 0), (0, 1), (1, 0), (0, 100), (100, 0)] {
+        let mut bytes = original.clone();
+        let whole = Dst::from(&mut bytes[..]);
+        copy(whole.slice(to, 150), whole.as_src().slice(from, 150));
+        assert_eq!(bytes[to..to + 150], original[from..from + 150]);
+    }
+    copy(Dst::empty(), Src::empty());
+}
+
+#[test]
+fn empty_folds_touch_nothing() {
+    fold(DataType::C128, ReduceOp::Sum, Dst::empty(), &[Src::empty()]);
+    scale_copy(DataType::F16, 2.0, Dst::empty(), Src::empty());
+}
+
+/// The text that a call panics with.
+fn refusal(call: impl FnOnce(Dst<'_>, Src<'_>) + std::panic::UnwindSafe) -> String {
+    let outcome = std::panic::catch_unwind(|| {
+        let (mut target, source) = ([0u8; 6], [0u8; 6]);
+        call(Dst::from(&mut target[..]), Src::from(&source[..]));
+    });
+    *outcome.unwrap_err().downcast::<String>().unwrap()
+}
+
+#[test]
+fn mistakes_panic_and_say_why() {
+    let max = ReduceOp::Max;
+    let undefined = refusal(|dst, src| fold(DataType::C64, max, dst, &[src]));
+    assert!(undefined.contains("MAX is not defined on c64"), "{undefined}");
+    let broken = refusal(|dst, src| fold(DataType::F32, max, dst, &[src]));
+    assert!(broken.contains("6 bytes are no whole number of f32"), "{broken}");
+    let short = refusal(|dst, src| fold(DataType::U8, max, dst, &[src, src.slice(0, 5)]));
+    assert!(short.contains("5 bytes for a destination of 6"), "{short}");
+    let short = refusal(|dst, src| copy(dst, src.slice(0, 5)));
+    assert!(short.contains("5 bytes for a destination of 6"), "{short}");
+    let short = refusal(|dst, src| scale_copy(DataType::F16, 1.0, dst, src.slice(0, 4)));
+    assert!(short.contains("4 bytes for a destination of 6"), "{short}");
+    let integer = refusal(|dst, src| scale_copy(DataType::I16, 1.0, dst, src));
+    assert!(integer.contains("PREMUL_SUM is not defined on i16"), "{integer}");
+}
+
+#[test]
+#[should_panic(expected = "at least one source")]
+fn a_fold_of_nothing_panics() {
+    fold(DataType::U8, ReduceOp::Sum, Dst::empty(), &[]);
+}
