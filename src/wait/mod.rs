@@ -95,6 +95,14 @@ pub fn until<T>(
     }
 }
 
+/// Lets some time pass, but not beyond the deadline: between two tries of something that nobody
+/// announces.
+pub fn pause(time: Duration, deadline: &Deadline) {
+    let pace = Pace { spin: Duration::ZERO, crowded: true };
+    // Nobody rings; the time is what ends it.
+    drop(until(&Bell::default(), pace, &deadline.capped(time), || None, || None::<()>));
+}
+
 /// Looks in a tight loop for a while, unless that would keep the awaited thread from running. A halt
 /// ends the loop; `until` then says why.
 fn spin<T>(

@@ -1,0 +1,140 @@
+//! Turning what a C caller hands in into what Rust can use, with an error that names the argument.
+
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, Result};
+use std::ffi::{CStr, c_char, c_void};
+
+/// The longest C string that is accepted; also bounds how far a missing terminator is read.
+const LONGEST_STRING: usize = 1 << 20;
+
+fn null(name: &str) -> Error {
+    Error::invalid(format!("argument {name} is NULL"))
+}
+
+/// Where a result goes.
+#[derive(Debug)]
+pub(super) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// A required output.
+    pub(super) fn required(ptr: *mut T, name: &str) -> Result<Self> {
+        if ptr.is_null() { Err(null(name)) } else { Ok(Self(ptr)) }
+    }
+
+    /// Writes the result.
+    pub(super) fn write(&self, value: T) {
+        // SAFETY: not NULL, and the caller promises that it points to a writable T.
+        unsafe { self.0.write(value) };
+    }
+}
+
+impl<T> Out<*mut T> {
+    /// A required output for a handle, NULL until it is written.
+    pub(super) fn handle(ptr: *mut *mut T, name: &str) -> Result<Self> {
+        let out = Self::required(ptr, name)?;
+        out.write(std::ptr::null_mut());
+        Ok(out)
+    }
+}
+
+/// A C string, or `None` for NULL.
+pub(super) fn optional_str<'a>(ptr: *const c_char, name: &str) -> Result<Option<&'a str>> {
+    if ptr.is_null() { Ok(None) } else { required_str(ptr, name).map(Some) }
+}
+
+/// A C string in UTF-8.
+pub(super) fn required_str<'a>(ptr: *const c_char, name: &str) -> Result<&'a str> {
+    let bytes = required_key(ptr, name)?;
+    std::str::from_utf8(bytes).map_err(|_| Error::invalid(format!("argument {name} is not UTF-8")))
+}
+
+/// A C string, whatever its bytes.
+pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8]> {
+    if ptr.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: not NULL, and the caller promises a terminated string that outlives the call.
+    let bytes = unsafe { CStr::from_ptr(ptr) }.to_bytes();
+    if bytes.len() > LONGEST_STRING {
+        return Err(Error::invalid(format!("argument {name} is longer than {LONGEST_STRING} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// `len` bytes, copied out of the caller's hands by whoever uses them during the call.
+pub(super) fn bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
+    slice(ptr.cast::<u8>(), len, name)
+}
+
+/// An array of `len` elements; NULL is fine where there are none.
+pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if ptr.is_null() {
+        return Err(null(name));
+    }
+    if !ptr.is_aligned() {
+        return Err(Error::invalid(format!("argument {name} is not aligned")));
+    }
+    if len.checked_mul(size_of::<T>()).is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+        return Err(Error::invalid(format!("{len} elements at {name} do not fit the address space")));
+    }
+    // SAFETY: not NULL, aligned, of a possible size; the caller promises that it is readable and does not
+    // change during the call.
+    Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
+}
+
+/// The keys of a batch.
+pub(super) fn keys<'a>(ptr: *const *const c_char, n: usize, name: &str) -> Result<Vec<&'a [u8]>> {
+    slice(ptr, n, name)?.iter().map(|&key| required_key(key, name)).collect()
+}
+
+/// A buffer to read; NULL is fine where it is empty.
+pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<'a>> {
+    if len == 0 {
+        return Ok(Src::empty());
+    }
+    if ptr.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: the caller lends the bytes until the operation has completed.
+    Ok(unsafe { Src::new(ptr.cast(), len) })
+}
+
+/// A buffer to write; NULL is fine where it is empty.
+pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a>> {
+    if len == 0 {
+        return Ok(Dst::empty());
+    }
+    if ptr.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: the caller lends the bytes until the operation has completed.
+    Ok(unsafe { Dst::new(ptr.cast(), len) })
+}
+
+/// A rank or size, which must not be negative.
+pub(super) fn index(value: i32, name: &str) -> Result<usize> {
+    usize::try_from(value).map_err(|_| Error::invalid(format!("{name} is {value}, which is negative")))
+}
+
+/// Copies text, cut to fit, with its terminator; returns the bytes that the whole would need.
+pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usize> {
+    let needed = text.len() + 1;
+    if cap == 0 {
+        return Ok(needed);
+    }
+    if buf.is_null() {
+        return Err(null("buf"));
+    }
+    let mut end = text.len().min(cap - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    // SAFETY: the caller promises `cap` writable bytes, of which `end` + 1 are used.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast::<u8>(), end) };
+    // SAFETY: as above.
+    unsafe { buf.add(end).write(0) };
+    Ok(needed)
+}

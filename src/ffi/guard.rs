@@ -1,0 +1,151 @@
+//! `dist_export!`: the only way to define an exported function.
+//!
+//! A body is ordinary Rust that returns a `Result`. Around it the macro puts: the attributes of an
+//! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error into a
+//! status (and the thread's last message) or, for functions that return a value, into the one after
+//! `on_error`.
+
+use super::last_error;
+use super::status::status_of;
+use super::types::{DIST_OK, dist_status_t};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::process::this;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+/// Defines one exported function. `build.rs` reads these invocations for the header and for the list of
+/// exports, so each holds exactly one function.
+macro_rules! dist_export {
+    (
+        #[on_error($fallback:expr)]
+        $(#[$meta:meta])*
+        pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty $body:block
+    ) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
+            $crate::ffi::guard::value(stringify!($name), $fallback, || $body)
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> dist_status_t $body:block
+    ) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $($arg: $type),*
+        ) -> $crate::ffi::types::dist_status_t {
+            $crate::ffi::guard::status(stringify!($name), || $body)
+        }
+    };
+}
+
+/// Runs a body whose outcome is a status.
+pub(super) fn status(name: &str, body: impl FnOnce() -> Result<()>) -> dist_status_t {
+    match run(name, body) {
+        Ok(()) => DIST_OK,
+        Err(error) => {
+            last_error::set(error.message());
+            status_of(error.kind())
+        }
+    }
+}
+
+/// Runs a body whose outcome is a value, with one that stands for failure.
+pub(super) fn value<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
+    run(name, body).unwrap_or_else(|error| {
+        last_error::set(error.message());
+        fallback
+    })
+}
+
+thread_local! {
+    /// True while this thread is inside an exported function.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    if this::is_forked_child() {
+        let message = format!(
+            "{name}: this process was forked from one that uses libdist; a forked child cannot go on \
+             with it (call exec, or fork before the first use)"
+        );
+        return Err(Error::new(ErrorKind::NotInitialized, message));
+    }
+    silence_panics();
+    let outside = INSIDE.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(body));
+    INSIDE.set(outside);
+    match outcome {
+        Ok(outcome) => outcome.map_err(|error| error.context(name)),
+        Err(payload) => {
+            let text = payload
+                .downcast_ref::<&str>()
+                .map(ToString::to_string)
+                .or_else(|| payload.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "no message".to_owned());
+            Err(Error::internal(format!("{name}: a defect in libdist, please report it: {text}")))
+        }
+    }
+}
+
+/// Keeps panics inside the library from being printed: they come back as `DIST_ERR_INTERNAL`. Others
+/// (where the library is linked into a Rust program) are reported as before.
+fn silence_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !INSIDE.try_with(Cell::get).unwrap_or(false) {
+                before(info);
+            }
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::types::{DIST_ERR_INTERNAL, DIST_ERR_TIMEOUT};
+
+    dist_export! {
+        /// Panics.
+        pub fn dist_test_panic() -> dist_status_t {
+            panic!("forced")
+        }
+    }
+
+    dist_export! {
+        /// Fails.
+        pub fn dist_test_failure() -> dist_status_t {
+            Err(Error::new(ErrorKind::Timeout, "too late"))
+        }
+    }
+
+    dist_export! {
+        #[on_error(-7)]
+        /// Panics as well.
+        pub fn dist_test_value() -> i32 {
+            Err(Error::internal("none"))
+        }
+    }
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        // SAFETY: takes nothing.
+        assert_eq!(unsafe { dist_test_panic() }, DIST_ERR_INTERNAL);
+        let message = last_error::get();
+        assert!(message.contains("dist_test_panic") && message.contains("forced"), "{message}");
+    }
+
+    #[test]
+    fn an_error_leaves_its_message() {
+        // SAFETY: takes nothing.
+        assert_eq!(unsafe { dist_test_failure() }, DIST_ERR_TIMEOUT);
+        assert_eq!(last_error::get(), "dist_test_failure: too late");
+        // SAFETY: takes nothing.
+        assert_eq!(unsafe { dist_test_value() }, -7);
+    }
+}

@@ -1,0 +1,30 @@
+//! The C ABI: parse, call, convert. The only place with raw C types, and the only `no_mangle`.
+//!
+//! Every exported function is defined by [`dist_export!`](guard), which adds what all of them need: the
+//! panic boundary, the check for use after fork, and the capture of the error. `include/dist.h` is
+//! generated from what stands here; the text of a function's comment is the text of the header.
+//!
+//! Must not know: algorithms, transports, kernels, system calls, store implementations.
+#![allow(unsafe_code, reason = "callers hand in raw pointers")]
+#![allow(unreachable_pub, reason = "exported functions are public in private modules")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the obligations of C callers are the header's text: valid pointers, as each says"
+)]
+
+#[macro_use]
+mod guard;
+mod args;
+mod handle;
+mod last_error;
+mod options;
+mod status;
+
+pub mod blob;
+pub mod collective;
+pub mod group;
+pub mod log;
+pub mod runtime;
+pub mod store;
+pub mod store_custom;
+pub mod types;

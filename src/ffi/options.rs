@@ -1,0 +1,115 @@
+//! Sized option structs: how a caller compiled against another version of the header is understood.
+
+use crate::base::error::{Error, ErrorKind, Result};
+use std::mem::MaybeUninit;
+
+/// An option struct: its first field is `struct_size`, and zero bytes everywhere else are its defaults.
+///
+/// # Safety
+/// The type is `repr(C)`, begins with a `usize`, and any bytes are a value of it.
+pub(super) unsafe trait Options: Copy {
+    /// The name in messages.
+    const NAME: &'static str;
+    /// The size of the first version of the struct.
+    const FIRST_SIZE: usize;
+}
+
+/// Reads the options at `ptr`; NULL means all defaults. A shorter struct is an older one, and what it lacks
+/// is zero. A longer one is a newer one, and understood if what this version does not know is zero.
+pub(super) fn read<T: Options>(ptr: *const T) -> Result<T> {
+    let mut options = MaybeUninit::<T>::zeroed();
+    if !ptr.is_null() {
+        // SAFETY: the caller promises that at least the first field is readable.
+        let size = unsafe { ptr.cast::<usize>().read_unaligned() };
+        check_size::<T>(size)?;
+        let known = size.min(size_of::<T>());
+        // SAFETY: the caller's struct has `size` readable bytes, and `options` has room for `known`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), options.as_mut_ptr().cast::<u8>(), known);
+        }
+        check_tail(ptr, size)?;
+    }
+    // SAFETY: zeroed and partly overwritten, and any bytes are a value.
+    Ok(unsafe { options.assume_init() })
+}
+
+/// A struct far larger than any version will be means that the field was never set.
+const LARGEST: usize = 4096;
+
+fn check_size<T: Options>(size: usize) -> Result<()> {
+    if (T::FIRST_SIZE..=LARGEST).contains(&size) {
+        return Ok(());
+    }
+    let message = format!(
+        "struct_size of {} is {size}: set it to sizeof({}), or use the _INIT macro",
+        T::NAME,
+        T::NAME
+    );
+    Err(Error::invalid(message))
+}
+
+fn check_tail<T: Options>(ptr: *const T, size: usize) -> Result<()> {
+    for offset in size_of::<T>()..size {
+        // SAFETY: inside the `size` bytes that the caller says there are.
+        let byte = unsafe { ptr.cast::<u8>().add(offset).read() };
+        if byte != 0 {
+            let message = format!(
+                "{} sets a field at offset {offset} that this version of libdist ({}) does not know",
+                T::NAME,
+                env!("CARGO_PKG_VERSION")
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    #[repr(C)]
+    struct Small {
+        struct_size: usize,
+        first: u64,
+        added_later: u64,
+    }
+
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Larger {
+        known: Small,
+        unknown: u64,
+    }
+
+    // SAFETY: repr(C), begins with a usize, and consists of integers.
+    unsafe impl Options for Small {
+        const NAME: &'static str = "small_t";
+        const FIRST_SIZE: usize = 16;
+    }
+
+    fn with_size(struct_size: usize, unknown: u64) -> Result<Small> {
+        let known = Small { struct_size, first: 1, added_later: 2 };
+        read(std::ptr::from_ref(&Larger { known, unknown }).cast())
+    }
+
+    #[test]
+    fn older_and_newer_callers_are_understood() {
+        assert_eq!(read::<Small>(std::ptr::null()).unwrap().first, 0);
+        let old = with_size(16, 9).unwrap();
+        assert_eq!((old.first, old.added_later), (1, 0));
+        assert_eq!(with_size(24, 9).unwrap().added_later, 2);
+        assert_eq!(with_size(32, 0).unwrap().added_later, 2);
+    }
+
+    #[test]
+    fn impossible_sizes_and_unknown_fields_are_refused() {
+        for size in [0, 8, 15, 5000, usize::MAX] {
+            assert_eq!(with_size(size, 0).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+        let error = with_size(32, 5).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("small_t") && error.message().contains("offset 24"));
+    }
+}
