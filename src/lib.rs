@@ -23,5 +23,6 @@
 
 pub mod base;
 pub mod kernel;
+pub mod store;
 pub mod sys;
 pub mod wait;

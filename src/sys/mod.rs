@@ -5,6 +5,8 @@
 pub mod fork;
 pub mod futex;
 pub mod host;
+pub mod poll;
 pub mod shm;
+pub mod socket;
 pub mod thread;
 pub mod unix;
