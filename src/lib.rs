@@ -22,9 +22,13 @@
 //! `ARCHITECTURE.md` has the rules that a test enforces.
 
 pub mod algo;
+pub mod api;
 pub mod backend;
 pub mod base;
+
 pub mod kernel;
+pub mod process;
+pub mod store;
 pub mod sys;
 pub mod transport;
 pub mod wait;

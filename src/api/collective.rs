@@ -44,7 +44,8 @@ struct Call<'a> {
 pub fn buffer_bytes(count: usize, dtype: DataType, blocks: usize) -> Result<usize> {
     let bytes = count.checked_mul(dtype.size()).and_then(|bytes| bytes.checked_mul(blocks));
     bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
-        let message = format!("{blocks} x {count} elements of {dtype} do not fit the address space");
+        let message =
+            format!("{blocks} x {count} elements of {dtype} do not fit the address space");
         Error::invalid(message)
     })
 }

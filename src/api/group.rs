@@ -72,7 +72,8 @@ impl Group {
         let deadline = Deadline::after_ms(connect_ms);
         let who = format!("pid {}, host {}", this::pid(), this::host_name());
         let nonce = this::fresh_nonce()?;
-        let meeting = Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
+        let meeting =
+            Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
         // A rank alone needs nobody to agree with.
         let id = if size == 1 { nonce } else { meeting.meet()? };
         let context = Context { group: id, rank, size, deadline: &deadline };
@@ -187,7 +188,9 @@ impl Group {
 fn check(options: &GroupOptions) -> Result<()> {
     let GroupOptions { rank, size, name, .. } = options;
     if *size == 0 || *size > MAX_WORLD_SIZE {
-        return Err(Error::invalid(format!("a world size of {size}: 1 to {MAX_WORLD_SIZE} is possible")));
+        return Err(Error::invalid(format!(
+            "a world size of {size}: 1 to {MAX_WORLD_SIZE} is possible"
+        )));
     }
     if rank >= size {
         return Err(Error::invalid(format!("rank {rank} does not exist in a group of {size}")));

@@ -111,7 +111,8 @@ fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
     }
     let group = load(&entry.group);
     let words = std::array::from_fn(|i| load(&entry.words[i]));
-    let (started, ended, state) = (load(&entry.started_ns), load(&entry.ended_ns), load(&entry.state));
+    let (started, ended, state) =
+        (load(&entry.started_ns), load(&entry.ended_ns), load(&entry.state));
     let rank = load(&entry.rank);
     fence(Ordering::Acquire);
     if load(&entry.stamp) != number + 1 || wanted.is_some_and(|wanted| wanted != group) {

@@ -260,8 +260,13 @@ impl Rendezvous<'_> {
         let borrowed: Vec<&str> = keys.iter().map(String::as_str).collect();
         let outcome = self.wait_for_keys(&borrowed, |waited| {
             if waited >= TELL_EVERY {
-                crate::log!(Level::Warn, "group {}: waiting since {} s for {} to {what}",
-                    self.name, waited.as_secs(), self.absent(keys));
+                crate::log!(
+                    Level::Warn,
+                    "group {}: waiting since {} s for {} to {what}",
+                    self.name,
+                    waited.as_secs(),
+                    self.absent(keys)
+                );
             }
             look_around(waited)
         });
@@ -291,7 +296,8 @@ impl Rendezvous<'_> {
         let mut told = Duration::ZERO;
         loop {
             match self.store.wait(&keys, &self.deadline.capped(LOOK_AROUND)) {
-                Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {}
+                Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {
+                }
                 outcome => return outcome,
             }
             let waited = self.deadline.elapsed();
@@ -308,9 +314,8 @@ impl Rendezvous<'_> {
     /// The ranks whose keys are missing, as text.
     fn absent(&self, keys: &[String]) -> String {
         let grace = Deadline::after(Duration::from_secs(5));
-        let is_absent = |key: &String| {
-            !self.store.check(&[key.as_bytes()], &grace).unwrap_or(false)
-        };
+        let is_absent =
+            |key: &String| !self.store.check(&[key.as_bytes()], &grace).unwrap_or(false);
         let ranks: Vec<Rank> = (0..keys.len()).filter(|&rank| is_absent(&keys[rank])).collect();
         let mut text = match ranks.as_slice() {
             [] => return "the last rank".to_owned(),
@@ -430,7 +435,10 @@ mod tests {
         });
         for error in [zero, one] {
             assert_eq!(error.kind(), ErrorKind::Mismatch);
-            assert!(error.message().contains("rank 1 (process 2) was told a world size of 3"), "{error}");
+            assert!(
+                error.message().contains("rank 1 (process 2) was told a world size of 3"),
+                "{error}"
+            );
         }
     }
 
@@ -442,7 +450,8 @@ mod tests {
             let first = scope.spawn(|| rendezvous(&store, 1, 3, 1, &deadline).meet());
             // The second process publishes over the first one's entry, once that is there.
             store.get(b"dist/t/rank/1", &deadline).unwrap();
-            let entry = Entry { nonce: Nonce([2; 16]), size: 3, version: "1".into(), who: "b".into() };
+            let entry =
+                Entry { nonce: Nonce([2; 16]), size: 3, version: "1".into(), who: "b".into() };
             store.set(b"dist/t/rank/1", &entry.encode(), &deadline).unwrap();
             let error = first.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);

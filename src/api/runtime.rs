@@ -6,8 +6,8 @@ use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, Level};
-use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local};
 use crate::store::Store;
+use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -182,9 +182,7 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
     let resolved = environment::resolve(options.init_method.as_deref().unwrap_or("env://"))?;
     let (rank, size) = identity(options, resolved.identity)?;
     let (store, hosts_store) = match resolved.meeting {
-        Meeting::Local { job } => {
-            (local::host_or_join(&job, rank, size, deadline)?, rank == 0)
-        }
+        Meeting::Local { job } => (local::host_or_join(&job, rank, size, deadline)?, rank == 0),
         Meeting::Tcp { host, port, agent } => {
             let client = ClientOptions {
                 host: host.clone(),
@@ -213,7 +211,8 @@ fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
         ))
     };
     let rank = options.rank.or(found.rank).ok_or_else(|| missing("rank", config::RANK))?;
-    let size = options.size.or(found.size).ok_or_else(|| missing("world size", config::WORLD_SIZE))?;
+    let size =
+        options.size.or(found.size).ok_or_else(|| missing("world size", config::WORLD_SIZE))?;
     if rank >= size {
         let message = format!("rank {rank} does not exist in a world of {size} (ranks start at 0)");
         return Err(Error::invalid(message));
@@ -229,7 +228,8 @@ fn set_log_level_from_environment() -> Result<()> {
     for variable in [config::LOG_LEVEL, config::TORCH_LOG_LEVEL] {
         let Some(name) = config::text(variable)? else { continue };
         let level = Level::from_name(&name).ok_or_else(|| {
-            let text = format!("{}=\"{name}\" is none of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
+            let text =
+                format!("{}=\"{name}\" is none of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
             Error::invalid(text)
         })?;
         log::set_level(level);

@@ -8,5 +8,6 @@ pub mod host;
 pub mod pidfd;
 pub mod poll;
 pub mod shm;
+pub mod socket;
 pub mod thread;
 pub mod unix;

@@ -8,13 +8,16 @@ use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// Waits until the interest is ready.
-fn ready(interest: Interest<'_>, deadline: &Deadline) -> Result<()> {
-    if poll::wait(&mut [interest], deadline)? == 0 {
-        let message = format!("nothing happened within {} ms", deadline.elapsed().as_millis());
-        return Err(Error::new(ErrorKind::Timeout, message));
+/// Waits until the descriptor is ready.
+fn ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<()> {
+    match poll::wait_ready(fd, interest, deadline) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let message = format!("nothing happened within {} ms", deadline.elapsed().as_millis());
+            Err(Error::new(ErrorKind::Timeout, message))
+        }
+        Err(cause) => Err(Error::system("poll", &cause)),
     }
-    Ok(())
 }
 
 fn failed(cause: &std::io::Error) -> Error {
@@ -37,7 +40,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
                 return Ok(stream);
             }
             Err(cause) if cause.kind() == Io::WouldBlock => {
-                ready(Interest::readable(listener.as_fd()), deadline)?;
+                ready(listener.as_fd(), Interest::READ, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
             Err(cause) => return Err(failed(&cause)),
@@ -62,7 +65,7 @@ pub fn write_all(
                 descriptor = None;
             }
             Err(cause) if cause.kind() == Io::WouldBlock => {
-                ready(Interest::writable(stream.as_fd()), deadline)?;
+                ready(stream.as_fd(), Interest::WRITE, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
             Err(cause) => return Err(failed(&cause)),
@@ -108,7 +111,7 @@ fn receive(
         match unix::receive(stream, bytes) {
             Ok(got) => return Ok(got),
             Err(cause) if cause.kind() == Io::WouldBlock => {
-                ready(Interest::readable(stream.as_fd()), deadline)?;
+                ready(stream.as_fd(), Interest::READ, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
             Err(cause) => return Err(failed(&cause)),

@@ -6,7 +6,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::log::Level;
-use crate::sys::poll::{self, Interest};
+use crate::sys::poll::{Events, Interest, Poller};
 use crate::sys::{host, thread, unix};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -39,117 +39,125 @@ pub struct Watch {
     id: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Service {
     next_id: u64,
     watched: BTreeMap<u64, Arc<dyn Watched>>,
-    /// Present while the thread runs. A byte makes it look at the table again.
-    wake: Option<Wake>,
+    /// Present while the thread runs.
+    thread: Option<Running>,
 }
 
-/// The running thread's wake-up socket, and the process that started it: a forked child has the table
-/// but no thread.
-#[derive(Debug)]
-struct Wake {
-    socket: UnixStream,
+/// What the registering threads and the running one share.
+#[derive(Clone, Debug)]
+struct Running {
+    poller: Arc<Poller>,
+    /// A byte here makes the thread look whether anything is left to watch.
+    wake: Arc<UnixStream>,
+    /// The process that started it: a forked child has the table but no thread.
     pid: u32,
 }
 
+/// The token of the wake-up socket; registrations count up from 0 and never get here.
+const WAKE: u64 = u64::MAX;
+
+/// How many events one turn takes.
+const EVENTS: u16 = 64;
+
 static SERVICE: Mutex<Service> =
-    Mutex::new(Service { next_id: 0, watched: BTreeMap::new(), wake: None });
+    Mutex::new(Service { next_id: 0, watched: BTreeMap::new(), thread: None });
 
 /// Watches a descriptor from now on, starting the service thread if none runs.
 ///
 /// # Errors
-/// `System` where the thread or its wake-up socket cannot be made.
+/// `System` where the thread or its wake-up socket cannot be made, or the descriptor not be watched.
 pub fn watch(watched: Arc<dyn Watched>) -> Result<Watch> {
     let mut service = lock();
-    if service.wake.as_ref().is_none_or(|wake| wake.pid != host::pid()) {
-        service.watched.clear();
-        service.wake = Some(start()?);
-    }
+    let running = match service.thread.clone().filter(|running| running.pid == host::pid()) {
+        Some(running) => running,
+        None => {
+            service.watched.clear();
+            service.thread.insert(start()?).clone()
+        }
+    };
     let id = service.next_id;
     service.next_id += 1;
+    let added = running.poller.add(watched.descriptor(), id, Interest::READ);
+    added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
     service.watched.insert(id, watched);
-    poke(&service);
     Ok(Watch { id })
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let removed = {
-            let mut service = lock();
-            let removed = service.watched.remove(&self.id);
-            poke(&service);
-            removed
-        };
         // Outside the lock: the watched object may own further registrations.
-        drop(removed);
+        drop(forget(self.id));
     }
+}
+
+/// Ends a registration, and with the last one the thread.
+fn forget(id: u64) -> Option<Arc<dyn Watched>> {
+    let mut service = lock();
+    let watched = service.watched.remove(&id)?;
+    if let Some(running) = &service.thread {
+        // Fails only where the descriptor was closed, which ends the watch too.
+        drop(running.poller.remove(watched.descriptor()));
+        if service.watched.is_empty() {
+            // A full socket means that a wake-up is pending already.
+            drop(unix::send(&running.wake, &[1], None));
+        }
+    }
+    Some(watched)
 }
 
 fn lock() -> MutexGuard<'static, Service> {
     SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start() -> Result<Wake> {
+fn start() -> Result<Running> {
     let (ours, theirs) = unix::pair()?;
+    let poller = Arc::new(Poller::new()?);
+    let added = poller.add(theirs.as_fd(), WAKE, Interest::READ);
+    added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
+    let running = Running { poller, wake: Arc::new(ours), pid: host::pid() };
+    let poller = Arc::clone(&running.poller);
     // Detached: it ends by itself when the last registration goes.
-    drop(thread::spawn("dist-service", move || run(&theirs))?);
-    Ok(Wake { socket: ours, pid: host::pid() })
+    drop(thread::spawn("dist-service", move || run(&poller, &theirs))?);
+    Ok(running)
 }
 
-fn poke(service: &Service) {
-    if let Some(wake) = &service.wake {
-        // A full socket means that a wake-up is pending already; a closed one, that the thread ended.
-        drop(unix::send(&wake.socket, &[1], None));
-    }
-}
-
-/// The thread: waits for any descriptor or a wake-up, calls those concerned, until the table is empty.
-fn run(wake: &UnixStream) {
+/// The thread: waits for any descriptor or a wake-up, calls those concerned, until nothing is watched.
+fn run(poller: &Arc<Poller>, wake: &UnixStream) {
+    let mut events = Events::with_room(EVENTS);
     loop {
-        let watched: Vec<(u64, Arc<dyn Watched>)> = {
-            let mut service = lock();
-            if service.watched.is_empty() {
-                service.wake = None;
-                return;
+        if let Err(cause) = poller.wait(&mut events, None) {
+            crate::log!(Level::Error, "the service thread cannot wait: {cause}");
+            lock().thread = None;
+            return;
+        }
+        for event in events.iter() {
+            if event.token == WAKE {
+                let mut bytes = [0; 64];
+                while unix::receive(wake, &mut bytes).is_ok_and(|(got, _)| got == bytes.len()) {}
+            } else {
+                call(event.token);
             }
-            service.watched.iter().map(|(&id, watched)| (id, Arc::clone(watched))).collect()
-        };
-        match wait_for_any(wake, &watched) {
-            Ok(ready) => ready.into_iter().for_each(|index| call(&watched[index])),
-            Err(error) => {
-                crate::log!(Level::Error, "the service thread cannot poll: {error}");
-                let mut service = lock();
-                service.wake = None;
-                return;
-            }
+        }
+        let mut service = lock();
+        if service.watched.is_empty() {
+            service.thread = None;
+            return;
         }
     }
 }
 
-fn wait_for_any(wake: &UnixStream, watched: &[(u64, Arc<dyn Watched>)]) -> Result<Vec<usize>> {
-    let mut interests = vec![Interest::readable(wake.as_fd())];
-    interests.extend(watched.iter().map(|(_, w)| Interest::readable(w.descriptor())));
-    poll::wait_forever(&mut interests)?;
-    if interests[0].is_ready() {
-        let mut bytes = [0; 64];
-        while unix::receive(wake, &mut bytes).is_ok_and(|(got, _)| got == bytes.len()) {}
-    }
-    Ok((0..watched.len()).filter(|&i| interests[i + 1].is_ready()).collect())
-}
-
-fn call((id, watched): &(u64, Arc<dyn Watched>)) {
+fn call(id: u64) {
+    let Some(watched) = lock().watched.get(&id).cloned() else { return };
     let next = catch_unwind(AssertUnwindSafe(|| watched.on_readable()));
     if next.is_err() {
-        let error =
-            Error::internal(format!("a callback of the service thread panicked: {watched:?}"));
-        crate::log!(Level::Error, "{error}");
+        crate::log!(Level::Error, "a callback of the service thread panicked: {watched:?}");
     }
     if !matches!(next, Ok(Next::Keep)) {
-        let removed = lock().watched.remove(id);
-        drop(removed);
+        drop(forget(id));
     }
 }
 

@@ -1,0 +1,2 @@
+//! Processes.
+pub mod this;
