@@ -26,6 +26,7 @@ pub mod api;
 pub mod backend;
 pub mod base;
 
+pub mod ffi;
 pub mod kernel;
 pub mod process;
 pub mod store;

@@ -56,7 +56,9 @@ pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8
     // SAFETY: not NULL, and the caller promises a terminated string that outlives the call.
     let bytes = unsafe { CStr::from_ptr(ptr) }.to_bytes();
     if bytes.len() > LONGEST_STRING {
-        return Err(Error::invalid(format!("argument {name} is longer than {LONGEST_STRING} bytes")));
+        return Err(Error::invalid(format!(
+            "argument {name} is longer than {LONGEST_STRING} bytes"
+        )));
     }
     Ok(bytes)
 }
@@ -78,7 +80,9 @@ pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a 
         return Err(Error::invalid(format!("argument {name} is not aligned")));
     }
     if len.checked_mul(size_of::<T>()).is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-        return Err(Error::invalid(format!("{len} elements at {name} do not fit the address space")));
+        return Err(Error::invalid(format!(
+            "{len} elements at {name} do not fit the address space"
+        )));
     }
     // SAFETY: not NULL, aligned, of a possible size; the caller promises that it is readable and does not
     // change during the call.
@@ -116,7 +120,8 @@ pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a
 
 /// A rank or size, which must not be negative.
 pub(super) fn index(value: i32, name: &str) -> Result<usize> {
-    usize::try_from(value).map_err(|_| Error::invalid(format!("{name} is {value}, which is negative")))
+    usize::try_from(value)
+        .map_err(|_| Error::invalid(format!("{name} is {value}, which is negative")))
 }
 
 /// Copies text, cut to fit, with its terminator; returns the bytes that the whole would need.
@@ -135,6 +140,6 @@ pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usiz
     // SAFETY: the caller promises `cap` writable bytes, of which `end` + 1 are used.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast::<u8>(), end) };
     // SAFETY: as above.
-    unsafe { buf.add(end).write(0) };
+    unsafe { buf.wrapping_add(end).write(0) };
     Ok(needed)
 }

@@ -111,7 +111,9 @@ impl<T> Table<T> {
         let name = self.kind.name();
         let message = match token {
             0 => format!("the {name} handle is NULL"),
-            _ => format!("{token:#x} is not a live {name} (released, of another type, or never made)"),
+            _ => format!(
+                "{token:#x} is not a live {name} (released, of another type, or never made)"
+            ),
         };
         Error::new(ErrorKind::InvalidHandle, message)
     }

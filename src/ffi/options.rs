@@ -25,7 +25,11 @@ pub(super) fn read<T: Options>(ptr: *const T) -> Result<T> {
         let known = size.min(size_of::<T>());
         // SAFETY: the caller's struct has `size` readable bytes, and `options` has room for `known`.
         unsafe {
-            std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), options.as_mut_ptr().cast::<u8>(), known);
+            std::ptr::copy_nonoverlapping(
+                ptr.cast::<u8>(),
+                options.as_mut_ptr().cast::<u8>(),
+                known,
+            );
         }
         check_tail(ptr, size)?;
     }
@@ -51,7 +55,7 @@ fn check_size<T: Options>(size: usize) -> Result<()> {
 fn check_tail<T: Options>(ptr: *const T, size: usize) -> Result<()> {
     for offset in size_of::<T>()..size {
         // SAFETY: inside the `size` bytes that the caller says there are.
-        let byte = unsafe { ptr.cast::<u8>().add(offset).read() };
+        let byte = unsafe { ptr.cast::<u8>().wrapping_add(offset).read() };
         if byte != 0 {
             let message = format!(
                 "{} sets a field at offset {offset} that this version of libdist ({}) does not know",

@@ -1,0 +1,1212 @@
+/*
+ * libdist: collective communication between the processes of a training job.
+ *
+ * Generated from the source of the library; do not edit.
+ *
+ * Conventions
+ *   Status     Functions return dist_status_t unless they say otherwise. dist_last_error() has the message
+ *              of the calling thread's last failure.
+ *   Handles    Pointers to incomplete types. A wrong, released or NULL handle gives
+ *              DIST_ERR_INVALID_HANDLE; for groups, NULL means the world.
+ *   Options    Structs that begin with struct_size; initialise them with the DIST_..._INIT macros. Zero in a
+ *              field means its default; NULL in place of a struct means all defaults. Fields for which zero
+ *              means something count only if their DIST_FIELD_... bit is set in `fields`.
+ *   Counts     In elements; sizes in bytes say so in their names. Ranks are those of the group.
+ *   Ownership  "borrowed for the call": the library keeps no pointer. "owned by the caller": released with
+ *              the function named. (NULL, 0) is a legal empty buffer or list.
+ *   Order      All ranks of a group call its collectives in the same order.
+ */
+
+
+#ifndef DIST_H
+#define DIST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DIST_VERSION_MAJOR 0
+#define DIST_VERSION_MINOR 1
+#define DIST_VERSION_PATCH 0
+/* What dist_version() returns for this header. */
+#define DIST_VERSION \
+    (DIST_VERSION_MAJOR * 10000 + DIST_VERSION_MINOR * 100 + DIST_VERSION_PATCH)
+
+/**
+ * A time-out that never comes.
+ */
+#define DIST_WAIT_FOREVER -1
+
+/**
+ * Nothing is logged; the default.
+ */
+#define DIST_LOG_OFF 0
+
+/**
+ * Failures that no return value can tell.
+ */
+#define DIST_LOG_ERROR 1
+
+/**
+ * And what is unusual: long waits, dropped peers.
+ */
+#define DIST_LOG_WARN 2
+
+/**
+ * And what was chosen, and why.
+ */
+#define DIST_LOG_INFO 3
+
+/**
+ * And every step.
+ */
+#define DIST_LOG_DEBUG 4
+
+/**
+ * In `fields`: `rank` is set.
+ */
+#define DIST_FIELD_RANK 1
+
+/**
+ * In `fields`: `listen_fd` is set.
+ */
+#define DIST_FIELD_LISTEN_FD 2
+
+/**
+ * In `fields`: `wait_for_workers` is set.
+ */
+#define DIST_FIELD_WAIT_FOR_WORKERS 4
+
+/**
+ * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
+ * with dist_blob_release.
+ */
+typedef struct dist_blob_t dist_blob_t;
+
+/**
+ * A group of ranks. Any thread may use it; owned by the caller, released with dist_group_release.
+ */
+typedef struct dist_group_t dist_group_t;
+
+/**
+ * A key-value store. Any thread may use it; owned by the caller, released with dist_store_release.
+ */
+typedef struct dist_store_t dist_store_t;
+
+/**
+ * An operation under way. This version has blocking calls only and makes none.
+ */
+typedef struct dist_work_t dist_work_t;
+
+/**
+ * The outcome of a call: DIST_OK, DIST_IN_PROGRESS, or a negative error.
+ *
+ * Errors -1 to -99 are mistakes of the caller, and nothing has changed. -100 to -199 concern peers and
+ * time; a collective that returns one has failed its group. -200 to -299 concern the system or a back
+ * end. -300 is a defect of the library.
+ */
+typedef int32_t dist_status_t;
+
+/**
+ * Options of dist_init. Zero in a field means its default.
+ */
+typedef struct dist_init_options_t {
+    /**
+     * sizeof(dist_init_options_t).
+     */
+    size_t struct_size;
+    /**
+     * Which fields with a meaningful zero are set: DIST_FIELD_RANK.
+     */
+    uint64_t fields;
+    /**
+     * "native" (also called "gloo"), in any case; NULL for native.
+     */
+    const char *backend;
+    /**
+     * "env://" or "tcp://host:port?rank=R&world_size=N"; NULL for env://.
+     */
+    const char *init_method;
+    /**
+     * A store to meet in, instead of init_method; borrowed for the call.
+     */
+    const struct dist_store_t *store;
+    /**
+     * This process's rank, with DIST_FIELD_RANK in fields.
+     */
+    int32_t rank;
+    /**
+     * The number of ranks; 0 to take it from init_method or the environment.
+     */
+    int32_t world_size;
+    /**
+     * Deadline of operations in milliseconds; 0 for DIST_TIMEOUT_MS or 30 minutes.
+     */
+    int64_t timeout_ms;
+    /**
+     * Deadline of dist_init in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     */
+    int64_t connect_timeout_ms;
+    /**
+     * The world group's name; NULL for "world".
+     */
+    const char *group_name;
+} dist_init_options_t;
+
+/**
+ * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
+ * given with the function. Called from any thread; must not call libdist.
+ */
+typedef void (*dist_log_fn)(int32_t level, const char *line, void *user);
+
+/**
+ * Options of dist_store_tcp_create.
+ */
+typedef struct dist_store_tcp_options_t {
+    /**
+     * sizeof(dist_store_tcp_options_t).
+     */
+    size_t struct_size;
+    /**
+     * Which fields with a meaningful zero are set: DIST_FIELD_LISTEN_FD, DIST_FIELD_WAIT_FOR_WORKERS.
+     */
+    uint64_t fields;
+    /**
+     * The host of the server; required.
+     */
+    const char *host;
+    /**
+     * The port of the server; for a server, 0 takes a free one (see dist_store_port).
+     */
+    int32_t port;
+    /**
+     * Not 0: this process runs the server, and is its first client.
+     */
+    int32_t is_server;
+    /**
+     * The number of clients that will come; 0 where that is not known.
+     */
+    int32_t world_size;
+    /**
+     * Where this process runs the server and world_size is set: not 0 waits until all clients have
+     * come. Without DIST_FIELD_WAIT_FOR_WORKERS, as if it were 1.
+     */
+    int32_t wait_for_workers;
+    /**
+     * A listening TCP socket for the server, with DIST_FIELD_LISTEN_FD; the store owns it from then on.
+     */
+    int32_t listen_fd;
+    /**
+     * Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
+     */
+    int64_t timeout_ms;
+    /**
+     * The address that the server listens on; NULL for `host`, "" for all interfaces.
+     */
+    const char *bind_address;
+} dist_store_tcp_options_t;
+
+/**
+ * The functions of a caller's own store (dist_store_custom_create): etcd, Redis, a torch store. Each gets
+ * the `user` pointer, may be called from any thread, must return within `timeout_ms`, and returns a
+ * status. Keys are terminated strings; values are bytes.
+ */
+typedef struct dist_store_vtable_t {
+    /**
+     * sizeof(dist_store_vtable_t).
+     */
+    size_t struct_size;
+    /**
+     * Stores a value; required.
+     */
+    dist_status_t (*set)(void *user,
+                         const char *key,
+                         const void *value,
+                         size_t len_bytes,
+                         int64_t timeout_ms);
+    /**
+     * Waits until the key exists, then hands its value to `sink(sink_arg, value, len_bytes)`, once, before
+     * it returns; required.
+     */
+    dist_status_t (*get)(void *user,
+                         const char *key,
+                         void (*sink)(void *sink_arg, const void *value, size_t len_bytes),
+                         void *sink_arg,
+                         int64_t timeout_ms);
+    /**
+     * Adds to a counter (a missing one is 0) kept as decimal text, and writes the sum; required.
+     */
+    dist_status_t (*add)(void *user,
+                         const char *key,
+                         int64_t amount,
+                         int64_t *result,
+                         int64_t timeout_ms);
+    /**
+     * Waits until all keys exist, or returns DIST_ERR_TIMEOUT; required.
+     */
+    dist_status_t (*wait)(void *user, const char *const *keys, size_t n, int64_t timeout_ms);
+    /**
+     * Writes 1 if all keys exist, else 0, without waiting; required.
+     */
+    dist_status_t (*check)(void *user,
+                           const char *const *keys,
+                           size_t n,
+                           int32_t *all_present,
+                           int64_t timeout_ms);
+    /**
+     * Removes a key, and writes whether it was there; required.
+     */
+    dist_status_t (*delete_key)(void *user, const char *key, int32_t *deleted, int64_t timeout_ms);
+    /**
+     * Called once when the last user of the store has gone; optional.
+     */
+    void (*destroy)(void *user);
+} dist_store_vtable_t;
+
+/**
+ * Options of dist_group_create.
+ */
+typedef struct dist_group_options_t {
+    /**
+     * sizeof(dist_group_options_t).
+     */
+    size_t struct_size;
+    /**
+     * Which fields with a meaningful zero are set: DIST_FIELD_RANK.
+     */
+    uint64_t fields;
+    /**
+     * Where the ranks meet; required, borrowed for the call.
+     */
+    const struct dist_store_t *store;
+    /**
+     * This rank, with DIST_FIELD_RANK in fields; required.
+     */
+    int32_t rank;
+    /**
+     * The number of ranks; required.
+     */
+    int32_t world_size;
+    /**
+     * As in dist_init_options_t.
+     */
+    const char *backend;
+    /**
+     * The group's name, the same on all its ranks; required. Two groups that are alive at once in one
+     * store need different names.
+     */
+    const char *name;
+    /**
+     * As in dist_init_options_t.
+     */
+    int64_t timeout_ms;
+    /**
+     * As in dist_init_options_t.
+     */
+    int64_t connect_timeout_ms;
+} dist_group_options_t;
+
+/**
+ * The type of one element.
+ */
+typedef int32_t dist_dtype_t;
+
+/**
+ * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
+ * precision and rounded once.
+ */
+typedef int32_t dist_op_t;
+
+/**
+ * Options of one collective call.
+ */
+typedef struct dist_call_options_t {
+    /**
+     * sizeof(dist_call_options_t).
+     */
+    size_t struct_size;
+    /**
+     * Deadline in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for none.
+     */
+    int64_t timeout_ms;
+    /**
+     * This rank's factor for DIST_PREMUL_SUM.
+     */
+    double premul_scale;
+    /**
+     * An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
+     * name the same one.
+     */
+    const char *algorithm;
+} dist_call_options_t;
+
+/**
+ * Success.
+ */
+#define DIST_OK 0
+
+/**
+ * A wait has expired and the work goes on.
+ */
+#define DIST_IN_PROGRESS 1
+
+/**
+ * An argument is out of range, NULL where that is not allowed, or contradicts another.
+ */
+#define DIST_ERR_INVALID_ARGUMENT -1
+
+/**
+ * A handle that was never made, was released, or is of another type.
+ */
+#define DIST_ERR_INVALID_HANDLE -2
+
+/**
+ * dist_init has not been called, dist_finalize has, or this is a forked child.
+ */
+#define DIST_ERR_NOT_INITIALIZED -3
+
+/**
+ * dist_init was called twice.
+ */
+#define DIST_ERR_ALREADY_INITIALIZED -4
+
+/**
+ * The combination asked for does not exist; the message names it.
+ */
+#define DIST_ERR_UNSUPPORTED -5
+
+/**
+ * The key or name does not exist.
+ */
+#define DIST_ERR_NOT_FOUND -6
+
+/**
+ * A queue was empty and the caller did not want to wait.
+ */
+#define DIST_ERR_QUEUE_EMPTY -7
+
+/**
+ * A counter operation met a value that is not a number; the value is unchanged.
+ */
+#define DIST_ERR_NOT_A_NUMBER -8
+
+/**
+ * The deadline of the operation passed; the message names who was missing.
+ */
+#define DIST_ERR_TIMEOUT -100
+
+/**
+ * Another rank died or left; the message names it and what it was doing.
+ */
+#define DIST_ERR_PEER_FAILED -101
+
+/**
+ * Ranks called different operations or with different arguments; the message describes both.
+ */
+#define DIST_ERR_MISMATCH -102
+
+/**
+ * Somebody aborted the group; the message has the reason.
+ */
+#define DIST_ERR_ABORTED -103
+
+/**
+ * The store or a peer cannot be reached, or broke the connection.
+ */
+#define DIST_ERR_CONNECTION -104
+
+/**
+ * A peer could not prove that it belongs to this job.
+ */
+#define DIST_ERR_AUTH -105
+
+/**
+ * Memory, or another limited resource of the host, is exhausted.
+ */
+#define DIST_ERR_OUT_OF_MEMORY -200
+
+/**
+ * The operating system refused a call.
+ */
+#define DIST_ERR_SYSTEM -201
+
+/**
+ * A back end, or a caller's own store, reported an error.
+ */
+#define DIST_ERR_BACKEND -202
+
+/**
+ * A defect of the library.
+ */
+#define DIST_ERR_INTERNAL -300
+
+/**
+ * Signed, 8 bits.
+ */
+#define DIST_I8 0
+
+/**
+ * Unsigned, 8 bits.
+ */
+#define DIST_U8 1
+
+/**
+ * Signed, 16 bits.
+ */
+#define DIST_I16 2
+
+/**
+ * Unsigned, 16 bits.
+ */
+#define DIST_U16 3
+
+/**
+ * Signed, 32 bits.
+ */
+#define DIST_I32 4
+
+/**
+ * Unsigned, 32 bits.
+ */
+#define DIST_U32 5
+
+/**
+ * Signed, 64 bits.
+ */
+#define DIST_I64 6
+
+/**
+ * Unsigned, 64 bits.
+ */
+#define DIST_U64 7
+
+/**
+ * IEEE half precision.
+ */
+#define DIST_F16 8
+
+/**
+ * The upper half of an IEEE single.
+ */
+#define DIST_BF16 9
+
+/**
+ * IEEE single precision.
+ */
+#define DIST_F32 10
+
+/**
+ * IEEE double precision.
+ */
+#define DIST_F64 11
+
+/**
+ * Two singles: real, imaginary.
+ */
+#define DIST_C64 12
+
+/**
+ * Two doubles: real, imaginary.
+ */
+#define DIST_C128 13
+
+/**
+ * One byte; every value but 0 is true.
+ */
+#define DIST_BOOL 14
+
+/**
+ * 8 bits: 4 of exponent, 3 of mantissa, no infinities.
+ */
+#define DIST_F8E4M3 15
+
+/**
+ * 8 bits: 5 of exponent, 2 of mantissa.
+ */
+#define DIST_F8E5M2 16
+
+/**
+ * The sum; of bools, or.
+ */
+#define DIST_SUM 0
+
+/**
+ * The product; of bools, and. Not for complex numbers.
+ */
+#define DIST_PRODUCT 1
+
+/**
+ * The smallest; NaN wins. Not for complex numbers.
+ */
+#define DIST_MIN 2
+
+/**
+ * The largest; NaN wins. Not for complex numbers.
+ */
+#define DIST_MAX 3
+
+/**
+ * The sum divided by the number of ranks; of integers, the wrapped sum rounded towards zero. Not for
+ * bools.
+ */
+#define DIST_AVG 4
+
+/**
+ * Bitwise and. Not for floating point.
+ */
+#define DIST_BAND 5
+
+/**
+ * Bitwise or. Not for floating point.
+ */
+#define DIST_BOR 6
+
+/**
+ * Bitwise exclusive or. Not for floating point.
+ */
+#define DIST_BXOR 7
+
+/**
+ * The sum of each rank's elements times its own premul_scale. Only for floating point.
+ */
+#define DIST_PREMUL_SUM 8
+
+#ifdef __cplusplus
+extern "C" {
+#endif /* __cplusplus */
+
+/**
+ * The version of the library that is loaded: MAJOR * 10000 + MINOR * 100 + PATCH.
+ *
+ * Compare it with DIST_VERSION, the version of the header. Any thread. Since 0.1.
+ */
+uint32_t dist_version(void);
+
+/**
+ * The version of the library that is loaded, as static text. Any thread. Since 0.1.
+ */
+const char *dist_version_string(void);
+
+/**
+ * What a status means, as static text; any number may be asked for. Any thread. Since 0.1.
+ */
+const char *dist_status_string(dist_status_t status);
+
+/**
+ * The message of the calling thread's last failed call: UTF-8, "" if there was none. Valid until the
+ * thread's next failing call. Any thread. Since 0.1.
+ */
+const char *dist_last_error(void);
+
+/**
+ * Copies the message of the calling thread's last failed call.
+ *
+ * `buf`: out, may be NULL if `cap` is 0. `cap`: its size in bytes; a longer message is cut and always
+ * terminated. Returns the bytes that the whole message needs, its terminator included. Any thread.
+ * Since 0.1.
+ */
+size_t dist_last_error_copy(char *buf,
+                            size_t cap);
+
+/**
+ * Makes the world group together with all other processes of the job.
+ *
+ * All ranks must agree on where they meet, on the world size and on the group's name. `options`: NULL
+ * for all defaults (env://, which understands distrun, torchrun, mpirun and srun); borrowed for the
+ * call. Blocks until all ranks have come, until connect_timeout_ms at the latest; a long wait is
+ * told in the log at level WARN. One thread at a time.
+ *
+ * Returns DIST_OK; DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_ARGUMENT for wrong options or
+ * environment (the message names the variable) or a rank that two processes have; DIST_ERR_NOT_FOUND
+ * for an unknown back end; DIST_ERR_TIMEOUT naming the ranks that did not come; DIST_ERR_CONNECTION
+ * where the store cannot be reached; DIST_ERR_MISMATCH where ranks run different versions or were told
+ * different world sizes; DIST_ERR_UNSUPPORTED where ranks are on several hosts (this version);
+ * DIST_ERR_PEER_FAILED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. Since 0.1.
+ */
+dist_status_t dist_init(const struct dist_init_options_t *options);
+
+/**
+ * Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
+ *
+ * Call it on every rank once it has no more collectives to call. Blocks only on the rank that hosts the
+ * store, which leaves last: until the others have left, 5 seconds at most. One thread at a time; calls
+ * under way on other threads end as they would.
+ *
+ * Returns DIST_OK or DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_finalize(void);
+
+/**
+ * 1 between dist_init and dist_finalize, else 0. Any thread. Since 0.1.
+ */
+int32_t dist_is_initialized(void);
+
+/**
+ * 1 if torchrun or distrun has started this process (TORCHELASTIC_RUN_ID is set), else 0. Any thread.
+ * Since 0.1.
+ */
+int32_t dist_is_elastic_launched(void);
+
+/**
+ * 1 if there is a back end of this name, in any case, else 0.
+ *
+ * `name`: required, borrowed for the call. Any thread. Since 0.1.
+ */
+int32_t dist_backend_is_available(const char *name);
+
+/**
+ * What the flight recorder knows: the last 2000 operations of the process, as JSON.
+ *
+ * `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
+ * owned by the caller. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ */
+dist_status_t dist_flight_recorder_dump(const struct dist_group_t *group,
+                                        struct dist_blob_t **json);
+
+/**
+ * This process's rank in a group.
+ *
+ * `group`: NULL for the world. Returns -1 for an invalid handle or before dist_init. Any thread.
+ * Since 0.1.
+ */
+int32_t dist_get_rank(const struct dist_group_t *group);
+
+/**
+ * The number of ranks of a group.
+ *
+ * `group`: NULL for the world. Returns -1 for an invalid handle or before dist_init. Any thread.
+ * Since 0.1.
+ */
+int32_t dist_get_world_size(const struct dist_group_t *group);
+
+/**
+ * Sends log lines to a function instead of standard error.
+ *
+ * `function`: NULL goes back to standard error; it may be called from any thread, must not call libdist,
+ * and must not throw. `user`: handed to it; must stay valid until the callback is replaced. Lines
+ * come only above the level that dist_set_log_level or DIST_LOG_LEVEL sets. Does not block. Any thread.
+ *
+ * Returns DIST_OK. Since 0.1.
+ */
+dist_status_t dist_set_log_callback(dist_log_fn function,
+                                    void *user);
+
+/**
+ * Sets the log level of the process.
+ *
+ * `level`: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG. Does not block. Any thread.
+ *
+ * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another number. Since 0.1.
+ */
+dist_status_t dist_set_log_level(int32_t level);
+
+/**
+ * The number of byte strings in a blob.
+ *
+ * `blob`: required, borrowed for the call. Returns 0 for an invalid handle. Does not block. Any
+ * thread. Since 0.1.
+ */
+size_t dist_blob_count(const struct dist_blob_t *blob);
+
+/**
+ * One byte string of a blob.
+ *
+ * `blob`: required, borrowed for the call. `index`: from 0 to dist_blob_count - 1. `data`, `len_bytes`:
+ * out, required; the bytes belong to the blob and stay valid until it is released. A zero byte that
+ * `len_bytes` does not count follows them, so that text can be printed. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for a NULL or an index out of
+ * range. Since 0.1.
+ */
+dist_status_t dist_blob_data(const struct dist_blob_t *blob,
+                             size_t index,
+                             const void **data,
+                             size_t *len_bytes);
+
+/**
+ * Releases a blob and the bytes that it owns.
+ *
+ * `blob`: NULL does nothing. Does not block. Any thread, but not while another reads its bytes.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_blob_release(struct dist_blob_t *blob);
+
+/**
+ * Connects to a TCP store, and hosts it if asked to. It speaks the protocol of PyTorch's TCPStore, so
+ * that either side may be torch.
+ *
+ * `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
+ * dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
+ * waited for), until timeout_ms at the latest. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
+ * tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+ */
+dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *options,
+                                    struct dist_store_t **out);
+
+/**
+ * Makes a store in the memory of this process, for ranks that are threads.
+ *
+ * `out`: out, required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ */
+dist_status_t dist_store_hash_create(struct dist_store_t **out);
+
+/**
+ * Makes a store that puts a prefix and "/" before every key of another store.
+ *
+ * `prefix`: required, borrowed for the call. `inner`: required; the new store keeps it alive. `out`: out,
+ * required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_store_prefix_create(const char *prefix,
+                                       const struct dist_store_t *inner,
+                                       struct dist_store_t **out);
+
+/**
+ * Makes a second handle on a store, with a time-out of its own.
+ *
+ * `store`: required. `out`: out, required; owned by the caller, released with dist_store_release. Does not
+ * block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_store_clone(const struct dist_store_t *store,
+                               struct dist_store_t **out);
+
+/**
+ * Stores a value under a key, whatever was there before; it is visible to all on return.
+ *
+ * `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
+ * borrowed for the call. Blocks for a round trip, until the store's time-out at the latest. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
+ * DIST_ERR_CONNECTION. Since 0.1.
+ */
+dist_status_t dist_store_set(struct dist_store_t *store,
+                             const char *key,
+                             const void *value,
+                             size_t len_bytes);
+
+/**
+ * The value of a key; waits until there is one.
+ *
+ * `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
+ * the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread.
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
+ */
+dist_status_t dist_store_get(struct dist_store_t *store,
+                             const char *key,
+                             struct dist_blob_t **out);
+
+/**
+ * Adds to a counter and gives the sum. A missing counter is 0; counters are kept as decimal text and
+ * wrap around.
+ *
+ * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
+ *
+ * Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
+ */
+dist_status_t dist_store_add(struct dist_store_t *store,
+                             const char *key,
+                             int64_t amount,
+                             int64_t *out);
+
+/**
+ * Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
+ *
+ * `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
+ * the call. `out`: out, required; a blob with the value after the call (where the key is missing and
+ * `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+dist_status_t dist_store_compare_set(struct dist_store_t *store,
+                                     const char *key,
+                                     const void *expected,
+                                     size_t expected_len_bytes,
+                                     const void *desired,
+                                     size_t desired_len_bytes,
+                                     struct dist_blob_t **out);
+
+/**
+ * Waits until all keys exist.
+ *
+ * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
+ * `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
+ * meanwhile.
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+ */
+dist_status_t dist_store_wait(struct dist_store_t *store,
+                              const char *const *keys,
+                              size_t n,
+                              int64_t timeout_ms);
+
+/**
+ * Tells whether all keys exist now.
+ *
+ * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
+ * `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+dist_status_t dist_store_check(struct dist_store_t *store,
+                               const char *const *keys,
+                               size_t n,
+                               int32_t *all_present);
+
+/**
+ * The number of keys of the whole store, whoever set them and under whatever prefix.
+ *
+ * `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+dist_status_t dist_store_num_keys(struct dist_store_t *store, int64_t *out);
+
+/**
+ * Removes a key.
+ *
+ * `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
+ * 0. Blocks for a round trip. Any thread.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+dist_status_t dist_store_delete_key(struct dist_store_t *store,
+                                    const char *key,
+                                    int32_t *deleted);
+
+/**
+ * Adds bytes to the end of a value, which is made if it is missing.
+ *
+ * As dist_store_set. Since 0.1.
+ */
+dist_status_t dist_store_append(struct dist_store_t *store,
+                                const char *key,
+                                const void *value,
+                                size_t len_bytes);
+
+/**
+ * The values of several keys; waits until all exist.
+ *
+ * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
+ * out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
+ * until the keys exist, until the store's time-out at the latest. Any thread.
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+ */
+dist_status_t dist_store_multi_get(struct dist_store_t *store,
+                                   const char *const *keys,
+                                   size_t n,
+                                   struct dist_blob_t **out);
+
+/**
+ * Stores several values at once.
+ *
+ * `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
+ * lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
+ * the call. Blocks for a round trip. Any thread.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+dist_status_t dist_store_multi_set(struct dist_store_t *store,
+                                   const char *const *keys,
+                                   const void *const *values,
+                                   const size_t *lens_bytes,
+                                   size_t n);
+
+/**
+ * Sets the time-out of calls through this handle.
+ *
+ * `store`: required. `timeout_ms`: 0 for the default of 5 minutes, or DIST_WAIT_FOREVER. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ */
+dist_status_t dist_store_set_timeout(struct dist_store_t *store,
+                                     int64_t timeout_ms);
+
+/**
+ * The time-out of calls through this handle in milliseconds, or DIST_WAIT_FOREVER; 0 for an invalid
+ * handle. Any thread. Since 0.1.
+ */
+int64_t dist_store_get_timeout(const struct dist_store_t *store);
+
+/**
+ * The port of a TCP store; -1 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_store_port(const struct dist_store_t *store);
+
+/**
+ * Copies the host of a TCP store.
+ *
+ * `store`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole name needs,
+ * its terminator included; 0 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+ */
+size_t dist_store_host(const struct dist_store_t *store,
+                       char *buf,
+                       size_t cap);
+
+/**
+ * Releases a store handle. The store itself lives on while groups, prefix stores or other handles use
+ * it; with the last of them, the process that hosts it stops serving.
+ *
+ * `store`: NULL does nothing. Any thread.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_store_release(struct dist_store_t *store);
+
+/**
+ * Makes a store from the caller's own functions.
+ *
+ * `functions`: required, copied; every one but destroy must be set. `user`: handed to each; must stay valid
+ * until destroy has been called. `out`: out, required; owned by the caller, released with
+ * dist_store_release. compare_set, append and num_keys are not possible on such a store. Does not
+ * block. Any thread.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT, naming the function that is missing. Since 0.1.
+ */
+dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functions,
+                                       void *user,
+                                       struct dist_store_t **out);
+
+/**
+ * The world group, or NULL before dist_init and after dist_finalize.
+ *
+ * Static: never released by the caller. NULL means the world everywhere, so that few programs need
+ * this. Any thread. Since 0.1.
+ */
+struct dist_group_t *dist_world(void);
+
+/**
+ * Makes a group from a store, without any global state: several groups may live in one process, and
+ * ranks may be threads.
+ *
+ * All ranks must agree on store, world_size and name. `options`: required, borrowed for the call. `out`:
+ * out, required; owned by the caller, released with dist_group_release; NULL on failure. Blocks until
+ * all ranks have come, until connect_timeout_ms at the latest. Any thread.
+ *
+ * Returns as dist_init, and DIST_ERR_INVALID_HANDLE for a wrong store. Since 0.1.
+ */
+dist_status_t dist_group_create(const struct dist_group_options_t *options,
+                                struct dist_group_t **out);
+
+/**
+ * Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason,
+ * and so does every later call.
+ *
+ * `group`: NULL for the world. `reason`: may be NULL; borrowed for the call. Only the first failure of a
+ * group counts. Does not block. Any thread, also while others are inside a collective.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_group_abort(struct dist_group_t *group,
+                               const char *reason);
+
+/**
+ * Leaves a group and releases it. Its other ranks can go on among what they have already received; a
+ * collective that needs this rank ends there with DIST_ERR_PEER_FAILED.
+ *
+ * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
+ * threads end as they would. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
+ */
+dist_status_t dist_group_release(struct dist_group_t *group);
+
+/**
+ * Copies the message of the error that has failed a group; "" while it has not failed.
+ *
+ * `group`: NULL for the world. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole
+ * message needs, its terminator included; 0 for an invalid handle. Any thread. Since 0.1.
+ */
+size_t dist_group_error(const struct dist_group_t *group,
+                        char *buf,
+                        size_t cap);
+
+/**
+ * Sets the deadline of operations on a group that name none themselves.
+ *
+ * `group`: NULL for the world. `timeout_ms`: 0 for the default of 30 minutes, or DIST_WAIT_FOREVER.
+ * Concerns calls from now on, of this process only. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ */
+dist_status_t dist_group_set_timeout(struct dist_group_t *group, int64_t timeout_ms);
+
+/**
+ * Copies a group's name.
+ *
+ * `group`: NULL for the world. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+ */
+size_t dist_group_name(const struct dist_group_t *group, char *buf, size_t cap);
+
+/**
+ * Copies the name of the back end that serves a group.
+ *
+ * `group`: NULL for the world. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+ */
+size_t dist_group_backend(const struct dist_group_t *group, char *buf, size_t cap);
+
+/**
+ * This process's rank among the group's ranks of its host.
+ *
+ * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_local_rank(const struct dist_group_t *group);
+
+/**
+ * The number of the group's ranks on this process's host.
+ *
+ * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_local_size(const struct dist_group_t *group);
+
+/**
+ * Which of the group's hosts this process is on, from 0 in order of their lowest ranks.
+ *
+ * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_host_index(const struct dist_group_t *group);
+
+/**
+ * The number of hosts that the group's ranks are on.
+ *
+ * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_host_count(const struct dist_group_t *group);
+
+/**
+ * Describes a group as JSON: its ranks and where they are, the transport, and which algorithm would run
+ * from which size on.
+ *
+ * `group`: NULL for the world. `json`: out, required; a blob of one text, owned by the caller. Does not
+ * block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_NOT_INITIALIZED.
+ * Since 0.1.
+ */
+dist_status_t dist_group_describe(const struct dist_group_t *group,
+                                  struct dist_blob_t **json);
+
+/**
+ * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
+ * the world. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed for the call, NULL
+ * only where count is 0; in place if equal, else they must not overlap. `options`: NULL for defaults.
+ * `work`: NULL (this version has blocking calls only). Blocks until all ranks have called and the result
+ * is there, until the deadline at the latest. Any thread; threads that use one group must keep the
+ * same order on all ranks.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+ * DIST_ERR_UNSUPPORTED with nothing done; DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, DIST_ERR_MISMATCH,
+ * DIST_ERR_ABORTED, after which the group refuses work with the same cause and `recv` is undefined.
+ * Since 0.1.
+ */
+dist_status_t dist_all_reduce(struct dist_group_t *group,
+                              const void *send,
+                              void *recv,
+                              size_t count,
+                              dist_dtype_t dtype,
+                              dist_op_t op,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Reduces the vectors of all ranks, and gives the root the result.
+ *
+ * As dist_all_reduce; all ranks must agree on `root` too, a rank of the group. `recv` is used on the root
+ * only and may be NULL elsewhere. Blocks on the root until all ranks have called; the others may return
+ * earlier. In place on the root if `send` and `recv` are equal. Since 0.1.
+ */
+dist_status_t dist_reduce(struct dist_group_t *group,
+                          const void *send,
+                          void *recv,
+                          size_t count,
+                          dist_dtype_t dtype,
+                          dist_op_t op,
+                          int32_t root,
+                          const struct dist_call_options_t *options,
+                          struct dist_work_t **work);
+
+/**
+ * Copies the root's vector to all ranks.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for
+ * the world. `buf`: in on the root, out elsewhere, `count` elements, borrowed for the call. `root`: a
+ * rank of the group. Blocks until the data is here; the root may return before the others have called.
+ * `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_broadcast(struct dist_group_t *group,
+                             void *buf,
+                             size_t count,
+                             dist_dtype_t dtype,
+                             int32_t root,
+                             const struct dist_call_options_t *options,
+                             struct dist_work_t **work);
+
+/**
+ * Gives every rank the vectors of all ranks, in rank order.
+ *
+ * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
+ * world. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed for
+ * the call; in place if send == recv + rank * count, else they must not overlap. Blocks until all ranks
+ * have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_all_gather(struct dist_group_t *group,
+                              const void *send,
+                              void *recv,
+                              size_t count,
+                              dist_dtype_t dtype,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Reduces the vectors of all ranks, and gives each rank its block of the result.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
+ * the world. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
+ * the result. Both borrowed for the call; in place if recv == send + rank * count, else they must not
+ * overlap. Blocks until all ranks have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_reduce_scatter(struct dist_group_t *group,
+                                  const void *send,
+                                  void *recv,
+                                  size_t count,
+                                  dist_dtype_t dtype,
+                                  dist_op_t op,
+                                  const struct dist_call_options_t *options,
+                                  struct dist_work_t **work);
+
+/**
+ * Returns when all ranks of the group have called it.
+ *
+ * All ranks must agree on the order of calls on the group. `group`: NULL for the world. `options`, `work`,
+ * threads and results: as dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_barrier(struct dist_group_t *group,
+                           const struct dist_call_options_t *options,
+                           struct dist_work_t **work);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif /* __cplusplus */
+
+#endif /* DIST_H */
+
+/* All defaults; assign the fields that differ. */
+#define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_STORE_TCP_OPTIONS_INIT \
+    { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0 }
+#define DIST_STORE_VTABLE_INIT { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0 }

@@ -1,0 +1,80 @@
+//! Lists of byte strings that the library hands out.
+
+use super::args::Out;
+use super::handle::{Kind, Table};
+use super::types::dist_blob_t;
+use crate::base::error::{Error, Result};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// The bytes, each followed by a terminator that its length does not count.
+#[derive(Debug)]
+pub(super) struct Blob(Vec<Vec<u8>>);
+
+pub(super) static BLOBS: Table<Blob> = Table::new(Kind::Blob);
+
+/// Hands out a list.
+pub(super) fn give(out: &Out<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<()> {
+    let terminated = |mut item: Vec<u8>| {
+        item.push(0);
+        item
+    };
+    let blob = Blob(items.into_iter().map(terminated).collect());
+    out.write(BLOBS.insert(Arc::new(blob))?);
+    Ok(())
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// The number of byte strings in a blob.
+    ///
+    /// `blob`: required, borrowed for the call. Returns 0 for an invalid handle. Does not block. Any
+    /// thread. Since 0.1.
+    pub fn dist_blob_count(blob: *const dist_blob_t) -> usize {
+        Ok(BLOBS.get(blob)?.0.len())
+    }
+}
+
+dist_export! {
+    /// One byte string of a blob.
+    ///
+    /// `blob`: required, borrowed for the call. `index`: from 0 to dist_blob_count - 1. `data`, `len_bytes`:
+    /// out, required; the bytes belong to the blob and stay valid until it is released. A zero byte that
+    /// `len_bytes` does not count follows them, so that text can be printed. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for a NULL or an index out of
+    /// range. Since 0.1.
+    pub fn dist_blob_data(
+        blob: *const dist_blob_t,
+        index: usize,
+        data: *mut *const c_void,
+        len_bytes: *mut usize,
+    ) -> dist_status_t {
+        let data = Out::required(data, "data")?;
+        data.write(std::ptr::null());
+        let len_out = Out::required(len_bytes, "len_bytes")?;
+        let blob = BLOBS.get(blob)?;
+        let item = blob.0.get(index).ok_or_else(|| {
+            let count = blob.0.len();
+            Error::invalid(format!("index {index} is out of range: the blob has {count} items"))
+        })?;
+        // The blob lives in the table until it is released.
+        data.write(item.as_ptr().cast());
+        len_out.write(item.len() - 1);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Releases a blob and the bytes that it owns.
+    ///
+    /// `blob`: NULL does nothing. Does not block. Any thread, but not while another reads its bytes.
+    ///
+    /// Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+    pub fn dist_blob_release(blob: *mut dist_blob_t) -> dist_status_t {
+        if blob.is_null() {
+            return Ok(());
+        }
+        BLOBS.remove(blob).map(drop)
+    }
+}

@@ -1,0 +1,55 @@
+//! Setting the log level, and where lines go.
+
+use super::types::dist_log_fn;
+use crate::base::error::Error;
+use crate::base::log::{self, Level, Sink};
+use std::ffi::{CString, c_char, c_void};
+
+/// A caller's function.
+struct Callback {
+    function: unsafe extern "C" fn(level: i32, line: *const c_char, user: *mut c_void),
+    user: *mut c_void,
+}
+
+// SAFETY: the caller promises that the function may be called from any thread with that pointer.
+unsafe impl Send for Callback {}
+// SAFETY: as above.
+unsafe impl Sync for Callback {}
+
+impl Sink for Callback {
+    fn line(&self, level: Level, text: &str) {
+        let line = CString::new(text.replace('\0', "?")).unwrap_or_default();
+        // SAFETY: the caller's function, with the caller's pointer and a terminated line.
+        unsafe { (self.function)(i32::from(level as u8), line.as_ptr(), self.user) };
+    }
+}
+
+dist_export! {
+    /// Sends log lines to a function instead of standard error.
+    ///
+    /// `function`: NULL goes back to standard error; it may be called from any thread, must not call libdist,
+    /// and must not throw. `user`: handed to it; must stay valid until the callback is replaced. Lines
+    /// come only above the level that dist_set_log_level or DIST_LOG_LEVEL sets. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK. Since 0.1.
+    pub fn dist_set_log_callback(function: dist_log_fn, user: *mut c_void) -> dist_status_t {
+        let sink = function.map(|function| Box::new(Callback { function, user }) as Box<dyn Sink>);
+        log::set_sink(sink);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Sets the log level of the process.
+    ///
+    /// `level`: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another number. Since 0.1.
+    pub fn dist_set_log_level(level: i32) -> dist_status_t {
+        let number = u8::try_from(level).ok().filter(|&number| number <= Level::Debug as u8);
+        let number = number
+            .ok_or_else(|| Error::invalid(format!("log level {level} is not one from 0 to 4")))?;
+        log::set_level(Level::from_number(number));
+        Ok(())
+    }
+}

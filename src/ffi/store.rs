@@ -1,0 +1,419 @@
+//! Stores.
+
+use super::args::{self, Out, bytes, copy_text, index, required_key, required_str};
+use super::handle::{Kind, Table};
+use super::runtime::milliseconds;
+use super::types::*;
+use super::{blob, options};
+use crate::api::StoreHandle;
+use crate::api::store::{ClientOptions, HashStore, PrefixStore, ServerOptions, TcpStore};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use std::ffi::{c_char, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+pub(super) static STORES: Table<StoreHandle> = Table::new(Kind::Store);
+
+/// Hands out a store.
+pub(super) fn give(
+    out: &Out<*mut dist_store_t>,
+    store: Arc<dyn Store>,
+    timeout_ms: u64,
+) -> Result<()> {
+    let handle = StoreHandle::new(store).with_timeout(timeout_ms);
+    out.write(STORES.insert(Arc::new(handle))?);
+    Ok(())
+}
+
+dist_export! {
+    /// Connects to a TCP store, and hosts it if asked to. It speaks the protocol of PyTorch's TCPStore, so
+    /// that either side may be torch.
+    ///
+    /// `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
+    /// dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
+    /// waited for), until timeout_ms at the latest. Any thread.
+    ///
+    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
+    /// tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+    pub fn dist_store_tcp_create(
+        options: *const dist_store_tcp_options_t,
+        out: *mut *mut dist_store_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        if options.is_null() {
+            return Err(Error::invalid("argument options is NULL"));
+        }
+        let options = options::read(options)?;
+        let host = required_str(options.host, "host")?.to_owned();
+        let port = u16::try_from(options.port).map_err(|_| {
+            Error::invalid(format!("port {} is not one from 0 to 65535", options.port))
+        })?;
+        let bind = args::optional_str(options.bind_address, "bind_address")?.unwrap_or(&host).to_owned();
+        let world_size = Some(index(options.world_size, "world_size")?).filter(|&size| size > 0);
+        let timeout_ms = milliseconds(options.timeout_ms, "timeout_ms")?;
+        let ms = if timeout_ms == 0 { crate::api::store::DEFAULT_TIMEOUT_MS } else { timeout_ms };
+        let deadline = Deadline::after_ms(ms);
+        let is_server = options.is_server != 0;
+        let wait_for_workers = is_server
+            && world_size.is_some()
+            && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
+        let client = ClientOptions { host, port, world_size, wait_for_workers };
+        let store = if is_server {
+            let server = ServerOptions { bind, port, listen_fd: listening_socket(&options)? };
+            TcpStore::host(server, client, &deadline)?
+        } else {
+            TcpStore::connect(client, &deadline)?
+        };
+        give(&out, Arc::new(store), timeout_ms)
+    }
+}
+
+/// The caller's socket, which is the store's from here on.
+fn listening_socket(options: &dist_store_tcp_options_t) -> Result<Option<OwnedFd>> {
+    if options.fields & DIST_FIELD_LISTEN_FD == 0 {
+        return Ok(None);
+    }
+    index(options.listen_fd, "listen_fd")?;
+    // SAFETY: the caller hands over a descriptor of its own.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(options.listen_fd) }))
+}
+
+dist_export! {
+    /// Makes a store in the memory of this process, for ranks that are threads.
+    ///
+    /// `out`: out, required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+    pub fn dist_store_hash_create(out: *mut *mut dist_store_t) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        give(&out, Arc::new(HashStore::new()), 0)
+    }
+}
+
+dist_export! {
+    /// Makes a store that puts a prefix and "/" before every key of another store.
+    ///
+    /// `prefix`: required, borrowed for the call. `inner`: required; the new store keeps it alive. `out`: out,
+    /// required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+    pub fn dist_store_prefix_create(
+        prefix: *const c_char,
+        inner: *const dist_store_t,
+        out: *mut *mut dist_store_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let prefix = required_key(prefix, "prefix")?;
+        let inner = STORES.get(inner)?;
+        let store = PrefixStore::new(prefix, Arc::clone(inner.store()));
+        give(&out, Arc::new(store), inner.timeout_ms())
+    }
+}
+
+dist_export! {
+    /// Makes a second handle on a store, with a time-out of its own.
+    ///
+    /// `store`: required. `out`: out, required; owned by the caller, released with dist_store_release. Does not
+    /// block. Any thread.
+    ///
+    /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+    pub fn dist_store_clone(
+        store: *const dist_store_t,
+        out: *mut *mut dist_store_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let copy = STORES.get(store)?.duplicate();
+        out.write(STORES.insert(Arc::new(copy))?);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Stores a value under a key, whatever was there before; it is visible to all on return.
+    ///
+    /// `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
+    /// borrowed for the call. Blocks for a round trip, until the store's time-out at the latest. Any thread.
+    ///
+    /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
+    /// DIST_ERR_CONNECTION. Since 0.1.
+    pub fn dist_store_set(
+        store: *mut dist_store_t,
+        key: *const c_char,
+        value: *const c_void,
+        len_bytes: usize,
+    ) -> dist_status_t {
+        let store = STORES.get(store)?;
+        let key = required_key(key, "key")?;
+        store.store().set(key, bytes(value, len_bytes, "value")?, &store.deadline())
+    }
+}
+
+dist_export! {
+    /// The value of a key; waits until there is one.
+    ///
+    /// `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
+    /// the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread.
+    ///
+    /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
+    pub fn dist_store_get(
+        store: *mut dist_store_t,
+        key: *const c_char,
+        out: *mut *mut dist_blob_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let store = STORES.get(store)?;
+        let value = store.store().get(required_key(key, "key")?, &store.deadline())?;
+        blob::give(&out, vec![value])
+    }
+}
+
+dist_export! {
+    /// Adds to a counter and gives the sum. A missing counter is 0; counters are kept as decimal text and
+    /// wrap around.
+    ///
+    /// `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
+    ///
+    /// Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
+    pub fn dist_store_add(
+        store: *mut dist_store_t,
+        key: *const c_char,
+        amount: i64,
+        out: *mut i64,
+    ) -> dist_status_t {
+        let out = Out::required(out, "out")?;
+        let store = STORES.get(store)?;
+        out.write(store.store().add(required_key(key, "key")?, amount, &store.deadline())?);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
+    ///
+    /// `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
+    /// the call. `out`: out, required; a blob with the value after the call (where the key is missing and
+    /// `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
+    ///
+    /// Returns as dist_store_set. Since 0.1.
+    pub fn dist_store_compare_set(
+        store: *mut dist_store_t,
+        key: *const c_char,
+        expected: *const c_void,
+        expected_len_bytes: usize,
+        desired: *const c_void,
+        desired_len_bytes: usize,
+        out: *mut *mut dist_blob_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let store = STORES.get(store)?;
+        let key = required_key(key, "key")?;
+        let expected = bytes(expected, expected_len_bytes, "expected")?;
+        let desired = bytes(desired, desired_len_bytes, "desired")?;
+        let value = store.store().compare_set(key, expected, desired, &store.deadline())?;
+        blob::give(&out, vec![value])
+    }
+}
+
+dist_export! {
+    /// Waits until all keys exist.
+    ///
+    /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
+    /// `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
+    /// meanwhile.
+    ///
+    /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+    pub fn dist_store_wait(
+        store: *mut dist_store_t,
+        keys: *const *const c_char,
+        n: usize,
+        timeout_ms: i64,
+    ) -> dist_status_t {
+        let store = STORES.get(store)?;
+        let keys = args::keys(keys, n, "keys")?;
+        let deadline = store.deadline_of(milliseconds(timeout_ms, "timeout_ms")?);
+        store.store().wait(&keys, &deadline)
+    }
+}
+
+dist_export! {
+    /// Tells whether all keys exist now.
+    ///
+    /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
+    /// `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
+    ///
+    /// Returns as dist_store_set. Since 0.1.
+    pub fn dist_store_check(
+        store: *mut dist_store_t,
+        keys: *const *const c_char,
+        n: usize,
+        all_present: *mut i32,
+    ) -> dist_status_t {
+        let out = Out::required(all_present, "all_present")?;
+        let store = STORES.get(store)?;
+        let keys = args::keys(keys, n, "keys")?;
+        out.write(i32::from(store.store().check(&keys, &store.deadline())?));
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// The number of keys of the whole store, whoever set them and under whatever prefix.
+    ///
+    /// `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
+    ///
+    /// Returns as dist_store_set. Since 0.1.
+    pub fn dist_store_num_keys(store: *mut dist_store_t, out: *mut i64) -> dist_status_t {
+        let out = Out::required(out, "out")?;
+        let store = STORES.get(store)?;
+        out.write(store.store().num_keys(&store.deadline())?);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Removes a key.
+    ///
+    /// `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
+    /// 0. Blocks for a round trip. Any thread.
+    ///
+    /// Returns as dist_store_set. Since 0.1.
+    pub fn dist_store_delete_key(
+        store: *mut dist_store_t,
+        key: *const c_char,
+        deleted: *mut i32,
+    ) -> dist_status_t {
+        let out = Out::required(deleted, "deleted")?;
+        let store = STORES.get(store)?;
+        let key = required_key(key, "key")?;
+        out.write(i32::from(store.store().delete_key(key, &store.deadline())?));
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Adds bytes to the end of a value, which is made if it is missing.
+    ///
+    /// As dist_store_set. Since 0.1.
+    pub fn dist_store_append(
+        store: *mut dist_store_t,
+        key: *const c_char,
+        value: *const c_void,
+        len_bytes: usize,
+    ) -> dist_status_t {
+        let store = STORES.get(store)?;
+        let key = required_key(key, "key")?;
+        store.store().append(key, bytes(value, len_bytes, "value")?, &store.deadline())
+    }
+}
+
+dist_export! {
+    /// The values of several keys; waits until all exist.
+    ///
+    /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
+    /// out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
+    /// until the keys exist, until the store's time-out at the latest. Any thread.
+    ///
+    /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+    pub fn dist_store_multi_get(
+        store: *mut dist_store_t,
+        keys: *const *const c_char,
+        n: usize,
+        out: *mut *mut dist_blob_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let store = STORES.get(store)?;
+        let keys = args::keys(keys, n, "keys")?;
+        blob::give(&out, store.store().multi_get(&keys, &store.deadline())?)
+    }
+}
+
+dist_export! {
+    /// Stores several values at once.
+    ///
+    /// `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
+    /// lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
+    /// the call. Blocks for a round trip. Any thread.
+    ///
+    /// Returns as dist_store_set. Since 0.1.
+    pub fn dist_store_multi_set(
+        store: *mut dist_store_t,
+        keys: *const *const c_char,
+        values: *const *const c_void,
+        lens_bytes: *const usize,
+        n: usize,
+    ) -> dist_status_t {
+        let store = STORES.get(store)?;
+        let keys = args::keys(keys, n, "keys")?;
+        let values = args::slice(values, n, "values")?;
+        let lens = args::slice(lens_bytes, n, "lens_bytes")?;
+        let value = |(&value, &len)| bytes(value, len, "values");
+        let values: Vec<&[u8]> = values.iter().zip(lens).map(value).collect::<Result<_>>()?;
+        let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
+        store.store().multi_set(&pairs, &store.deadline())
+    }
+}
+
+dist_export! {
+    /// Sets the time-out of calls through this handle.
+    ///
+    /// `store`: required. `timeout_ms`: 0 for the default of 5 minutes, or DIST_WAIT_FOREVER. Any thread.
+    ///
+    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+    pub fn dist_store_set_timeout(store: *mut dist_store_t, timeout_ms: i64) -> dist_status_t {
+        STORES.get(store)?.set_timeout_ms(milliseconds(timeout_ms, "timeout_ms")?);
+        Ok(())
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// The time-out of calls through this handle in milliseconds, or DIST_WAIT_FOREVER; 0 for an invalid
+    /// handle. Any thread. Since 0.1.
+    pub fn dist_store_get_timeout(store: *const dist_store_t) -> i64 {
+        Ok(i64::try_from(STORES.get(store)?.timeout_ms()).unwrap_or(DIST_WAIT_FOREVER))
+    }
+}
+
+dist_export! {
+    #[on_error(-1)]
+    /// The port of a TCP store; -1 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+    pub fn dist_store_port(store: *const dist_store_t) -> i32 {
+        Ok(i32::from(address(store)?.1))
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// Copies the host of a TCP store.
+    ///
+    /// `store`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole name needs,
+    /// its terminator included; 0 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+    pub fn dist_store_host(store: *const dist_store_t, buf: *mut c_char, cap: usize) -> usize {
+        copy_text(&address(store)?.0, buf, cap)
+    }
+}
+
+fn address(store: *const dist_store_t) -> Result<(String, u16)> {
+    let store = STORES.get(store)?;
+    store.store().address().ok_or_else(|| {
+        let what = store.store().describe();
+        Error::new(ErrorKind::Unsupported, format!("{what} has no host and port"))
+    })
+}
+
+dist_export! {
+    /// Releases a store handle. The store itself lives on while groups, prefix stores or other handles use
+    /// it; with the last of them, the process that hosts it stops serving.
+    ///
+    /// `store`: NULL does nothing. Any thread.
+    ///
+    /// Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+    pub fn dist_store_release(store: *mut dist_store_t) -> dist_status_t {
+        if store.is_null() {
+            return Ok(());
+        }
+        STORES.remove(store).map(drop)
+    }
+}
