@@ -2,9 +2,12 @@
 //! longer than it is told to.
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
+pub mod child;
+pub mod epoll;
 pub mod fork;
 pub mod futex;
 pub mod host;
 pub mod shm;
+pub mod signal;
 pub mod thread;
 pub mod unix;
