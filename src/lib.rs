@@ -23,5 +23,6 @@
 
 pub mod base;
 pub mod kernel;
+pub mod process;
 pub mod sys;
 pub mod wait;
