@@ -24,5 +24,6 @@
 pub mod base;
 pub mod kernel;
 pub mod process;
+pub mod store;
 pub mod sys;
 pub mod wait;

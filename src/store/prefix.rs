@@ -1,0 +1,120 @@
+//! A part of another store's name space: every key gets "prefix/" before it.
+
+use super::Store;
+use crate::base::{Deadline, Result};
+use std::sync::Arc;
+
+/// A view of another store in which each key is `prefix`, "/" and the key.
+///
+/// Nested views put the inner-most one's prefix first: `PrefixStore("outer", PrefixStore("inner", s))`
+/// uses `inner/outer/key`. A prefix that ends in "/" gets another one, as torch's does.
+#[derive(Debug)]
+pub struct PrefixStore {
+    prefix: Vec<u8>,
+    inner: Arc<dyn Store>,
+}
+
+impl PrefixStore {
+    /// A view of `inner` under `prefix`.
+    pub fn new(prefix: impl Into<Vec<u8>>, inner: Arc<dyn Store>) -> Self {
+        Self { prefix: prefix.into(), inner }
+    }
+
+    /// The store that this is a view of.
+    pub fn inner(&self) -> &Arc<dyn Store> {
+        &self.inner
+    }
+
+    fn full(&self, key: &[u8]) -> Vec<u8> {
+        [&self.prefix, &b"/"[..], key].concat()
+    }
+
+    fn with_full<T>(&self, keys: &[&[u8]], act: impl FnOnce(&[&[u8]]) -> T) -> T {
+        let full: Vec<_> = keys.iter().map(|key| self.full(key)).collect();
+        let borrowed: Vec<_> = full.iter().map(Vec::as_slice).collect();
+        act(&borrowed)
+    }
+}
+
+impl Store for PrefixStore {
+    fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
+        self.inner.set(&self.full(key), value, deadline)
+    }
+
+    fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
+        self.inner.get(&self.full(key), deadline)
+    }
+
+    fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
+        self.inner.add(&self.full(key), amount, deadline)
+    }
+
+    fn compare_set(
+        &self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>> {
+        self.inner.compare_set(&self.full(key), expected, desired, deadline)
+    }
+
+    fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
+        self.with_full(keys, |keys| self.inner.wait(keys, deadline))
+    }
+
+    fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
+        self.with_full(keys, |keys| self.inner.check(keys, deadline))
+    }
+
+    /// Counts the keys of the whole store: a store cannot be asked for some of its keys.
+    fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
+        self.inner.num_keys(deadline)
+    }
+
+    fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
+        self.inner.delete_key(&self.full(key), deadline)
+    }
+
+    fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
+        self.inner.append(&self.full(key), value, deadline)
+    }
+
+    fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
+        self.with_full(keys, |keys| self.inner.multi_get(keys, deadline))
+    }
+
+    fn multi_set(&self, pairs: &[(&[u8], &[u8])], deadline: &Deadline) -> Result<()> {
+        let full: Vec<_> = pairs.iter().map(|(key, value)| (self.full(key), *value)).collect();
+        let borrowed: Vec<_> = full.iter().map(|(key, value)| (key.as_slice(), *value)).collect();
+        self.inner.multi_set(&borrowed, deadline)
+    }
+
+    fn address(&self) -> Option<(String, u16)> {
+        self.inner.address()
+    }
+
+    fn describe(&self) -> String {
+        format!("{} under {}", self.inner.describe(), super::shown(&self.prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::HashStore;
+
+    #[test]
+    fn the_inner_most_prefix_comes_first() {
+        let soon = Deadline::after_ms(1000);
+        let hash = Arc::new(HashStore::new());
+        let inner = Arc::new(PrefixStore::new("pre", hash.clone()));
+        let outer = PrefixStore::new("outer/", inner.clone());
+        inner.set(b"k", b"1", &soon).unwrap();
+        outer.set(b"k", b"2", &soon).unwrap();
+        assert_eq!(hash.get(b"pre/k", &soon).unwrap(), b"1");
+        assert_eq!(hash.get(b"pre/outer//k", &soon).unwrap(), b"2");
+        assert_eq!(outer.num_keys(&soon).unwrap(), 2);
+        assert_eq!(outer.describe(), "the hash store under \"pre\" under \"outer/\"");
+    }
+}

@@ -1,0 +1,17 @@
+//! A store behind TCP: one process runs the [`Server`], all connect to it as clients.
+//!
+//! Both sides speak the protocol of torch's TCPStore ([`proto`]), so that either can be torch's.
+//! Client: `client` (the operations) over `connection` (one socket) and `connect` (finding the
+//! server). Server: `server` over `event_loop` (sockets, one thread) and `session` (meaning).
+
+mod client;
+mod connect;
+mod connection;
+mod event_loop;
+mod listen;
+pub mod proto;
+mod server;
+mod session;
+
+pub use client::{ClientOptions, TcpStore};
+pub use server::{Server, ServerOptions};

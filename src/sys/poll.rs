@@ -1,0 +1,242 @@
+//! Waiting until a descriptor can be read or written: one of them with a deadline, or many at once.
+
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// What a descriptor is watched for. Errors and hang-ups are always reported, as both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// Bytes, a connection or the end have arrived.
+    pub read: bool,
+    /// There is room for bytes to send, or a connect has ended.
+    pub write: bool,
+}
+
+impl Interest {
+    /// Reading alone.
+    pub const READ: Self = Self { read: true, write: false };
+    /// Writing alone.
+    pub const WRITE: Self = Self { read: false, write: true };
+}
+
+/// Waits until `fd` is ready, and looks at least once even if the deadline has passed. False: the
+/// deadline passed.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn wait_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> io::Result<bool> {
+    let mut events = 0;
+    if interest.read {
+        events |= libc::POLLIN;
+    }
+    if interest.write {
+        events |= libc::POLLOUT;
+    }
+    loop {
+        let left = deadline.left();
+        let mut watched = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+        // SAFETY: one structure, which lives on this stack, is read and written.
+        let ready = unsafe { libc::poll(&raw mut watched, 1, milliseconds(left)) };
+        if ready > 0 {
+            return Ok(true);
+        }
+        if ready < 0 {
+            let cause = io::Error::last_os_error();
+            if cause.kind() != io::ErrorKind::Interrupted {
+                return Err(cause);
+            }
+        } else if deadline.has_passed() {
+            return Ok(false);
+        }
+    }
+}
+
+/// Rounds up, so that a wait never ends early; at most some 24 days.
+fn milliseconds(time: Duration) -> libc::c_int {
+    let up = time.as_nanos().div_ceil(1_000_000);
+    libc::c_int::try_from(up).unwrap_or(libc::c_int::MAX)
+}
+
+/// Watches many descriptors; each is known by the token it was added with.
+#[derive(Debug)]
+pub struct Poller {
+    fd: OwnedFd,
+}
+
+/// What one watched descriptor is ready for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The token that the descriptor was added with.
+    pub token: u64,
+    /// Reading will not block.
+    pub readable: bool,
+    /// Writing will not block.
+    pub writable: bool,
+}
+
+/// Room for what one [`Poller::wait`] reports.
+pub struct Events {
+    room: Vec<libc::epoll_event>,
+    filled: usize,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Events {
+    /// Room for `count` events a turn; what finds no room is reported by the next turn.
+    pub fn with_room(count: u16) -> Self {
+        let empty = libc::epoll_event { events: 0, u64: 0 };
+        Self { room: vec![empty; usize::from(count.max(1))], filled: 0 }
+    }
+
+    /// What the last wait reported.
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.room[..self.filled].iter().map(|raw| {
+            let (bits, token) = (raw.events, raw.u64);
+            let broken = has(bits, libc::EPOLLERR | libc::EPOLLHUP);
+            Event {
+                token,
+                readable: broken || has(bits, libc::EPOLLIN),
+                writable: broken || has(bits, libc::EPOLLOUT),
+            }
+        })
+    }
+}
+
+impl Poller {
+    /// A poller that watches nothing yet.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn new() -> Result<Self> {
+        // SAFETY: makes a new descriptor and touches no memory.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::system("epoll_create1", &io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Starts watching. Closing the descriptor ends it.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
+    }
+
+    /// Changes what a watched descriptor is watched for.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+    }
+
+    /// Waits until something is ready, or `limit` has passed (`None`: without limit; only for a
+    /// thread that can be woken through one of the descriptors). A signal ends it early.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub fn wait(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
+        events.filled = 0;
+        let room = libc::c_int::try_from(events.room.len()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: at most `room` events are written to the vector, which has that many.
+        let got = unsafe {
+            libc::epoll_wait(
+                self.fd.as_raw_fd(),
+                events.room.as_mut_ptr(),
+                room,
+                limit.map_or(-1, milliseconds),
+            )
+        };
+        match usize::try_from(got) {
+            Ok(got) => {
+                events.filled = got;
+                Ok(())
+            }
+            Err(_) => match io::Error::last_os_error() {
+                cause if cause.kind() == io::ErrorKind::Interrupted => Ok(()),
+                cause => Err(cause),
+            },
+        }
+    }
+
+    fn control(
+        &self,
+        what: libc::c_int,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let mut bits = 0;
+        if interest.read {
+            bits |= libc::EPOLLIN;
+        }
+        if interest.write {
+            bits |= libc::EPOLLOUT;
+        }
+        let mut event = libc::epoll_event { events: bits.cast_unsigned(), u64: token };
+        // SAFETY: reads one structure, which lives on this stack.
+        let status =
+            unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd.as_raw_fd(), &raw mut event) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+fn has(bits: u32, wanted: libc::c_int) -> bool {
+    bits & wanted.cast_unsigned() != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::unix;
+    use std::io::Write as _;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_single_wait_ends_with_bytes_or_with_the_deadline() {
+        let (a, mut b) = unix::pair().unwrap();
+        let soon = Deadline::after_ms(20);
+        assert!(!wait_ready(a.as_fd(), Interest::READ, &soon).unwrap());
+        assert!(soon.has_passed());
+        assert!(wait_ready(a.as_fd(), Interest::WRITE, &soon).unwrap());
+        b.write_all(b"x").unwrap();
+        assert!(wait_ready(a.as_fd(), Interest::READ, &Deadline::never()).unwrap());
+    }
+
+    #[test]
+    fn a_poller_reports_tokens_and_hang_ups() {
+        let (a, mut b) = unix::pair().unwrap();
+        let poller = Poller::new().unwrap();
+        let mut events = Events::with_room(4);
+        poller.add(a.as_fd(), 77, Interest::READ).unwrap();
+        poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert_eq!(events.iter().count(), 0);
+        b.write_all(b"x").unwrap();
+        poller.wait(&mut events, None).unwrap();
+        let expected = Event { token: 77, readable: true, writable: false };
+        assert_eq!(events.iter().collect::<Vec<_>>(), [expected]);
+        poller.change(a.as_fd(), 78, Interest::WRITE).unwrap();
+        drop(b);
+        poller.wait(&mut events, None).unwrap();
+        let expected = Event { token: 78, readable: true, writable: true };
+        assert_eq!(events.iter().collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn waits_round_up() {
+        assert_eq!(milliseconds(Duration::ZERO), 0);
+        assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
+        assert_eq!(milliseconds(Duration::from_secs(1 << 40)), libc::c_int::MAX);
+    }
+}

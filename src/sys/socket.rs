@@ -1,0 +1,203 @@
+//! TCP sockets of both address families: looking up, listening, connecting with a deadline.
+//!
+//! All sockets made here are non-blocking and closed on exec. Writing through std's `TcpStream`
+//! never raises SIGPIPE. Nothing here asks for the name that belongs to an address.
+
+use super::poll::{self, Interest};
+use super::thread;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// The addresses of a host name or address literal (an IPv6 one with or without brackets). A name is
+/// looked up on a thread of its own, since the system's resolver knows no deadline; that thread ends
+/// when the resolver does.
+///
+/// # Errors
+/// `Connection` where the name means nothing, `Timeout` where the resolver is too slow.
+pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let (answer, inbox) = mpsc::channel();
+    let name = bare.to_owned();
+    let looker = thread::spawn("dist-resolve", move || {
+        let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        // Nobody listens any more once the deadline has passed.
+        drop(answer.send(found));
+    })?;
+    drop(looker);
+    match inbox.recv_timeout(deadline.left()) {
+        Ok(Ok(found)) if !found.is_empty() => Ok(found),
+        Ok(Ok(_)) => {
+            let message = format!("the host name \"{host}\" has no address");
+            Err(Error::new(ErrorKind::Connection, message))
+        }
+        Ok(Err(cause)) => {
+            let message = format!("the host name \"{host}\" does not resolve ({cause})");
+            Err(Error::new(ErrorKind::Connection, message))
+        }
+        Err(_) => {
+            let ms = deadline.elapsed().as_millis();
+            let message = format!("looking up the host name \"{host}\" took more than {ms} ms");
+            Err(Error::new(ErrorKind::Timeout, message))
+        }
+    }
+}
+
+/// Listens on an address, with the longest queue that the system allows. The IPv6 wildcard address
+/// takes IPv4 connections too.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    // Without it a port stays unusable for a minute after its last connection.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(i32::MAX)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Takes over a bound TCP socket that somebody else made, and listens on it.
+///
+/// # Errors
+/// The reason as the system gives it; `InvalidInput` where it is no TCP socket.
+pub fn adopt_listener(fd: OwnedFd) -> io::Result<TcpListener> {
+    let socket = Socket::from(fd);
+    let is_tcp = socket.r#type()? == Type::STREAM
+        && socket.local_addr()?.as_socket().is_some_and(|address| address.port() != 0);
+    if !is_tcp {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a bound TCP socket"));
+    }
+    socket.set_cloexec(true)?;
+    socket.listen(i32::MAX)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Connects to one address. The stream is [tuned](tune).
+///
+/// # Errors
+/// The reason as the system gives it; `TimedOut` where the deadline passed first.
+pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    if let Err(cause) = socket.connect(&address.into()) {
+        // A non-blocking connect reports EINPROGRESS, which std's ErrorKind names since 1.87 only.
+        if cause.raw_os_error() != Some(libc::EINPROGRESS) {
+            return Err(cause);
+        }
+        if !poll::wait_ready(socket.as_fd(), Interest::WRITE, deadline)? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if let Some(cause) = socket.take_error()? {
+            return Err(cause);
+        }
+    }
+    let stream = TcpStream::from(socket);
+    // A connect to a port of this host in the ephemeral range, where nobody listens, can meet itself.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    tune(&stream)?;
+    Ok(stream)
+}
+
+/// Makes a stream non-blocking, sends small writes at once, and has the kernel notice within a few
+/// minutes that the peer's host is gone.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let probes = TcpKeepalive::new()
+        .with_time(Duration::from_secs(60))
+        .with_interval(Duration::from_secs(15))
+        .with_retries(4);
+    socket2::SockRef::from(stream).set_tcp_keepalive(&probes)
+}
+
+/// True while the peer has neither closed the connection nor sent anything that was not read yet.
+pub fn is_open_and_silent(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(_) => false,
+        Err(cause) => cause.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+/// True for the errors of accept that say that this process or host has no descriptor or memory left
+/// for another connection: those last, so that trying again at once is no use.
+pub fn is_shortage(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    #[test]
+    fn literals_need_no_look_up() {
+        let passed = Deadline::after_ms(0);
+        let of = |host| resolve(host, 7, &passed).unwrap();
+        assert_eq!(of("127.0.0.1"), ["127.0.0.1:7".parse().unwrap()]);
+        assert_eq!(of("::1"), ["[::1]:7".parse().unwrap()]);
+        assert_eq!(of("[::1]"), ["[::1]:7".parse().unwrap()]);
+    }
+
+    #[test]
+    fn names_that_mean_nothing_are_named() {
+        let error = resolve("no-such-host.invalid", 7, &Deadline::after_ms(60_000)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection);
+        assert!(error.message().contains("no-such-host.invalid"), "{error}");
+    }
+
+    #[test]
+    fn a_connection_carries_bytes_and_tells_its_end() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let deadline = Deadline::after_ms(10_000);
+        let mut client = connect(listener.local_addr().unwrap(), &deadline).unwrap();
+        assert!(poll::wait_ready(listener.as_fd(), Interest::READ, &deadline).unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        tune(&server).unwrap();
+        assert!(is_open_and_silent(&server));
+        client.write_all(b"hi").unwrap();
+        assert!(poll::wait_ready(server.as_fd(), Interest::READ, &deadline).unwrap());
+        assert!(!is_open_and_silent(&server));
+        let mut bytes = [0; 8];
+        assert_eq!(server.read(&mut bytes).unwrap(), 2);
+        drop(client);
+        assert!(poll::wait_ready(server.as_fd(), Interest::READ, &deadline).unwrap());
+        assert!(!is_open_and_silent(&server));
+    }
+
+    #[test]
+    fn a_port_without_a_listener_refuses() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let error = connect(address, &Deadline::after_ms(10_000)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn only_bound_tcp_sockets_are_adopted() {
+        let file = std::fs::File::open("/proc/self/comm").unwrap();
+        assert!(adopt_listener(file.into()).is_err());
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(adopt_listener(listener.into()).unwrap().local_addr().unwrap(), address);
+    }
+}
