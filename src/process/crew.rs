@@ -4,11 +4,11 @@ use super::ending::Ending;
 use super::guardian::{Guardian, MAX_GROUPS};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
-use crate::sys::epoll::Epoll;
+use crate::sys::poll::{Events, Interest, Poller};
 use crate::sys::signal::{Mask, Signals};
 use crate::sys::{child, host};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, ChildStdout, Command};
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ const DROP_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Member {
     pid: i32,
-    pidfd: OwnedFd,
+    /// Readable once it has ended; closed when that has been noted.
+    pidfd: Option<OwnedFd>,
     ended: Option<(Ending, Instant)>,
     told: Option<i32>,
     reaped: bool,
@@ -75,7 +76,8 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Crew {
     members: Vec<Member>,
-    epoll: Epoll,
+    /// Hands out what became ready in that order, one at a time.
+    poller: Poller,
     signals: Signals,
     guardian: Guardian,
     started: Instant,
@@ -88,11 +90,11 @@ impl Crew {
     /// # Errors
     /// `System`.
     pub fn new(wanted: &[i32]) -> Result<Self> {
-        let epoll = Epoll::new()?;
+        let poller = Poller::new()?;
         let signals = Signals::intercept(wanted)?;
-        epoll.add(signals.as_fd(), SIGNALS)?;
+        watch(&poller, signals.as_fd(), SIGNALS)?;
         let guardian = Guardian::start()?;
-        Ok(Self { members: Vec::new(), epoll, signals, guardian, started: Instant::now() })
+        Ok(Self { members: Vec::new(), poller, signals, guardian, started: Instant::now() })
     }
 
     /// Starts a child, with the signal mask that this process had before the crew. To be called from
@@ -113,12 +115,13 @@ impl Crew {
         let pid = i32::try_from(spawned.id()).unwrap_or(0);
         let index = self.members.len() as u64;
         let watched = child::open_pidfd(pid).and_then(|pidfd| {
-            self.epoll.add(pidfd.as_fd(), index)?;
+            watch(&self.poller, pidfd.as_fd(), index)?;
             Ok(pidfd)
         });
         match watched {
             Ok(pidfd) => {
-                let member = Member { pid, pidfd, ended: None, told: None, reaped: false };
+                let member =
+                    Member { pid, pidfd: Some(pidfd), ended: None, told: None, reaped: false };
                 self.members.push(member);
                 Ok(Pipes { stdout: spawned.stdout, stderr: spawned.stderr })
             }
@@ -146,8 +149,11 @@ impl Crew {
     /// # Errors
     /// `System`.
     pub fn next(&mut self, deadline: &Deadline) -> Result<Event> {
+        let mut events = Events::with_room(1);
         loop {
-            match self.epoll.wait(deadline.left())? {
+            let waited = self.poller.wait(&mut events, Some(deadline.left()));
+            waited.map_err(|cause| Error::system("waiting for child processes", &cause))?;
+            match events.iter().next().map(|event| event.token) {
                 None if deadline.has_passed() => return Ok(Event::Deadline),
                 None => {}
                 Some(SIGNALS) => {
@@ -221,8 +227,12 @@ impl Crew {
         let Some(member) = self.members.get_mut(index) else {
             return Err(Error::internal(format!("there is no member {index} to end")));
         };
+        if member.ended.is_some() {
+            // A process that was being started just then still held the descriptor.
+            return Ok(false);
+        }
         let Some(exit) = child::peek(member.pid)? else { return Ok(false) };
-        self.epoll.remove(member.pidfd.as_fd());
+        member.pidfd = None;
         member.ended = Some((Ending::from(exit), Instant::now()));
         Ok(true)
     }
@@ -233,6 +243,11 @@ impl Drop for Crew {
         // Whoever wants to know of errors has called `clear` before.
         drop(self.clear(DROP_LIMIT));
     }
+}
+
+fn watch(poller: &Poller, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
+    let added = poller.add(fd, token, Interest::READ);
+    added.map_err(|cause| Error::system("watching a child process", &cause))
 }
 
 /// Runs in the child between fork and exec; it leads its group already.

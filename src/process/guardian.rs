@@ -8,9 +8,10 @@
 //! The guardian is a fork that never executes anything. It allocates nothing, holds no descriptor but
 //! the pipe, blocks every signal and has a session of its own.
 
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::sys::child;
-use crate::sys::epoll::Epoll;
+use crate::sys::poll::{self, Interest};
 use std::io::PipeWriter;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
@@ -56,12 +57,11 @@ impl Guardian {
 impl Drop for Guardian {
     fn drop(&mut self) {
         self.line = None;
-        let ended = child::open_pidfd(self.pid).and_then(|pidfd| {
-            let epoll = Epoll::new()?;
-            epoll.add(pidfd.as_fd(), 0)?;
-            epoll.wait(LINGER)
+        let deadline = Deadline::after(LINGER);
+        let ended = child::open_pidfd(self.pid).is_ok_and(|pidfd| {
+            poll::wait_ready(pidfd.as_fd(), Interest::READ, &deadline).unwrap_or(false)
         });
-        if !matches!(ended, Ok(Some(_))) {
+        if !ended {
             // It leads a session, and so the group of its own number.
             drop(child::signal_group(self.pid, libc::SIGKILL));
         }

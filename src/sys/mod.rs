@@ -3,7 +3,6 @@
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
 pub mod child;
-pub mod epoll;
 pub mod fork;
 pub mod futex;
 pub mod host;
