@@ -204,7 +204,7 @@ impl Outlet {
         if let Err(cause) = write_all(sink.as_mut(), text) {
             self.sink = None;
             let name = self.name;
-            complain(&format!("{name} cannot be written ({cause}); the job goes on without it"));
+            complain(&format!("{name} cannot be written ({cause}); what goes there is dropped"));
         }
     }
 }
