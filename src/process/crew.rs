@@ -85,7 +85,7 @@ pub struct Crew {
 
 impl Crew {
     /// An empty crew. `wanted` are the signals to this process that become [`Event::Signal`]; they
-    /// are blocked in the calling thread as long as the crew exists.
+    /// are blocked in the calling thread as long as the crew exists. SIGCHLD must not be ignored.
     ///
     /// # Errors
     /// `System`.
@@ -101,7 +101,8 @@ impl Crew {
     /// a thread that lives as long as the children shall, since the kernel kills them when it ends.
     ///
     /// # Errors
-    /// The reason as the system gives it: `NotFound` and `PermissionDenied` concern the program.
+    /// The reason as the system gives it: `NotFound` and `PermissionDenied` concern the program. The
+    /// guardian may have been told of a child that did not get that far, so the crew should end soon.
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<Pipes> {
         if self.members.len() == MAX_GROUPS {
             return Err(io::Error::other(format!("more than {MAX_GROUPS} children")));

@@ -94,6 +94,12 @@ impl Drop for Signals {
     }
 }
 
+/// Gives a signal its default effect on this process, whatever the process was started with.
+pub fn set_default(signal: i32) {
+    // SAFETY: installs no handler. It fails only for a number that is no signal's.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: all fields are integers and pointers, for which zero is a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -37,6 +37,8 @@ Output:
   one of more than 64 KiB is passed on in pieces. What ranks write to standard output and standard
   error goes to the same of distrun. If either is closed, what is written to it is dropped and the
   job goes on. The ranks' standard input is /dev/null.
+  Ranks write to a pipe, not to a terminal; many programs then keep their output back for a while,
+  and lose it when killed. For Python, PYTHONUNBUFFERED=1 prevents that.
   --log-dir DIR writes DIR/RANK/stdout.log and DIR/RANK/stderr.log, without the prefix. What
   goes there is told by SPEC: 0 none, 1 standard output, 2 standard error, 3 both; or one such
   number per local rank, \"0:1,1:3\" (none for those not named). --tee writes both to the file and

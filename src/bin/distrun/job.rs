@@ -11,7 +11,7 @@ use dist::process::crew::Crew;
 use dist::process::ending::{Ending, signal_name};
 use dist::process::supervise::{Cause, Notice, Patience, supervise};
 use dist::store::tcp::{Server, ServerOptions};
-use dist::sys::host;
+use dist::sys::{host, signal};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -21,6 +21,9 @@ use std::time::Duration;
 
 /// What a user or a job manager sends to end a job.
 const PASSED_ON: [i32; 4] = [1, 2, 3, 15];
+
+/// Tells of the end of a child.
+const SIGCHLD: i32 = 17;
 
 /// A job must have ended 2 s after a rank was killed.
 const PATIENCE: Patience = Patience {
@@ -42,6 +45,8 @@ const OMP_NUM_THREADS: Variable = Variable {
 /// # Errors
 /// Whatever keeps the job from starting.
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
+    // Whoever started us may ignore this signal; children then leave nothing to wait for.
+    signal::set_default(SIGCHLD);
     // Before anything that has threads: the guardian is a fork.
     let mut crew = Crew::new(&PASSED_ON)?;
     let (store, master) = host_store(options)?;
