@@ -1,2 +1,26 @@
-//! Processes.
+//! Child processes that work together: start them, see who ends first and how, and end the rest.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | [`ending`] | how a process ended, in words |
+//! | [`guardian`] | a process that ends ours when we cannot |
+//! | [`crew`] | the children: started, watched, signalled, cleared away |
+//! | [`supervise`] | the life of a crew up to its end, and whose failure ended it |
+//! | [`this`] | this process itself, for layers that make no system calls |
+//!
+//! What is promised: every child leads a process group, and whatever is in that group is gone when
+//! the crew is dropped or this process is killed; nothing is reaped before its group has been ended,
+//! so that no signal can reach a stranger whose process number was used before; every wait has a
+//! deadline.
+//!
+//! It knows nothing of ranks, stores, environment variables or output.
+#![allow(
+    unsafe_code,
+    reason = "what runs between fork and exec is outside of what the compiler can check"
+)]
+
+pub mod crew;
+pub mod ending;
+pub mod guardian;
+pub mod supervise;
 pub mod this;

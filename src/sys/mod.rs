@@ -2,12 +2,14 @@
 //! longer than it is told to.
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
+pub mod child;
 pub mod fork;
 pub mod futex;
 pub mod host;
 pub mod pidfd;
 pub mod poll;
 pub mod shm;
+pub mod signal;
 pub mod socket;
 pub mod thread;
 pub mod unix;

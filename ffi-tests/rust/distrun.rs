@@ -1,0 +1,481 @@
+//! The launcher as its users meet it: the built program, started on shell scripts.
+//!
+//! Every wait has a deadline, and whatever a test started is gone when it ends, also if it fails.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+
+use dist::base::deadline::Deadline;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything here may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A folder of a test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("distrun-{}-{number}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.0.join(name)).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A running distrun whose output goes to files.
+struct Job {
+    child: Child,
+    folder: Folder,
+}
+
+/// What an ended distrun has left.
+struct Ended {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+impl Job {
+    fn start(args: &[&str]) -> Self {
+        Self::start_with(args, |_| {})
+    }
+
+    fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+        let folder = Folder::new();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+        command.args(args).env_remove("OMP_NUM_THREADS");
+        command.stdout(File::create(folder.path("out")).unwrap());
+        command.stderr(File::create(folder.path("err")).unwrap());
+        change(&mut command);
+        Self { child: command.spawn().unwrap(), folder }
+    }
+
+    /// Waits until standard output has this many lines, and returns them.
+    fn lines(&self, count: usize) -> Vec<String> {
+        until("output", || self.folder.text("out").matches('\n').count() >= count);
+        self.folder.text("out").lines().map(str::to_owned).collect()
+    }
+
+    fn signal(&self, name: &str) {
+        kill(name, self.child.id());
+    }
+
+    fn end(mut self) -> Ended {
+        let mut status = None;
+        until("the end of distrun", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let status = status.unwrap().code().unwrap_or(-1);
+        Ended { status, out: self.folder.text("out"), err: self.folder.text("err") }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // Its ranks end with it; one of the tests below is about that.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Deadline::after(LIMIT);
+    while !holds() {
+        assert!(!deadline.has_passed(), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    let script = format!("kill -{signal} {pid}");
+    assert!(Command::new("/bin/sh").args(["-c", &script]).status().unwrap().success());
+}
+
+fn run(args: &[&str]) -> Ended {
+    Job::start(args).end()
+}
+
+/// True as long as a process exists and is not a zombie.
+fn is_alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    })
+}
+
+/// What follows `[rank] ` in the lines of a rank.
+fn of_rank(out: &str, rank: usize) -> Vec<&str> {
+    let prefix = format!("[{rank}] ");
+    out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect()
+}
+
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+#[test]
+fn ranks_get_the_environment_that_torchrun_gives() {
+    let ended = Job::start_with(&["--nproc_per_node", "3", "env"], |command| {
+        command.env("OF_THE_USER", "kept");
+    })
+    .end();
+    assert_eq!(ended.status, 0, "{}", ended.err);
+    for rank in 0..3 {
+        let lines = of_rank(&ended.out, rank);
+        let has = |text: String| assert!(lines.contains(&text.as_str()), "{rank}: {text}");
+        for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
+            has(format!("{name}={rank}"));
+        }
+        for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
+            has(format!("{name}=3"));
+        }
+        for text in [
+            "GROUP_RANK=0",
+            "GROUP_WORLD_SIZE=1",
+            "ROLE_NAME=default",
+            "MASTER_ADDR=127.0.0.1",
+            "TORCHELASTIC_RESTART_COUNT=0",
+            "TORCHELASTIC_MAX_RESTARTS=0",
+            "TORCHELASTIC_USE_AGENT_STORE=True",
+            "OMP_NUM_THREADS=1",
+            "OF_THE_USER=kept",
+        ] {
+            has(text.to_owned());
+        }
+        for name in ["MASTER_PORT=", "TORCHELASTIC_RUN_ID="] {
+            assert!(lines.iter().any(|line| line.starts_with(name)), "{rank}: {name}");
+        }
+    }
+}
+
+#[test]
+fn the_users_thread_count_is_kept_and_a_single_rank_is_given_none() {
+    let job = Job::start_with(&["--nproc-per-node", "2", "env"], |command| {
+        command.env("OMP_NUM_THREADS", "5");
+    });
+    assert!(of_rank(&job.end().out, 1).contains(&"OMP_NUM_THREADS=5"));
+    assert!(!run(&["env"]).out.contains("OMP_NUM_THREADS"));
+}
+
+#[test]
+fn lines_are_prefixed_whole_and_in_order() {
+    let script = "i=0; while [ $i -lt 400 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; \
+                  printf last";
+    let ended = run(&["--nproc-per-node", "4", "sh", "-c", script]);
+    assert_eq!(ended.status, 0);
+    for rank in 0..4 {
+        let mut expected: Vec<_> = (0..400).map(|i| format!("out {i}")).collect();
+        expected.push("last".to_owned());
+        assert_eq!(of_rank(&ended.out, rank), expected);
+        let expected: Vec<_> = (0..400).map(|i| format!("err {i}")).collect();
+        assert_eq!(of_rank(&ended.err, rank), expected);
+    }
+    assert_eq!(ended.out.lines().count(), 4 * 401);
+}
+
+#[test]
+fn a_very_long_line_is_passed_on_in_pieces() {
+    let ended = run(&["sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; echo; echo y"]);
+    let pieces = of_rank(&ended.out, 0);
+    assert_eq!(pieces.concat(), format!("{}y", "x".repeat(200_000)));
+    assert!(pieces.iter().all(|piece| piece.len() <= 64 * 1024));
+}
+
+#[test]
+fn standard_input_is_empty_and_a_programs_own_flags_reach_it() {
+    let ended = run(&["sh", "-c", "cat; echo \"$@\"", "name", "--nproc-per-node", "7"]);
+    assert_eq!((ended.status, ended.out.as_str()), (0, "[0] --nproc-per-node 7\n"));
+}
+
+#[test]
+fn the_first_failure_decides_and_is_reported_with_its_last_lines() {
+    let script = "echo of $RANK; [ $RANK != 1 ] && exec sleep 300; \
+                  i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; exit 7";
+    let ended = run(&["--nproc-per-node", "3", "sh", "-c", script]);
+    assert_eq!(ended.status, 7);
+    let report = ended.err.split("distrun: ").nth(1).unwrap();
+    assert!(report.starts_with("rank 1 failed first: exit status 7"), "{report}");
+    assert!(report.contains("local rank 1, process "), "{report}");
+    assert!(report.contains("line 29\n") && report.contains("line 10\n"), "{report}");
+    assert!(!report.contains("line 9\n"), "{report}");
+    assert!(report.contains("of 1\n") && !report.contains("of 0\n"), "{report}");
+    for rank in [0, 2] {
+        let text = format!("rank {rank}: signal 15 (SIGTERM) after SIGTERM from distrun");
+        assert!(report.contains(&text), "{report}");
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_and_not_those_that_fail_because_of_it() {
+    // Ranks 0 and 1 each hold the reading end of a pipe whose only writer is rank 2.
+    let script = "cd $FOLDER; if [ $RANK = 2 ]; then exec 3>p0 4>p1; kill -9 $$; fi; \
+                  cat <p$RANK; echo 'rank 2 died' >&2; exit 1";
+    let folder = Folder::new();
+    let pipes = [folder.path("p0"), folder.path("p1")];
+    assert!(Command::new("mkfifo").args(&pipes).status().unwrap().success());
+    let ended = Job::start_with(&["--nproc-per-node", "3", "sh", "-c", script], |command| {
+        command.env("FOLDER", &folder.0);
+    })
+    .end();
+    assert_eq!(ended.status, 128 + 9);
+    assert!(ended.err.contains("rank 2 failed first: signal 9 (SIGKILL)"), "{}", ended.err);
+    for rank in [0, 1] {
+        assert!(ended.err.contains(&format!("[{rank}] rank 2 died\n")), "{}", ended.err);
+        assert!(ended.err.contains(&format!("rank {rank}: exit status 1, ")), "{}", ended.err);
+    }
+}
+
+#[test]
+fn the_job_ends_within_two_seconds_of_a_kill_even_if_others_are_deaf() {
+    let script = "trap '' TERM; echo $$; while :; do sleep 300; done";
+    let job = Job::start(&["--nproc-per-node", "3", "sh", "-c", script]);
+    job.lines(3);
+    let victim = of_rank(&job.folder.text("out"), 1)[0].parse().unwrap();
+    let killed = Instant::now();
+    kill("KILL", victim);
+    let ended = job.end();
+    let took = killed.elapsed();
+    assert_eq!(ended.status, 137);
+    assert!(ended.err.contains("rank 1 failed first: signal 9 (SIGKILL)"), "{}", ended.err);
+    assert!(ended.err.contains("rank 0: signal 9 (SIGKILL) after SIGKILL from distrun"));
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn a_signal_is_passed_on_and_becomes_the_exit_status() {
+    // Whoever runs the tests may have told us to ignore some; those stay ignored.
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+    for (number, name) in [(1, "HUP"), (2, "INT"), (3, "QUIT"), (15, "TERM")] {
+        if ignored & (1 << (number - 1)) != 0 {
+            continue;
+        }
+        let script =
+            format!("sleep 300 & trap \"echo got; kill $!; exit 0\" {name}; echo ready; wait");
+        let job = Job::start(&["--nproc-per-node", "2", "sh", "-c", &script]);
+        job.lines(2);
+        job.signal(name);
+        let ended = job.end();
+        assert_eq!(ended.status, 128 + number);
+        for rank in 0..2 {
+            assert_eq!(of_rank(&ended.out, rank), ["ready", "got"]);
+        }
+        assert!(ended.err.contains(&format!("distrun: SIG{name} received")), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    let script = "trap '' TERM; echo ready; while :; do sleep 300; done";
+    let job = Job::start(&["--nproc-per-node", "2", "sh", "-c", script]);
+    job.lines(2);
+    job.signal("TERM");
+    until("the first signal", || job.folder.text("err").contains("SIGTERM received"));
+    let second = Instant::now();
+    job.signal("TERM");
+    assert_eq!(job.end().status, 128 + 15);
+    assert!(second.elapsed() < Duration::from_secs(5), "the grace period was not cut short");
+}
+
+#[test]
+fn nothing_outlives_a_killed_launcher() {
+    let script = "sleep 300 & echo $$ $!; wait";
+    let job = Job::start(&["--nproc-per-node", "2", "sh", "-c", script]);
+    let lines = job.lines(2);
+    let numbers = lines.iter().flat_map(|line| line.split(' ').skip(1));
+    let mut pids: Vec<u32> = numbers.map(|number| number.parse().unwrap()).collect();
+    assert_eq!(pids.len(), 4);
+    // The launcher's own children: the ranks again, and the guardian.
+    let launcher = job.child.id();
+    let children = fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"));
+    pids.extend(children.unwrap().split_whitespace().map(|pid| pid.parse::<u32>().unwrap()));
+    assert_eq!(pids.len(), 4 + 3);
+    assert!(pids.iter().all(|&pid| is_alive(pid)));
+    job.signal("KILL");
+    assert_eq!(job.end().status, -1);
+    until("the end of the ranks", || !pids.iter().any(|&pid| is_alive(pid)));
+}
+
+#[test]
+fn what_a_successful_rank_leaves_behind_is_ended() {
+    let ended = run(&["sh", "-c", "sleep 300 & echo $!; exit 0"]);
+    assert_eq!(ended.status, 0, "{}", ended.err);
+    assert!(!is_alive(of_rank(&ended.out, 0)[0].parse().unwrap()));
+}
+
+#[test]
+fn logs_hold_what_is_teed_or_redirected() {
+    let script = "echo out $RANK; echo err $RANK >&2";
+    let job = |flags: &[&str]| {
+        let logs = Folder::new();
+        let path = logs.path("deep/logs");
+        let mut args = vec!["--nproc-per-node", "2", "--log-dir", path.as_str()];
+        args.extend(flags);
+        args.extend(["sh", "-c", script]);
+        let ended = run(&args);
+        assert_eq!(ended.status, 0, "{}", ended.err);
+        (ended, logs)
+    };
+    let log = |logs: &Folder, name: &str| logs.text(&format!("deep/logs/{name}"));
+
+    let (ended, logs) = job(&["--redirects", "3"]);
+    assert_eq!((ended.out.as_str(), ended.err.as_str()), ("", ""));
+    assert_eq!(log(&logs, "0/stdout.log"), "out 0\n");
+    assert_eq!(log(&logs, "1/stderr.log"), "err 1\n");
+
+    let (ended, logs) = job(&["--tee", "0:1,1:3"]);
+    assert_eq!((ended.out.len(), ended.err.len()), (20, 20));
+    assert_eq!(log(&logs, "0/stdout.log"), "out 0\n");
+    assert_eq!(log(&logs, "1/stdout.log"), "out 1\n");
+    assert_eq!(log(&logs, "1/stderr.log"), "err 1\n");
+    assert!(!logs.0.join("deep/logs/0/stderr.log").exists());
+
+    let (ended, logs) = job(&["--tee", "2", "--redirects", "1:1"]);
+    assert_eq!(ended.out, "[0] out 0\n");
+    assert_eq!(ended.err.len(), 20);
+    assert_eq!(log(&logs, "1/stdout.log"), "out 1\n");
+    assert_eq!(log(&logs, "0/stderr.log"), "err 0\n");
+
+    let (ended, logs) = job(&[]);
+    assert_eq!(ended.out.len(), 20);
+    assert_eq!(log(&logs, "1/stdout.log"), "out 1\n");
+}
+
+#[test]
+fn last_lines_are_reported_even_if_they_are_only_logged() {
+    let folder = Folder::new();
+    let script = "echo 'no such layer' >&2; exit 4";
+    let ended = run(&["--log-dir", &folder.path("l"), "--redirects", "3", "sh", "-c", script]);
+    assert_eq!(ended.status, 4);
+    assert!(ended.err.contains("no such layer"), "{}", ended.err);
+    assert!(ended.err.contains(&folder.path("l/0")), "{}", ended.err);
+}
+
+#[test]
+fn a_job_outlives_the_reader_of_its_output() {
+    let script =
+        "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done; echo done >$FOLDER/done";
+    let folder = Folder::new();
+    let mut job = Job::start_with(&["sh", "-c", script], |command| {
+        command.stdout(Stdio::piped()).env("FOLDER", &folder.0);
+    });
+    drop(job.child.stdout.take());
+    let ended = job.end();
+    assert_eq!(ended.status, 0, "{}", ended.err);
+    assert!(ended.err.contains("standard output cannot be written"), "{}", ended.err);
+    assert_eq!(folder.text("done"), "done\n");
+}
+
+#[test]
+fn mistakes_are_told_by_text_and_exit_status() {
+    let folder = Folder::new();
+    let plain = folder.path("plain.py");
+    fs::write(&plain, "print(1)\n").unwrap();
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["no-such-program-here"], 127, "no-such-program-here: program not found"),
+        (&[&plain], 126, "python3"),
+        (&["--nproc-per-node", "0", "true"], 2, "--nproc-per-node"),
+        (&["--nprocs", "2", "true"], 2, "--nprocs"),
+        (&["--nnodes", "2", "--node-rank", "2", "true"], 2, "--node-rank 2"),
+        (&["--tee", "3", "true"], 2, "--log-dir"),
+        (&["--log-dir", "/proc/none", "true"], 1, "/proc/none"),
+        (&[], 2, "PROGRAM"),
+    ];
+    for (args, status, text) in cases {
+        let ended = run(args);
+        assert_eq!(ended.status, status, "{args:?}: {}", ended.err);
+        assert!(ended.err.contains(text), "{args:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn the_help_explains_flags_environment_and_examples() {
+    let ended = run(&["--help"]);
+    assert_eq!(ended.status, 0);
+    for text in [
+        "--nproc-per-node",
+        "--nnodes",
+        "--node-rank",
+        "--master-addr",
+        "--master-port",
+        "--standalone",
+        "--log-dir",
+        "--tee",
+        "--redirects",
+        "LOCAL_RANK",
+        "MASTER_PORT",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "Examples:",
+        "/dev/null",
+    ] {
+        assert!(ended.out.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn the_store_answers_at_the_address_that_ranks_are_given() {
+    let script = "echo $MASTER_ADDR:$MASTER_PORT; exec sleep 300";
+    let job = Job::start(&["sh", "-c", script]);
+    let address = job.lines(1)[0].strip_prefix("[0] ").unwrap().to_owned();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    // VALIDATE with its magic number, PING with the number 1; the answer is the number.
+    stream.write_all(&[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 1, 0, 0, 0]).unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, [1, 0, 0, 0]);
+    job.signal("TERM");
+    assert_eq!(job.end().status, 143);
+}
+
+#[test]
+fn two_nodes_make_one_job() {
+    let port = free_port();
+    let script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_PORT";
+    let flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"];
+    let node = |number: &str| {
+        let own = ["--master-port", &port, "--node-rank", number, "sh", "-c", script];
+        Job::start(&[&flags[..], &own[..]].concat())
+    };
+    let (first, second) = (node("0"), node("1"));
+    let (first, second) = (first.end(), second.end());
+    assert_eq!((first.status, second.status), (0, 0), "{}{}", first.err, second.err);
+    let (first, second) = (first.out, second.out);
+    assert_eq!(of_rank(&first, 0), [format!("0 0 4 0 2 {port}")]);
+    assert_eq!(of_rank(&first, 1), [format!("1 1 4 0 2 {port}")]);
+    assert_eq!(of_rank(&second, 2), [format!("2 0 4 1 2 {port}")]);
+    assert_eq!(of_rank(&second, 3), [format!("3 1 4 1 2 {port}")]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let ended = run(&["--master-port", &port, "true"]);
+    assert_eq!(ended.status, 1);
+    assert!(ended.err.contains(&format!("127.0.0.1 port {port}")), "{}", ended.err);
+    assert!(ended.err.contains("--master-port"), "{}", ended.err);
+}

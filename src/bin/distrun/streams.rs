@@ -1,0 +1,158 @@
+//! Which of a rank's two streams go where: torchrun's specs, and the log files.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+/// One of the two output streams of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl Stream {
+    /// What it is called in a report.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Out => "standard output",
+            Self::Err => "standard error",
+        }
+    }
+
+    /// The file in a rank's log folder.
+    pub(crate) const fn file_name(self) -> &'static str {
+        match self {
+            Self::Out => "stdout.log",
+            Self::Err => "stderr.log",
+        }
+    }
+
+    const fn bit(self) -> u8 {
+        match self {
+            Self::Out => 1,
+            Self::Err => 2,
+        }
+    }
+}
+
+/// Streams of each local rank: 0 none, 1 standard output, 2 standard error, 3 both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Spec {
+    /// The same for all.
+    All(u8),
+    /// For those named; none for the others.
+    Each(Vec<(usize, u8)>),
+}
+
+impl Spec {
+    fn names(&self, local_rank: usize, stream: Stream) -> bool {
+        let streams = match self {
+            Self::All(streams) => *streams,
+            Self::Each(list) => list
+                .iter()
+                .rev()
+                .find(|(rank, _)| *rank == local_rank)
+                .map_or(0, |(_, streams)| *streams),
+        };
+        streams & stream.bit() != 0
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("\"{text}\" is not 0, 1, 2 or 3, nor a list of such by local rank (0:1,1:3)")
+        };
+        let streams = |text: &str| text.parse().ok().filter(|&number: &u8| number <= 3);
+        if let Some(all) = streams(text) {
+            return Ok(Self::All(all));
+        }
+        let pairs = text.strip_suffix(',').unwrap_or(text).split(',').map(|pair| {
+            let (rank, value) = pair.split_once(':')?;
+            Some((rank.parse().ok()?, streams(value)?))
+        });
+        pairs.collect::<Option<_>>().map(Self::Each).ok_or_else(wrong)
+    }
+}
+
+/// Where a stream goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// To the same stream of distrun.
+    pub(crate) console: bool,
+    /// To the rank's log file.
+    pub(crate) file: bool,
+}
+
+/// Where the given flags send a stream. Whatever is teed is passed on, even if it is also redirected,
+/// as with torchrun; a log folder for nothing in particular is for everything.
+pub(crate) fn route(
+    has_log_dir: bool,
+    tee: Option<&Spec>,
+    redirects: Option<&Spec>,
+    local_rank: usize,
+    stream: Stream,
+) -> Route {
+    if tee.is_none() && redirects.is_none() {
+        return Route { console: true, file: has_log_dir };
+    }
+    let named = |spec: Option<&Spec>| spec.is_some_and(|spec| spec.names(local_rank, stream));
+    let (teed, redirected) = (named(tee), named(redirects));
+    Route { console: teed || !redirected, file: teed || redirected }
+}
+
+/// Makes a rank's log file, empty, with the folders above it.
+///
+/// # Errors
+/// The reason, naming the file.
+pub(crate) fn create_log(log_dir: &Path, rank: usize, stream: Stream) -> Result<File, String> {
+    let folder = log_dir.join(rank.to_string());
+    let path = folder.join(stream.file_name());
+    let made: io::Result<File> =
+        std::fs::create_dir_all(&folder).and_then(|()| File::create(&path));
+    made.map_err(|cause| format!("cannot write the log {}: {cause}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Option<Spec> {
+        text.parse().ok()
+    }
+
+    #[test]
+    fn specs_are_torchruns() {
+        assert_eq!(spec("3"), Some(Spec::All(3)));
+        assert_eq!(spec("0:1,1:3"), Some(Spec::Each(vec![(0, 1), (1, 3)])));
+        assert_eq!(spec("12:2,"), Some(Spec::Each(vec![(12, 2)])));
+        for wrong in ["", "4", "-1", "0:4", "0:", ":1", "a:1", "0:1 1:1", "0:1,,1:1", "both"] {
+            assert_eq!(spec(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_stream_goes_where_the_flags_say() {
+        let to = |tee, redirects, rank, stream| {
+            let (tee, redirects): (Option<Spec>, Option<Spec>) = (spec(tee), spec(redirects));
+            let Route { console, file } =
+                route(true, tee.as_ref(), redirects.as_ref(), rank, stream);
+            (console, file)
+        };
+        assert_eq!(to("", "", 0, Stream::Out), (true, true));
+        assert_eq!(to("", "1", 0, Stream::Out), (false, true));
+        assert_eq!(to("", "1", 0, Stream::Err), (true, false));
+        assert_eq!(to("2", "", 0, Stream::Err), (true, true));
+        assert_eq!(to("3", "3", 0, Stream::Err), (true, true));
+        assert_eq!(to("", "1:2", 0, Stream::Err), (true, false));
+        assert_eq!(to("", "1:2", 1, Stream::Err), (false, true));
+        let nowhere = route(false, None, None, 0, Stream::Out);
+        assert_eq!((nowhere.console, nowhere.file), (true, false));
+    }
+}
