@@ -149,6 +149,11 @@ impl TcpStore {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn idle_is_usable(&self) -> bool {
+        self.idle().iter().all(Connection::is_usable)
+    }
+
     fn give_back(&self, connection: Connection) {
         let mut idle = self.idle();
         if idle.len() < KEPT_IDLE {

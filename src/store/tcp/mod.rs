@@ -14,5 +14,8 @@ pub mod proto;
 mod server;
 mod session;
 
+#[cfg(test)]
+mod tests;
+
 pub use client::{ClientOptions, TcpStore};
 pub use server::{Server, ServerOptions};

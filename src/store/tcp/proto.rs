@@ -233,8 +233,10 @@ impl Opcode {
 }
 
 /// Takes a peer's bytes as they arrive and gives its requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decoder {
+    /// The most bytes that the strings of one request may have.
+    limit: usize,
     opcode: Option<Opcode>,
     step: Step,
     /// Strings of this request that are still to begin.
@@ -250,20 +252,38 @@ pub struct Decoder {
 }
 
 /// What the next byte belongs to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
-    #[default]
     Opcode,
     Count,
     Length,
-    Body {
-        left: usize,
-    },
+    Body { left: usize },
     Number,
     Complete,
 }
 
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::with_limit(MAX_REQUEST_BYTES)
+    }
+}
+
 impl Decoder {
+    /// A decoder that takes no request whose strings have more than `limit` bytes together.
+    pub fn with_limit(limit: usize) -> Self {
+        Self {
+            limit,
+            opcode: None,
+            step: Step::Opcode,
+            texts_left: 0,
+            texts: Vec::new(),
+            scratch: [0; 8],
+            scratch_len: 0,
+            number: 0,
+            total: 0,
+        }
+    }
+
     /// The operation of the request that has begun to arrive, if one has.
     pub fn begun(&self) -> Option<Opcode> {
         self.opcode
@@ -343,7 +363,7 @@ impl Decoder {
             Text::Value => checked(length, MAX_VALUE_BYTES, Violation::ValueTooLong)?,
         };
         self.total += length;
-        if self.total > MAX_REQUEST_BYTES {
+        if self.total > self.limit {
             return Err(Violation::RequestTooLong);
         }
         self.texts_left -= 1;

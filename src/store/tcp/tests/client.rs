@@ -1,0 +1,365 @@
+//! The client, byte by byte, against a server that follows a script; and its errors.
+
+use super::{Raw, bytes, connect, soon, start};
+use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::store::tcp::ClientOptions;
+use crate::store::{Store, TcpStore};
+use crate::sys::thread;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::sync::mpsc;
+
+/// A listener and the options that lead to it.
+fn listener() -> (TcpListener, ClientOptions) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let host = "127.0.0.1".to_owned();
+    (listener, ClientOptions { host, port, ..ClientOptions::default() })
+}
+
+fn accept(listener: &TcpListener) -> Raw {
+    Raw::new(listener.accept().unwrap().0)
+}
+
+/// Takes the introduction, which has this process's id in its PING, and answers it.
+fn introduce(raw: &mut Raw) -> u32 {
+    raw.gets("00 ce f7 85 3c");
+    ping(raw)
+}
+
+/// Takes a PING and answers it.
+fn ping(raw: &mut Raw) -> u32 {
+    raw.gets("0d");
+    let mut nonce = [0; 4];
+    raw.0.read_exact(&mut nonce).unwrap();
+    raw.send(&nonce);
+    u32::from_le_bytes(nonce)
+}
+
+/// Runs a script as the server of one client, and what the client does.
+fn with_script<T>(
+    script: impl FnOnce(&TcpListener, Raw) + Send + 'static,
+    client: impl FnOnce(TcpStore) -> T,
+) -> T {
+    let (listener, options) = listener();
+    let (done, finished) = mpsc::channel();
+    let server = thread::spawn("test-script", move || {
+        let mut raw = accept(&listener);
+        assert_eq!(introduce(&mut raw), std::process::id());
+        script(&listener, raw);
+        done.send(()).unwrap();
+    });
+    drop(server.unwrap());
+    let outcome = client(TcpStore::connect(options, &soon()).unwrap());
+    finished.recv_timeout(soon().left()).expect("the script went as written");
+    outcome
+}
+
+/// Runs a script that takes these requests and gives these answers.
+fn with_exchange<T>(
+    lines: &'static [(&'static str, &'static str)],
+    client: impl FnOnce(TcpStore) -> T,
+) -> T {
+    let script = move |_: &TcpListener, mut raw: Raw| {
+        for (request, answer) in lines {
+            raw.gets(request);
+            if *answer == "PING" {
+                ping(&mut raw);
+            } else {
+                raw.sends(answer);
+            }
+        }
+    };
+    with_script(script, client)
+}
+
+const WAIT_K: &str = "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b";
+const CHECK_K: &str = "05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b";
+const GET_K: &str = "03 02 00 00 00 00 00 00 00 2f 6b";
+const ADD_K: &str = "04 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00";
+const V1: &str = "02 00 00 00 00 00 00 00 76 31";
+
+#[test]
+fn set_and_get() {
+    let lines = &[
+        ("01 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 76 31", "PING"),
+        (WAIT_K, "00"),
+        (GET_K, V1),
+    ];
+    with_exchange(lines, |store| {
+        store.set(b"k", b"v1", &soon()).unwrap();
+        assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
+    });
+}
+
+#[test]
+fn counters_and_comparisons() {
+    let lines = &[
+        ("04 02 00 00 00 00 00 00 00 2f 6e fe ff ff ff ff ff ff ff", "03 00 00 00 00 00 00 00"),
+        (
+            "02 03 00 00 00 00 00 00 00 2f 63 73 01 00 00 00 00 00 00 00 61 02 00 00 00 00 00 00 00 62 62",
+            "02 00 00 00 00 00 00 00 62 62",
+        ),
+        ("05 00 00 00 00 00 00 00 00", "00"),
+        (CHECK_K, "01"),
+        ("07", "03 00 00 00 00 00 00 00"),
+        ("08 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00"),
+        ("09 03 00 00 00 00 00 00 00 2f 61 70 02 00 00 00 00 00 00 00 78 78", "PING"),
+    ];
+    with_exchange(lines, |store| {
+        assert_eq!(store.add(b"n", -2, &soon()).unwrap(), 3);
+        assert_eq!(store.compare_set(b"cs", b"a", b"bb", &soon()).unwrap(), b"bb");
+        assert!(store.check(&[], &soon()).unwrap());
+        assert!(!store.check(&[b"k"], &soon()).unwrap());
+        assert_eq!(store.num_keys(&soon()).unwrap(), 3);
+        assert!(store.delete_key(b"k", &soon()).unwrap());
+        store.append(b"ap", b"xx", &soon()).unwrap();
+    });
+}
+
+#[test]
+fn lists() {
+    const KEYS: &str = "03 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 \
+                        00 2f 62 03 00 00 00 00 00 00 00 2f 61 70";
+    let script = |_: &TcpListener, mut raw: Raw| {
+        raw.gets(
+            "0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31 02 \
+             00 00 00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00 32 32",
+        );
+        ping(&mut raw);
+        raw.gets(&format!("06 {KEYS}"));
+        raw.sends("00");
+        raw.gets(&format!("0a {KEYS}"));
+        raw.sends("01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32");
+        raw.sends("04 00 00 00 00 00 00 00 78 78 79 79");
+    };
+    with_script(script, |store| {
+        store.multi_set(&[(b"a", b"1"), (b"b", b"22")], &soon()).unwrap();
+        let values = store.multi_get(&[b"a", b"b", b"ap"], &soon()).unwrap();
+        assert_eq!(values, [&b"1"[..], b"22", b"xxyy"]);
+    });
+}
+
+#[test]
+fn a_timed_out_wait_is_cancelled_and_the_connection_goes_on() {
+    let lines = &[(WAIT_K, ""), ("0c", "01"), (CHECK_K, "01"), ("07", "03 00 00 00 00 00 00 00")];
+    with_exchange(lines, |store| {
+        let error = store.wait(&[b"k"], &Deadline::after_ms(50)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(error.message().contains("missing: \"k\""), "{error}");
+        assert_eq!(store.num_keys(&soon()).unwrap(), 3);
+    });
+}
+
+#[test]
+fn a_key_that_comes_with_the_time_out_has_come() {
+    let lines = &[(WAIT_K, ""), ("0c", "00 01"), (GET_K, V1)];
+    with_exchange(lines, |store| {
+        assert_eq!(store.get(b"k", &Deadline::after_ms(50)).unwrap(), b"v1");
+    });
+}
+
+#[test]
+fn a_get_survives_a_wake_without_a_key() {
+    const NOTHING: &str = "00 00 00 00 00 00 00 00";
+    let lines = &[
+        (WAIT_K, "00"),
+        (GET_K, NOTHING),
+        (CHECK_K, "01"), // not there: wait on
+        (WAIT_K, "00"),
+        (GET_K, NOTHING),
+        (CHECK_K, "00"), // there, and empty
+    ];
+    with_exchange(lines, |store| assert_eq!(store.get(b"k", &soon()).unwrap(), b""));
+}
+
+#[test]
+fn an_addition_that_ends_the_connection_is_explained() {
+    let value = "02 00 00 00 00 00 00 00";
+    for (text, kind) in [("76 31", ErrorKind::NotANumber), ("31 32", ErrorKind::Connection)] {
+        let script = move |listener: &TcpListener, mut raw: Raw| {
+            raw.gets(ADD_K);
+            drop(raw);
+            let mut again = accept(listener);
+            introduce(&mut again);
+            again.gets(CHECK_K);
+            again.sends("00");
+            again.gets(GET_K);
+            again.sends(&format!("{value} {text}"));
+        };
+        let error = with_script(script, |store| store.add(b"k", 1, &soon()).unwrap_err());
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+}
+
+#[test]
+fn a_lost_connection_is_replaced_for_what_changes_nothing() {
+    let script = |listener: &TcpListener, mut raw: Raw| {
+        raw.gets(WAIT_K);
+        drop(raw);
+        let mut again = accept(listener);
+        introduce(&mut again);
+        again.gets(WAIT_K);
+        again.sends("00");
+    };
+    with_script(script, |store| store.wait(&[b"k"], &soon()).unwrap());
+}
+
+#[test]
+fn a_lost_connection_is_reported_for_what_changes_something() {
+    let script = |_: &TcpListener, mut raw: Raw| raw.gets("01 02 00 00 00 00 00 00 00 2f 6b");
+    let error = with_script(script, |store| store.set(b"k", b"v", &soon()).unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::Connection);
+    assert!(error.message().contains("lost") && error.message().contains("unknown"), "{error}");
+}
+
+#[test]
+fn a_connection_that_was_closed_while_idle_is_not_used() {
+    let script = |listener: &TcpListener, raw: Raw| {
+        drop(raw);
+        let mut again = accept(listener);
+        introduce(&mut again);
+        again.gets("01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76");
+        ping(&mut again);
+    };
+    with_script(script, |store| {
+        // The end of the first connection must have arrived; nothing else tells when.
+        while store.idle_is_usable() {
+            std::thread::yield_now();
+        }
+        store.set(b"k", b"v", &soon()).unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_is_gone_is_reported_at_once() {
+    let server = start();
+    let store = connect(server.address());
+    let port = server.port();
+    drop(server);
+    for outcome in [
+        store.set(b"k", b"v", &soon()),
+        store.get(b"k", &soon()).map(drop),
+        store.wait(&[b"k"], &soon()),
+    ] {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
+        assert!(error.message().contains(&format!("127.0.0.1:{port}")), "{error}");
+    }
+}
+
+#[test]
+fn a_client_with_a_world_size_counts_itself() {
+    let server = start();
+    let join = |wait_for_workers, deadline: &Deadline| {
+        let (host, port) = ("127.0.0.1".to_owned(), server.port());
+        let options = ClientOptions { host, port, world_size: Some(2), wait_for_workers };
+        TcpStore::connect(options, deadline)
+    };
+    let error = join(true, &Deadline::after_ms(100)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("1 of 2"), "{error}");
+    let store = join(true, &soon()).unwrap();
+    // Counted under a key without "/", which is a key nevertheless.
+    assert_eq!(store.num_keys(&soon()).unwrap(), 1);
+    assert!(!store.check(&[b"init/"], &soon()).unwrap());
+}
+
+fn refusal(options: ClientOptions, ms: u64) -> Error {
+    TcpStore::connect(options, &Deadline::after_ms(ms)).unwrap_err()
+}
+
+#[test]
+fn a_port_without_a_server_is_refused_until_the_deadline() {
+    let (listener, options) = listener();
+    drop(listener);
+    let port = options.port;
+    let error = refusal(options, 300);
+    assert_eq!(error.kind(), ErrorKind::Connection);
+    let text = error.message();
+    assert!(text.contains("refused") && text.contains(&format!("127.0.0.1:{port}")), "{text}");
+}
+
+#[test]
+fn a_host_without_an_address_is_named() {
+    let host = "no-such-host.invalid".to_owned();
+    let error = refusal(ClientOptions { host, port: 1, ..ClientOptions::default() }, 300);
+    assert!(error.message().contains("no-such-host.invalid:1"), "{error}");
+}
+
+#[test]
+fn a_peer_that_answers_something_else_is_no_store() {
+    let (listener, options) = listener();
+    let server = thread::spawn("test-no-store", move || {
+        let mut raw = accept(&listener);
+        raw.gets("00 ce f7 85 3c");
+        raw.send(b"SSH-2.0-x\r\n");
+    });
+    let error = refusal(options, 60_000);
+    server.unwrap().join().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Connection);
+    assert!(error.message().contains("not a store"), "{error}");
+    assert!(error.message().contains("SSH-"), "{error}");
+}
+
+#[test]
+fn a_peer_that_closes_is_no_store() {
+    let (listener, options) = listener();
+    let server = thread::spawn("test-closing", move || {
+        // Until the client has gone.
+        listener.set_nonblocking(false).unwrap();
+        for _ in 0..2 {
+            drop(accept(&listener));
+        }
+    });
+    let error = refusal(options, 500);
+    server.unwrap().join().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Connection);
+}
+
+#[test]
+fn a_silent_peer_is_given_up_at_the_deadline() {
+    let (listener, options) = listener();
+    let error = refusal(options, 200);
+    drop(listener);
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("did not answer"), "{error}");
+}
+
+#[test]
+fn a_server_that_starts_late_is_found() {
+    let (listener, options) = listener();
+    drop(listener);
+    let port = options.port;
+    let (sender, receiver) = mpsc::channel();
+    let client = thread::spawn("test-early", move || {
+        drop(sender.send(TcpStore::connect(options, &soon()).map(drop)));
+    });
+    let bind = || super::ServerOptions { bind: "127.0.0.1".to_owned(), port, listen_fd: None };
+    let server: Result<_> = super::Server::start(bind());
+    // Another test may have got the port meanwhile; then there is nothing to be seen.
+    if server.is_ok() {
+        receiver.recv_timeout(soon().left()).unwrap().unwrap();
+        client.unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn a_deadline_that_has_passed_changes_nothing() {
+    let server = start();
+    let store = connect(server.address());
+    let error = store.set(b"k", b"v", &Deadline::after_ms(0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(!store.check(&[b"k"], &soon()).unwrap());
+}
+
+#[test]
+fn a_stuck_server_is_given_up_at_the_deadline() {
+    let script = |_: &TcpListener, mut raw: Raw| {
+        raw.gets("07");
+        raw.is_dropped();
+    };
+    let error = with_script(script, |store| store.num_keys(&Deadline::after_ms(100)).unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(bytes("07"), [7]);
+}

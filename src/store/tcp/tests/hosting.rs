@@ -1,0 +1,132 @@
+//! Starting and ending servers, and stores that host their own.
+
+use super::{Raw, connect, soon, start};
+use crate::base::ErrorKind;
+use crate::store::tcp::{ClientOptions, Server, ServerOptions};
+use crate::store::{Store as _, TcpStore};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+fn options(bind: &str, port: u16) -> ServerOptions {
+    ServerOptions { bind: bind.to_owned(), port, listen_fd: None }
+}
+
+fn works(address: SocketAddr) {
+    let store = connect(address);
+    store.set(b"k", b"v", &soon()).unwrap();
+    assert_eq!(store.get(b"k", &soon()).unwrap(), b"v");
+}
+
+fn has_ipv6() -> bool {
+    TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
+}
+
+#[test]
+fn all_interfaces_means_both_families() {
+    let server = Server::start(options("", 0)).unwrap();
+    works((Ipv4Addr::LOCALHOST, server.port()).into());
+    if has_ipv6() {
+        works((Ipv6Addr::LOCALHOST, server.port()).into());
+    }
+}
+
+#[test]
+fn an_ipv6_address_is_served() {
+    if !has_ipv6() {
+        return;
+    }
+    for bind in ["::1", "[::1]"] {
+        let server = Server::start(options(bind, 0)).unwrap();
+        assert_eq!(server.address().ip(), IpAddr::V6(Ipv6Addr::LOCALHOST));
+        works(server.address());
+    }
+}
+
+#[test]
+fn a_name_is_served_at_all_its_addresses() {
+    let server = Server::start(options("localhost", 0)).unwrap();
+    works((Ipv4Addr::LOCALHOST, server.port()).into());
+    let host = "localhost".to_owned();
+    let client = ClientOptions { host, port: server.port(), ..ClientOptions::default() };
+    let store = TcpStore::connect(client, &soon()).unwrap();
+    assert_eq!(store.address(), Some(("localhost".to_owned(), server.port())));
+    assert_eq!(store.describe(), format!("the store at localhost:{}", server.port()));
+}
+
+#[test]
+fn a_port_in_use_is_named_with_a_remedy() {
+    let first = start();
+    let error = Server::start(options("127.0.0.1", first.port())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::System);
+    let text = error.message();
+    assert!(text.contains(&format!("127.0.0.1:{}", first.port())), "{text}");
+    assert!(text.contains("port 0"), "{text}");
+}
+
+#[test]
+fn a_port_is_free_again_after_its_server() {
+    let server = start();
+    let port = server.port();
+    let mut client = Raw::introduced(&server);
+    drop(server);
+    client.is_dropped();
+    // Unless another test was quicker.
+    if let Err(error) = Server::start(options("127.0.0.1", port)) {
+        assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err(), "{error}");
+    }
+}
+
+#[test]
+fn an_address_of_another_host_is_refused() {
+    // Reserved for documentation; no host has it.
+    let error = Server::start(options("192.0.2.1", 0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::System);
+    assert!(error.message().contains("no such address"), "{error}");
+    let error = Server::start(options("no-such-host.invalid", 0)).unwrap_err();
+    assert!(error.message().contains("no-such-host.invalid"), "{error}");
+}
+
+#[test]
+fn a_socket_may_be_handed_over() {
+    let bound = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listener = bound();
+    let port = listener.local_addr().unwrap().port();
+    for wanted in [0, port] {
+        let fd = Some(listener.try_clone().unwrap().into());
+        let server =
+            Server::start(ServerOptions { bind: String::new(), port: wanted, listen_fd: fd });
+        let server = server.unwrap();
+        assert_eq!(server.port(), port);
+        works(server.address());
+    }
+    let fd = Some(bound().into());
+    let wrong = ServerOptions { bind: String::new(), port, listen_fd: fd };
+    let error = Server::start(wrong).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains(&port.to_string()), "{error}");
+}
+
+#[test]
+fn ending_a_server_ends_its_clients_waits() {
+    let server = start();
+    let mut waiter = Raw::introduced(&server);
+    waiter.sends("06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b");
+    waiter.gets_nothing_more();
+    drop(server);
+    waiter.is_dropped();
+}
+
+#[test]
+fn a_hosting_store_keeps_its_server() {
+    let client = ClientOptions {
+        host: "a-name-that-only-others-can-resolve.invalid".to_owned(),
+        world_size: Some(1),
+        wait_for_workers: true,
+        ..ClientOptions::default()
+    };
+    let store = TcpStore::host(options("", 0), client, &soon()).unwrap();
+    let (host, port) = store.address().unwrap();
+    assert_eq!(host, "a-name-that-only-others-can-resolve.invalid");
+    works((Ipv4Addr::LOCALHOST, port).into());
+    assert_eq!(store.get(b"k", &soon()).unwrap(), b"v");
+    assert_eq!(store.server().unwrap().port(), port);
+}

@@ -1,0 +1,102 @@
+//! The two sides of the protocol against the bytes that torch's were seen to exchange, and against
+//! peers that behave badly. Everything is on the loopback interface, on free ports, with deadlines.
+
+mod client;
+mod hostile;
+mod hosting;
+mod limits;
+mod proto;
+mod traces;
+
+use super::{ClientOptions, Server, ServerOptions, TcpStore};
+use crate::base::Deadline;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Enough for anything that succeeds.
+fn soon() -> Deadline {
+    Deadline::after_ms(60_000)
+}
+
+/// VALIDATE and PING as torch sends them, and the answer.
+const HELLO: &str = "00 ce f7 85 3c 0d 63 23 00 00";
+const HELLO_ANSWER: &str = "63 23 00 00";
+
+fn start() -> Server {
+    let options = ServerOptions { bind: "127.0.0.1".to_owned(), ..ServerOptions::default() };
+    Server::start(options).unwrap()
+}
+
+fn connect(address: SocketAddr) -> TcpStore {
+    let host = address.ip().to_string();
+    let options = ClientOptions { host, port: address.port(), ..ClientOptions::default() };
+    TcpStore::connect(options, &soon()).unwrap()
+}
+
+/// The bytes of a line of hexadecimal numbers.
+fn bytes(hex: &str) -> Vec<u8> {
+    hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+/// A peer without any knowledge of the protocol.
+struct Raw(TcpStream);
+
+impl Raw {
+    fn new(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(soon().left())).unwrap();
+        stream.set_write_timeout(Some(soon().left())).unwrap();
+        Self(stream)
+    }
+
+    fn to(server: &Server) -> Self {
+        Self::new(TcpStream::connect(server.address()).unwrap())
+    }
+
+    /// A connection that has introduced itself.
+    fn introduced(server: &Server) -> Self {
+        let mut raw = Self::to(server);
+        raw.sends(HELLO);
+        raw.gets(HELLO_ANSWER);
+        raw
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    fn sends(&mut self, hex: &str) {
+        self.send(&bytes(hex));
+    }
+
+    fn gets(&mut self, hex: &str) {
+        let expected = bytes(hex);
+        let mut got = vec![0; expected.len()];
+        self.0.read_exact(&mut got).unwrap();
+        assert_eq!(got, expected);
+    }
+
+    /// Shows that nothing else is on its way: the next byte is the answer to a PING.
+    fn gets_nothing_more(&mut self) {
+        self.sends("0d 01 02 03 04");
+        self.gets("01 02 03 04");
+    }
+
+    /// Shows that the other side has closed the connection, or broken it.
+    fn is_dropped(&mut self) {
+        let mut rest = Vec::new();
+        match self.0.read_to_end(&mut rest) {
+            Ok(_) => assert_eq!(rest, b"", "bytes before the end"),
+            Err(cause) => assert_eq!(cause.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+    }
+
+    fn is_closed_within(&mut self, limit: Duration) -> bool {
+        self.0.set_read_timeout(Some(limit)).unwrap();
+        match self.0.read(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(cause) => cause.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
