@@ -1,0 +1,96 @@
+//! The checks of the Rust side: format, lints, tests, documentation, the second platform.
+
+use super::counts::Counts;
+use super::report::{Checked, PASSED, Report, Verdict};
+use crate::{run, workspace};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const QUICK: Duration = Duration::from_secs(60);
+const SECOND_TARGET: &str = "aarch64-unknown-linux-gnu";
+
+pub(super) fn run(report: &mut Report) {
+    report.check("format", || component("fmt", &["fmt", "--all", "--check"]));
+    report.check("lints", || {
+        component("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    });
+    let built = report.check("build", || single(&mut cargo(&["build", "--workspace"])));
+    if built {
+        report.check("Rust tests", tests);
+        report.check("documentation's examples", doc_tests);
+    }
+    report.check("documentation", || {
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+        single(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+    report.check("aarch64 compiles", second_target);
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut cargo = workspace::cargo();
+    cargo.args(arguments);
+    cargo
+}
+
+/// A cargo command that is one test.
+fn single(command: &mut Command) -> Checked {
+    let finished = workspace::checked(command)?;
+    if finished.success() { Ok(PASSED) } else { Err(finished.ending()) }
+}
+
+/// A check by a component of the toolchain that may be absent.
+fn component(name: &str, arguments: &[&str]) -> Checked {
+    if !has_subcommand(name) {
+        let package = if name == "fmt" { "rustfmt" } else { name };
+        let reason = format!("cargo {name} is not installed (`rustup component add {package}`)");
+        return Ok(Verdict::Skipped(reason));
+    }
+    single(&mut cargo(arguments))
+}
+
+fn has_subcommand(name: &str) -> bool {
+    run::quiet(&mut cargo(&[name, "--version"]), QUICK).is_ok_and(|done| done.success())
+}
+
+fn tests() -> Checked {
+    let nextest = has_subcommand("nextest");
+    let finished = if nextest {
+        workspace::checked(&mut cargo(&["nextest", "run", "--workspace", "--no-fail-fast"]))?
+    } else {
+        println!("cargo nextest is not installed; using cargo test");
+        workspace::checked(&mut cargo(&[
+            "test",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+            "--no-fail-fast",
+        ]))?
+    };
+    let read = if nextest { Counts::of_nextest } else { Counts::of_cargo_test };
+    counted(&finished, read)
+}
+
+fn doc_tests() -> Checked {
+    let finished = workspace::checked(&mut cargo(&["test", "--doc", "--package", "dist"]))?;
+    counted(&finished, Counts::of_cargo_test)
+}
+
+/// The count that a test runner printed; its exit status has the last word.
+pub(super) fn counted(finished: &run::Finished, read: fn(&str) -> Option<Counts>) -> Checked {
+    match read(&finished.text) {
+        Some(counts) if finished.success() || counts.failed > 0 => Ok(Verdict::Passed(counts)),
+        _ => Err(finished.ending()),
+    }
+}
+
+fn second_target() -> Checked {
+    let printed = run::must(run::command("rustc").args(["--print", "sysroot"]), QUICK)?;
+    let library = Path::new(printed.text.trim()).join("lib/rustlib").join(SECOND_TARGET);
+    if !library.join("lib").is_dir() {
+        let remedy = format!("rustup target add {SECOND_TARGET}");
+        return Ok(Verdict::Skipped(format!("its standard library is not installed (`{remedy}`)")));
+    }
+    single(&mut cargo(&["check", "--package", "dist", "--target", SECOND_TARGET]))
+}
