@@ -65,13 +65,13 @@ pub(crate) fn distrun(stage: &Stage, ranks: usize, program: &Path) -> Command {
     command
 }
 
-/// A line without the `[rank]` that a launcher puts before it.
+/// A line without the `[rank] ` that distrun puts before it.
 pub(crate) fn without_rank(line: &str) -> &str {
-    let Some((rank, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) else {
+    let Some((rank, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) else {
         return line;
     };
     let named = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
-    if named { text.strip_prefix(':').unwrap_or(text).trim_start() } else { line }
+    if named { text } else { line }
 }
 
 /// What a run of `train_digits` said of itself.
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn ranks_are_stripped_and_nothing_else() {
         assert_eq!(without_rank("[0] epoch  1/2"), "epoch  1/2");
-        assert_eq!(without_rank("[12]: x"), "x");
+        assert_eq!(without_rank("[12]   x"), "  x");
         assert_eq!(without_rank("[warning] x"), "[warning] x");
         assert_eq!(without_rank("plain"), "plain");
     }

@@ -24,6 +24,9 @@ pub(super) fn run(report: &mut Report) {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
         single(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
+    report.check("dependencies", || {
+        component("deny", &["deny", "check", "licenses", "bans", "sources"])
+    });
     report.check("aarch64 compiles", second_target);
 }
 
@@ -39,12 +42,15 @@ fn single(command: &mut Command) -> Checked {
     if finished.success() { Ok(PASSED) } else { Err(finished.ending()) }
 }
 
-/// A check by a component of the toolchain that may be absent.
+/// A check by a part of the toolchain that may be absent.
 fn component(name: &str, arguments: &[&str]) -> Checked {
     if !has_subcommand(name) {
-        let package = if name == "fmt" { "rustfmt" } else { name };
-        let reason = format!("cargo {name} is not installed (`rustup component add {package}`)");
-        return Ok(Verdict::Skipped(reason));
+        let remedy = match name {
+            "fmt" => "rustup component add rustfmt",
+            "clippy" => "rustup component add clippy",
+            _ => "cargo install --locked cargo-deny",
+        };
+        return Ok(Verdict::Skipped(format!("cargo {name} is not installed (`{remedy}`)")));
     }
     single(&mut cargo(arguments))
 }
