@@ -92,7 +92,9 @@ pub(super) fn counted(finished: &run::Finished, read: fn(&str) -> Option<Counts>
 }
 
 fn second_target() -> Checked {
-    let printed = run::must(run::command("rustc").args(["--print", "sysroot"]), QUICK)?;
+    let mut rustc = run::command("rustc");
+    rustc.args(["--print", "sysroot"]).current_dir(workspace::root());
+    let printed = run::must(&mut rustc, QUICK)?;
     let library = Path::new(printed.text.trim()).join("lib/rustlib").join(SECOND_TARGET);
     if !library.join("lib").is_dir() {
         let remedy = format!("rustup target add {SECOND_TARGET}");
