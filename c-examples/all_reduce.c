@@ -10,7 +10,7 @@
 
 int main(void)
 {
-    CHECK(dist_init(NULL));
+    check(dist_init(NULL));
 
     dist_group_t *world = dist_world();
     int rank = (int)dist_get_rank(world);
@@ -22,7 +22,7 @@ int main(void)
     }
 
     /* In place: the same buffer is sent and received. A NULL work handle makes the call block until it is done. */
-    CHECK(dist_all_reduce(world, values, values, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
+    check(dist_all_reduce(world, values, values, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
 
     int wrong = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -36,6 +36,6 @@ int main(void)
         printf("rank %d of %d: %d sums correct\n", rank, size, COUNT);
     }
 
-    CHECK(dist_finalize());
+    check(dist_finalize());
     return wrong == 0 ? 0 : 1;
 }

@@ -7,14 +7,14 @@
 
 int main(void)
 {
-    CHECK(dist_init(NULL));
+    check(dist_init(NULL));
 
     dist_group_t *world = dist_world();
     printf("hello from rank %d of %d, rank %d of %d on this host, libdist %s\n", (int)dist_get_rank(world),
            (int)dist_get_world_size(world), (int)dist_group_local_rank(world), (int)dist_group_local_size(world),
            dist_version_string());
 
-    CHECK(dist_barrier(world, NULL, NULL));
-    CHECK(dist_finalize());
+    check(dist_barrier(world, NULL, NULL));
+    check(dist_finalize());
     return 0;
 }

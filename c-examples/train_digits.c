@@ -75,7 +75,7 @@ static void share_initial_weights(trainer_t *trainer)
         rng_t rng = {trainer->options.seed};
         mlp_initialise(&trainer->mlp, &rng);
     }
-    CHECK(dist_broadcast(trainer->world, trainer->mlp.weights, trainer->mlp.count, DIST_F32, 0, NULL, NULL));
+    check(dist_broadcast(trainer->world, trainer->mlp.weights, trainer->mlp.count, DIST_F32, 0, NULL, NULL));
 }
 
 /* Trains on rows[0..count], and adds the sum of their losses and their number to the epoch's. */
@@ -92,7 +92,7 @@ static void train_batch(trainer_t *trainer, const uint32_t *rows, size_t count, 
         *done += 1.0f;
     }
     if (trainer->options.sync) {
-        CHECK(dist_all_reduce(trainer->world, trainer->sums, trainer->sums, length, DIST_F32, DIST_SUM, NULL, NULL));
+        check(dist_all_reduce(trainer->world, trainer->sums, trainer->sums, length, DIST_F32, DIST_SUM, NULL, NULL));
     }
     if (*done > 0.0f) { /* without the exchange, a rank may have no row of a small batch */
         mlp_step(mlp, trainer->sums, *done, trainer->options.learning_rate);
@@ -138,7 +138,7 @@ static int weights_identical(const trainer_t *trainer)
 {
     uint64_t hash = mlp_hash(&trainer->mlp);
     uint64_t *hashes = required(malloc((size_t)trainer->size * sizeof *hashes));
-    CHECK(dist_all_gather(trainer->world, &hash, hashes, 1, DIST_U64, NULL, NULL));
+    check(dist_all_gather(trainer->world, &hash, hashes, 1, DIST_U64, NULL, NULL));
     int identical = 1;
     for (int r = 1; r < trainer->size; r++) {
         identical = identical && hashes[r] == hashes[0];
@@ -162,7 +162,7 @@ static double held_out_accuracy(trainer_t *trainer)
         counts[0] += mlp_classify(&trainer->mlp, &trainer->digits[i]) == trainer->digits[i].label;
         counts[1] += 1;
     }
-    CHECK(dist_all_reduce(trainer->world, counts, counts, 2, DIST_I64, DIST_SUM, NULL, NULL));
+    check(dist_all_reduce(trainer->world, counts, counts, 2, DIST_I64, DIST_SUM, NULL, NULL));
     return 100.0 * (double)counts[0] / (double)counts[1];
 }
 
@@ -177,7 +177,7 @@ int main(int argc, char **argv)
     }
     trainer.sums = required(malloc((trainer.mlp.count + 2) * sizeof *trainer.sums));
 
-    CHECK(dist_init(NULL));
+    check(dist_init(NULL));
     trainer.world = dist_world();
     trainer.rank = (int)dist_get_rank(trainer.world);
     trainer.size = (int)dist_get_world_size(trainer.world);
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
         }
     }
 
-    CHECK(dist_finalize());
+    check(dist_finalize());
     free(trainer.sums);
     mlp_free(&trainer.mlp);
     free(digits);
