@@ -4,6 +4,7 @@
 //! check is not a failure, since the command must work for an ordinary user who has Rust and a C compiler only.
 
 mod counts;
+mod faults;
 mod packages;
 mod programs;
 mod report;
@@ -31,6 +32,7 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     let mut report = Report::default();
     rust::run(&mut report);
     if let Some(stage) = programs::run(&mut report) {
+        faults::run(&mut report, &stage);
         packages::run(&mut report, &stage);
     }
     Ok(report.print())
