@@ -21,8 +21,9 @@ pub(super) fn run(report: &mut Report) {
         report.check("documentation's examples", doc_tests);
     }
     report.check("documentation", || {
-        let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
-        single(doc.env("RUSTDOCFLAGS", "-D warnings"))
+        // It is for those who work on the library (its users read dist.h), so it may show what is private.
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
+        single(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
     });
     report.check("dependencies", || {
         component("deny", &["deny", "check", "licenses", "bans", "sources"])
