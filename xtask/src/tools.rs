@@ -71,8 +71,11 @@ fn apt_refusal() -> Option<String> {
         (line.starts_with("ID=") || line.starts_with("ID_LIKE="))
             && (line.contains("debian") || line.contains("ubuntu"))
     });
-    if !debian || !has("apt-get") {
+    if !debian {
         return Some("this is not Debian or Ubuntu".into());
+    }
+    if !has("apt-get") {
+        return Some("there is no apt-get".into());
     }
     if is_root() || sudo_works() {
         return None;
