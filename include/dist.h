@@ -150,6 +150,11 @@ typedef struct dist_init_options_t {
      * The world group's name; NULL for "world".
      */
     const char *group_name;
+    /**
+     * What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
+     * transport=auto|shm|inproc and slot_bytes=N; those of rank 0 count.
+     */
+    const char *backend_options;
 } dist_init_options_t;
 
 /**
@@ -303,6 +308,10 @@ typedef struct dist_group_options_t {
      * As in dist_init_options_t.
      */
     int64_t connect_timeout_ms;
+    /**
+     * As in dist_init_options_t.
+     */
+    const char *backend_options;
 } dist_group_options_t;
 
 /**
@@ -1204,8 +1213,8 @@ dist_status_t dist_barrier(struct dist_group_t *group,
 #endif /* DIST_H */
 
 /* All defaults; assign the fields that differ. */
-#define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0 }

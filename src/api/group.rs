@@ -33,6 +33,8 @@ pub struct GroupOptions {
     pub size: WorldSize,
     /// The back end by name; `None` for the native one.
     pub backend: Option<String>,
+    /// What is asked of the back end, "key=value;key=value"; may be empty.
+    pub backend_options: String,
     /// The group's name; ranks of one group use the same.
     pub name: String,
     /// The deadline of operations in milliseconds; 0 for the default.
@@ -76,7 +78,13 @@ impl Group {
             Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
         // A rank alone needs nobody to agree with.
         let id = if size == 1 { nonce } else { meeting.meet()? };
-        let context = Context { group: id, rank, size, deadline: &deadline };
+        let context = Context {
+            group: id,
+            rank,
+            size,
+            options: &options.backend_options,
+            deadline: &deadline,
+        };
         let exchange = StoreExchange { rendezvous: &meeting, id };
         let backend_name = options.backend.as_deref().unwrap_or("native");
         let backend = backend::create(backend_name, &context, &exchange)?;

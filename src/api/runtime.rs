@@ -36,6 +36,8 @@ pub struct InitOptions {
     pub timeout_ms: u64,
     /// The deadline of initialisation; 0 for the default.
     pub connect_timeout_ms: u64,
+    /// What is asked of the back end, "key=value;key=value"; may be empty.
+    pub backend_options: String,
     /// The world group's name; `None` for "world".
     pub group_name: Option<String>,
 }
@@ -101,6 +103,7 @@ pub fn init(options: InitOptions) -> Result<()> {
         rank: place.rank,
         size: place.size,
         backend: options.backend,
+        backend_options: options.backend_options,
         name: options.group_name.unwrap_or_else(|| WORLD_NAME.to_owned()),
         timeout_ms: options.timeout_ms,
         connect_timeout_ms: left,

@@ -36,6 +36,8 @@ pub struct Context<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
+    /// What the caller asked of the back end: "key=value;key=value".
+    pub options: &'a str,
     /// When the group must be ready.
     pub deadline: &'a Deadline,
 }

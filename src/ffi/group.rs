@@ -74,6 +74,9 @@ dist_export! {
             rank: index(options.rank, "rank")?,
             size: index(options.world_size, "world_size")?,
             backend: optional_str(options.backend, "backend")?.map(str::to_owned),
+            backend_options: optional_str(options.backend_options, "backend_options")?
+                .unwrap_or_default()
+                .to_owned(),
             name: required_str(options.name, "name")?.to_owned(),
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,

@@ -114,6 +114,9 @@ dist_export! {
         };
         runtime::init(InitOptions {
             backend: optional_str(options.backend, "backend")?.map(str::to_owned),
+            backend_options: optional_str(options.backend_options, "backend_options")?
+                .unwrap_or_default()
+                .to_owned(),
             init_method: optional_str(options.init_method, "init_method")?.map(str::to_owned),
             store,
             rank,

@@ -184,6 +184,9 @@ pub struct dist_init_options_t {
     pub connect_timeout_ms: i64,
     /// The world group's name; NULL for "world".
     pub group_name: *const c_char,
+    /// What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
+    /// transport=auto|shm|inproc and slot_bytes=N; those of rank 0 count.
+    pub backend_options: *const c_char,
 }
 
 /// Options of dist_group_create.
@@ -209,6 +212,8 @@ pub struct dist_group_options_t {
     pub timeout_ms: i64,
     /// As in dist_init_options_t.
     pub connect_timeout_ms: i64,
+    /// As in dist_init_options_t.
+    pub backend_options: *const c_char,
 }
 
 /// Options of dist_store_tcp_create.
@@ -353,8 +358,8 @@ options!(
 );
 
 const _: () = {
-    assert!(size_of::<dist_init_options_t>() == 72);
-    assert!(size_of::<dist_group_options_t>() == 64);
+    assert!(size_of::<dist_init_options_t>() == 80);
+    assert!(size_of::<dist_group_options_t>() == 72);
     assert!(size_of::<dist_store_tcp_options_t>() == 64);
     assert!(size_of::<dist_call_options_t>() == 32);
     assert!(size_of::<dist_store_vtable_t>() == 64);

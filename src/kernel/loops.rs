@@ -4,9 +4,14 @@
 //! whether `dst` is one of the sources; and a block is read from every source before any of it is
 //! written, which is what makes folding in place right. Each loop is compiled for the baseline of
 //! the target and for AVX2; neither contracts a product and a sum, so both give the same bits.
-#![allow(clippy::inline_always, reason = "the body must take on its caller's instruction set")]
+//!
+//! What a loop calls is `inline(always)`, to take on the instruction set of the loop.
 
 use super::element::{Element, Number, Operator, Real, Sum};
+#[cfg(target_arch = "x86_64")]
+use super::f16c::Octet;
+#[cfg(target_arch = "x86_64")]
+use super::minifloat::F16;
 use crate::base::buffer::{Dst, Src};
 use std::mem::MaybeUninit;
 
@@ -17,18 +22,29 @@ pub(super) type FoldKernel = unsafe fn(Dst<'_>, &[Src<'_>]);
 /// A compiled scaling; the obligations are those of [`FoldKernel`].
 pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
 
-/// Elements per block: accumulator and one block of every source stay in the first-level cache.
-const BLOCK: usize = 512;
+/// The size of the accumulator: it and one block of every source stay in the first-level cache.
+const BLOCK_BYTES: usize = 4096;
 
 /// The accumulator. Uninitialised at first: clearing it would cost a small message more than the
 /// fold.
 #[repr(align(64))]
-struct Block<A>([MaybeUninit<A>; BLOCK]);
+struct Block([MaybeUninit<u8>; BLOCK_BYTES]);
 
-impl<A> Block<A> {
+impl Block {
     #[inline(always)]
-    fn new() -> Self {
-        Self([const { MaybeUninit::uninit() }; BLOCK])
+    const fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; BLOCK_BYTES])
+    }
+
+    /// At most `limit` accumulators.
+    #[inline(always)]
+    fn slots<A: Copy>(&mut self, limit: usize) -> &mut [MaybeUninit<A>] {
+        const { assert!(align_of::<A>() <= align_of::<Self>()) };
+        let count = limit.min(BLOCK_BYTES / size_of::<A>());
+        let first = self.0.as_mut_ptr().cast::<MaybeUninit<A>>();
+        // SAFETY: `count` of them fit, the block is aligned for them and borrowed as long, and any
+        // bytes are a `MaybeUninit`.
+        unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }
 
@@ -42,7 +58,7 @@ where
     O: Operator<E::Acc>,
 {
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<E, O>(dst, sources) }
+    unsafe { fold_blocks::<E, O>(dst, sources, 0) }
 }
 
 /// The fold for AVX2.
@@ -57,7 +73,7 @@ where
     O: Operator<E::Acc>,
 {
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<E, O>(dst, sources) }
+    unsafe { fold_blocks::<E, O>(dst, sources, 0) }
 }
 
 /// The scaling for the target's baseline.
@@ -70,7 +86,7 @@ where
     E::Acc: Real,
 {
     // SAFETY: the caller's promise is the same.
-    unsafe { scale_blocks::<E>(dst, src, factor) }
+    unsafe { scale_blocks::<E>(dst, src, factor, 0) }
 }
 
 /// The scaling for AVX2.
@@ -85,22 +101,54 @@ where
     E::Acc: Real,
 {
     // SAFETY: the caller's promise is the same.
-    unsafe { scale_blocks::<E>(dst, src, factor) }
+    unsafe { scale_blocks::<E>(dst, src, factor, 0) }
 }
 
+/// The fold of f16 for AVX2 and F16C: whole octets, then the rest one by one.
+///
 /// # Safety
-/// As [`FoldKernel`] says, but for the processor.
+/// As [`FoldKernel`] says; the processor must have AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) unsafe fn fold_f16c<O>(dst: Dst<'_>, sources: &[Src<'_>])
+where
+    O: Operator<<Octet as Element>::Acc> + Operator<f32>,
+{
+    // SAFETY: the caller's promise is the same, and the instructions of `Octet` are enabled.
+    unsafe { fold_blocks::<Octet, O>(dst, sources, 0) }
+    let rest = whole_octets(dst) * Octet::LANES;
+    // SAFETY: the caller's promise is the same.
+    unsafe { fold_blocks::<F16, O>(dst, sources, rest) }
+}
+
+/// The scaling of f16 for AVX2 and F16C.
+///
+/// # Safety
+/// As [`ScaleKernel`] says; the processor must have AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) unsafe fn scale_f16c(dst: Dst<'_>, src: Src<'_>, factor: f64) {
+    // SAFETY: the caller's promise is the same, and the instructions of `Octet` are enabled.
+    unsafe { scale_blocks::<Octet>(dst, src, factor, 0) }
+    let rest = whole_octets(dst) * Octet::LANES;
+    // SAFETY: the caller's promise is the same.
+    unsafe { scale_blocks::<F16>(dst, src, factor, rest) }
+}
+
+/// Folds the elements from `start` on; bytes that make no whole element are left.
+///
+/// # Safety
+/// Every source must be as long as `dst`, and the processor must have what `E` needs.
 #[inline(always)]
-unsafe fn fold_blocks<E, O>(dst: Dst<'_>, sources: &[Src<'_>])
+unsafe fn fold_blocks<E, O>(dst: Dst<'_>, sources: &[Src<'_>], mut start: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
     let count = dst.len() / size_of::<E::Stored>();
-    let mut block = Block::<E::Acc>::new();
-    let mut start = 0;
+    let mut block = Block::new();
     while start < count {
-        let acc = &mut block.0[..BLOCK.min(count - start)];
+        let acc = block.slots::<E::Acc>(count - start);
         let (acc, rest): (&mut [E::Acc], _) = match sources {
             [first, second, rest @ ..] => {
                 let (first, second) = (at::<E>(*first, start), at::<E>(*second, start));
@@ -126,20 +174,21 @@ where
     }
 }
 
+/// Scales the elements from `start` on; bytes that make no whole element are left.
+///
 /// # Safety
-/// As [`ScaleKernel`] says, but for the processor.
+/// `src` must be as long as `dst`, and the processor must have what `E` needs.
 #[inline(always)]
-unsafe fn scale_blocks<E>(dst: Dst<'_>, src: Src<'_>, factor: f64)
+unsafe fn scale_blocks<E>(dst: Dst<'_>, src: Src<'_>, factor: f64, mut start: usize)
 where
     E: Element,
     E::Acc: Real,
 {
     let count = dst.len() / size_of::<E::Stored>();
     let factor = E::Acc::from_factor(factor);
-    let mut block = Block::<E::Acc>::new();
-    let mut start = 0;
+    let mut block = Block::new();
     while start < count {
-        let acc = &mut block.0[..BLOCK.min(count - start)];
+        let acc = block.slots::<E::Acc>(count - start);
         let source = at::<E>(src, start);
         // SAFETY: `src` has as many elements as `dst`, so all from `start` on.
         let acc = unsafe { load::<E>(acc, source) };
@@ -151,6 +200,12 @@ where
         unsafe { store::<E, Sum>(target, acc, 1) }
         start += acc.len();
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn whole_octets(dst: Dst<'_>) -> usize {
+    dst.len() / size_of::<<Octet as Element>::Stored>()
 }
 
 /// The address of an element; nothing is read.
@@ -207,7 +262,6 @@ unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored)
 where
     E: Element,
     O: Operator<E::Acc>,
-    E::Acc: Copy,
 {
     for (index, slot) in acc.iter_mut().enumerate() {
         // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.

@@ -24,6 +24,8 @@
 )]
 
 mod element;
+#[cfg(target_arch = "x86_64")]
+mod f16c;
 mod float;
 mod integer;
 mod loops;

@@ -15,7 +15,7 @@ use crate::base::op::ReduceOp;
 pub(super) enum Isa {
     /// The baseline of the target.
     Portable,
-    /// x86-64 with AVX2.
+    /// x86-64 with AVX2 and F16C, which every processor with AVX2 has.
     #[cfg(target_arch = "x86_64")]
     Avx2,
 }
@@ -24,7 +24,7 @@ impl Isa {
     /// The best one that this processor has.
     pub(super) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
             return Self::Avx2;
         }
         Self::Portable
@@ -42,7 +42,7 @@ pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<Fol
         DataType::U32 => integer::<u32, u32>(isa, op),
         DataType::I64 => integer::<i64, u64>(isa, op),
         DataType::U64 => integer::<u64, u64>(isa, op),
-        DataType::F16 => float::<F16>(isa, op),
+        DataType::F16 => half(isa, op),
         DataType::Bf16 => float::<Bf16>(isa, op),
         DataType::F32 => float::<f32>(isa, op),
         DataType::F64 => float::<f64>(isa, op),
@@ -57,7 +57,11 @@ pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<Fol
 /// The loop that scales, or `None` where the type is not a floating-point one.
 pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
     Some(match dtype {
-        DataType::F16 => scale_loop::<F16>(isa),
+        DataType::F16 => match isa {
+            Isa::Portable => scale_loop::<F16>(isa),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => loops::scale_f16c,
+        },
         DataType::Bf16 => scale_loop::<Bf16>(isa),
         DataType::F32 | DataType::C64 => scale_loop::<f32>(isa),
         DataType::F64 | DataType::C128 => scale_loop::<f64>(isa),
@@ -116,6 +120,21 @@ where
         ReduceOp::Avg => fold_loop::<E, Avg>(isa),
         ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
     })
+}
+
+fn half(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
+    match isa {
+        Isa::Portable => float::<F16>(isa, op),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => Some(match op {
+            ReduceOp::Sum | ReduceOp::PremulSum => loops::fold_f16c::<Sum>,
+            ReduceOp::Product => loops::fold_f16c::<Product>,
+            ReduceOp::Min => loops::fold_f16c::<Min>,
+            ReduceOp::Max => loops::fold_f16c::<Max>,
+            ReduceOp::Avg => loops::fold_f16c::<Avg>,
+            ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
+        }),
+    }
 }
 
 /// `Part` is the type of the real and of the imaginary part.

@@ -1,7 +1,7 @@
 //! What a rank publishes about itself before the ranks meet.
 
 use crate::base::config;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
 use crate::sys::host;
 use serde_json::{Value, json};
@@ -34,10 +34,9 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// This rank's card, with the name of its socket.
-    pub(super) fn of_this_rank(socket: &str) -> Result<Self> {
-        let (low, high) = SLOT_LIMITS;
-        let slot = config::bounded(config::SLOT_BYTES, DEFAULT_SLOT, low, high)?;
+    /// This rank's card, with the name of its socket, and what its options or the environment ask for.
+    pub(super) fn of_this_rank(socket: &str, options: &str) -> Result<Self> {
+        let Wishes { transport, slot_bytes } = Wishes::parse(options)?;
         Ok(Self {
             host_id: config::text(config::HOST_ID)?.unwrap_or_else(host::identity),
             host_name: host::name(),
@@ -46,8 +45,8 @@ impl Card {
             nonce: host::random_nonce()?,
             socket: socket.to_owned(),
             cores: host::cores(),
-            transport: config::text(config::TRANSPORT)?.unwrap_or_else(|| "auto".to_owned()),
-            slot_bytes: usize::try_from(slot).unwrap_or(usize::MAX),
+            transport,
+            slot_bytes,
         })
     }
 
@@ -84,13 +83,64 @@ impl Card {
     }
 }
 
+/// What can be asked of the native back end.
+#[derive(Debug)]
+struct Wishes {
+    transport: String,
+    slot_bytes: usize,
+}
+
+impl Wishes {
+    /// The options, "transport=...;slot_bytes=...", over the environment, over the defaults.
+    fn parse(options: &str) -> Result<Self> {
+        let (low, high) = SLOT_LIMITS;
+        let mut transport = config::text(config::TRANSPORT)?;
+        let mut slot_bytes = config::bounded(config::SLOT_BYTES, DEFAULT_SLOT, low, high)?;
+        for option in options.split(';').map(str::trim).filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some(("transport", name)) => transport = Some(name.to_owned()),
+                Some(("slot_bytes", bytes)) => {
+                    let wanted = bytes.parse().ok().filter(|bytes| (low..=high).contains(bytes));
+                    slot_bytes = wanted.ok_or_else(|| {
+                        Error::invalid(format!(
+                            "slot_bytes={bytes} is not one from {low} to {high}"
+                        ))
+                    })?;
+                }
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "the native back end has no option \"{option}\"; it has transport=auto|shm|inproc \
+                         and slot_bytes=N"
+                    )));
+                }
+            }
+        }
+        Ok(Self {
+            transport: transport.unwrap_or_else(|| "auto".to_owned()),
+            slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn options_are_read_or_refused() {
+        let wishes = Wishes::parse("transport=shm; slot_bytes=8192;").unwrap();
+        assert_eq!((wishes.transport.as_str(), wishes.slot_bytes), ("shm", 8192));
+        for (bad, word) in
+            [("slot_bytes=1", "4096"), ("tarnsport=shm", "tarnsport"), ("x", "\"x\"")]
+        {
+            let error = Wishes::parse(bad).unwrap_err();
+            assert!(error.message().contains(word), "{error}");
+        }
+    }
+
+    #[test]
     fn a_card_survives_its_bytes() {
-        let card = Card::of_this_rank("some-socket").unwrap();
+        let card = Card::of_this_rank("some-socket", "").unwrap();
         assert_eq!(Card::decode(&card.encode()), Some(card));
         assert_eq!(Card::decode(b"{}"), None);
         assert_eq!(Card::decode(b"\xff"), None);

@@ -38,7 +38,7 @@ struct Plan {
 /// whatever kept a rank from sharing memory, with that rank's name.
 pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     let meeting = Meeting::open()?;
-    let mine = Card::of_this_rank(meeting.name())?;
+    let mine = Card::of_this_rank(meeting.name(), context.options)?;
     let cards: Vec<Card> = exchange
         .all("card", &mine.encode())?
         .iter()
@@ -89,11 +89,12 @@ fn plan(cards: &[Card]) -> Result<Plan> {
         "shm" => false,
         "inproc" if one_process => true,
         "inproc" => {
-            let message = "DIST_TRANSPORT=inproc, but the ranks are not threads of one process";
+            let message =
+                "transport inproc was asked for, but the ranks are not threads of one process";
             return Err(Error::invalid(message));
         }
         other => {
-            let message = format!("DIST_TRANSPORT=\"{other}\" is none of auto, shm, inproc");
+            let message = format!("transport \"{other}\" is none of auto, shm, inproc");
             return Err(Error::invalid(message));
         }
     };

@@ -39,8 +39,8 @@ pub struct ClientOptions {
     pub port: u16,
     /// The number of clients of the job, this one included; with it, this client counts itself.
     pub world_size: Option<usize>,
-    /// Wait until all clients of the job have counted themselves. In torch, the process with the
-    /// server does so.
+    /// In the process that hosts the server: wait until all clients of the job have counted
+    /// themselves. Elsewhere it means nothing, as with torch.
     pub wait_for_workers: bool,
 }
 
@@ -98,7 +98,7 @@ impl TcpStore {
                 connection.number(deadline)
             };
             store.run("joining", Again::Never, deadline, count)?;
-            if options.wait_for_workers {
+            if options.wait_for_workers && store.server.is_some() {
                 store.wait_for_workers(expected, deadline)?;
             }
         }

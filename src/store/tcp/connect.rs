@@ -66,7 +66,7 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
             log_at = Instant::now() + LOG_EVERY;
             crate::log!(
                 Level::Warn,
-                "waiting for {peer} for {} s, {} s left: {}",
+                "waiting for the store at {peer} for {} s, {} s left: {}",
                 deadline.elapsed().as_secs(),
                 left.as_secs(),
                 failed.error

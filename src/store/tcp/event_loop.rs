@@ -177,6 +177,8 @@ impl EventLoop {
             self.complain(&format_args!("{MAX_CONNECTIONS} connections are the limit"));
             return;
         }
+        // An IPv4 peer of a socket for both families is named as IPv4 users know it.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let id = self.next_id;
         let watched = socket::tune(&stream)
             .and_then(|()| self.poller.add(stream.as_fd(), id, Interest::READ));

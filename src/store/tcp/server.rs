@@ -5,6 +5,10 @@
 //! and sum of the values. Bind it to an address that only the job's hosts can reach. What is
 //! bounded: each request, each value, each answer, what a client may leave unread, the number of
 //! connections, and the time until a connection has proved to be a store client's.
+//!
+//! Where it differs from torch's server, to the good of clients of both: it takes a VALIDATE in
+//! pieces; it drops at once, with a log line, whoever does not begin with one; a second WAIT on a
+//! connection replaces the first cleanly; and a failed compare-and-set on a missing key wakes nobody.
 
 use super::event_loop::EventLoop;
 use super::listen;

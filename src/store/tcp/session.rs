@@ -179,3 +179,79 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn key() -> impl Strategy<Value = Bytes<'static>> {
+        (b'a'..=b'd').prop_map(|letter| Bytes::Owned(vec![letter]))
+    }
+
+    fn request() -> impl Strategy<Value = Request<'static>> {
+        let value = || vec(b'0'..=b'9', 0..3).prop_map(Bytes::Owned);
+        prop_oneof![
+            (key(), value()).prop_map(|(k, v)| Request::Set(k, v)),
+            (key(), value(), value()).prop_map(|(k, e, d)| Request::CompareSet(k, e, d)),
+            (key(), any::<i64>()).prop_map(|(k, n)| Request::Add(k, n)),
+            vec(key(), 0..5).prop_map(Request::Wait),
+            key().prop_map(Request::DeleteKey),
+            (key(), value()).prop_map(|(k, v)| Request::Append(k, v)),
+            vec((key(), value()), 0..3).prop_map(Request::MultiSet),
+            Just(Request::CancelWait),
+        ]
+    }
+
+    fn is_consistent(session: &Session) -> bool {
+        let listed = |key: &Vec<u8>, connection| {
+            session.waiters.get(key).is_some_and(|waiters| waiters.contains(connection))
+        };
+        let lacks = |connection, key: &Vec<u8>| {
+            session.lacking.get(connection).is_some_and(|keys| keys.contains(key))
+        };
+        session.lacking.iter().all(|(connection, keys)| {
+            !keys.is_empty() && keys.iter().all(|key| listed(key, connection))
+        }) && session.waiters.iter().all(|(key, waiters)| {
+            !waiters.is_empty()
+                && !session.table.contains(key)
+                && waiters.iter().all(|connection| lacks(connection, key))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_waits_for_what_is_there(script in vec((0_u64..3, request()), 0..60)) {
+            let mut session = Session::default();
+            // How many answers to WAIT each connection is still to get: at most one.
+            let mut pending = [false; 3];
+            for (connection, request) in script {
+                let (mut answer, mut woken) = (Vec::new(), Vec::new());
+                let index = usize::try_from(connection).unwrap();
+                match request {
+                    Request::Wait(_) => pending[index] = true,
+                    Request::CancelWait => pending[index] = false,
+                    _ => {}
+                }
+                let is_wait = matches!(request, Request::Wait(_));
+                let served = session.serve(connection, request, &mut answer, &mut woken);
+                prop_assert!(matches!(served, Ok(()) | Err(Refusal::NotANumber)));
+                if is_wait && !answer.is_empty() {
+                    pending[index] = false;
+                }
+                for id in woken {
+                    let was = &mut pending[usize::try_from(id).unwrap()];
+                    prop_assert!(*was, "woken without waiting, or twice");
+                    *was = false;
+                }
+                prop_assert!(is_consistent(&session));
+                for (id, waits) in (0..).zip(pending) {
+                    prop_assert_eq!(session.lacking.contains_key(&id), waits);
+                }
+            }
+            (0..3).for_each(|connection| session.forget(connection));
+            prop_assert!(session.waiters.is_empty() && session.lacking.is_empty());
+        }
+    }
+}

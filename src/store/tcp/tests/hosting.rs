@@ -1,9 +1,10 @@
 //! Starting and ending servers, and stores that host their own.
 
 use super::{Raw, connect, soon, start};
-use crate::base::ErrorKind;
+use crate::base::{Deadline, ErrorKind};
 use crate::store::tcp::{ClientOptions, Server, ServerOptions};
 use crate::store::{Store as _, TcpStore};
+use crate::sys::thread;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 fn options(bind: &str, port: u16) -> ServerOptions {
@@ -129,4 +130,27 @@ fn a_hosting_store_keeps_its_server() {
     works((Ipv4Addr::LOCALHOST, port).into());
     assert_eq!(store.get(b"k", &soon()).unwrap(), b"v");
     assert_eq!(store.server().unwrap().port(), port);
+}
+
+#[test]
+fn a_hosting_store_waits_for_its_workers() {
+    let world = |port| ClientOptions {
+        host: "127.0.0.1".to_owned(),
+        port,
+        world_size: Some(2),
+        wait_for_workers: true,
+    };
+    let short = Deadline::after_ms(100);
+    let error = TcpStore::host(options("", 0), world(0), &short).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("1 of 2 have joined"), "{error}");
+
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = ServerOptions { listen_fd: Some(listener.into()), ..ServerOptions::default() };
+    let worker = thread::spawn("test-worker", move || {
+        TcpStore::connect(world(port), &soon()).unwrap();
+    });
+    TcpStore::host(server, world(port), &soon()).unwrap();
+    worker.unwrap().join().unwrap();
 }
