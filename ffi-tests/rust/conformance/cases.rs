@@ -5,6 +5,15 @@ use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
+/// Long vectors repeat after this many elements, so that the oracle has less to do; a prime, so that no
+/// chunk begins where another one did.
+const PERIOD: usize = 10_007;
+
+/// `len` bytes that repeat `period`.
+fn repeat(period: Vec<u8>, len: usize) -> Vec<u8> {
+    period.into_iter().cycle().take(len).collect()
+}
+
 /// One call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
@@ -32,7 +41,8 @@ impl Inputs {
         let count = blocks * case.count;
         let vector = |rank: usize| {
             let seed = (rank as u64 + 1) << 32 | case.dtype as u64;
-            (0..count as u64).flat_map(|i| element(case.dtype, mix(seed ^ i << 8))).collect()
+            let one = |i: usize| element(case.dtype, mix(seed ^ (i as u64) << 8));
+            repeat((0..count.min(PERIOD)).flat_map(one).collect(), count * case.dtype.size())
         };
         Self((0..size).map(vector).collect())
     }
@@ -104,7 +114,8 @@ fn fold(case: &Case, op: ReduceOp, inputs: &Inputs, size: usize) -> Vec<u8> {
         let borrowed: Vec<&[u8]> = elements.iter().map(Vec::as_slice).collect();
         oracle::fold_element(case.dtype, op, &borrowed)
     };
-    (0..inputs.of(0).len() / width).flat_map(one).collect()
+    let len = inputs.of(0).len();
+    repeat((0..PERIOD.min(len / width)).flat_map(one).collect(), len)
 }
 
 /// An element made of a random word: any bits for integers, for floats mostly ordinary numbers and now

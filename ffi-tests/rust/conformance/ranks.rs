@@ -21,15 +21,18 @@ pub(crate) struct RankUnderTest<'a> {
     checked: Cell<usize>,
 }
 
-/// The cases that some ranks have checked and others not yet.
+/// The cases that some ranks have checked and others not yet, by number, with how many have.
 #[derive(Default)]
 struct Shared {
-    cases: Mutex<HashMap<usize, (usize, Arc<OnceLock<Prepared>>)>>,
+    cases: Mutex<HashMap<usize, (usize, Lazy)>>,
 }
 
+/// Prepared by whichever rank comes first.
+type Lazy = Arc<OnceLock<Prepared>>;
+
 impl Shared {
-    /// The case with this number, prepared by whichever rank comes first.
-    fn prepared(&self, number: usize, case: &Case, size: usize) -> Arc<OnceLock<Prepared>> {
+    /// The case with this number.
+    fn prepared(&self, number: usize, case: &Case, size: usize) -> Lazy {
         let entry = {
             let mut cases = self.cases.lock().unwrap();
             let (uses, entry) = cases.entry(number).or_default();
