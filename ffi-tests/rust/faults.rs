@@ -237,6 +237,11 @@ const ODD: &[Odd] = &[
         described: ["#2 (f32, root 0, count 10)", "#2 (f32, root 1, count 10)"],
     },
     Odd {
+        most: "broadcast f32 300000 0",
+        odd: "broadcast f32 300000 1",
+        described: ["#2 (f32, root 0, count 300000)", "#2 (f32, root 1, count 300000)"],
+    },
+    Odd {
         most: "reduce f32 SUM 10 0",
         odd: "reduce f32 SUM 10 1",
         described: ["#2 (f32, SUM, root 0, count 10)", "#2 (f32, SUM, root 1, count 10)"],
