@@ -103,6 +103,20 @@ impl<'a> Dst<'a> {
         Src { ptr: self.ptr.cast_const(), len: self.len, lent: PhantomData }
     }
 
+    /// Copies `src` here; the two may overlap in any way.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn copy_from(self, src: Src<'_>) {
+        assert!(self.len == src.len, "{} bytes do not fit a view of {}", src.len, self.len);
+        if self.len == 0 {
+            return;
+        }
+        // SAFETY: both views are valid for their length, by the obligation of their constructors, and
+        // the lengths are equal.
+        unsafe { std::ptr::copy(src.ptr, self.ptr, self.len) }
+    }
+
     /// The length in bytes.
     pub const fn len(self) -> usize {
         self.len

@@ -44,13 +44,7 @@ use table::Isa;
 /// # Panics
 /// If the lengths differ.
 pub fn copy(dst: Dst<'_>, src: Src<'_>) {
-    check_length(dst, src);
-    if dst.is_empty() {
-        return;
-    }
-    // SAFETY: both views are valid for their length, by the obligation of their constructors, and
-    // the lengths are equal.
-    unsafe { std::ptr::copy(src.as_ptr(), dst.as_mut_ptr(), dst.len()) }
+    dst.copy_from(src);
 }
 
 /// Folds the sources into `dst`: each element becomes `sources[0] op sources[1] op ...`, in that

@@ -5,7 +5,7 @@ use super::guardian::{Guardian, MAX_GROUPS};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::sys::poll::{Events, Interest, Poller};
-use crate::sys::signal::{Mask, Signals};
+use crate::sys::signal::{self, Mask, Signals};
 use crate::sys::{child, host};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -204,7 +204,7 @@ impl Crew {
     /// `System`.
     pub fn clear(&mut self, limit: Duration) -> Result<()> {
         let deadline = Deadline::after(limit);
-        self.signal_all(libc::SIGKILL);
+        self.signal_all(signal::KILL);
         while !self.is_clear() && !deadline.has_passed() {
             let tick = deadline.capped(Duration::from_millis(5));
             self.next(&tick)?;

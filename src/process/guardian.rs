@@ -10,8 +10,8 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
-use crate::sys::child;
 use crate::sys::poll::{self, Interest};
+use crate::sys::{child, signal};
 use std::io::PipeWriter;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Drop for Guardian {
         });
         if !ended {
             // It leads a session, and so the group of its own number.
-            drop(child::signal_group(self.pid, libc::SIGKILL));
+            drop(child::signal_group(self.pid, signal::KILL));
         }
         drop(child::reap(self.pid));
     }
@@ -81,7 +81,7 @@ extern "C" fn stand_guard(line: RawFd) -> i32 {
         }
     }
     for &group in groups.iter().filter(|&&group| group > 1) {
-        drop(child::signal_group(group, libc::SIGKILL));
+        drop(child::signal_group(group, signal::KILL));
     }
     0
 }

@@ -4,6 +4,7 @@
 use super::crew::{Crew, Event, Member};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
+use crate::sys::signal;
 use std::time::Duration;
 
 /// How often the groups of ended members are looked at for processes that are still there.
@@ -63,7 +64,7 @@ pub fn supervise(
         }
         Cause::Success | Cause::Failure(_) => {
             if !crew.is_clear() {
-                crew.signal_all(libc::SIGTERM);
+                crew.signal_all(signal::TERMINATE);
             }
             patience.failure
         }
@@ -101,7 +102,7 @@ fn run(crew: &mut Crew, patience: &Patience) -> Result<Cause> {
 /// failure; so such a death comes first.
 fn first_failure(members: &[Member], failed: &[usize]) -> Option<usize> {
     let killed = failed.iter().find(|&&index| {
-        members[index].ending().and_then(super::ending::Ending::signal) == Some(libc::SIGKILL)
+        members[index].ending().and_then(super::ending::Ending::signal) == Some(signal::KILL)
     });
     killed.or(failed.first()).copied()
 }

@@ -6,6 +6,12 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+/// Ends a process at once; it cannot be caught.
+pub const KILL: i32 = libc::SIGKILL;
+
+/// Asks a process to end.
+pub const TERMINATE: i32 = libc::SIGTERM;
+
 /// The signals that a thread blocks.
 #[derive(Clone, Copy)]
 pub struct Mask(libc::sigset_t);

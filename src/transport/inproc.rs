@@ -11,7 +11,6 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::kernel;
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -194,7 +193,7 @@ impl Endpoint for Domain {
     fn send(&self, to: Rank, tag: u64, bytes: Src<'_>, deadline: &Deadline) -> Result<()> {
         let mailbox = self.mailbox(to)?;
         let mut copy = vec![0; bytes.len()];
-        kernel::copy(Dst::from(copy.as_mut_slice()), bytes);
+        Dst::from(copy.as_mut_slice()).copy_from(bytes);
         let mut copy = Some(copy);
         let deliver = || {
             let mut queues = lock(&mailbox.queues);
@@ -217,7 +216,7 @@ impl Endpoint for Domain {
         let take = || lock(&mailbox.queues).take(from, tag, into.len());
         let message = self.wait_on(mailbox, from, deadline, take)??;
         mailbox.bell.ring();
-        kernel::copy(into.slice(0, message.len()), Src::from(message.as_slice()));
+        into.slice(0, message.len()).copy_from(Src::from(message.as_slice()));
         Ok(message.len())
     }
 }

@@ -1,2 +1,115 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: what a developer, and the integration server, runs.
+//!
+//! `cargo xtask help` lists them. Each command is a module; what they share is in [`workspace`] (paths, builds),
+//! [`run`] (child processes with deadlines), [`tools`] (what the machine offers) and [`examples`] (the C programs).
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the rules on environment and threads are the library's"
+)]
+
+mod demo;
+mod examples;
+mod header;
+mod interop;
+mod run;
+mod test;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  demo [--ranks N]    build, then train a digit classifier, written in C, on N processes (4)
+  test [--no-install] run every check this machine allows; installs missing tools through apt
+                      where it may, unless told not to
+  header              write include/dist.h anew from the source
+  interop [--venv DIR] [--no-install]
+                      run the trainer under torchrun, Open MPI and MPICH and compare the results;
+                      downloads torch (large) into .interop, or uses the environment in DIR
+  help                this text
+";
+
+/// What a command returns: whether all was well, or why it could not be done.
+type Outcome = Result<bool, String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("xtask: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Outcome {
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", arguments),
+    };
+    match command {
+        "demo" => demo::main(rest),
+        "test" => test::main(rest),
+        "header" => header::main(rest),
+        "interop" => interop::main(rest),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(true)
+        }
+        other => Err(format!("unknown command \"{other}\"; `cargo xtask help` lists them")),
+    }
+}
+
+/// Takes `--name value` pairs and flags from a command's arguments; what is left over is an error.
+#[derive(Debug)]
+struct Arguments {
+    rest: Vec<String>,
+}
+
+impl Arguments {
+    fn new(rest: &[String]) -> Self {
+        Self { rest: rest.to_vec() }
+    }
+
+    fn flag(&mut self, name: &str) -> bool {
+        let at = self.rest.iter().position(|word| word == name);
+        at.map(|i| self.rest.remove(i)).is_some()
+    }
+
+    fn value(&mut self, name: &str) -> Result<Option<String>, String> {
+        let Some(at) = self.rest.iter().position(|word| word == name) else { return Ok(None) };
+        if at + 1 == self.rest.len() {
+            return Err(format!("{name} needs a value"));
+        }
+        self.rest.remove(at);
+        Ok(Some(self.rest.remove(at)))
+    }
+
+    fn finish(self) -> Result<(), String> {
+        match self.rest.first() {
+            None => Ok(()),
+            Some(word) => Err(format!("unexpected argument \"{word}\"; see `cargo xtask help`")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_taken_by_name_and_the_rest_is_refused() {
+        let words: Vec<String> = ["--ranks", "3", "--no-install", "x"].map(String::from).to_vec();
+        let mut arguments = Arguments::new(&words);
+        assert_eq!(arguments.value("--ranks").unwrap().as_deref(), Some("3"));
+        assert_eq!(arguments.value("--venv").unwrap(), None);
+        assert!(arguments.flag("--no-install"));
+        assert!(!arguments.flag("--no-install"));
+        assert!(arguments.finish().unwrap_err().contains("\"x\""));
+    }
+}

@@ -176,6 +176,9 @@ impl<'a> Steps<'a> {
     fn pass(&mut self, payload: &[u8]) -> Result<()> {
         let step = self.lane.step + 1;
         self.await_done(step.saturating_sub(LINES))?;
+        // Whoever publishes a step has finished the one before; in the middle of a rooted operation
+        // that is all that the others hear of this rank.
+        self.domain.region().progress(self.rank()).pass(step - 1);
         let chain = self.words.iter().fold(self.lane.chain, |chain, &word| mix(chain, word));
         let line = self.domain.region().line(self.rank(), step);
         line.publish(step, chain, &self.words, payload);

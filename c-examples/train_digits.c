@@ -1,0 +1,200 @@
+/*
+ * Trains a small neural network on images of hand-written digits, on all ranks of a job together (data parallel).
+ *
+ *     distrun --nproc-per-node 4 ./train_digits
+ *
+ * Every rank holds the whole network and a share of every batch. What libdist does here:
+ *
+ *   dist_broadcast    rank 0's initial weights go to everybody;
+ *   dist_all_reduce   after each batch, the gradients, the loss and the number of rows are summed over the ranks;
+ *   dist_all_gather   at the end, everybody learns the hash of everybody's weights.
+ *
+ * All ranks shuffle the rows with the same seed, and rank r takes row i of a batch where i % size == r. The batches are
+ * thus the same whatever the number of ranks, and so, but for rounding, is the course of training. An all-reduce gives
+ * the same bits on all ranks, so that the weights stay identical without ever being sent again.
+ */
+#define _POSIX_C_SOURCE 200112L
+
+#include "check.h"
+#include "digits_data.h"
+#include "mlp.h"
+#include "rng.h"
+#include "train_options.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#define TRAIN_ROWS 1500
+
+/* This process's part of the job. */
+typedef struct trainer {
+    dist_group_t *world;
+    int rank, size;
+    train_options_t options;
+    const digit_t *digits; /* DIGITS_ROWS rows in the split's order: the first TRAIN_ROWS train, the rest is held out */
+    mlp_t mlp;
+    /* What one all-reduce sums: the gradient, then the loss, then the number of rows. */
+    float *sums;
+} trainer_t;
+
+static void *required(void *memory)
+{
+    if (memory == NULL) {
+        fprintf(stderr, "train_digits: out of memory\n");
+        exit(2);
+    }
+    return memory;
+}
+
+/* The rows of the file are not in a random order, so they are split at random, by a seed that never changes. */
+static digit_t *load_split(const char *path)
+{
+    digit_t *digits = digits_load(path);
+    if (digits == NULL) {
+        exit(2);
+    }
+    uint32_t order[DIGITS_ROWS];
+    rng_t rng = {2026};
+    for (uint32_t i = 0; i < DIGITS_ROWS; i++) {
+        order[i] = i;
+    }
+    rng_shuffle(&rng, order, DIGITS_ROWS);
+    digit_t *split = required(malloc(DIGITS_ROWS * sizeof *split));
+    for (size_t i = 0; i < DIGITS_ROWS; i++) {
+        split[i] = digits[order[i]];
+    }
+    free(digits);
+    return split;
+}
+
+/* Only rank 0 draws the initial weights; the others receive them. */
+static void share_initial_weights(trainer_t *trainer)
+{
+    if (trainer->rank == 0) {
+        rng_t rng = {trainer->options.seed};
+        mlp_initialise(&trainer->mlp, &rng);
+    }
+    check(dist_broadcast(trainer->world, trainer->mlp.weights, trainer->mlp.count, DIST_F32, 0, NULL, NULL));
+}
+
+/* Trains on rows[0..count], and adds the sum of their losses and their number to the epoch's. */
+static void train_batch(trainer_t *trainer, const uint32_t *rows, size_t count, double *epoch_loss, double *epoch_rows)
+{
+    mlp_t *mlp = &trainer->mlp;
+    float *loss = &trainer->sums[mlp->count];
+    float *done = &trainer->sums[mlp->count + 1];
+    size_t length = mlp->count + 2;
+
+    memset(trainer->sums, 0, length * sizeof *trainer->sums);
+    for (size_t i = (size_t)trainer->rank; i < count; i += (size_t)trainer->size) {
+        *loss += mlp_accumulate(mlp, &trainer->digits[rows[i]], trainer->sums);
+        *done += 1.0f;
+    }
+    if (trainer->options.sync) {
+        check(dist_all_reduce(trainer->world, trainer->sums, trainer->sums, length, DIST_F32, DIST_SUM, NULL, NULL));
+    }
+    if (*done > 0.0f) { /* without the exchange, a rank may have no row of a small batch */
+        mlp_step(mlp, trainer->sums, *done, trainer->options.learning_rate);
+    }
+    *epoch_loss += *loss;
+    *epoch_rows += *done;
+}
+
+static void pause_ms(uint32_t ms)
+{
+    struct timespec time = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+static void train(trainer_t *trainer)
+{
+    const train_options_t *options = &trainer->options;
+    rng_t rng = {options->seed + 1};
+    uint32_t rows[TRAIN_ROWS];
+    for (uint32_t i = 0; i < TRAIN_ROWS; i++) {
+        rows[i] = i;
+    }
+    for (uint32_t epoch = 1; epoch <= options->epochs; epoch++) {
+        double loss = 0.0;
+        double done = 0.0;
+        rng_shuffle(&rng, rows, TRAIN_ROWS);
+        for (size_t first = 0; first < TRAIN_ROWS; first += options->batch) {
+            size_t left = TRAIN_ROWS - first;
+            train_batch(trainer, rows + first, left < options->batch ? left : options->batch, &loss, &done);
+        }
+        if (trainer->rank == 0) {
+            printf("epoch %2" PRIu32 "/%" PRIu32 "  loss %.6f\n", epoch, options->epochs, loss / done);
+            fflush(stdout);
+        }
+        if (options->sleep_ms_per_epoch > 0) {
+            pause_ms(options->sleep_ms_per_epoch);
+        }
+    }
+}
+
+/* Whether all ranks hold the same weights; rank 0 says where they differ. */
+static int weights_identical(const trainer_t *trainer)
+{
+    uint64_t hash = mlp_hash(&trainer->mlp);
+    uint64_t *hashes = required(malloc((size_t)trainer->size * sizeof *hashes));
+    check(dist_all_gather(trainer->world, &hash, hashes, 1, DIST_U64, NULL, NULL));
+    int identical = 1;
+    for (int r = 1; r < trainer->size; r++) {
+        identical = identical && hashes[r] == hashes[0];
+    }
+    if (!identical && trainer->rank == 0) {
+        printf("weights differ:");
+        for (int r = 0; r < trainer->size; r++) {
+            printf("%s rank %d %016" PRIx64, r == 0 ? "" : ",", r, hashes[r]);
+        }
+        printf("\n");
+    }
+    free(hashes);
+    return identical;
+}
+
+/* The share of held-out digits that are recognised, in percent. */
+static double held_out_accuracy(trainer_t *trainer)
+{
+    int64_t counts[2] = {0, 0}; /* right, seen */
+    for (size_t i = TRAIN_ROWS + (size_t)trainer->rank; i < DIGITS_ROWS; i += (size_t)trainer->size) {
+        counts[0] += mlp_classify(&trainer->mlp, &trainer->digits[i]) == trainer->digits[i].label;
+        counts[1] += 1;
+    }
+    check(dist_all_reduce(trainer->world, counts, counts, 2, DIST_I64, DIST_SUM, NULL, NULL));
+    return 100.0 * (double)counts[0] / (double)counts[1];
+}
+
+int main(int argc, char **argv)
+{
+    trainer_t trainer = {0};
+    trainer.options = train_options_parse(argc, argv);
+    digit_t *digits = load_split(trainer.options.data);
+    trainer.digits = digits;
+    if (mlp_create(&trainer.mlp, trainer.options.hidden) != 0) {
+        required(NULL);
+    }
+    trainer.sums = required(malloc((trainer.mlp.count + 2) * sizeof *trainer.sums));
+
+    check(dist_init(NULL));
+    trainer.world = dist_world();
+    trainer.rank = (int)dist_get_rank(trainer.world);
+    trainer.size = (int)dist_get_world_size(trainer.world);
+
+    share_initial_weights(&trainer);
+    train(&trainer);
+    int identical = weights_identical(&trainer);
+    if (identical) {
+        double accuracy = held_out_accuracy(&trainer);
+        if (trainer.rank == 0) {
+            printf("held-out accuracy: %.1f %%, weights identical on %d ranks\n", accuracy, trainer.size);
+        }
+    }
+
+    check(dist_finalize());
+    free(trainer.sums);
+    mlp_free(&trainer.mlp);
+    free(digits);
+    return identical ? 0 : 1;
+}

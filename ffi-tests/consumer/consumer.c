@@ -1,0 +1,31 @@
+/*
+ * A program as a user of an installed libdist would write it: all ranks sum their rank plus one. Each of the projects
+ * beside it builds this file in another way.
+ */
+#include <dist.h>
+#include <stdio.h>
+
+static int fail(const char *call)
+{
+    fprintf(stderr, "%s: %s\n", call, dist_last_error());
+    return 1;
+}
+
+int main(void)
+{
+    int32_t size;
+    int32_t sum;
+    if (dist_init(NULL) != DIST_OK) {
+        return fail("dist_init");
+    }
+    size = dist_get_world_size(NULL);
+    sum = dist_get_rank(NULL) + 1;
+    if (dist_all_reduce(dist_world(), &sum, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL) != DIST_OK) {
+        return fail("dist_all_reduce");
+    }
+    if (dist_finalize() != DIST_OK) {
+        return fail("dist_finalize");
+    }
+    printf("libdist %s: sum %d over %d ranks\n", dist_version_string(), (int)sum, (int)size);
+    return sum == size * (size + 1) / 2 ? 0 : 1;
+}

@@ -1,0 +1,82 @@
+//! The built library exports what `dist_export!` defines, what the list of symbols says and what the
+//! header declares: no more and no less. Its name, flags and needs are as promised.
+#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+
+mod interface;
+
+use interface::{EXPORTS, ROOT, find_program, functions, library};
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// What the library may need at run time. Neither CUDA nor MPI nor Python is ever among it.
+const MAY_NEED: &[&str] =
+    &["libc.so", "libm.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
+
+fn names(text: &str) -> BTreeSet<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What a tool of binutils says about the library; `None` where there is no such tool.
+fn output_of(tool: &str, args: &[&str]) -> Option<String> {
+    let program = find_program(tool)?;
+    let output = Command::new(program).args(args).arg(library()).output().expect("the tool starts");
+    assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).expect("text"))
+}
+
+#[test]
+fn the_list_is_what_the_source_defines() {
+    let list =
+        std::fs::read_to_string(format!("{ROOT}/ffi-tests/abi/symbols.txt")).expect("a list");
+    let sorted: Vec<String> = names(&list).into_iter().collect();
+    assert_eq!(list.lines().collect::<Vec<_>>(), sorted, "symbols.txt is sorted");
+    assert_eq!(
+        names(&list),
+        names(EXPORTS),
+        "left: ffi-tests/abi/symbols.txt; right: what dist_export! defines. Removing or renaming a \
+         function breaks callers; a new one is added to the list (`ffi-tests/abi/check.sh --update`)"
+    );
+}
+
+#[test]
+fn the_header_declares_what_the_source_defines() {
+    let declared: BTreeSet<String> = functions().into_iter().map(|f| f.name).collect();
+    assert_eq!(declared, names(EXPORTS));
+}
+
+#[test]
+fn the_library_exports_nothing_else() {
+    let Some(output) = output_of("nm", &["-D", "--defined-only"]) else {
+        println!("skipped: there is no nm (binutils)");
+        return;
+    };
+    let defined: BTreeSet<String> = output
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(defined, names(EXPORTS), "left: the library; right: dist_export!");
+}
+
+#[test]
+fn the_library_is_named_stays_loaded_and_needs_little() {
+    let Some(output) = output_of("readelf", &["-d", "--wide"]) else {
+        println!("skipped: there is no readelf (binutils)");
+        return;
+    };
+    let lines = |tag: &str| {
+        let tag = tag.to_owned();
+        output.lines().filter(move |line| line.contains(&tag)).collect::<Vec<_>>()
+    };
+    let soname = lines("(SONAME)");
+    assert!(soname.len() == 1 && soname[0].ends_with("[libdist.so.0]"), "{soname:?}");
+    let flags = lines("(FLAGS_1)");
+    assert!(flags.iter().any(|line| line.contains("NODELETE")), "{flags:?}");
+    let needed = lines("(NEEDED)");
+    assert!(!needed.is_empty());
+    for line in needed {
+        let name = line.split(['[', ']']).nth(1).expect("a name in brackets");
+        let is_known = MAY_NEED.iter().any(|known| name.starts_with(known));
+        assert!(is_known, "the library needs {name}");
+    }
+}

@@ -1,0 +1,313 @@
+//! Reading Rust source as far as the layer table needs: which paths a file names outside of its tests.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+/// One source file without comments, texts and test code.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// From the root of the tree.
+    pub(crate) path: String,
+    /// Its module within the crate: `store::tcp::client`.
+    pub(crate) module: String,
+    /// What it names of this crate, from the root of the crate.
+    pub(crate) crate_paths: BTreeSet<String>,
+    /// What else it names by a path.
+    pub(crate) outside_paths: BTreeSet<String>,
+    /// Modules that are tests and live in files of their own.
+    test_modules: Vec<String>,
+    code: String,
+}
+
+impl File {
+    pub(crate) fn new(path: &str, text: &str) -> Self {
+        let module = module_of(path);
+        let (code, test_modules) = without_tests(&without_texts(text));
+        let (mut crate_paths, mut outside_paths) = (BTreeSet::new(), BTreeSet::new());
+        for found in paths(&code) {
+            match found.first().map(String::as_str) {
+                Some("crate") => crate_paths.insert(found[1..].join("::")),
+                Some("super") => crate_paths.insert(resolve(&module, found)),
+                _ => outside_paths.insert(found.join("::")),
+            };
+        }
+        Self { path: path.to_owned(), module, crate_paths, outside_paths, test_modules, code }
+    }
+
+    /// The attributes that allow something.
+    pub(crate) fn allowances<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a str> {
+        let all = self.code.split("allow(").skip(1);
+        all.filter_map(|text| text.split(']').next()).filter(move |text| text.contains(what))
+    }
+
+    pub(crate) fn has_word(&self, word: &str) -> bool {
+        tokens(&self.code).contains(&word)
+    }
+}
+
+/// Every file of the library, without the programs and without files that are tests as a whole.
+pub(crate) fn source_files() -> Vec<File> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    let mut folders = VecDeque::from([root.join("src")]);
+    while let Some(folder) = folders.pop_front() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(root).expect("below the root").display().to_string();
+            if path.is_dir() {
+                folders.push_back(path);
+            } else if name.ends_with(".rs") && name != "src/lib.rs" {
+                let text = std::fs::read_to_string(&path).expect("text");
+                files.push(File::new(&name, &text));
+            }
+        }
+    }
+    let programs = |file: &File| super::is_within(&file.module, "bin");
+    let tests: Vec<String> = files.iter().flat_map(test_files).collect();
+    files
+        .retain(|file| !programs(file) && !tests.iter().any(|t| super::is_within(&file.module, t)));
+    files
+}
+
+fn test_files(file: &File) -> Vec<String> {
+    file.test_modules.iter().map(|name| format!("{}::{name}", file.module)).collect()
+}
+
+fn module_of(path: &str) -> String {
+    let path = path.trim_start_matches("src/").trim_end_matches(".rs");
+    path.trim_end_matches("/mod").replace('/', "::")
+}
+
+/// A path that begins with `super`, from the root of the crate.
+fn resolve(module: &str, path: Vec<String>) -> String {
+    let mut base: Vec<&str> = module.split("::").collect();
+    let ups = path.iter().take_while(|part| *part == "super").count();
+    base.truncate(base.len().saturating_sub(ups));
+    base.into_iter().chain(path[ups..].iter().map(String::as_str)).collect::<Vec<_>>().join("::")
+}
+
+/// The source with comments and the contents of texts and characters blanked out.
+fn without_texts(text: &str) -> String {
+    let mut rest = text;
+    let mut code = String::with_capacity(text.len());
+    while let Some(next) = rest.chars().next() {
+        let len = skipped(rest, code.chars().last());
+        if len == 0 {
+            code.push(next);
+            rest = &rest[next.len_utf8()..];
+        } else {
+            code.push(' ');
+            rest = &rest[len..];
+        }
+    }
+    code
+}
+
+/// The length of the comment, text or character that begins here; 0 where none does.
+fn skipped(rest: &str, before: Option<char>) -> usize {
+    let starts_word = !before.is_some_and(is_word);
+    if rest.starts_with("//") {
+        rest.find('\n').unwrap_or(rest.len())
+    } else if rest.starts_with("/*") {
+        block_comment(rest)
+    } else if rest.starts_with('"') {
+        quoted(rest, '"')
+    } else if rest.starts_with("'\\") {
+        quoted(rest, '\'')
+    } else if rest.starts_with('\'') {
+        // A character, or else a lifetime, which has no closing quote.
+        let mut chars = rest.char_indices().skip(2);
+        chars.next().filter(|(_, c)| *c == '\'').map_or(0, |(at, _)| at + 1)
+    } else if starts_word && ["r\"", "r#", "br\"", "br#"].iter().any(|s| rest.starts_with(s)) {
+        raw_text(rest)
+    } else {
+        0
+    }
+}
+
+fn block_comment(rest: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        if rest[at..].starts_with("/*") {
+            (depth, at) = (depth + 1, at + 2);
+        } else if rest[at..].starts_with("*/") {
+            (depth, at) = (depth - 1, at + 2);
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += rest[at..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    rest.len()
+}
+
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+fn raw_text(rest: &str) -> usize {
+    let Some(open) = rest.find('"') else { return 0 };
+    let hashes = rest[..open].trim_start_matches(['b', 'r']);
+    if !hashes.chars().all(|c| c == '#') {
+        // A raw identifier.
+        return 0;
+    }
+    let close = format!("\"{hashes}");
+    rest[open + 1..].find(&close).map_or(rest.len(), |at| open + 1 + at + close.len())
+}
+
+/// The code without items under `#[cfg(test)]`, and the names of test modules that are files.
+fn without_tests(code: &str) -> (String, Vec<String>) {
+    const MARK: &str = "#[cfg(test)]";
+    let (mut kept, mut files) = (String::new(), Vec::new());
+    let mut rest = code;
+    while let Some(at) = rest.find(MARK) {
+        kept.push_str(&rest[..at]);
+        let item = after_attributes(&rest[at + MARK.len()..]);
+        let len = item_len(item);
+        let words = tokens(&item[..len]);
+        if let Some(at) = words.iter().position(|word| *word == "mod")
+            && words.get(at + 2) == Some(&";")
+        {
+            files.push(words[at + 1].to_owned());
+        }
+        rest = &item[len..];
+    }
+    kept.push_str(rest);
+    (kept, files)
+}
+
+fn after_attributes(text: &str) -> &str {
+    let mut rest = text.trim_start();
+    while rest.starts_with("#[") {
+        let end = closing(rest, '[', ']');
+        rest = rest[end..].trim_start();
+    }
+    rest
+}
+
+/// The length of an item: to its `;`, or to the end of its braces.
+fn item_len(item: &str) -> usize {
+    let is_use =
+        tokens(item).into_iter().find(|word| *word == "use" || *word == "{" || *word == ";");
+    if is_use == Some("use") {
+        return item.find(';').map_or(item.len(), |at| at + 1);
+    }
+    let mut depth = 0;
+    for (at, c) in item.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            ';' if depth == 0 => return at + 1,
+            '{' if depth == 0 => return at + closing(&item[at..], '{', '}'),
+            _ => {}
+        }
+    }
+    item.len()
+}
+
+/// The end of what opens first in the text.
+fn closing(text: &str, open: char, close: char) -> usize {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        if c == open {
+            depth += 1;
+        } else if c == close {
+            depth -= 1;
+            if depth == 0 {
+                return at + 1;
+            }
+        }
+    }
+    text.len()
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Words, `::`, and other characters one by one.
+fn tokens(code: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut rest = code.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let len = match first {
+            c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            ':' if rest.starts_with("::") => 2,
+            c => c.len_utf8(),
+        };
+        found.push(&rest[..len]);
+        rest = rest[len..].trim_start();
+    }
+    found
+}
+
+/// Every path of at least two parts, and every single word of a `use`.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let tokens = tokens(code);
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let begins = at > 0 && tokens[at - 1] == "use" || tokens.get(at + 1) == Some(&"::");
+        if begins && tokens[at].starts_with(is_word) {
+            at = tree(&tokens, at, Vec::new(), &mut found);
+        } else {
+            at += 1;
+        }
+    }
+    found
+}
+
+/// Takes the path, or the tree of paths, that begins at a token; returns where it ends.
+fn tree(
+    tokens: &[&str],
+    mut at: usize,
+    mut path: Vec<String>,
+    found: &mut Vec<Vec<String>>,
+) -> usize {
+    loop {
+        match tokens.get(at).copied() {
+            Some("{") => {
+                at += 1;
+                while let Some(&token) = tokens.get(at) {
+                    match token {
+                        "}" => return at + 1,
+                        "," => at += 1,
+                        _ => at = tree(tokens, at, path.clone(), found),
+                    }
+                }
+                return at;
+            }
+            Some("self") if !path.is_empty() => at += 1,
+            Some("*") => at += 1,
+            Some(word) if word.starts_with(is_word) => {
+                path.push(word.to_owned());
+                at += 1;
+            }
+            _ => at += 1,
+        }
+        if tokens.get(at) == Some(&"::") {
+            let follows =
+                tokens.get(at + 1).is_some_and(|t| t.starts_with(is_word) || "{*".contains(t));
+            if follows {
+                at += 1;
+                continue;
+            }
+        }
+        if tokens.get(at) == Some(&"as") {
+            at += 2;
+        }
+        found.push(path);
+        return at;
+    }
+}

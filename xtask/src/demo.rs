@@ -1,0 +1,43 @@
+//! `cargo xtask demo`: builds everything, and trains the digit classifier on several processes.
+
+use crate::examples::{TRAIN_DIGITS, distrun, is_result, without_rank};
+use crate::{Arguments, Outcome, run, workspace};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Runs the command. Its last line is the trainer's result.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    let mut arguments = Arguments::new(rest);
+    let ranks = match arguments.value("--ranks")? {
+        None => 4,
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|ranks| (1..=64).contains(ranks))
+            .ok_or_else(|| format!("--ranks takes a number from 1 to 64, not \"{text}\""))?,
+    };
+    arguments.finish()?;
+
+    println!("Building libdist and its launcher, distrun");
+    let stage = workspace::release()?;
+    println!("Compiling c-examples/train_digits.c");
+    let program = TRAIN_DIGITS.compile(&stage)?;
+    println!("Training on {ranks} processes");
+    let mut result = None;
+    let finished = run::watched(&mut distrun(&stage, ranks, &program), LIMIT, |line| {
+        let line = without_rank(line);
+        if is_result(line) {
+            result = Some(line.to_string());
+        } else {
+            println!("  {line}");
+        }
+    })?;
+    match result {
+        Some(line) if finished.success() => {
+            println!("{line}");
+            Ok(true)
+        }
+        _ => Err(format!("the training failed: {}", finished.ending())),
+    }
+}

@@ -1,0 +1,152 @@
+//! The C programs of `c-examples`: compiled with the system's compiler, run through a launcher, their results read.
+
+use crate::workspace::{Stage, root, scratch};
+use crate::{run, tools};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const COMPILE_LIMIT: Duration = Duration::from_secs(300);
+
+/// A C program and its sources.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Example {
+    pub(crate) name: &'static str,
+    sources: &'static [&'static str],
+}
+
+pub(crate) const HELLO: Example = Example { name: "hello", sources: &["hello.c"] };
+pub(crate) const ALL_REDUCE: Example = Example { name: "all_reduce", sources: &["all_reduce.c"] };
+pub(crate) const TRAIN_DIGITS: Example = Example {
+    name: "train_digits",
+    sources: &["train_digits.c", "train_options.c", "digits_data.c", "mlp.c"],
+};
+
+impl Example {
+    /// Compiles it against the staged library; a warning is an error.
+    pub(crate) fn compile(self, stage: &Stage) -> Result<PathBuf, String> {
+        let folder = root().join("c-examples");
+        let sources: Vec<PathBuf> = self.sources.iter().map(|name| folder.join(name)).collect();
+        compile(stage, self.name, &sources)
+    }
+}
+
+/// Compiles a C program against the staged library.
+pub(crate) fn compile(stage: &Stage, name: &str, sources: &[PathBuf]) -> Result<PathBuf, String> {
+    let folder = scratch("examples")?;
+    std::fs::create_dir_all(&folder)
+        .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
+    let program = folder.join(name);
+    let data = root().join("c-examples/data/digits.csv");
+    // CC may carry arguments, as in make.
+    let compiler = tools::c_compiler()?;
+    let mut words = compiler.split_whitespace();
+    let mut cc = run::command(words.next().unwrap_or("cc"));
+    cc.args(words)
+        .args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+        .arg(format!("-DDIGITS_CSV=\"{}\"", data.display()))
+        .arg("-I")
+        .arg(&stage.include)
+        .args(sources)
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(&stage.lib)
+        .arg(format!("-Wl,-rpath,{}", stage.lib.display()))
+        .args(["-ldist", "-lm"]);
+    run::must(&mut cc, COMPILE_LIMIT)?;
+    Ok(program)
+}
+
+/// `distrun` with that many ranks of a program.
+pub(crate) fn distrun(stage: &Stage, ranks: usize, program: &Path) -> Command {
+    let mut command = run::command(&stage.distrun);
+    command.args(["--nproc-per-node", &ranks.to_string()]).arg(program);
+    command
+}
+
+/// A line without the `[rank] ` that distrun puts before it.
+pub(crate) fn without_rank(line: &str) -> &str {
+    let Some((rank, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) else {
+        return line;
+    };
+    let named = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
+    if named { text } else { line }
+}
+
+/// What a run of `train_digits` said of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Training {
+    /// The loss of each epoch.
+    pub(crate) losses: Vec<f64>,
+    /// The last line, `held-out accuracy: …`.
+    pub(crate) result: String,
+}
+
+const RESULT: &str = "held-out accuracy: ";
+
+impl Training {
+    /// Reads it from the output of all ranks.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let mut training = Self::default();
+        for line in text.lines().map(without_rank) {
+            if is_result(line) {
+                training.result = line.to_string();
+            } else if let Some((_, loss)) = line.split_once("  loss ")
+                && line.starts_with("epoch ")
+            {
+                let loss = loss.parse().map_err(|_| format!("no loss in \"{line}\""))?;
+                training.losses.push(loss);
+            }
+        }
+        if training.result.is_empty() || training.losses.is_empty() {
+            return Err("the output has no epoch or no result".into());
+        }
+        Ok(training)
+    }
+
+    /// The accuracy on the held-out digits, in percent.
+    pub(crate) fn accuracy(&self) -> Option<f64> {
+        self.result.strip_prefix(RESULT)?.split(' ').next()?.parse().ok()
+    }
+
+    /// The largest difference between the losses of two runs; infinite where one has more epochs.
+    pub(crate) fn distance(&self, other: &Self) -> f64 {
+        if self.losses.len() != other.losses.len() {
+            return f64::INFINITY;
+        }
+        let differences = self.losses.iter().zip(&other.losses).map(|(a, b)| (a - b).abs());
+        differences.fold(0.0, f64::max)
+    }
+}
+
+/// Whether this line is the result of a training.
+pub(crate) fn is_result(line: &str) -> bool {
+    line.starts_with(RESULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_stripped_and_nothing_else() {
+        assert_eq!(without_rank("[0] epoch  1/2"), "epoch  1/2");
+        assert_eq!(without_rank("[12]   x"), "  x");
+        assert_eq!(without_rank("[warning] x"), "[warning] x");
+        assert_eq!(without_rank("plain"), "plain");
+    }
+
+    #[test]
+    fn a_training_is_read_from_its_lines() {
+        let text = "[0] epoch  1/2  loss 1.500000\n[0] epoch  2/2  loss 0.500000\n[1] noise\n\
+                    [0] held-out accuracy: 96.1 %, weights identical on 4 ranks\n";
+        let training = Training::read(text).unwrap();
+        assert_eq!(training.losses, [1.5, 0.5]);
+        assert_eq!(training.accuracy(), Some(96.1));
+        assert!(training.distance(&training) == 0.0);
+        let shorter = Training { losses: vec![1.5], ..training.clone() };
+        assert!(training.distance(&shorter).is_infinite());
+        assert!(Training::read("nothing").is_err());
+    }
+}

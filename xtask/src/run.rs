@@ -1,0 +1,209 @@
+//! Child processes: run one with a deadline, show its output as it comes, and keep it.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a child that says nothing is looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// What a child that is told to end may still take.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a child process left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    status: Option<ExitStatus>,
+    limit: Duration,
+    /// Standard output and standard error, as they came.
+    pub(crate) text: String,
+}
+
+impl Finished {
+    pub(crate) fn success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.and_then(|status| status.code())
+    }
+
+    /// How it ended, for a message.
+    pub(crate) fn ending(&self) -> String {
+        match self.status {
+            Some(status) => status.to_string(),
+            None => format!("not done after {} s, and ended", self.limit.as_secs()),
+        }
+    }
+
+    /// The last lines of the output, indented, for a message.
+    pub(crate) fn tail(&self) -> String {
+        let lines: Vec<&str> = self.text.lines().collect();
+        let from = lines.len().saturating_sub(15);
+        lines[from..].iter().map(|line| format!("\n    {line}")).collect()
+    }
+}
+
+/// A command without the library search path that `cargo run` adds: a program must find its libraries as its user's
+/// would.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
+        let kept: Vec<_> =
+            std::env::split_paths(&path).filter(|entry| !is_build_folder(entry)).collect();
+        match std::env::join_paths(&kept) {
+            Ok(path) if !kept.is_empty() => command.env("LD_LIBRARY_PATH", path),
+            _ => command.env_remove("LD_LIBRARY_PATH"),
+        };
+    }
+    command
+}
+
+/// Cargo marks its target folder; whatever lies below one came from cargo.
+fn is_build_folder(path: &Path) -> bool {
+    path.ancestors().any(|folder| folder.join("CACHEDIR.TAG").is_file())
+}
+
+/// Runs to the end, showing all output.
+pub(crate) fn shown(command: &mut Command, limit: Duration) -> Result<Finished, String> {
+    watched(command, limit, |line| println!("{line}"))
+}
+
+/// Runs to the end, showing nothing.
+pub(crate) fn quiet(command: &mut Command, limit: Duration) -> Result<Finished, String> {
+    watched(command, limit, |_| ())
+}
+
+/// Runs quietly, and makes an error of any end but success.
+pub(crate) fn must(command: &mut Command, limit: Duration) -> Result<Finished, String> {
+    let finished = quiet(command, limit)?;
+    if finished.success() {
+        return Ok(finished);
+    }
+    let name = command.get_program().to_string_lossy().into_owned();
+    Err(format!("{name}: {}{}", finished.ending(), finished.tail()))
+}
+
+/// Runs to the end or to the limit, and hands each line of output to `show` at once.
+pub(crate) fn watched(
+    command: &mut Command,
+    limit: Duration,
+    mut show: impl FnMut(&str),
+) -> Result<Finished, String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|cause| format!("{}: {cause}", command.get_program().to_string_lossy()))?;
+    let (sender, lines) = mpsc::channel();
+    if let Some(out) = child.stdout.take() {
+        forward(out, sender.clone());
+    }
+    if let Some(err) = child.stderr.take() {
+        forward(err, sender);
+    }
+
+    let deadline = Instant::now() + limit;
+    let mut text = String::new();
+    let mut status = None;
+    loop {
+        match lines.recv_timeout(TICK) {
+            Ok(line) => {
+                show(&line);
+                text.push_str(&line);
+                text.push('\n');
+            }
+            // The pipes are empty. Something that the child left behind may hold them; the child alone counts.
+            Err(_) if status.is_some() => break,
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK / 10),
+            Err(RecvTimeoutError::Timeout) => (),
+        }
+        if status.is_none() {
+            status = poll(&mut child)?;
+        }
+        if Instant::now() > deadline {
+            if status.is_none() {
+                end(&mut child)?;
+            }
+            break;
+        }
+    }
+    Ok(Finished { status, limit, text })
+}
+
+fn forward(pipe: impl Read + Send + 'static, lines: Sender<String>) {
+    thread::spawn(move || {
+        let mut reader = BufReader::new(pipe);
+        let mut bytes = Vec::new();
+        while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+            let line = String::from_utf8_lossy(&bytes).trim_end().to_string();
+            if lines.send(line).is_err() {
+                break;
+            }
+            bytes.clear();
+        }
+    });
+}
+
+fn poll(child: &mut Child) -> Result<Option<ExitStatus>, String> {
+    child.try_wait().map_err(|cause| format!("waiting for a child process: {cause}"))
+}
+
+/// Asks first, so that a launcher can end its ranks; then insists.
+fn end(child: &mut Child) -> Result<(), String> {
+    let ask = format!("kill -TERM {}", child.id());
+    let asked = Command::new("sh").args(["-c", &ask]).status();
+    let deadline = Instant::now() + GRACE;
+    while asked.is_ok() && Instant::now() < deadline {
+        if poll(child)?.is_some() {
+            return Ok(());
+        }
+        thread::sleep(TICK);
+    }
+    let killed = child.kill().and_then(|()| child.wait());
+    killed.map(|_| ()).map_err(|cause| format!("ending a child process: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = command("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn output_of_both_streams_and_the_code_are_kept() {
+        let finished =
+            quiet(&mut shell("echo one; echo two >&2; exit 3"), Duration::from_secs(20)).unwrap();
+        assert_eq!(finished.code(), Some(3));
+        assert!(finished.text.contains("one\n") && finished.text.contains("two\n"));
+        assert!(!finished.success());
+    }
+
+    #[test]
+    fn a_child_that_does_not_end_is_ended() {
+        let finished = quiet(&mut shell("exec sleep 600"), Duration::from_millis(100)).unwrap();
+        assert!(!finished.success());
+        assert!(finished.ending().starts_with("not done"));
+    }
+
+    #[test]
+    fn a_heir_of_the_pipes_delays_nothing() {
+        let finished = quiet(&mut shell("sleep 30 & echo $!"), Duration::from_secs(20)).unwrap();
+        assert!(finished.success());
+        let _ended = shell(&format!("kill {}", finished.text.trim())).status();
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let problem = quiet(&mut command("no-such-program"), Duration::from_secs(1)).unwrap_err();
+        assert!(problem.contains("no-such-program"));
+    }
+}

@@ -1,0 +1,108 @@
+//! How many tests ran, read from what the test runners print.
+
+use std::fmt;
+
+/// Numbers of tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    pub(super) skipped: usize,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    pub(super) fn total(self) -> usize {
+        self.passed + self.failed + self.skipped
+    }
+
+    /// nextest: `Summary [1.2s] 12 tests run: 11 passed (1 slow), 1 timed out, 2 skipped`.
+    pub(super) fn of_nextest(text: &str) -> Option<Self> {
+        let line = text.lines().rfind(|line| line.contains("Summary ["))?;
+        let (_, pieces) = line.split_once(" run: ")?;
+        let mut counts = Self::default();
+        for piece in pieces.split(", ") {
+            let (number, state) = piece.trim().split_once(' ')?;
+            // Within the parentheses of another piece, such as "(1 slow, 2 flaky)".
+            let Ok(number) = number.parse::<usize>() else { continue };
+            match state.split(' ').next()? {
+                "passed" => counts.passed += number,
+                "skipped" => counts.skipped += number,
+                "failed" | "timed" | "exec" => counts.failed += number,
+                _ => (),
+            }
+        }
+        Some(counts)
+    }
+
+    /// cargo test: one `test result: ok. 3 passed; 0 failed; 1 ignored; …` for each test program.
+    pub(super) fn of_cargo_test(text: &str) -> Option<Self> {
+        let mut counts = None;
+        for line in text.lines().filter(|line| line.contains("test result: ")) {
+            let counts = counts.get_or_insert_with(Self::default);
+            counts.passed += number_before(line, " passed")?;
+            counts.failed += number_before(line, " failed")?;
+            counts.skipped += number_before(line, " ignored")?;
+        }
+        counts
+    }
+
+    /// ctest: `90% tests passed, 1 tests failed out of 10`, and `***Skipped` behind a test's name.
+    pub(super) fn of_ctest(text: &str) -> Option<Self> {
+        let line = text.lines().rfind(|line| line.contains("tests failed out of "))?;
+        let failed = number_before(line, " tests failed")?;
+        let total: usize = line.rsplit(' ').next()?.trim().parse().ok()?;
+        let skipped = text.matches("***Skipped").count();
+        Some(Self { passed: total.checked_sub(failed + skipped)?, failed, skipped })
+    }
+}
+
+fn number_before(line: &str, word: &str) -> Option<usize> {
+    line[..line.find(word)?].rsplit(' ').next()?.parse().ok()
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(passed: usize, failed: usize, skipped: usize) -> Option<Counts> {
+        Some(Counts { passed, failed, skipped })
+    }
+
+    #[test]
+    fn nextest() {
+        let text = "     Summary [   0.012s] 12 tests run: 12 passed, 0 skipped\n";
+        assert_eq!(Counts::of_nextest(text), counts(12, 0, 0));
+        let text = "x\n     Summary [   9.1s] 12/14 tests run: 8 passed (2 slow, 1 leaky), 2 failed, \
+                    1 timed out, 1 exec failed, 3 skipped\n        FAIL [0.1s] y\n";
+        assert_eq!(Counts::of_nextest(text), counts(8, 4, 3));
+        assert_eq!(Counts::of_nextest("error: could not compile"), None);
+    }
+
+    #[test]
+    fn cargo_test() {
+        let text = "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+                    test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(Counts::of_cargo_test(text), counts(7, 3, 1));
+        assert_eq!(Counts::of_cargo_test(""), None);
+    }
+
+    #[test]
+    fn ctest() {
+        let text = "1/3 Test #1: a ...   Passed    0.01 sec\n2/3 Test #2: b ...***Skipped   0.00 sec\n\
+                    3/3 Test #3: c ...***Failed    0.01 sec\n\n67% tests passed, 1 tests failed out of 3\n";
+        assert_eq!(Counts::of_ctest(text), counts(1, 1, 1));
+    }
+}

@@ -1,0 +1,132 @@
+//! A rank is killed in the middle of training: under distrun, and with nobody to look after the ranks.
+
+use super::report::{Checked, PASSED, Report};
+use crate::examples::{TRAIN_DIGITS, distrun};
+use crate::run::{self, Finished};
+use crate::workspace::Stage;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a job may take to end after the death of a rank.
+const PROMPT: Duration = Duration::from_secs(2);
+const RANKS: usize = 3;
+const VICTIM: usize = 1;
+
+pub(super) fn run(report: &mut Report, stage: &Stage) {
+    report.check("a killed rank, under distrun", || under_distrun(stage));
+    report.check("a killed rank, started by hand", || by_hand(stage));
+}
+
+fn under_distrun(stage: &Stage) -> Checked {
+    let program = TRAIN_DIGITS.compile(stage)?;
+    let mut killed = None;
+    let mut command = distrun(stage, RANKS, &program);
+    let finished = run::watched(command.args(["--epochs", "1000000"]), LIMIT, |line| {
+        if killed.is_none() && line.contains("epoch ") {
+            killed = Some(kill(&program));
+        }
+    })?;
+    let (_, when) = killed.ok_or("there was no epoch to kill a rank in")??;
+    prompt(when)?;
+    for words in [format!("rank {VICTIM}"), "SIGKILL".to_string()] {
+        if finished.success() || !finished.text.contains(&words) {
+            return Err(format!("\"{words}\": {}{}", finished.ending(), finished.tail()));
+        }
+    }
+    nobody_left(&program)
+}
+
+/// The ranks get nothing but the four variables, and rank 0 hosts the store.
+fn by_hand(stage: &Stage) -> Checked {
+    let program = TRAIN_DIGITS.compile(stage)?;
+    let port = free_port()?;
+    let (program, port) = (program.as_path(), port.as_str());
+    let mut killed = None;
+    let ended: Vec<Result<Finished, String>> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..RANKS)
+            .map(|rank| {
+                scope.spawn(move || run::quiet(&mut rank_by_hand(program, rank, port), LIMIT))
+            })
+            .collect();
+        let first = run::watched(&mut rank_by_hand(program, 0, port), LIMIT, |line| {
+            if killed.is_none() && line.contains("epoch ") {
+                killed = Some(kill(program));
+            }
+        });
+        let others = others.into_iter().map(|rank| {
+            rank.join().unwrap_or_else(|_| Err("the thread that watched a rank died".into()))
+        });
+        std::iter::once(first).chain(others).collect()
+    });
+    let (pid, when) = killed.ok_or("there was no epoch to kill a rank in")??;
+    prompt(when)?;
+    for (rank, finished) in ended.into_iter().enumerate().filter(|&(rank, _)| rank != VICTIM) {
+        let finished = finished?;
+        let said = finished.text.lines().any(|line| {
+            line.contains("a peer has failed")
+                && line.contains("all_reduce")
+                && line.contains(&format!("rank {VICTIM}"))
+                && line.contains(&pid)
+        });
+        if finished.code() != Some(3) || !said {
+            return Err(format!(
+                "rank {rank} should have blamed rank {VICTIM}, pid {pid}: {}{}",
+                finished.ending(),
+                finished.tail()
+            ));
+        }
+    }
+    nobody_left(program)
+}
+
+fn rank_by_hand(program: &Path, rank: usize, port: &str) -> Command {
+    let mut command = run::command(program);
+    command.args(["--epochs", "1000000"]);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
+    command
+}
+
+fn free_port() -> Result<String, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.map(|address| address.port().to_string()).map_err(|cause| format!("no port: {cause}"))
+}
+
+/// Kills the victim; returns its process id, and when.
+fn kill(program: &Path) -> Result<(String, Instant), String> {
+    let variable = format!("RANK={VICTIM}");
+    let is_victim = |pid: &String| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    let pid = processes_of(program).into_iter().find(is_victim).ok_or("the victim is not there")?;
+    let when = Instant::now();
+    run::must(run::command("sh").args(["-c", &format!("kill -KILL {pid}")]), LIMIT)?;
+    Ok((pid, when))
+}
+
+fn prompt(killed: Instant) -> Result<(), String> {
+    let took = killed.elapsed();
+    println!("all had ended {:.3} s after the kill", took.as_secs_f64());
+    if took > PROMPT { Err("that is too long".into()) } else { Ok(()) }
+}
+
+fn nobody_left(program: &Path) -> Checked {
+    match processes_of(program).as_slice() {
+        [] => Ok(PASSED),
+        left => Err(format!("processes are left: {}", left.join(", "))),
+    }
+}
+
+/// The ids of all processes that run this program.
+fn processes_of(program: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter(|name| fs::read_link(format!("/proc/{name}/exe")).is_ok_and(|exe| exe == program))
+        .collect()
+}

@@ -1,0 +1,39 @@
+//! `cargo xtask test`: every check that this machine allows, and a count.
+//!
+//! A check that cannot run here (a tool is missing and may not be installed) is skipped with its reason; a skipped
+//! check is not a failure, since the command must work for an ordinary user who has Rust and a C compiler only.
+
+mod counts;
+mod faults;
+mod packages;
+mod programs;
+mod report;
+mod rust;
+
+use crate::tools::{self, Tool};
+use crate::{Arguments, Outcome};
+use report::Report;
+
+const NEEDED: &[Tool] = &[
+    Tool { program: "cmake", package: "cmake", purpose: "C tests, installed package" },
+    Tool { program: "make", package: "make", purpose: "C tests, installed package" },
+    Tool { program: "c++", package: "g++", purpose: "the header from C++" },
+    Tool { program: "pkg-config", package: "pkg-config", purpose: "pkg-config consumer" },
+    Tool { program: "python3", package: "python3", purpose: "ctypes consumer" },
+];
+
+/// Runs the command. Its last line is the count.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    let mut arguments = Arguments::new(rest);
+    let may_install = !arguments.flag("--no-install");
+    arguments.finish()?;
+
+    tools::provide(NEEDED, may_install);
+    let mut report = Report::default();
+    rust::run(&mut report);
+    if let Some(stage) = programs::run(&mut report) {
+        faults::run(&mut report, &stage);
+        packages::run(&mut report, &stage);
+    }
+    Ok(report.print())
+}

@@ -1,0 +1,118 @@
+//! The C programs against the staged release build: the examples on several numbers of ranks, README's program.
+
+use super::report::{Checked, PASSED, Report};
+use crate::examples::{self, ALL_REDUCE, HELLO, TRAIN_DIGITS, Training, distrun};
+use crate::run;
+use crate::workspace::{self, Stage};
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(180);
+/// Accuracy that a trained network must reach, in percent.
+const ACCURACY: f64 = 93.0;
+/// By how much the losses may differ between numbers of ranks.
+const TOLERANCE: f64 = 1e-4;
+
+/// Returns the staged build, unless there is none to test.
+pub(super) fn run(report: &mut Report) -> Option<Stage> {
+    let mut stage = None;
+    report.check("release build", || {
+        stage = Some(workspace::release()?);
+        Ok(PASSED)
+    });
+    let stage = stage?;
+    hello_and_all_reduce(report, &stage);
+    train_digits(report, &stage);
+    report.check("README's program", || readme_program(&stage));
+    Some(stage)
+}
+
+fn hello_and_all_reduce(report: &mut Report, stage: &Stage) {
+    report.check("example hello, 3 ranks", || {
+        let text = output(stage, 3, &HELLO.compile(stage)?, &[])?;
+        all_said(&text, (0..3).map(|rank| format!("hello from rank {rank} of 3")))
+    });
+    for ranks in [1, 4] {
+        report.check(&format!("example all_reduce, {ranks} ranks"), || {
+            let text = output(stage, ranks, &ALL_REDUCE.compile(stage)?, &[])?;
+            all_said(&text, (0..ranks).map(|rank| format!("rank {rank} of {ranks}: 1000 sums")))
+        });
+    }
+}
+
+fn train_digits(report: &mut Report, stage: &Stage) {
+    let mut program = None;
+    report.check("example train_digits compiles", || {
+        program = Some(TRAIN_DIGITS.compile(stage)?);
+        Ok(PASSED)
+    });
+    let Some(program) = program else { return };
+
+    let mut reference = None;
+    for ranks in [1, 3, 4, 7] {
+        report.check(&format!("example train_digits, {ranks} ranks"), || {
+            let training = Training::read(&output(stage, ranks, &program, &[])?)?;
+            println!("{}", training.result);
+            judge(&training, reference.get_or_insert_with(|| training.clone()), ranks)
+        });
+    }
+    report.check("example train_digits --no-sync", || {
+        let mut command = distrun(stage, 2, &program);
+        let finished = run::quiet(command.args(["--no-sync", "--epochs", "2"]), LIMIT)?;
+        if finished.code() != Some(1) || !finished.text.contains("weights differ: rank 0 ") {
+            return Err(format!("{}{}", finished.ending(), finished.tail()));
+        }
+        Ok(PASSED)
+    });
+}
+
+fn judge(training: &Training, reference: &Training, ranks: usize) -> Checked {
+    let identical = format!("weights identical on {ranks} ranks");
+    if !training.result.ends_with(&identical) {
+        return Err(format!("\"{}\" does not end with \"{identical}\"", training.result));
+    }
+    if training.accuracy().is_none_or(|percent| percent < ACCURACY) {
+        return Err(format!("\"{}\" is below {ACCURACY} %", training.result));
+    }
+    let distance = training.distance(reference);
+    if distance > TOLERANCE {
+        return Err(format!("an epoch's loss differs by {distance} from that on 1 rank"));
+    }
+    Ok(PASSED)
+}
+
+/// The first C program of README, compiled and run as it stands there.
+fn readme_program(stage: &Stage) -> Checked {
+    let readme = std::fs::read_to_string(workspace::root().join("README.md"))
+        .map_err(|cause| format!("README.md: {cause}"))?;
+    let (_, rest) = readme.split_once("```c\n").ok_or("README.md has no C program")?;
+    let (source, _) = rest.split_once("```").ok_or("README.md's C program has no end")?;
+    let folder = workspace::scratch("readme")?;
+    let file = folder.join("first.c");
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&file, source))
+        .map_err(|cause| format!("{}: {cause}", file.display()))?;
+    let program = examples::compile(stage, "readme_first", &[file])?;
+    output(stage, 2, &program, &[])?;
+    Ok(PASSED)
+}
+
+/// The output of a program on that many ranks that must end well.
+fn output(
+    stage: &Stage,
+    ranks: usize,
+    program: &Path,
+    arguments: &[&str],
+) -> Result<String, String> {
+    let finished = run::must(distrun(stage, ranks, program).args(arguments), LIMIT)?;
+    Ok(finished.text)
+}
+
+fn all_said(text: &str, expected: impl Iterator<Item = String>) -> Checked {
+    for words in expected {
+        if !text.contains(&words) {
+            return Err(format!("\"{words}\" is missing from the output:\n{text}"));
+        }
+    }
+    Ok(PASSED)
+}

@@ -1,0 +1,141 @@
+//! What the machine offers: programs on the search path, the C compiler, and apt where it may be used.
+
+use crate::run;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const QUICK: Duration = Duration::from_secs(30);
+const DOWNLOAD: Duration = Duration::from_secs(900);
+
+/// A program that some checks need, and the Debian package that has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tool {
+    pub(crate) program: &'static str,
+    pub(crate) package: &'static str,
+    /// What cannot be done without it.
+    pub(crate) purpose: &'static str,
+}
+
+/// Where a program lies on the search path.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+pub(crate) fn has(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// The C compiler: `CC` where it is set, else the first of the usual names.
+pub(crate) fn c_compiler() -> Result<String, String> {
+    if let Ok(chosen) = std::env::var("CC")
+        && !chosen.trim().is_empty()
+    {
+        return Ok(chosen);
+    }
+    let usual = ["cc", "gcc", "clang"].into_iter().find(|name| has(name));
+    usual.map(String::from).ok_or_else(|| {
+        "no C compiler found: install gcc or clang (Debian, Ubuntu: `apt-get install gcc libc6-dev`), or set CC"
+            .to_string()
+    })
+}
+
+/// Installs through apt those tools that are missing, where that is allowed without asking anybody; else says what
+/// to install. What is missing afterwards is for the checks themselves to report.
+pub(crate) fn provide(tools: &[Tool], may_install: bool) {
+    let missing: Vec<Tool> = tools.iter().filter(|tool| !has(tool.program)).copied().collect();
+    if missing.is_empty() {
+        return;
+    }
+    for tool in &missing {
+        println!("missing: {} ({})", tool.program, tool.purpose);
+    }
+    let mut packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
+    packages.dedup();
+    let by_hand = format!("apt-get install {}", packages.join(" "));
+    let refusal = if may_install { apt_refusal() } else { Some("--no-install was given".into()) };
+    if let Some(reason) = refusal {
+        println!("not installed: {reason}. On Debian or Ubuntu: `{by_hand}`");
+        return;
+    }
+    println!("installing: {by_hand}");
+    if let Err(problem) = apt_install(&packages) {
+        println!("not installed: {problem}");
+    }
+}
+
+/// Why apt may not be used here; `None` where it may.
+fn apt_refusal() -> Option<String> {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let debian = release.lines().any(|line| {
+        (line.starts_with("ID=") || line.starts_with("ID_LIKE="))
+            && (line.contains("debian") || line.contains("ubuntu"))
+    });
+    if !debian {
+        return Some("this is not Debian or Ubuntu".into());
+    }
+    if !has("apt-get") {
+        return Some("there is no apt-get".into());
+    }
+    if is_root() || sudo_works() {
+        return None;
+    }
+    Some("this user is not root and cannot use sudo without a password".into())
+}
+
+fn is_root() -> bool {
+    run::quiet(run::command("id").arg("-u"), QUICK).is_ok_and(|done| done.text.trim() == "0")
+}
+
+fn sudo_works() -> bool {
+    has("sudo")
+        && run::quiet(run::command("sudo").args(["-n", "true"]), QUICK)
+            .is_ok_and(|done| done.success())
+}
+
+fn apt_install(packages: &[&str]) -> Result<(), String> {
+    let install: Vec<&str> =
+        ["install", "-y", "--no-install-recommends"].iter().chain(packages).copied().collect();
+    if apt_get(&install).is_ok() {
+        return Ok(());
+    }
+    // A fresh machine has no package lists yet.
+    apt_get(&["update"])?;
+    apt_get(&install)
+}
+
+fn apt_get(arguments: &[&str]) -> Result<(), String> {
+    let mut command = run::command(if is_root() { "env" } else { "sudo" });
+    if !is_root() {
+        command.args(["-n", "env"]);
+    }
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"]).args(arguments);
+    run::must(&mut command, DOWNLOAD).map(|_| ())
+}
+
+/// Whether `program --version` has one of the words: tells implementations of one command apart.
+pub(crate) fn version_mentions(program: &str, words: &[&str]) -> bool {
+    has(program)
+        && run::quiet(run::command(program).arg("--version"), QUICK)
+            .is_ok_and(|done| words.iter().any(|word| done.text.contains(word)))
+}
+
+/// Removes a folder that a run before left, and makes it anew.
+pub(crate) fn fresh_folder(path: &Path) -> Result<(), String> {
+    if path.exists() {
+        std::fs::remove_dir_all(path)
+            .map_err(|cause| format!("removing {}: {cause}", path.display()))?;
+    }
+    std::fs::create_dir_all(path).map_err(|cause| format!("creating {}: {cause}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_on_the_search_path() {
+        assert!(has("sh"));
+        assert!(!has("no-such-program"));
+    }
+}

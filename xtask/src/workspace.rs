@@ -1,0 +1,110 @@
+//! The repository's paths, and what cargo builds in it.
+
+use crate::run;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// The cargo that runs this command, to be called in the repository's root.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = run::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root());
+    cargo
+}
+
+/// Cargo's target folder, wherever the user has put it.
+pub(crate) fn target() -> Result<PathBuf, String> {
+    let mut metadata = cargo();
+    metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
+    let text = run::must(&mut metadata, Duration::from_secs(120))?.text;
+    let path =
+        json_string(&text, "target_directory").ok_or("cargo metadata names no target folder")?;
+    Ok(PathBuf::from(path))
+}
+
+/// The text of the first `"key":"…"` in a line of JSON that cargo wrote; paths with quotes or backslashes are not
+/// expected.
+pub(crate) fn json_string<'a>(json: &'a str, key: &str) -> Option<&'a str> {
+    let start = json.find(&format!("\"{key}\":\""))? + key.len() + 4;
+    json[start..].split('"').next()
+}
+
+/// A folder for what the named command leaves.
+pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
+    Ok(target()?.join("xtask").join(name))
+}
+
+/// The library, its header and its launcher, laid out as if they were installed.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) include: PathBuf,
+    pub(crate) lib: PathBuf,
+    pub(crate) distrun: PathBuf,
+}
+
+/// Builds the library and the launcher in release mode, showing cargo's progress, and stages them.
+pub(crate) fn release() -> Result<Stage, String> {
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "dist", "--lib", "--bin", "distrun"]);
+    let status = build.status().map_err(|cause| format!("cargo: {cause}"))?;
+    if !status.success() {
+        return Err("the release build failed".into());
+    }
+    let built = target()?.join("release");
+    let stage = scratch("stage")?;
+    stage_files(&built, &stage)
+        .map_err(|cause| format!("staging in {}: {cause}", stage.display()))?;
+    Ok(Stage {
+        include: root().join("include"),
+        lib: stage.clone(),
+        distrun: stage.join("distrun"),
+    })
+}
+
+/// Beside the library goes a link under its soname, by which programs ask for it at run time.
+fn stage_files(built: &Path, stage: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(stage)?;
+    for name in ["libdist.so", "libdist.a", "distrun"] {
+        // A running program's file cannot be written, but it can be replaced.
+        let fresh = stage.join(format!("{name}.new"));
+        fs::copy(built.join(name), &fresh)?;
+        fs::rename(&fresh, stage.join(name))?;
+    }
+    let link = stage.join("libdist.so.0");
+    if fs::symlink_metadata(&link).is_err() {
+        symlink("libdist.so", &link)?;
+    }
+    Ok(())
+}
+
+/// A cargo command that a check runs, with its limit.
+pub(crate) fn checked(cargo: &mut Command) -> Result<run::Finished, String> {
+    run::shown(cargo, BUILD_LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_found_in_cargos_json() {
+        let json = r#"{"reason":"build-script-executed","out_dir":"/a/b/out"}"#;
+        assert_eq!(json_string(json, "out_dir"), Some("/a/b/out"));
+        assert_eq!(json_string(json, "target"), None);
+    }
+
+    #[test]
+    fn the_root_is_this_repository() {
+        assert!(root().join("xtask").is_dir());
+    }
+}
