@@ -192,7 +192,7 @@ impl<'a> Steps<'a> {
         self.others().for_each(|rank| self.domain.region().bell(rank).ring_fenced());
     }
 
-    /// Waits until every other rank has finished a step, or has called something else and never will.
+    /// Waits until every other rank has finished a step.
     fn await_done(&mut self, step: u64) -> Result<()> {
         for rank in self.others() {
             if self.lane.done[rank] >= step {
@@ -201,28 +201,12 @@ impl<'a> Steps<'a> {
             let progress = |rank| self.domain.region().progress(rank).done();
             let done = self.wait_for(
                 rank,
-                || Some(progress(rank)).filter(|&done| done >= step || self.has_parted(rank, step)),
+                || Some(progress(rank)).filter(|&done| done >= step),
                 |other| progress(other) >= step,
             )?;
-            if done < step {
-                return Err(self.fail(self.mismatch(rank)));
-            }
             self.lane.done[rank] = done;
         }
         Ok(())
-    }
-
-    /// A rank has published a step, but in the course of other operations than this rank's.
-    fn has_parted(&self, rank: Rank, step: u64) -> bool {
-        let region = self.domain.region();
-        let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
-        if theirs.step() != step || ours.step() != step || ours.chain() == theirs.chain() {
-            return false;
-        }
-        // The line may just be overwritten for a later step, by a rank that has finished this one and
-        // has gone through a fence of `ring_others` since.
-        fence(Ordering::Acquire);
-        region.progress(rank).done() < step
     }
 
     /// Waits for one rank; `arrived` tells, for messages, which ranks have what this one waits for.
