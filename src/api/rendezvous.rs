@@ -62,6 +62,21 @@ struct Entry {
     who: String,
 }
 
+/// Whom rank 0 makes an offer, and the how manyth to that nonce it is, from 0.
+#[derive(Debug)]
+struct Invitation {
+    entry: Entry,
+    attempt: u64,
+}
+
+impl Invitation {
+    /// The next invitation of the same rank, whoever that is now.
+    fn renewed(&self, entry: Entry) -> Self {
+        let attempt = if entry.nonce == self.entry.nonce { self.attempt + 1 } else { 0 };
+        Self { entry, attempt }
+    }
+}
+
 impl Entry {
     fn encode(&self) -> Vec<u8> {
         let Self { nonce, size, version, who } = self;
@@ -114,37 +129,41 @@ impl Rendezvous<'_> {
 
     /// The part of rank 0.
     fn lead(&self) -> Result<GroupId> {
-        let mut entries = self.read_entries()?;
-        for attempt in 0.. {
-            if let Err(error) = self.check(&entries) {
-                self.send_verdict(&entries, attempt, format!("error {error}").as_bytes())?;
+        let mut round: Vec<Invitation> = self
+            .read_entries()?
+            .into_iter()
+            .map(|entry| Invitation { entry, attempt: 0 })
+            .collect();
+        loop {
+            if let Err(error) = self.check(&round) {
+                self.send_verdict(&round, format!("error {error}").as_bytes())?;
                 return Err(error);
             }
             let id = this::fresh_nonce()?;
-            self.tell(&entries, "offer", attempt, id.to_string().as_bytes())?;
+            self.tell(&round, "offer", id.to_string().as_bytes())?;
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
-            match self.gather_confirmations(id, &entries)? {
-                None => {
-                    self.send_verdict(&entries, attempt, GO)?;
-                    return Ok(id);
-                }
-                Some(changed) => {
-                    crate::log!(Level::Info, "group {}: a rank has come anew", self.name);
-                    self.send_verdict(&entries, attempt, AGAIN)?;
-                    entries = changed;
-                }
-            }
+            let Some(changed) = self.gather_confirmations(id, &round)? else {
+                self.send_verdict(&round, GO)?;
+                return Ok(id);
+            };
+            crate::log!(Level::Info, "group {}: a rank has come anew", self.name);
+            self.send_verdict(&round, AGAIN)?;
+            round =
+                round.iter().zip(changed).map(|(before, entry)| before.renewed(entry)).collect();
         }
-        Err(Error::internal("the attempts of a rendezvous have run out"))
     }
 
     /// Waits until all have confirmed; the entries as they are now, where one has changed meanwhile.
-    fn gather_confirmations(&self, id: GroupId, entries: &[Entry]) -> Result<Option<Vec<Entry>>> {
+    fn gather_confirmations(
+        &self,
+        id: GroupId,
+        round: &[Invitation],
+    ) -> Result<Option<Vec<Entry>>> {
         let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
         let mut changed = None;
         self.wait_for_ranks(&keys, "confirm that they take part", |_| {
             let now = self.read_entries()?;
-            let moved = now != entries;
+            let moved = round.iter().zip(&now).any(|(before, now)| before.entry != *now);
             changed = moved.then_some(now);
             Ok(moved)
         })?;
@@ -220,13 +239,14 @@ impl Rendezvous<'_> {
     }
 
     /// What rank 0 checks before it offers.
-    fn check(&self, entries: &[Entry]) -> Result<()> {
-        if entries[0].nonce != self.nonce {
+    fn check(&self, round: &[Invitation]) -> Result<()> {
+        let own = &round[0].entry;
+        if own.nonce != self.nonce {
             return self.check_not_replaced();
         }
-        for (rank, entry) in entries.iter().enumerate() {
-            let (what, theirs, ours) = if entry.version != entries[0].version {
-                ("runs libdist", entry.version.clone(), entries[0].version.clone())
+        for (rank, Invitation { entry, .. }) in round.iter().enumerate() {
+            let (what, theirs, ours) = if entry.version != own.version {
+                ("runs libdist", entry.version.clone(), own.version.clone())
             } else if entry.size != self.size {
                 ("was told a world size of", entry.size.to_string(), self.size.to_string())
             } else {
@@ -238,19 +258,19 @@ impl Rendezvous<'_> {
         Ok(())
     }
 
-    fn tell(&self, entries: &[Entry], what: &str, attempt: u64, value: &[u8]) -> Result<()> {
-        let keys: Vec<String> =
-            entries.iter().map(|entry| self.own_key(what, entry.nonce, attempt)).collect();
+    fn tell(&self, round: &[Invitation], what: &str, value: &[u8]) -> Result<()> {
+        let key = |to: &Invitation| self.own_key(what, to.entry.nonce, to.attempt);
+        let keys: Vec<String> = round.iter().map(key).collect();
         let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
         self.store.multi_set(&pairs, self.deadline)
     }
 
     /// A refusal is also an offer: whoever still waits for one reads it there.
-    fn send_verdict(&self, entries: &[Entry], attempt: u64, verdict: &[u8]) -> Result<()> {
+    fn send_verdict(&self, round: &[Invitation], verdict: &[u8]) -> Result<()> {
         if verdict != GO && verdict != AGAIN {
-            self.tell(entries, "offer", attempt, verdict)?;
+            self.tell(round, "offer", verdict)?;
         }
-        self.tell(entries, "verdict", attempt, verdict)
+        self.tell(round, "verdict", verdict)
     }
 
     /// Waits until there is a key for every rank. `look_around` is called about every second and ends
@@ -412,11 +432,27 @@ mod tests {
     fn all_get_one_id_and_each_attempt_another() {
         let store: Arc<dyn Store> = Arc::new(HashStore::new());
         let first: Vec<_> = meet_all(&store, &[1, 2, 3]).into_iter().map(Result::unwrap).collect();
-        // The store now holds the keys of the first attempt, as after a restart.
         let second: Vec<_> = meet_all(&store, &[4, 5, 6]).into_iter().map(Result::unwrap).collect();
         assert!(first.iter().all(|id| *id == first[0]));
         assert!(second.iter().all(|id| *id == second[0]));
         assert_ne!(first[0], second[0]);
+    }
+
+    #[test]
+    fn a_leftover_of_a_dead_attempt_is_outlived() {
+        let store: Arc<dyn Store> = Arc::new(HashStore::new());
+        let deadline = Deadline::after_ms(20_000);
+        // What rank 1 of an attempt that died has left behind.
+        let (nonce, version) = (Nonce([9; 16]), env!("CARGO_PKG_VERSION").to_owned());
+        let leftover = Entry { nonce, size: 2, version, who: "a dead process".into() };
+        store.set(b"dist/t/rank/1", &leftover.encode(), &deadline).unwrap();
+        std::thread::scope(|scope| {
+            let zero = scope.spawn(|| rendezvous(&store, 0, 2, 1, &deadline).meet());
+            // Rank 0 believes the leftover and offers it the group; only then does rank 1 come.
+            store.get(format!("dist/t/offer/{nonce}/0").as_bytes(), &deadline).unwrap();
+            let one = rendezvous(&store, 1, 2, 2, &deadline).meet().unwrap();
+            assert_eq!(zero.join().unwrap().unwrap(), one);
+        });
     }
 
     #[test]
