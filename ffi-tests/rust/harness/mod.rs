@@ -229,6 +229,12 @@ impl Job {
         Ended(self)
     }
 
+    /// The names of the abstract sockets on which its ranks listen for each other at this moment.
+    pub(crate) fn abstract_sockets(&self) -> Vec<String> {
+        let pids: Vec<u32> = self.processes.iter().map(|process| process.child.id()).collect();
+        residue::abstract_names(&residue::sockets(&pids))
+    }
+
     /// The processes of the job that are alive, whoever started them.
     pub(crate) fn living(&self) -> Vec<u32> {
         residue::processes(&format!("{FOLDER}={}", self.folder.display()))
