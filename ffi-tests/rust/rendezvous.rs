@@ -52,8 +52,11 @@ fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, 
     ]
 }
 
+/// Variables and their values.
+type Environment<'a> = &'a [(&'a str, &'a str)];
+
 /// What one process gets from a call that fails, which leaves nothing.
-fn alone(environment: &[(&str, &str)], command: &str) -> Report {
+fn alone(environment: Environment<'_>, command: &str) -> Report {
     let mut job = Job::new();
     let mut all: Vec<(&str, String)> = vec![("MASTER_PORT", job.port.to_string())];
     all.extend(environment.iter().map(|(name, value)| (*name, (*value).to_owned())));
@@ -76,7 +79,7 @@ fn have_worked(ended: &Ended, names: &[&str], init: &str) {
 #[test]
 fn a_wrong_environment_is_named_with_its_remedy_at_once() {
     let (rank, size, address) = (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK));
-    let wrong: &[(&[(&str, &str)], &[&str])] = &[
+    let wrong: &[(Environment<'_>, &[&str])] = &[
         (&[size, address], &["WORLD_SIZE is set but RANK is not", REMEDY]),
         (&[rank, address], &["RANK is set but WORLD_SIZE is not", REMEDY]),
         (&[address], &["rank", "environment variable RANK", REMEDY]),
@@ -346,9 +349,7 @@ fn groups_of_one_process_live_side_by_side() {
     }
     let ended = job.finish();
     for name in ["0", "1"] {
-        let reports = ended.reports(name);
-        assert_eq!(reports.len(), 11);
-        assert!(reports.iter().all(|report| report.succeeded().status == 0));
+        ended.all_succeeded(name, 11);
     }
 }
 
@@ -390,9 +391,7 @@ fn the_launchers_store_is_joined_by_rank_0_too_and_leaving_twice_is_an_error() {
     }
     let ended = job.finish();
     for name in ["0", "1"] {
-        let reports = ended.reports(name);
-        assert_eq!(reports.len(), 11);
-        assert!(reports.iter().all(|report| report.succeeded().status == 0));
+        ended.all_succeeded(name, 11);
     }
 }
 
