@@ -1,0 +1,369 @@
+//! How the ranks of a group find each other through a store, and tell this attempt from every earlier
+//! one.
+//!
+//! A restarted job may find the keys of the attempt before in its store, so nothing is read under a
+//! fixed key alone. Each rank publishes a fresh nonce under its rank. Rank 0 makes a fresh group id and
+//! offers it to each nonce; a rank that finds an offer for its own nonce confirms under the id; when all
+//! have confirmed, rank 0 tells each nonce to go. If a nonce changes meanwhile (it was a leftover, and
+//! its rank has now come), rank 0 calls the attempt off and offers anew. From then on members read only
+//! keys under the id. Offers are counted for each nonce, since a rank that comes late does not know how
+//! many there were before.
+//!
+//! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<count>`, `verdict/<nonce>/<count>`,
+//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`. Only set, get, wait, check and their batch
+//! forms are used.
+
+mod entry;
+#[cfg(test)]
+mod tests;
+
+use crate::backend::Exchange;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
+use crate::base::log::Level;
+use crate::process::this;
+use crate::store::Store;
+use entry::{Entry, Guest, disagreement};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long to wait in one go before looking around, at first and later; so soon is a leftover nonce
+/// noticed.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// How long rank 0, which may host the store, waits until all have heard that it refuses the group.
+const HEARING: Duration = Duration::from_secs(1);
+
+/// How often a long wait is told.
+const TELL_EVERY: Duration = Duration::from_secs(30);
+
+/// How many ranks a message names.
+const RANKS_NAMED: usize = 8;
+
+const GO: &[u8] = b"go";
+const AGAIN: &[u8] = b"again";
+
+/// What a rank needs to take part.
+#[derive(Debug)]
+pub struct Rendezvous<'a> {
+    /// Where the ranks meet.
+    pub store: Arc<dyn Store>,
+    /// The group's name; all ranks use the same.
+    pub name: &'a str,
+    /// This process's rank.
+    pub rank: Rank,
+    /// The number of ranks.
+    pub size: WorldSize,
+    /// This rank's fresh nonce.
+    pub nonce: Nonce,
+    /// Process id and host, for the message to somebody who comes under the same rank.
+    pub who: String,
+    /// When the group must have formed.
+    pub deadline: &'a Deadline,
+}
+
+impl Rendezvous<'_> {
+    /// Comes together with the other ranks; returns the id of the group.
+    ///
+    /// # Errors
+    /// `Timeout` naming the ranks that did not come, `Mismatch` where ranks disagree about the world size
+    /// or the version, `InvalidArgument` where two processes have the same rank, `Connection`.
+    pub fn meet(&self) -> Result<GroupId> {
+        let entry = Entry {
+            nonce: self.nonce,
+            size: self.size,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            who: self.who.clone(),
+        };
+        self.store.set(self.rank_key(self.rank).as_bytes(), &entry.encode(), self.deadline)?;
+        if self.rank == 0 { self.lead() } else { self.follow() }
+    }
+
+    /// The part of rank 0.
+    fn lead(&self) -> Result<GroupId> {
+        let mut guests: Vec<Guest> = self.read_entries()?.into_iter().map(Guest::new).collect();
+        loop {
+            self.check_versions(&guests).map_err(|error| self.refuse(&guests, error))?;
+            let id = this::fresh_nonce()?;
+            self.tell(&guests, "offer", id.to_string().as_bytes())?;
+            self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
+            match self.gather_confirmations(id, &guests)? {
+                None => {
+                    // Only now is it certain that no entry is a leftover.
+                    self.check_sizes(&guests).map_err(|error| self.refuse(&guests, error))?;
+                    self.tell(&guests, "verdict", GO)?;
+                    return Ok(id);
+                }
+                Some(changed) => {
+                    crate::log!(Level::Info, "group {}: a rank has come anew", self.name);
+                    self.tell(&guests, "verdict", AGAIN)?;
+                    for (guest, entry) in guests.iter_mut().zip(changed) {
+                        guest.update(entry);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until all have confirmed; the entries as they are now, where one has changed meanwhile.
+    fn gather_confirmations(&self, id: GroupId, guests: &[Guest]) -> Result<Option<Vec<Entry>>> {
+        let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
+        let mut changed = None;
+        self.wait_for_ranks(&keys, "confirm that they take part", |_| {
+            let now = self.read_entries()?;
+            let moved = guests.iter().map(|guest| &guest.entry).ne(&now);
+            changed = moved.then_some(now);
+            Ok(moved)
+        })?;
+        Ok(changed)
+    }
+
+    /// The part of every other rank.
+    fn follow(&self) -> Result<GroupId> {
+        for count in 0.. {
+            let offer = self.await_own("offer", count)?;
+            let id = std::str::from_utf8(&offer).ok().and_then(Nonce::parse);
+            match id {
+                Some(id) => {
+                    let key = confirm_key(self, id, self.rank);
+                    self.store.set(key.as_bytes(), b"", self.deadline)?;
+                    let verdict = self.await_own("verdict", count)?;
+                    match verdict.as_slice() {
+                        GO => return Ok(id),
+                        AGAIN => {}
+                        refusal => return Err(self.refused(refusal)),
+                    }
+                }
+                None => return Err(self.refused(&offer)),
+            }
+        }
+        Err(Error::internal("the offers of a rendezvous have run out"))
+    }
+
+    /// What rank 0 has answered instead of an offer; says that it was heard.
+    fn refused(&self, bytes: &[u8]) -> Error {
+        let heard = self.heard_key(self.nonce);
+        if let Err(error) = self.store.set(heard.as_bytes(), b"", &self.deadline.capped(HEARING)) {
+            crate::log!(Level::Info, "answering the refusal of rank 0: {error}");
+        }
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.strip_prefix("error ").unwrap_or(&text);
+        Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
+    }
+
+    /// Waits for what rank 0 writes for this rank's nonce.
+    fn await_own(&self, what: &str, count: u64) -> Result<Vec<u8>> {
+        let key = self.own_key(what, self.nonce, count);
+        self.wait_for_keys(&[&key], |waited| {
+            self.check_not_replaced()?;
+            if waited >= TELL_EVERY {
+                crate::log!(Level::Warn, "group {}: rank 0 has not answered for {} s; it waits for \
+                    all ranks to come", self.name, waited.as_secs());
+            }
+            Ok(false)
+        })
+        .map_err(|error| match error.kind() {
+            ErrorKind::Timeout => error.context(format_args!(
+                "rank {} of group {}: rank 0 has made no {what} within {} ms (has it started, does it \
+                 use the same store, has the group formed already without this process?)",
+                self.rank,
+                self.name,
+                self.deadline.elapsed().as_millis()
+            )),
+            _ => error,
+        })?;
+        self.store.get(key.as_bytes(), self.deadline)
+    }
+
+    /// Two processes with one rank: the first finds the second's entry in place of its own.
+    fn check_not_replaced(&self) -> Result<()> {
+        let bytes = self.store.get(self.rank_key(self.rank).as_bytes(), self.deadline)?;
+        let entry = Entry::decode(self.rank, &bytes)?;
+        if entry.nonce == self.nonce {
+            return Ok(());
+        }
+        let message = format!(
+            "rank {} of group {} was taken by another process ({}): two processes have the same rank",
+            self.rank, self.name, entry.who
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message).with_culprit(self.rank))
+    }
+
+    /// What all ranks have published; waits for those that have not come yet.
+    fn read_entries(&self) -> Result<Vec<Entry>> {
+        let keys: Vec<String> = (0..self.size).map(|rank| self.rank_key(rank)).collect();
+        self.wait_for_ranks(&keys, "come", |_| Ok(false))?;
+        let values = self.store.multi_get(&as_bytes(&keys), self.deadline)?;
+        values.iter().enumerate().map(|(rank, bytes)| Entry::decode(rank, bytes)).collect()
+    }
+
+    /// What rank 0 checks before it offers. Ranks of another version may not understand an offer.
+    fn check_versions(&self, guests: &[Guest]) -> Result<()> {
+        if guests[0].entry.nonce != self.nonce {
+            return self.check_not_replaced();
+        }
+        let ours = env!("CARGO_PKG_VERSION");
+        disagreement(guests, |entry| {
+            (entry.version != ours)
+                .then(|| format!("runs libdist {}, but rank 0 {ours}", entry.version))
+        })
+    }
+
+    /// What rank 0 checks once all have confirmed.
+    fn check_sizes(&self, guests: &[Guest]) -> Result<()> {
+        disagreement(guests, |Entry { size, .. }| {
+            let message = || format!("was told a world size of {size}, but rank 0 {}", self.size);
+            (*size != self.size).then(message)
+        })
+    }
+
+    /// Tells all why there will be no group, and gives them a moment to hear it: the store may end
+    /// with this process.
+    fn refuse(&self, guests: &[Guest], error: Error) -> Error {
+        let text = format!("error {error}");
+        // Also as an offer: whoever still waits for one reads it there.
+        let tell = |what| self.tell(guests, what, text.as_bytes());
+        let heard: Vec<String> =
+            guests[1..].iter().map(|guest| self.heard_key(guest.entry.nonce)).collect();
+        let told = tell("offer")
+            .and_then(|()| tell("verdict"))
+            .and_then(|()| self.store.wait(&as_bytes(&heard), &self.deadline.capped(HEARING)));
+        if let Err(cause) = told {
+            crate::log!(Level::Info, "not all ranks have heard why there is no group: {cause}");
+        }
+        error
+    }
+
+    fn tell(&self, guests: &[Guest], what: &str, value: &[u8]) -> Result<()> {
+        let key = |guest: &Guest| self.own_key(what, guest.entry.nonce, guest.offers);
+        let keys: Vec<String> = guests.iter().map(key).collect();
+        let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
+        self.store.multi_set(&pairs, self.deadline)
+    }
+
+    /// Waits until there is a key for every rank. `look_around` is called now and then and ends the
+    /// wait by returning true.
+    fn wait_for_ranks(
+        &self,
+        keys: &[String],
+        what: &str,
+        mut look_around: impl FnMut(Duration) -> Result<bool>,
+    ) -> Result<()> {
+        let borrowed: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let outcome = self.wait_for_keys(&borrowed, |waited| {
+            if waited >= TELL_EVERY {
+                crate::log!(
+                    Level::Warn,
+                    "group {}: waiting since {} s for {} to {what}",
+                    self.name,
+                    waited.as_secs(),
+                    self.absent(keys)
+                );
+            }
+            look_around(waited)
+        });
+        outcome.map_err(|error| match error.kind() {
+            ErrorKind::Timeout => Error::new(
+                ErrorKind::Timeout,
+                format!(
+                    "rank {} of group {} waited {} ms for {} to {what}",
+                    self.rank,
+                    self.name,
+                    self.deadline.elapsed().as_millis(),
+                    self.absent(keys)
+                ),
+            ),
+            _ => error,
+        })
+    }
+
+    /// Waits for keys, a slice at a time; `look_around` gets the time since it last had something to
+    /// tell, and ends the wait by returning true.
+    fn wait_for_keys(
+        &self,
+        keys: &[&str],
+        mut look_around: impl FnMut(Duration) -> Result<bool>,
+    ) -> Result<()> {
+        let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+        let mut told = Duration::ZERO;
+        let mut slice = FIRST_LOOK;
+        loop {
+            match self.store.wait(&keys, &self.deadline.capped(slice)) {
+                Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {
+                }
+                outcome => return outcome,
+            }
+            slice = (slice * 2).min(LOOK_AROUND);
+            let waited = self.deadline.elapsed();
+            let tell = waited - told >= TELL_EVERY;
+            if look_around(if tell { waited } else { Duration::ZERO })? {
+                return Ok(());
+            }
+            if tell {
+                told = waited;
+            }
+        }
+    }
+
+    /// The ranks whose keys are missing, as text.
+    fn absent(&self, keys: &[String]) -> String {
+        let grace = Deadline::after(Duration::from_secs(5));
+        let is_absent =
+            |key: &String| !self.store.check(&[key.as_bytes()], &grace).unwrap_or(false);
+        let ranks: Vec<Rank> = (0..keys.len()).filter(|&rank| is_absent(&keys[rank])).collect();
+        let mut text = match ranks.as_slice() {
+            [] => return "the last rank".to_owned(),
+            [rank] => return format!("rank {rank}"),
+            _ => "ranks ".to_owned(),
+        };
+        let named: Vec<_> = ranks.iter().take(RANKS_NAMED).map(ToString::to_string).collect();
+        text.push_str(&named.join(", "));
+        if ranks.len() > RANKS_NAMED {
+            text.push_str(&format!(" and {} more", ranks.len() - RANKS_NAMED));
+        }
+        text
+    }
+
+    fn rank_key(&self, rank: Rank) -> String {
+        format!("dist/{}/rank/{rank}", self.name)
+    }
+
+    fn own_key(&self, what: &str, nonce: Nonce, count: u64) -> String {
+        format!("dist/{}/{what}/{nonce}/{count}", self.name)
+    }
+
+    fn heard_key(&self, nonce: Nonce) -> String {
+        format!("dist/{}/heard/{nonce}", self.name)
+    }
+}
+
+fn confirm_key(rendezvous: &Rendezvous<'_>, id: GroupId, rank: Rank) -> String {
+    format!("dist/{}/{id}/confirm/{rank}", rendezvous.name)
+}
+
+fn as_bytes(keys: &[String]) -> Vec<&[u8]> {
+    keys.iter().map(String::as_bytes).collect()
+}
+
+/// The exchange between the members of a group that has an id.
+#[derive(Debug)]
+pub struct StoreExchange<'a> {
+    /// How they met.
+    pub rendezvous: &'a Rendezvous<'a>,
+    /// The group's id.
+    pub id: GroupId,
+}
+
+impl Exchange for StoreExchange<'_> {
+    fn all(&self, phase: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let Rendezvous { store, name, rank, size, deadline, .. } = self.rendezvous;
+        let key = |rank: Rank| format!("dist/{name}/{}/{phase}/{rank}", self.id);
+        store.set(key(*rank).as_bytes(), mine, deadline)?;
+        let keys: Vec<String> = (0..*size).map(key).collect();
+        let what = format!("finish the phase \"{phase}\" of starting the group");
+        self.rendezvous.wait_for_ranks(&keys, &what, |_| Ok(false))?;
+        store.multi_get(&as_bytes(&keys), deadline)
+    }
+}
