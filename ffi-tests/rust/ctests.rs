@@ -1,7 +1,7 @@
 //! The C tests: each program of `ffi-tests/c` is compiled with the system's compiler against the header
 //! and the library of this build, and run with a deadline. One test per program, so that failures have
 //! names. Without a C compiler, or without Valgrind where that is the point, a test says so and passes.
-#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
 #[path = "ctests/toolchain.rs"]
