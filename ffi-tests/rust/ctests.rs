@@ -1,7 +1,7 @@
 //! The C tests: each program of `ffi-tests/c` is compiled with the system's compiler against the header
 //! and the library of this build, and run with a deadline. One test per program, so that failures have
 //! names. Without a C compiler, or without Valgrind where that is the point, a test says so and passes.
-#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
 #[path = "ctests/toolchain.rs"]
@@ -50,6 +50,18 @@ programs!(
     store_custom,
     threads,
 );
+
+#[test]
+#[should_panic(expected = "had not ended")]
+fn a_program_that_hangs_is_ended() {
+    run(&["sleep", "600"], Duration::from_millis(50));
+}
+
+#[test]
+#[should_panic(expected = "ended with status 3")]
+fn a_program_that_fails_is_a_failure() {
+    run(&["sh", "-c", "exit 3"], LIMIT).expect_success();
+}
 
 /// Runs a program under Valgrind: no invalid access, nothing lost.
 fn leaks_nothing(name: &str) {

@@ -1,5 +1,5 @@
 //! The committed header is the one that the source generates, and its version is the library's.
-#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(unsafe_code, reason = "calls exported functions")]
 
 mod interface;
