@@ -5,9 +5,9 @@
 #include <dist.h>
 #include <stdio.h>
 
-static int fail(const char *call)
+static int fail(void)
 {
-    fprintf(stderr, "%s: %s\n", call, dist_last_error());
+    fprintf(stderr, "%s\n", dist_last_error());
     return 1;
 }
 
@@ -16,15 +16,15 @@ int main(void)
     int32_t size;
     int32_t sum;
     if (dist_init(NULL) != DIST_OK) {
-        return fail("dist_init");
+        return fail();
     }
     size = dist_get_world_size(NULL);
     sum = dist_get_rank(NULL) + 1;
     if (dist_all_reduce(dist_world(), &sum, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL) != DIST_OK) {
-        return fail("dist_all_reduce");
+        return fail();
     }
     if (dist_finalize() != DIST_OK) {
-        return fail("dist_finalize");
+        return fail();
     }
     printf("libdist %s: sum %d over %d ranks\n", dist_version_string(), (int)sum, (int)size);
     return sum == size * (size + 1) / 2 ? 0 : 1;

@@ -105,7 +105,11 @@ impl Rendezvous<'_> {
             who: self.who.clone(),
         };
         self.store.set(self.rank_key(self.rank).as_bytes(), &entry.encode(), self.deadline)?;
-        if self.rank == 0 { self.lead() } else { self.follow() }
+        let id = if self.rank == 0 { self.lead() } else { self.follow() }?;
+        // So that the next group of this name finds no leftover, which it would have to outwait. What
+        // cannot be removed does no harm.
+        drop(self.store.delete_key(self.rank_key(self.rank).as_bytes(), self.deadline));
+        Ok(id)
     }
 
     /// The part of rank 0.
