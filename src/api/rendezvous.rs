@@ -6,7 +6,8 @@
 //! offers it to each nonce; a rank that finds an offer for its own nonce confirms under the id; when all
 //! have confirmed, rank 0 tells each nonce to go. If a nonce changes meanwhile (it was a leftover, and
 //! its rank has now come), rank 0 calls the attempt off and offers anew. From then on members read only
-//! keys under the id.
+//! keys under the id. Attempts are counted for each nonce on its own: a rank that comes late looks for its
+//! first offer, however many rank 0 has made to leftovers before.
 //!
 //! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<attempt>`, `verdict/<nonce>/<attempt>`,
 //! `<id>/confirm/<r>`, `<id>/<phase>/<r>`. Only set, get, wait, check and their batch forms are used.
@@ -91,6 +92,29 @@ impl Entry {
     }
 }
 
+/// One offer of rank 0 to all ranks.
+struct Round {
+    entries: Vec<Entry>,
+    /// For each entry, how many offers its nonce has had before.
+    attempts: Vec<u64>,
+}
+
+impl Round {
+    fn first(entries: Vec<Entry>) -> Self {
+        let attempts = vec![0; entries.len()];
+        Self { entries, attempts }
+    }
+
+    fn next(&self, entries: Vec<Entry>) -> Self {
+        let before = self.entries.iter().zip(&self.attempts);
+        let attempt = |(now, (then, attempt)): (&Entry, (&Entry, &u64))| {
+            if now.nonce == then.nonce { attempt + 1 } else { 0 }
+        };
+        let attempts = entries.iter().zip(before).map(attempt).collect();
+        Self { entries, attempts }
+    }
+}
+
 impl Rendezvous<'_> {
     /// Comes together with the other ranks; returns the id of the group.
     ///
@@ -114,28 +138,27 @@ impl Rendezvous<'_> {
 
     /// The part of rank 0.
     fn lead(&self) -> Result<GroupId> {
-        let mut entries = self.read_entries()?;
-        for attempt in 0.. {
-            if let Err(error) = self.check(&entries) {
-                self.send_verdict(&entries, attempt, format!("error {error}").as_bytes())?;
+        let mut round = Round::first(self.read_entries()?);
+        loop {
+            if let Err(error) = self.check(&round.entries) {
+                self.send_verdict(&round, format!("error {error}").as_bytes())?;
                 return Err(error);
             }
             let id = this::fresh_nonce()?;
-            self.tell(&entries, "offer", attempt, id.to_string().as_bytes())?;
+            self.tell(&round, "offer", id.to_string().as_bytes())?;
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
-            match self.gather_confirmations(id, &entries)? {
+            match self.gather_confirmations(id, &round.entries)? {
                 None => {
-                    self.send_verdict(&entries, attempt, GO)?;
+                    self.send_verdict(&round, GO)?;
                     return Ok(id);
                 }
                 Some(changed) => {
                     crate::log!(Level::Info, "group {}: a rank has come anew", self.name);
-                    self.send_verdict(&entries, attempt, AGAIN)?;
-                    entries = changed;
+                    self.send_verdict(&round, AGAIN)?;
+                    round = round.next(changed);
                 }
             }
         }
-        Err(Error::internal("the attempts of a rendezvous have run out"))
     }
 
     /// Waits until all have confirmed; the entries as they are now, where one has changed meanwhile.
@@ -238,19 +261,20 @@ impl Rendezvous<'_> {
         Ok(())
     }
 
-    fn tell(&self, entries: &[Entry], what: &str, attempt: u64, value: &[u8]) -> Result<()> {
+    fn tell(&self, round: &Round, what: &str, value: &[u8]) -> Result<()> {
+        let attempts = round.entries.iter().zip(&round.attempts);
         let keys: Vec<String> =
-            entries.iter().map(|entry| self.own_key(what, entry.nonce, attempt)).collect();
+            attempts.map(|(entry, &attempt)| self.own_key(what, entry.nonce, attempt)).collect();
         let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
         self.store.multi_set(&pairs, self.deadline)
     }
 
     /// A refusal is also an offer: whoever still waits for one reads it there.
-    fn send_verdict(&self, entries: &[Entry], attempt: u64, verdict: &[u8]) -> Result<()> {
+    fn send_verdict(&self, round: &Round, verdict: &[u8]) -> Result<()> {
         if verdict != GO && verdict != AGAIN {
-            self.tell(entries, "offer", attempt, verdict)?;
+            self.tell(round, "offer", verdict)?;
         }
-        self.tell(entries, "verdict", attempt, verdict)
+        self.tell(round, "verdict", verdict)
     }
 
     /// Waits until there is a key for every rank. `look_around` is called about every second and ends
@@ -380,86 +404,4 @@ impl Exchange for StoreExchange<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::HashStore;
-
-    fn rendezvous<'a>(
-        store: &Arc<dyn Store>,
-        rank: Rank,
-        size: WorldSize,
-        nonce: u8,
-        deadline: &'a Deadline,
-    ) -> Rendezvous<'a> {
-        let store = Arc::clone(store);
-        let who = format!("process {nonce}");
-        Rendezvous { store, name: "t", rank, size, nonce: Nonce([nonce; 16]), who, deadline }
-    }
-
-    fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
-        let deadline = Deadline::after_ms(20_000);
-        std::thread::scope(|scope| {
-            let join = |(rank, &nonce): (usize, &u8)| {
-                let deadline = &deadline;
-                scope.spawn(move || rendezvous(store, rank, nonces.len(), nonce, deadline).meet())
-            };
-            let handles: Vec<_> = nonces.iter().enumerate().map(join).collect();
-            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
-        })
-    }
-
-    #[test]
-    fn all_get_one_id_and_each_attempt_another() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let first: Vec<_> = meet_all(&store, &[1, 2, 3]).into_iter().map(Result::unwrap).collect();
-        // The store now holds the keys of the first attempt, as after a restart.
-        let second: Vec<_> = meet_all(&store, &[4, 5, 6]).into_iter().map(Result::unwrap).collect();
-        assert!(first.iter().all(|id| *id == first[0]));
-        assert!(second.iter().all(|id| *id == second[0]));
-        assert_ne!(first[0], second[0]);
-    }
-
-    #[test]
-    fn a_missing_rank_is_named() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let deadline = Deadline::after_ms(50);
-        let error = rendezvous(&store, 0, 3, 1, &deadline).meet().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert!(error.message().contains("ranks 1, 2"), "{error}");
-    }
-
-    #[test]
-    fn different_world_sizes_are_told_to_everybody() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let deadline = Deadline::after_ms(20_000);
-        let (zero, one) = std::thread::scope(|scope| {
-            let one = scope.spawn(|| rendezvous(&store, 1, 3, 2, &deadline).meet());
-            let zero = rendezvous(&store, 0, 2, 1, &deadline).meet();
-            (zero.unwrap_err(), one.join().unwrap().unwrap_err())
-        });
-        for error in [zero, one] {
-            assert_eq!(error.kind(), ErrorKind::Mismatch);
-            assert!(
-                error.message().contains("rank 1 (process 2) was told a world size of 3"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_rank_that_comes_twice_is_told() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let deadline = Deadline::after_ms(20_000);
-        std::thread::scope(|scope| {
-            let first = scope.spawn(|| rendezvous(&store, 1, 3, 1, &deadline).meet());
-            // The second process publishes over the first one's entry, once that is there.
-            store.get(b"dist/t/rank/1", &deadline).unwrap();
-            let entry =
-                Entry { nonce: Nonce([2; 16]), size: 3, version: "1".into(), who: "b".into() };
-            store.set(b"dist/t/rank/1", &entry.encode(), &deadline).unwrap();
-            let error = first.join().unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-            assert!(error.message().contains("taken by another process (b)"), "{error}");
-        });
-    }
-}
+mod tests;
