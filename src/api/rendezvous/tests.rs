@@ -1,5 +1,3 @@
-//! Ranks that meet over a store in memory, each on a thread.
-
 use super::*;
 use crate::store::HashStore;
 
@@ -36,25 +34,6 @@ fn all_get_one_id_and_each_attempt_another() {
     assert!(first.iter().all(|id| *id == first[0]));
     assert!(second.iter().all(|id| *id == second[0]));
     assert_ne!(first[0], second[0]);
-}
-
-#[test]
-fn a_rank_that_comes_after_its_leftover_was_offered_is_offered_anew() {
-    let store: Arc<dyn Store> = Arc::new(HashStore::new());
-    let deadline = Deadline::after_ms(20_000);
-    let stale = Nonce([9; 16]);
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let leftover = Entry { nonce: stale, size: 3, version, who: "gone".into() };
-    store.set(b"dist/t/rank/1", &leftover.encode(), &deadline).unwrap();
-    let join = |rank, nonce| rendezvous(&store, rank, 3, nonce, &deadline).meet().unwrap();
-    std::thread::scope(|scope| {
-        let zero = scope.spawn(|| join(0, 1));
-        let two = scope.spawn(|| join(2, 3));
-        // Rank 0 has taken the leftover for rank 1.
-        store.get(format!("dist/t/offer/{stale}/0").as_bytes(), &deadline).unwrap();
-        let one = join(1, 2);
-        assert_eq!([zero.join().unwrap(), two.join().unwrap()], [one, one]);
-    });
 }
 
 #[test]
@@ -98,4 +77,22 @@ fn a_rank_that_comes_twice_is_told() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().contains("taken by another process (b)"), "{error}");
     });
+}
+
+#[test]
+fn a_rank_that_comes_after_its_leftover_was_offered_a_place_takes_part() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let deadline = Deadline::after_ms(20_000);
+    let nonce = Nonce([9; 16]);
+    // Of a job of another size, which must not matter either.
+    let leftover =
+        Entry { nonce, size: 7, version: env!("CARGO_PKG_VERSION").into(), who: "gone".into() };
+    store.set(b"dist/t/rank/1", &leftover.encode(), &deadline).unwrap();
+    let (zero, one) = std::thread::scope(|scope| {
+        let zero = scope.spawn(|| rendezvous(&store, 0, 2, 1, &deadline).meet());
+        store.get(format!("dist/t/offer/{nonce}/0").as_bytes(), &deadline).unwrap();
+        let one = rendezvous(&store, 1, 2, 2, &deadline).meet();
+        (zero.join().unwrap().unwrap(), one.unwrap())
+    });
+    assert_eq!(zero, one);
 }

@@ -6,11 +6,16 @@
 //! offers it to each nonce; a rank that finds an offer for its own nonce confirms under the id; when all
 //! have confirmed, rank 0 tells each nonce to go. If a nonce changes meanwhile (it was a leftover, and
 //! its rank has now come), rank 0 calls the attempt off and offers anew. From then on members read only
-//! keys under the id. Attempts are counted for each nonce on its own: a rank that comes late looks for its
-//! first offer, however many rank 0 has made to leftovers before.
+//! keys under the id. Offers are counted for each nonce, since a rank that comes late does not know how
+//! many there were before.
 //!
-//! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<attempt>`, `verdict/<nonce>/<attempt>`,
-//! `<id>/confirm/<r>`, `<id>/<phase>/<r>`. Only set, get, wait, check and their batch forms are used.
+//! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<count>`, `verdict/<nonce>/<count>`,
+//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`. Only set, get, wait, check and their batch
+//! forms are used.
+
+mod entry;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::Exchange;
 use crate::base::deadline::Deadline;
@@ -19,12 +24,17 @@ use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
 use crate::base::log::Level;
 use crate::process::this;
 use crate::store::Store;
-use serde_json::{Value, json};
+use entry::{Entry, Guest, disagreement};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait in one go before looking around; also how soon a leftover nonce is noticed.
+/// How long to wait in one go before looking around, at first and later; so soon is a leftover nonce
+/// noticed.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// How long rank 0, which may host the store, waits until all have heard that it refuses the group.
+const HEARING: Duration = Duration::from_secs(1);
 
 /// How often a long wait is told.
 const TELL_EVERY: Duration = Duration::from_secs(30);
@@ -54,67 +64,6 @@ pub struct Rendezvous<'a> {
     pub deadline: &'a Deadline,
 }
 
-/// What a rank publishes under its rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    nonce: Nonce,
-    size: WorldSize,
-    version: String,
-    who: String,
-}
-
-impl Entry {
-    fn encode(&self) -> Vec<u8> {
-        let Self { nonce, size, version, who } = self;
-        json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": who })
-            .to_string()
-            .into_bytes()
-    }
-
-    fn decode(rank: Rank, bytes: &[u8]) -> Result<Self> {
-        let parse = || {
-            let entry: Value = serde_json::from_slice(bytes).ok()?;
-            Some(Self {
-                nonce: Nonce::parse(entry.get("nonce")?.as_str()?)?,
-                size: usize::try_from(entry.get("size")?.as_u64()?).ok()?,
-                version: entry.get("version")?.as_str()?.to_owned(),
-                who: entry.get("who")?.as_str()?.to_owned(),
-            })
-        };
-        parse().ok_or_else(|| {
-            let message = format!(
-                "what rank {rank} has published in the store is not from libdist {}: all ranks must \
-                 run the same version",
-                env!("CARGO_PKG_VERSION")
-            );
-            Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
-        })
-    }
-}
-
-/// One offer of rank 0 to all ranks.
-struct Round {
-    entries: Vec<Entry>,
-    /// For each entry, how many offers its nonce has had before.
-    attempts: Vec<u64>,
-}
-
-impl Round {
-    fn first(entries: Vec<Entry>) -> Self {
-        let attempts = vec![0; entries.len()];
-        Self { entries, attempts }
-    }
-
-    fn next(&self, entries: Vec<Entry>) -> Self {
-        let before = self.entries.iter().zip(&self.attempts);
-        let attempt = |(now, (then, attempt)): (&Entry, (&Entry, &u64))| {
-            if now.nonce == then.nonce { attempt + 1 } else { 0 }
-        };
-        let attempts = entries.iter().zip(before).map(attempt).collect();
-        Self { entries, attempts }
-    }
-}
-
 impl Rendezvous<'_> {
     /// Comes together with the other ranks; returns the id of the group.
     ///
@@ -129,45 +78,42 @@ impl Rendezvous<'_> {
             who: self.who.clone(),
         };
         self.store.set(self.rank_key(self.rank).as_bytes(), &entry.encode(), self.deadline)?;
-        let id = if self.rank == 0 { self.lead() } else { self.follow() }?;
-        // So that the next group of this name finds no leftover, which it would have to outwait. What
-        // cannot be removed does no harm.
-        drop(self.store.delete_key(self.rank_key(self.rank).as_bytes(), self.deadline));
-        Ok(id)
+        if self.rank == 0 { self.lead() } else { self.follow() }
     }
 
     /// The part of rank 0.
     fn lead(&self) -> Result<GroupId> {
-        let mut round = Round::first(self.read_entries()?);
+        let mut guests: Vec<Guest> = self.read_entries()?.into_iter().map(Guest::new).collect();
         loop {
-            if let Err(error) = self.check(&round.entries) {
-                self.send_verdict(&round, format!("error {error}").as_bytes())?;
-                return Err(error);
-            }
+            self.check_versions(&guests).map_err(|error| self.refuse(&guests, error))?;
             let id = this::fresh_nonce()?;
-            self.tell(&round, "offer", id.to_string().as_bytes())?;
+            self.tell(&guests, "offer", id.to_string().as_bytes())?;
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
-            match self.gather_confirmations(id, &round.entries)? {
+            match self.gather_confirmations(id, &guests)? {
                 None => {
-                    self.send_verdict(&round, GO)?;
+                    // Only now is it certain that no entry is a leftover.
+                    self.check_sizes(&guests).map_err(|error| self.refuse(&guests, error))?;
+                    self.tell(&guests, "verdict", GO)?;
                     return Ok(id);
                 }
                 Some(changed) => {
                     crate::log!(Level::Info, "group {}: a rank has come anew", self.name);
-                    self.send_verdict(&round, AGAIN)?;
-                    round = round.next(changed);
+                    self.tell(&guests, "verdict", AGAIN)?;
+                    for (guest, entry) in guests.iter_mut().zip(changed) {
+                        guest.update(entry);
+                    }
                 }
             }
         }
     }
 
     /// Waits until all have confirmed; the entries as they are now, where one has changed meanwhile.
-    fn gather_confirmations(&self, id: GroupId, entries: &[Entry]) -> Result<Option<Vec<Entry>>> {
+    fn gather_confirmations(&self, id: GroupId, guests: &[Guest]) -> Result<Option<Vec<Entry>>> {
         let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
         let mut changed = None;
         self.wait_for_ranks(&keys, "confirm that they take part", |_| {
             let now = self.read_entries()?;
-            let moved = now != entries;
+            let moved = guests.iter().map(|guest| &guest.entry).ne(&now);
             changed = moved.then_some(now);
             Ok(moved)
         })?;
@@ -176,29 +122,40 @@ impl Rendezvous<'_> {
 
     /// The part of every other rank.
     fn follow(&self) -> Result<GroupId> {
-        for attempt in 0.. {
-            let offer = self.await_own("offer", attempt)?;
+        for count in 0.. {
+            let offer = self.await_own("offer", count)?;
             let id = std::str::from_utf8(&offer).ok().and_then(Nonce::parse);
             match id {
                 Some(id) => {
                     let key = confirm_key(self, id, self.rank);
                     self.store.set(key.as_bytes(), b"", self.deadline)?;
-                    let verdict = self.await_own("verdict", attempt)?;
+                    let verdict = self.await_own("verdict", count)?;
                     match verdict.as_slice() {
                         GO => return Ok(id),
                         AGAIN => {}
-                        other => return Err(refusal(other)),
+                        refusal => return Err(self.refused(refusal)),
                     }
                 }
-                None => return Err(refusal(&offer)),
+                None => return Err(self.refused(&offer)),
             }
         }
-        Err(Error::internal("the attempts of a rendezvous have run out"))
+        Err(Error::internal("the offers of a rendezvous have run out"))
+    }
+
+    /// What rank 0 has answered instead of an offer; says that it was heard.
+    fn refused(&self, bytes: &[u8]) -> Error {
+        let heard = self.heard_key(self.nonce);
+        if let Err(error) = self.store.set(heard.as_bytes(), b"", &self.deadline.capped(HEARING)) {
+            crate::log!(Level::Info, "answering the refusal of rank 0: {error}");
+        }
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.strip_prefix("error ").unwrap_or(&text);
+        Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
     }
 
     /// Waits for what rank 0 writes for this rank's nonce.
-    fn await_own(&self, what: &str, attempt: u64) -> Result<Vec<u8>> {
-        let key = self.own_key(what, self.nonce, attempt);
+    fn await_own(&self, what: &str, count: u64) -> Result<Vec<u8>> {
+        let key = self.own_key(what, self.nonce, count);
         self.wait_for_keys(&[&key], |waited| {
             self.check_not_replaced()?;
             if waited >= TELL_EVERY {
@@ -242,43 +199,52 @@ impl Rendezvous<'_> {
         values.iter().enumerate().map(|(rank, bytes)| Entry::decode(rank, bytes)).collect()
     }
 
-    /// What rank 0 checks before it offers.
-    fn check(&self, entries: &[Entry]) -> Result<()> {
-        if entries[0].nonce != self.nonce {
+    /// What rank 0 checks before it offers. Ranks of another version may not understand an offer.
+    fn check_versions(&self, guests: &[Guest]) -> Result<()> {
+        if guests[0].entry.nonce != self.nonce {
             return self.check_not_replaced();
         }
-        for (rank, entry) in entries.iter().enumerate() {
-            let (what, theirs, ours) = if entry.version != entries[0].version {
-                ("runs libdist", entry.version.clone(), entries[0].version.clone())
-            } else if entry.size != self.size {
-                ("was told a world size of", entry.size.to_string(), self.size.to_string())
-            } else {
-                continue;
-            };
-            let message = format!("rank {rank} ({}) {what} {theirs}, but rank 0 {ours}", entry.who);
-            return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
-        }
-        Ok(())
+        let ours = env!("CARGO_PKG_VERSION");
+        disagreement(guests, |entry| {
+            (entry.version != ours)
+                .then(|| format!("runs libdist {}, but rank 0 {ours}", entry.version))
+        })
     }
 
-    fn tell(&self, round: &Round, what: &str, value: &[u8]) -> Result<()> {
-        let attempts = round.entries.iter().zip(&round.attempts);
-        let keys: Vec<String> =
-            attempts.map(|(entry, &attempt)| self.own_key(what, entry.nonce, attempt)).collect();
+    /// What rank 0 checks once all have confirmed.
+    fn check_sizes(&self, guests: &[Guest]) -> Result<()> {
+        disagreement(guests, |Entry { size, .. }| {
+            let message = || format!("was told a world size of {size}, but rank 0 {}", self.size);
+            (*size != self.size).then(message)
+        })
+    }
+
+    /// Tells all why there will be no group, and gives them a moment to hear it: the store may end
+    /// with this process.
+    fn refuse(&self, guests: &[Guest], error: Error) -> Error {
+        let text = format!("error {error}");
+        // Also as an offer: whoever still waits for one reads it there.
+        let tell = |what| self.tell(guests, what, text.as_bytes());
+        let heard: Vec<String> =
+            guests[1..].iter().map(|guest| self.heard_key(guest.entry.nonce)).collect();
+        let told = tell("offer")
+            .and_then(|()| tell("verdict"))
+            .and_then(|()| self.store.wait(&as_bytes(&heard), &self.deadline.capped(HEARING)));
+        if let Err(cause) = told {
+            crate::log!(Level::Info, "not all ranks have heard why there is no group: {cause}");
+        }
+        error
+    }
+
+    fn tell(&self, guests: &[Guest], what: &str, value: &[u8]) -> Result<()> {
+        let key = |guest: &Guest| self.own_key(what, guest.entry.nonce, guest.offers);
+        let keys: Vec<String> = guests.iter().map(key).collect();
         let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
         self.store.multi_set(&pairs, self.deadline)
     }
 
-    /// A refusal is also an offer: whoever still waits for one reads it there.
-    fn send_verdict(&self, round: &Round, verdict: &[u8]) -> Result<()> {
-        if verdict != GO && verdict != AGAIN {
-            self.tell(round, "offer", verdict)?;
-        }
-        self.tell(round, "verdict", verdict)
-    }
-
-    /// Waits until there is a key for every rank. `look_around` is called about every second and ends
-    /// the wait by returning true.
+    /// Waits until there is a key for every rank. `look_around` is called now and then and ends the
+    /// wait by returning true.
     fn wait_for_ranks(
         &self,
         keys: &[String],
@@ -322,12 +288,14 @@ impl Rendezvous<'_> {
     ) -> Result<()> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
         let mut told = Duration::ZERO;
+        let mut slice = FIRST_LOOK;
         loop {
-            match self.store.wait(&keys, &self.deadline.capped(LOOK_AROUND)) {
+            match self.store.wait(&keys, &self.deadline.capped(slice)) {
                 Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {
                 }
                 outcome => return outcome,
             }
+            slice = (slice * 2).min(LOOK_AROUND);
             let waited = self.deadline.elapsed();
             let tell = waited - told >= TELL_EVERY;
             if look_around(if tell { waited } else { Duration::ZERO })? {
@@ -362,8 +330,12 @@ impl Rendezvous<'_> {
         format!("dist/{}/rank/{rank}", self.name)
     }
 
-    fn own_key(&self, what: &str, nonce: Nonce, attempt: u64) -> String {
-        format!("dist/{}/{what}/{nonce}/{attempt}", self.name)
+    fn own_key(&self, what: &str, nonce: Nonce, count: u64) -> String {
+        format!("dist/{}/{what}/{nonce}/{count}", self.name)
+    }
+
+    fn heard_key(&self, nonce: Nonce) -> String {
+        format!("dist/{}/heard/{nonce}", self.name)
     }
 }
 
@@ -373,13 +345,6 @@ fn confirm_key(rendezvous: &Rendezvous<'_>, id: GroupId, rank: Rank) -> String {
 
 fn as_bytes(keys: &[String]) -> Vec<&[u8]> {
     keys.iter().map(String::as_bytes).collect()
-}
-
-/// What rank 0 answered instead of an offer.
-fn refusal(bytes: &[u8]) -> Error {
-    let text = String::from_utf8_lossy(bytes);
-    let text = text.strip_prefix("error ").unwrap_or(&text);
-    Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
 }
 
 /// The exchange between the members of a group that has an id.
@@ -402,6 +367,3 @@ impl Exchange for StoreExchange<'_> {
         store.multi_get(&as_bytes(&keys), deadline)
     }
 }
-
-#[cfg(test)]
-mod tests;
