@@ -11,7 +11,7 @@
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-include=${DIST_INCLUDE_DIR:-$here/../../include}
+include=$(cd "${DIST_INCLUDE_DIR:-$here/../../include}" && pwd)
 cc=${CC:-cc}
 
 for tool in "${cc%% *}" abidw abidiff; do
@@ -45,7 +45,8 @@ awk '
             }
         }
     }' "$work/plain.c" >"$work/stub.c"
-$cc -std=c99 -g -fPIC -shared -w "-I$include" -Wl,-soname,libdist.so.0 "$work/stub.c" -o "$work/stub.so"
+# In its folder, so that the baseline does not depend on where that is.
+(cd "$work" && $cc -std=c99 -g -fPIC -shared -w "-I$include" -Wl,-soname,libdist.so.0 stub.c -o stub.so)
 abidw --no-corpus-path --no-comp-dir-path --no-show-locs --exported-interfaces-only \
     --out-file "$work/dist.abi" "$work/stub.so"
 nm -D --defined-only "$work/stub.so" | awk '{ print $NF }' | LC_ALL=C sort >"$work/symbols.txt"

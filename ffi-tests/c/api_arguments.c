@@ -3,8 +3,6 @@
  */
 #include "check.h"
 
-#include <limits.h>
-
 #define INVALID DIST_ERR_INVALID_ARGUMENT
 #define UNSUPPORTED DIST_ERR_UNSUPPORTED
 
@@ -60,8 +58,6 @@ static void counts(void)
         CHECK_REFUSED(dist_reduce_scatter(NULL, a, b, wrong[i], DIST_F64, DIST_SUM, NULL, NULL),
                       INVALID, "f64");
     }
-    CHECK_REFUSED(dist_store_set((dist_store_t *)NULL, "k", "v", SIZE_MAX), DIST_ERR_INVALID_HANDLE,
-                  "dist_store_set");
 }
 
 static void store_lengths(void)

@@ -51,6 +51,18 @@ programs!(
     threads,
 );
 
+#[test]
+#[should_panic(expected = "had not ended")]
+fn a_program_that_hangs_is_ended() {
+    run(&["sleep", "600"], Duration::from_millis(50));
+}
+
+#[test]
+#[should_panic(expected = "ended with status 3")]
+fn a_program_that_fails_is_a_failure() {
+    run(&["sh", "-c", "exit 3"], LIMIT).expect_success();
+}
+
 /// Runs a program under Valgrind: no invalid access, nothing lost.
 fn leaks_nothing(name: &str) {
     let Some(compiler) = Compiler::find() else { return };
