@@ -1,0 +1,252 @@
+/*
+ * How long dist_all_reduce takes, for sums of f32 vectors of several sizes. A sanity figure, on the public header only:
+ *
+ *     cc -std=c99 -O2 -Iinclude ffi-tests/perf/bench_all_reduce.c target/release/libdist.a -lpthread -ldl -lm \
+ *         -o target/bench_all_reduce
+ *     target/release/distrun --nproc-per-node 2 target/bench_all_reduce
+ *
+ * The sizes take turns, a few calls each, so that what else happens on the machine meets all of them alike. Every call
+ * is timed by itself, on every rank; the table shows the worst rank. The last result of each turn is checked.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <dist.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_SIZES 32
+#define TURNS 20
+
+struct size {
+    size_t bytes;
+    size_t count;
+    size_t calls;    /* in one turn */
+    size_t measured; /* samples so far */
+    double *us;      /* one sample for each call */
+};
+
+struct plan {
+    struct size sizes[MAX_SIZES];
+    size_t n_sizes;
+    size_t iterations; /* calls of each size; 0: as many as fit a moment */
+    int rewrite;       /* write the input anew before each call, as a training step does */
+};
+
+static const char HELP[] =
+    "usage: distrun --nproc-per-node N bench_all_reduce [options]\n"
+    "\n"
+    "Times dist_all_reduce (f32, sum, out of place) and prints, in microseconds, the median, the\n"
+    "99th percentile and the minimum of each size, on the rank where the median is largest.\n"
+    "\n"
+    "  --sizes LIST       bytes, separated by commas, with K or M; 4,64,1K,16K,64K,256K,1M,4M\n"
+    "  --iterations N     calls of each size; by default 20000, fewer of large ones\n"
+    "  --rewrite          write the input anew before each call, outside the time that counts\n"
+    "  --help             this text\n"
+    "\n"
+    "Environment: DIST_SHM_SLOT_BYTES, DIST_SPIN_US and others, see README.\n";
+
+static void check(dist_status_t status)
+{
+    if (status != DIST_OK) {
+        fprintf(stderr, "%s: %s\n", dist_status_string(status), dist_last_error());
+        exit(3);
+    }
+}
+
+static void refuse(const char *what, const char *value)
+{
+    fprintf(stderr, "bench_all_reduce: %s \"%s\"; see --help\n", what, value);
+    exit(2);
+}
+
+static size_t parse_number(const char *text, const char **end)
+{
+    char *rest;
+    unsigned long long number = strtoull(text, &rest, 10);
+    if (rest == text || *text == '-') {
+        refuse("not a number:", text);
+    }
+    if (*rest == 'K' || *rest == 'M') {
+        number <<= *rest == 'K' ? 10 : 20;
+        rest++;
+    }
+    *end = rest;
+    return (size_t)number;
+}
+
+static void parse_sizes(struct plan *plan, const char *list)
+{
+    const char *at = list;
+    for (plan->n_sizes = 0;; at++) {
+        size_t bytes = parse_number(at, &at);
+        if (plan->n_sizes == MAX_SIZES || bytes == 0 || bytes % sizeof(float) != 0 || (*at != ',' && *at != '\0')) {
+            refuse("not a list of sizes, each a multiple of 4:", list);
+        }
+        memset(&plan->sizes[plan->n_sizes], 0, sizeof(struct size));
+        plan->sizes[plan->n_sizes].bytes = bytes;
+        plan->sizes[plan->n_sizes].count = bytes / sizeof(float);
+        plan->n_sizes++;
+        if (*at == '\0') {
+            return;
+        }
+    }
+}
+
+static void parse(struct plan *plan, int argc, char **argv)
+{
+    memset(plan, 0, sizeof *plan);
+    parse_sizes(plan, "4,64,1K,16K,64K,256K,1M,4M");
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(HELP, stdout);
+            exit(0);
+        } else if (strcmp(argv[i], "--rewrite") == 0) {
+            plan->rewrite = 1;
+        } else if (strcmp(argv[i], "--sizes") == 0 && value != NULL) {
+            parse_sizes(plan, value);
+            i++;
+        } else if (strcmp(argv[i], "--iterations") == 0 && value != NULL) {
+            const char *end;
+            plan->iterations = parse_number(value, &end);
+            if (plan->iterations == 0 || *end != '\0') {
+                refuse("not a number of iterations:", value);
+            }
+            i++;
+        } else {
+            refuse("unknown or incomplete option", argv[i]);
+        }
+    }
+}
+
+/* How often each size is called, the same on all ranks: a guess at the time of one call, from its bytes. */
+static void settle(struct plan *plan)
+{
+    for (size_t i = 0; i < plan->n_sizes; i++) {
+        struct size *size = &plan->sizes[i];
+        size_t guess = (size_t)(2e5 / (2.0 + (double)size->bytes / 2000.0));
+        size_t wanted = plan->iterations != 0 ? plan->iterations : guess < 20000 ? guess : 20000;
+        size->calls = (wanted + TURNS - 1) / TURNS;
+        size->us = malloc(size->calls * TURNS * sizeof(double));
+        if (size->us == NULL) {
+            refuse("no memory for", "the samples");
+        }
+    }
+}
+
+static double now_us(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
+}
+
+/* What a rank contributes: small whole numbers, whose sums an f32 holds exactly. */
+static void fill(float *vector, size_t count, int rank)
+{
+    for (size_t i = 0; i < count; i++) {
+        vector[i] = (float)((rank + 1) * (int)(i % 7 + 1));
+    }
+}
+
+static void verify(const float *vector, size_t count, int ranks)
+{
+    for (size_t i = 0; i < count; i++) {
+        float expected = (float)(ranks * (ranks + 1) / 2 * (int)(i % 7 + 1));
+        if (vector[i] != expected) {
+            fprintf(stderr, "wrong result: element %zu of %zu is %g, not %g\n", i, count, vector[i], expected);
+            exit(1);
+        }
+    }
+}
+
+/* The calls of one size in one turn; the first of them is not counted, it has the caches of another size. */
+static void take_turn(const struct plan *plan, struct size *size, float *send, float *recv)
+{
+    int rank = (int)dist_get_rank(NULL);
+    memset(recv, 0, size->bytes);
+    fill(send, size->count, rank);
+    for (size_t call = 0; call <= size->calls; call++) {
+        if (plan->rewrite) {
+            fill(send, size->count, rank);
+        }
+        double start = now_us();
+        check(dist_all_reduce(NULL, send, recv, size->count, DIST_F32, DIST_SUM, NULL, NULL));
+        double end = now_us();
+        if (call > 0) {
+            size->us[size->measured++] = end - start;
+        }
+    }
+    verify(recv, size->count, (int)dist_get_world_size(NULL));
+}
+
+static int compare(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* Median, 99th percentile and minimum of the rank with the largest median. */
+static void worst_rank(struct size *size, double figures[3])
+{
+    int ranks = (int)dist_get_world_size(NULL);
+    double *all = malloc((size_t)ranks * 3 * sizeof(double));
+    if (all == NULL) {
+        refuse("no memory for", "the figures");
+    }
+    qsort(size->us, size->measured, sizeof(double), compare);
+    double mine[3] = {size->us[size->measured / 2], size->us[size->measured * 99 / 100], size->us[0]};
+    check(dist_all_gather(NULL, mine, all, 3, DIST_F64, NULL, NULL));
+    memcpy(figures, all, 3 * sizeof(double));
+    for (int rank = 1; rank < ranks; rank++) {
+        if (all[3 * rank] > figures[0]) {
+            memcpy(figures, &all[3 * rank], 3 * sizeof(double));
+        }
+    }
+    free(all);
+}
+
+int main(int argc, char **argv)
+{
+    struct plan plan;
+    parse(&plan, argc, argv);
+    settle(&plan);
+    check(dist_init(NULL));
+
+    size_t largest = 0;
+    for (size_t i = 0; i < plan.n_sizes; i++) {
+        largest = plan.sizes[i].bytes > largest ? plan.sizes[i].bytes : largest;
+    }
+    float *send = malloc(largest), *recv = malloc(largest);
+    if (send == NULL || recv == NULL) {
+        refuse("no memory for", "the vectors");
+    }
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (size_t i = 0; i < plan.n_sizes; i++) {
+            take_turn(&plan, &plan.sizes[i], send, recv);
+        }
+    }
+
+    int is_first = dist_get_rank(NULL) == 0;
+    if (is_first) {
+        printf("dist_all_reduce, f32, sum, %d ranks, %s input\n", (int)dist_get_world_size(NULL),
+               plan.rewrite ? "rewritten" : "unchanged");
+        printf("%10s %10s %8s %11s %11s %11s\n", "bytes", "count", "calls", "median us", "p99 us", "min us");
+    }
+    for (size_t i = 0; i < plan.n_sizes; i++) {
+        struct size *size = &plan.sizes[i];
+        double figures[3];
+        worst_rank(size, figures);
+        if (is_first) {
+            printf("%10zu %10zu %8zu %11.2f %11.2f %11.2f\n", size->bytes, size->count, size->measured, figures[0],
+                   figures[1], figures[2]);
+        }
+        free(size->us);
+    }
+    free(send);
+    free(recv);
+    check(dist_finalize());
+    return 0;
+}
