@@ -86,7 +86,8 @@ fn exported(item: &syn::Item) -> Option<syn::ItemFn> {
     let mut function = parse
         .parse2(invocation.mac.tokens.clone())
         .unwrap_or_else(|e| panic!("a dist_export! does not hold one function: {e}"));
-    function.attrs.retain(|attribute| !attribute.path().is_ident("on_error"));
+    let is_for_rust = |path: &syn::Path| path.is_ident("on_error") || path.is_ident("anywhere");
+    function.attrs.retain(|attribute| !is_for_rust(attribute.path()));
     function.attrs.push(syn::parse_quote!(#[unsafe(no_mangle)]));
     function.sig.abi = Some(syn::parse_quote!(extern "C"));
     function.block = syn::parse_quote!({});

@@ -202,6 +202,10 @@ impl Group {
             let message = format!("root {root} does not exist in a group of {}", self.size());
             return Err(Error::invalid(message));
         }
+        if let Some(name) = &options.algorithm {
+            let bytes = call.count * call.dtype.map_or(1, DataType::size);
+            self.backend.check_algorithm(call.kind, bytes, name)?;
+        }
         check_overlap(call, self.rank())
     }
 

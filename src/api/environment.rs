@@ -29,6 +29,8 @@ pub enum Meeting {
         /// The launcher hosts the store.
         agent: bool,
     },
+    /// Nowhere: a world of one has nobody to meet.
+    Alone,
     /// Rank 0 hosts it on any port, and tells the other ranks of this host under the name of the job.
     Local {
         /// The name.
@@ -59,14 +61,15 @@ const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "Slurm", rank: config::SLURM_RANK, size: config::SLURM_SIZE },
 ];
 
-/// Reads an init method: `env://` (also where it is empty), or `tcp://host:port?rank=R&world_size=N`.
+/// Reads an init method: `env://` (also where it is empty), or `tcp://host:port?rank=R&world_size=N`. With
+/// `env://`, a world of one (`size` goes before what the environment says) needs no address.
 ///
 /// # Errors
 /// `InvalidArgument` naming what cannot be used, and what could.
-pub fn resolve(init_method: &str) -> Result<Resolved> {
+pub fn resolve(init_method: &str, size: Option<usize>) -> Result<Resolved> {
     let (scheme, rest) = init_method.split_once("://").unwrap_or((init_method, ""));
     match scheme {
-        "" | "env" => from_environment(rest),
+        "" | "env" => from_environment(rest, size),
         "tcp" => from_tcp_url(init_method, rest),
         _ => {
             let message = format!(
@@ -77,10 +80,13 @@ pub fn resolve(init_method: &str) -> Result<Resolved> {
     }
 }
 
-fn from_environment(rest: &str) -> Result<Resolved> {
+fn from_environment(rest: &str, size: Option<usize>) -> Result<Resolved> {
     let mut identity = identity_from_environment()?;
     identity.read_query(rest.strip_prefix('?').unwrap_or(rest))?;
-    let meeting = meeting_from_environment(&identity)?;
+    let meeting = match size.or(identity.size) {
+        Some(1) => Meeting::Alone,
+        _ => meeting_from_environment(&identity)?,
+    };
     Ok(Resolved { identity, meeting })
 }
 
@@ -198,7 +204,7 @@ mod tests {
     use super::*;
 
     fn tcp(url: &str) -> Resolved {
-        resolve(url).unwrap()
+        resolve(url, None).unwrap()
     }
 
     #[test]
@@ -221,7 +227,7 @@ mod tests {
             ("tcp://h:1?rank=-1", "rank=\"-1\""),
             ("tcp://h:1?wolrd_size=2", "wolrd_size"),
         ] {
-            let error = resolve(url).unwrap_err();
+            let error = resolve(url, None).unwrap_err();
             assert!(error.message().contains(word), "{url}: {error}");
         }
     }

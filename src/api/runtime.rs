@@ -6,8 +6,8 @@ use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, Level};
-use crate::store::Store;
 use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local};
+use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -182,9 +182,14 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
         let (rank, size) = identity(options, environment::identity_from_environment()?)?;
         return Ok(Place { store: Arc::clone(store), hosts_store: false, rank, size });
     }
-    let resolved = environment::resolve(options.init_method.as_deref().unwrap_or("env://"))?;
+    let url = options.init_method.as_deref().unwrap_or("env://");
+    let resolved = environment::resolve(url, options.size)?;
     let (rank, size) = identity(options, resolved.identity)?;
     let (store, hosts_store) = match resolved.meeting {
+        Meeting::Alone => {
+            let store = Arc::new(HashStore::new());
+            return Ok(Place { store, hosts_store: false, rank, size });
+        }
         Meeting::Local { job } => (local::host_or_join(&job, rank, size, deadline)?, rank == 0),
         Meeting::Tcp { host, port, agent } => {
             let client = ClientOptions {

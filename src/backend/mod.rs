@@ -12,7 +12,7 @@ use crate::algo::Operation;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::transport::PeerName;
+use crate::transport::{OpKind, PeerName};
 use serde_json::Value;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -61,6 +61,13 @@ pub struct Place {
 pub trait Backend: Send + Sync + Debug {
     /// Its name in the registry.
     fn name(&self) -> &'static str;
+
+    /// Whether an algorithm can be asked for by name. Asked before the call takes its place in the order,
+    /// so that a refusal leaves the group as it was.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, listing those there are.
+    fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()>;
 
     /// Carries out one operation.
     ///

@@ -1,13 +1,13 @@
 //! A group of one rank: every operation is a copy.
 
 use super::{Backend, Place};
-use crate::algo::Operation;
+use crate::algo::{Operation, Shape, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::op::ReduceOp;
 use crate::kernel;
 use crate::sys::host;
-use crate::transport::PeerName;
+use crate::transport::{OpKind, PeerName};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
@@ -45,6 +45,11 @@ fn reduce(operation: &Operation<'_>, op: ReduceOp, dst: Dst<'_>, src: Src<'_>) {
 impl Backend for Solo {
     fn name(&self) -> &'static str {
         "native"
+    }
+
+    /// A name that is right or wrong with more ranks is so with one.
+    fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()> {
+        select(kind, bytes, &Shape { ranks: 1, crowded: false }, Some(name)).map(drop)
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {

@@ -3,7 +3,8 @@
 //! A body is ordinary Rust that returns a `Result`. Around it the macro puts: the attributes of an
 //! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error into a
 //! status (and the thread's last message) or, for functions that return a value, into the one after
-//! `on_error`.
+//! `on_error`. Functions that only read constants or the thread's own message say `anywhere` instead: they
+//! work in a forked child too, which could not learn otherwise why it is refused.
 
 use super::last_error;
 use super::status::status_of;
@@ -17,6 +18,17 @@ use std::sync::Once;
 /// Defines one exported function. `build.rs` reads these invocations for the header and for the list of
 /// exports, so each holds exactly one function.
 macro_rules! dist_export {
+    (
+        #[anywhere($fallback:expr)]
+        $(#[$meta:meta])*
+        pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty $body:block
+    ) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
+            $crate::ffi::guard::value_anywhere(stringify!($name), $fallback, || $body)
+        }
+    };
     (
         #[on_error($fallback:expr)]
         $(#[$meta:meta])*
@@ -55,10 +67,17 @@ pub(super) fn status(name: &str, body: impl FnOnce() -> Result<()>) -> dist_stat
 
 /// Runs a body whose outcome is a value, with one that stands for failure.
 pub(super) fn value<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
-    run(name, body).unwrap_or_else(|error| {
-        last_error::set(error.message());
-        fallback
-    })
+    run(name, body).unwrap_or_else(|error| failed(&error, fallback))
+}
+
+/// The same, also in a forked child.
+pub(super) fn value_anywhere<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
+    contain(name, body).unwrap_or_else(|error| failed(&error, fallback))
+}
+
+fn failed<T>(error: &Error, fallback: T) -> T {
+    last_error::set(error.message());
+    fallback
 }
 
 thread_local! {
@@ -74,6 +93,11 @@ fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
         );
         return Err(Error::new(ErrorKind::NotInitialized, message));
     }
+    contain(name, body)
+}
+
+/// The panic boundary.
+fn contain<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     silence_panics();
     let outside = INSIDE.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(body));

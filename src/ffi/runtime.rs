@@ -36,7 +36,7 @@ const VERSION_STRING: &CStr =
     };
 
 dist_export! {
-    #[on_error(0)]
+    #[anywhere(0)]
     /// The version of the library that is loaded: MAJOR * 10000 + MINOR * 100 + PATCH.
     ///
     /// Compare it with DIST_VERSION, the version of the header. Any thread. Since 0.1.
@@ -46,7 +46,7 @@ dist_export! {
 }
 
 dist_export! {
-    #[on_error(VERSION_STRING.as_ptr())]
+    #[anywhere(VERSION_STRING.as_ptr())]
     /// The version of the library that is loaded, as static text. Any thread. Since 0.1.
     pub fn dist_version_string() -> *const c_char {
         Ok(VERSION_STRING.as_ptr())
@@ -54,7 +54,7 @@ dist_export! {
 }
 
 dist_export! {
-    #[on_error(c"unknown status".as_ptr())]
+    #[anywhere(c"unknown status".as_ptr())]
     /// What a status means, as static text; any number may be asked for. Any thread. Since 0.1.
     pub fn dist_status_string(status: dist_status_t) -> *const c_char {
         Ok(status::text(status).as_ptr())
@@ -62,7 +62,7 @@ dist_export! {
 }
 
 dist_export! {
-    #[on_error(c"".as_ptr())]
+    #[anywhere(c"".as_ptr())]
     /// The message of the calling thread's last failed call: UTF-8, "" if there was none. Valid until the
     /// thread's next failing call. Any thread. Since 0.1.
     pub fn dist_last_error() -> *const c_char {
@@ -71,7 +71,7 @@ dist_export! {
 }
 
 dist_export! {
-    #[on_error(0)]
+    #[anywhere(0)]
     /// Copies the message of the calling thread's last failed call.
     ///
     /// `buf`: out, may be NULL if `cap` is 0. `cap`: its size in bytes; a longer message is cut and always

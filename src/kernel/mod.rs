@@ -23,6 +23,7 @@
     reason = "memory that others may write is read and written through raw pointers alone"
 )]
 
+mod copy;
 mod element;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
@@ -37,15 +38,8 @@ mod tests;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
+pub use copy::copy;
 use table::Isa;
-
-/// Copies `src` to `dst`; they may overlap in any way.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn copy(dst: Dst<'_>, src: Src<'_>) {
-    dst.copy_from(src);
-}
 
 /// Folds the sources into `dst`: each element becomes `sources[0] op sources[1] op ...`, in that
 /// order.

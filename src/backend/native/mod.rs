@@ -27,6 +27,10 @@ impl Backend for Native {
         "native"
     }
 
+    fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()> {
+        select(kind, bytes, &self.shape, Some(name)).map(drop)
+    }
+
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
         let kind = operation.descriptor.kind;
         let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;

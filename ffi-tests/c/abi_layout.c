@@ -1,0 +1,83 @@
+/*
+ * Prints the size of every public type and the place of every field, as the C compiler sees them. The
+ * Rust test compares each line with its own.
+ */
+#include <dist.h>
+
+#include <stddef.h>
+#include <stdio.h>
+
+#define TYPE(type) printf("%s %lu\n", #type, (unsigned long)sizeof(type))
+#define FIELD(type, field) \
+    printf("%s.%s %lu %lu\n", #type, #field, (unsigned long)offsetof(type, field), \
+           (unsigned long)sizeof(((type *)0)->field))
+
+static void options(void)
+{
+    TYPE(dist_init_options_t);
+    FIELD(dist_init_options_t, struct_size);
+    FIELD(dist_init_options_t, fields);
+    FIELD(dist_init_options_t, backend);
+    FIELD(dist_init_options_t, init_method);
+    FIELD(dist_init_options_t, store);
+    FIELD(dist_init_options_t, rank);
+    FIELD(dist_init_options_t, world_size);
+    FIELD(dist_init_options_t, timeout_ms);
+    FIELD(dist_init_options_t, connect_timeout_ms);
+    FIELD(dist_init_options_t, group_name);
+    FIELD(dist_init_options_t, backend_options);
+
+    TYPE(dist_group_options_t);
+    FIELD(dist_group_options_t, struct_size);
+    FIELD(dist_group_options_t, fields);
+    FIELD(dist_group_options_t, store);
+    FIELD(dist_group_options_t, rank);
+    FIELD(dist_group_options_t, world_size);
+    FIELD(dist_group_options_t, backend);
+    FIELD(dist_group_options_t, name);
+    FIELD(dist_group_options_t, timeout_ms);
+    FIELD(dist_group_options_t, connect_timeout_ms);
+    FIELD(dist_group_options_t, backend_options);
+
+    TYPE(dist_call_options_t);
+    FIELD(dist_call_options_t, struct_size);
+    FIELD(dist_call_options_t, timeout_ms);
+    FIELD(dist_call_options_t, premul_scale);
+    FIELD(dist_call_options_t, algorithm);
+}
+
+static void stores(void)
+{
+    TYPE(dist_store_tcp_options_t);
+    FIELD(dist_store_tcp_options_t, struct_size);
+    FIELD(dist_store_tcp_options_t, fields);
+    FIELD(dist_store_tcp_options_t, host);
+    FIELD(dist_store_tcp_options_t, port);
+    FIELD(dist_store_tcp_options_t, is_server);
+    FIELD(dist_store_tcp_options_t, world_size);
+    FIELD(dist_store_tcp_options_t, wait_for_workers);
+    FIELD(dist_store_tcp_options_t, listen_fd);
+    FIELD(dist_store_tcp_options_t, timeout_ms);
+    FIELD(dist_store_tcp_options_t, bind_address);
+
+    TYPE(dist_store_vtable_t);
+    FIELD(dist_store_vtable_t, struct_size);
+    FIELD(dist_store_vtable_t, set);
+    FIELD(dist_store_vtable_t, get);
+    FIELD(dist_store_vtable_t, add);
+    FIELD(dist_store_vtable_t, wait);
+    FIELD(dist_store_vtable_t, check);
+    FIELD(dist_store_vtable_t, delete_key);
+    FIELD(dist_store_vtable_t, destroy);
+}
+
+int main(void)
+{
+    TYPE(dist_status_t);
+    TYPE(dist_dtype_t);
+    TYPE(dist_op_t);
+    TYPE(dist_log_fn);
+    options();
+    stores();
+    return 0;
+}

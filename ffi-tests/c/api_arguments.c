@@ -1,0 +1,172 @@
+/*
+ * Wrong arguments of collectives: each is refused before anything has happened, so that the group goes on.
+ */
+#include "check.h"
+
+#include <limits.h>
+
+#define INVALID DIST_ERR_INVALID_ARGUMENT
+#define UNSUPPORTED DIST_ERR_UNSUPPORTED
+
+static float a[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+static float b[8];
+
+static dist_status_t reduce_all(size_t count, dist_dtype_t dtype, dist_op_t op)
+{
+    return dist_all_reduce(NULL, a, b, count, dtype, op, NULL, NULL);
+}
+
+static void types_and_operators(void)
+{
+    CHECK_REFUSED(reduce_all(1, -1, DIST_SUM), INVALID, "-1");
+    CHECK_REFUSED(reduce_all(1, 17, DIST_SUM), INVALID, "17");
+    CHECK_REFUSED(reduce_all(1, INT32_MAX, DIST_SUM), INVALID, "2147483647");
+    CHECK_REFUSED(reduce_all(1, DIST_F32, -1), INVALID, "-1");
+    CHECK_REFUSED(reduce_all(1, DIST_F32, 9), INVALID, "9");
+    CHECK_REFUSED(dist_broadcast(NULL, b, 1, 99, 0, NULL, NULL), INVALID, "99");
+    CHECK_REFUSED(dist_all_gather(NULL, a, b, 1, 99, NULL, NULL), INVALID, "99");
+    CHECK_REFUSED(dist_reduce_scatter(NULL, a, b, 1, 99, DIST_SUM, NULL, NULL), INVALID, "99");
+    CHECK_REFUSED(dist_reduce(NULL, a, b, 1, 99, DIST_SUM, 0, NULL, NULL), INVALID, "99");
+    /* What is not defined is refused with its names, the back end's among them. */
+    CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_BAND), UNSUPPORTED, "native");
+    CHECK_REFUSED(reduce_all(1, DIST_C64, DIST_MAX), UNSUPPORTED, "MAX");
+    CHECK_REFUSED(reduce_all(1, DIST_C64, DIST_PRODUCT), UNSUPPORTED, "PRODUCT");
+    CHECK_REFUSED(reduce_all(1, DIST_BOOL, DIST_AVG), UNSUPPORTED, "AVG");
+    CHECK_REFUSED(reduce_all(1, DIST_I32, DIST_PREMUL_SUM), UNSUPPORTED, "PREMUL_SUM");
+    CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_PREMUL_SUM), INVALID, "premul_scale");
+}
+
+static void roots(void)
+{
+    static const int32_t wrong[] = { -1, 1, INT32_MAX, INT32_MIN };
+    size_t i;
+    for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        CHECK_REFUSED(dist_broadcast(NULL, b, 1, DIST_F32, wrong[i], NULL, NULL), INVALID, "root");
+        CHECK_REFUSED(dist_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, wrong[i], NULL, NULL), INVALID,
+                      "root");
+    }
+}
+
+static void counts(void)
+{
+    static const size_t wrong[] = { SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 4, SIZE_MAX / 8 + 1 };
+    size_t i;
+    for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        CHECK_REFUSED(reduce_all(wrong[i], DIST_F64, DIST_SUM), INVALID, "address space");
+        CHECK_REFUSED(dist_broadcast(NULL, b, wrong[i], DIST_F64, 0, NULL, NULL), INVALID, "f64");
+        CHECK_REFUSED(dist_all_gather(NULL, a, b, wrong[i], DIST_F64, NULL, NULL), INVALID, "f64");
+        CHECK_REFUSED(dist_reduce(NULL, a, b, wrong[i], DIST_F64, DIST_SUM, 0, NULL, NULL), INVALID,
+                      "f64");
+        CHECK_REFUSED(dist_reduce_scatter(NULL, a, b, wrong[i], DIST_F64, DIST_SUM, NULL, NULL),
+                      INVALID, "f64");
+    }
+    CHECK_REFUSED(dist_store_set((dist_store_t *)NULL, "k", "v", SIZE_MAX), DIST_ERR_INVALID_HANDLE,
+                  "dist_store_set");
+}
+
+static void store_lengths(void)
+{
+    dist_store_t *store = new_store();
+    CHECK_REFUSED(dist_store_set(store, "k", "v", SIZE_MAX), INVALID, "address space");
+    CHECK_REFUSED(dist_store_append(store, "k", "v", SIZE_MAX / 2 + 1), INVALID, "address space");
+    CHECK_OK(dist_store_release(store));
+}
+
+static void overlaps(void)
+{
+    CHECK_REFUSED(dist_all_reduce(NULL, b, b + 1, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
+    CHECK_REFUSED(dist_all_reduce(NULL, b + 1, b, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
+    CHECK_REFUSED(dist_reduce(NULL, b, b + 3, 4, DIST_F32, DIST_SUM, 0, NULL, NULL), INVALID, "overlap");
+    CHECK_REFUSED(dist_all_gather(NULL, b, b + 1, 4, DIST_F32, NULL, NULL), INVALID, "rank * count");
+    CHECK_REFUSED(dist_reduce_scatter(NULL, b, b + 1, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID,
+                  "rank * count");
+    CHECK_OK(dist_all_reduce(NULL, b, b + 4, 4, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(NULL, b, b, 4, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_gather(NULL, b, b, 4, DIST_F32, NULL, NULL));
+    CHECK_OK(dist_reduce_scatter(NULL, b, b, 4, DIST_F32, DIST_SUM, NULL, NULL));
+}
+
+static void call_options(void)
+{
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    options.timeout_ms = -2;
+    CHECK_REFUSED(dist_barrier(NULL, &options, NULL), INVALID, "timeout_ms");
+    options.timeout_ms = DIST_WAIT_FOREVER;
+    CHECK_OK(dist_barrier(NULL, &options, NULL));
+    options.timeout_ms = 0;
+    options.premul_scale = 0.5;
+    CHECK_OK(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_PREMUL_SUM, &options, NULL));
+    CHECK(b[0] == 0.5f && b[7] == 4.0f);
+    options.algorithm = "nonesuch";
+    CHECK_REFUSED(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_SUM, &options, NULL), INVALID, "nonesuch");
+    options.algorithm = "two_shot";
+    CHECK_OK(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_SUM, &options, NULL));
+    options.algorithm = "\xff";
+    CHECK_REFUSED(dist_barrier(NULL, &options, NULL), INVALID, "algorithm");
+}
+
+/* This version has no asynchronous calls and says so; nothing is written. */
+static void works(void)
+{
+    dist_work_t *work = (dist_work_t *)a;
+    CHECK_REFUSED(dist_all_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &work), UNSUPPORTED, "work");
+    CHECK_REFUSED(dist_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, 0, NULL, &work), UNSUPPORTED, "work");
+    CHECK_REFUSED(dist_reduce_scatter(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &work), UNSUPPORTED,
+                  "work");
+    CHECK_REFUSED(dist_broadcast(NULL, b, 1, DIST_F32, 0, NULL, &work), UNSUPPORTED, "work");
+    CHECK_REFUSED(dist_all_gather(NULL, a, b, 1, DIST_F32, NULL, &work), UNSUPPORTED, "work");
+    CHECK_REFUSED(dist_barrier(NULL, NULL, &work), UNSUPPORTED, "work");
+    CHECK(work == (dist_work_t *)a);
+}
+
+/* All of it once more with a group of two, whose other rank is never called. */
+static void *second_rank(void *store)
+{
+    dist_group_t *group = NULL;
+    float x[2] = { 1, 2 };
+    REQUIRE_OK(join_group(store, "two", 1, 2, &group));
+    CHECK_OK(dist_all_reduce(group, x, x, 2, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(x[0] == 2 && x[1] == 4);
+    CHECK_OK(dist_group_release(group));
+    return NULL;
+}
+
+static void refused_calls_leave_no_trace(void)
+{
+    dist_store_t *store = new_store();
+    dist_group_t *group = NULL;
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    pthread_t thread;
+    float x[2] = { 1, 2 };
+    REQUIRE(pthread_create(&thread, NULL, second_rank, store) == 0);
+    REQUIRE_OK(join_group(store, "two", 0, 2, &group));
+    options.algorithm = "nonesuch";
+    CHECK_REFUSED(dist_all_reduce(group, x, x, 2, DIST_F32, DIST_SUM, &options, NULL), INVALID,
+                  "nonesuch");
+    CHECK_STATUS(dist_all_reduce(group, x, x, 2, DIST_F32, DIST_BOR, NULL, NULL), UNSUPPORTED);
+    CHECK_STATUS(dist_broadcast(group, x, 2, DIST_F32, 2, NULL, NULL), INVALID);
+    CHECK_STATUS(dist_all_gather(group, x, x, SIZE_MAX / 8, DIST_F32, NULL, NULL), INVALID);
+    CHECK(dist_group_error(group, NULL, 0) == 1);
+    CHECK_OK(dist_all_reduce(group, x, x, 2, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(x[0] == 2 && x[1] == 4);
+    REQUIRE(pthread_join(thread, NULL) == 0);
+    CHECK_OK(dist_group_release(group));
+    CHECK_OK(dist_store_release(store));
+}
+
+int main(void)
+{
+    start_world();
+    types_and_operators();
+    roots();
+    counts();
+    store_lengths();
+    overlaps();
+    call_options();
+    works();
+    refused_calls_leave_no_trace();
+    CHECK_OK(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(memcmp(a, b, sizeof(a)) == 0);
+    CHECK_OK(dist_finalize());
+    return check_report();
+}

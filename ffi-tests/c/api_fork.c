@@ -1,0 +1,65 @@
+/*
+ * A process forked from one that uses the library cannot go on with it: every call says so, none hangs,
+ * and the parent is not disturbed. A fork before the first use is fine.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int in_child(void (*body)(void))
+{
+    int status = -1;
+    pid_t child;
+    fflush(stdout);
+    child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        checks.made = checks.failed = 0;
+        body();
+        fflush(stdout);
+        _exit(checks.failed != 0);
+    }
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void before_first_use(void)
+{
+    start_world();
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_finalize());
+}
+
+static void after_use(void)
+{
+    float x[2] = { 1, 2 };
+    dist_store_t *store = (dist_store_t *)x;
+    CHECK_REFUSED(dist_all_reduce(NULL, x, x, 2, DIST_F32, DIST_SUM, NULL, NULL),
+                  DIST_ERR_NOT_INITIALIZED, "forked");
+    CHECK_REFUSED(dist_init(NULL), DIST_ERR_NOT_INITIALIZED, "forked");
+    CHECK_REFUSED(dist_finalize(), DIST_ERR_NOT_INITIALIZED, "exec");
+    CHECK_REFUSED(dist_store_hash_create(&store), DIST_ERR_NOT_INITIALIZED, "forked");
+    CHECK(dist_get_rank(NULL) == -1 && dist_is_initialized() == 0);
+    CHECK(dist_world() == NULL);
+    /* What only reads constants or the thread's own message works, so that the refusal can be told. */
+    CHECK(dist_version() == DIST_VERSION);
+    CHECK(strcmp(dist_version_string(), "") != 0);
+    CHECK(strcmp(dist_status_string(DIST_ERR_NOT_INITIALIZED), "not initialized") == 0);
+    CHECK(dist_last_error_copy(NULL, 0) > 20);
+}
+
+int main(void)
+{
+    CHECK(in_child(before_first_use));
+    start_world();
+    CHECK(in_child(after_use));
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_finalize());
+    CHECK(in_child(after_use));
+    start_world();
+    CHECK_OK(dist_finalize());
+    return check_report();
+}

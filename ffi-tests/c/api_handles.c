@@ -1,0 +1,189 @@
+/*
+ * Handles that are not: released ones, those of another type, and numbers that were never a handle. Each
+ * is refused by every function that takes one, without touching what it might point to.
+ */
+#include "check.h"
+
+#define HANDLE DIST_ERR_INVALID_HANDLE
+
+static void refuse_group(dist_group_t *bad)
+{
+    char text[8];
+    float x[1] = { 0 };
+    dist_blob_t *json = NULL;
+    CHECK_REFUSED(dist_group_release(bad), HANDLE, "dist_group_t");
+    CHECK_STATUS(dist_group_abort(bad, "no"), HANDLE);
+    CHECK_STATUS(dist_group_set_timeout(bad, 5), HANDLE);
+    CHECK_STATUS(dist_group_describe(bad, &json), HANDLE);
+    CHECK_STATUS(dist_flight_recorder_dump(bad, &json), HANDLE);
+    CHECK(json == NULL);
+    CHECK(dist_get_rank(bad) == -1 && dist_get_world_size(bad) == -1);
+    CHECK(dist_group_local_rank(bad) == -1 && dist_group_local_size(bad) == -1);
+    CHECK(dist_group_host_index(bad) == -1 && dist_group_host_count(bad) == -1);
+    CHECK(dist_group_name(bad, text, sizeof(text)) == 0);
+    CHECK(dist_group_backend(bad, text, sizeof(text)) == 0);
+    CHECK(dist_group_error(bad, text, sizeof(text)) == 0);
+    CHECK_STATUS(dist_all_reduce(bad, x, x, 1, DIST_F32, DIST_SUM, NULL, NULL), HANDLE);
+    CHECK_STATUS(dist_reduce(bad, x, x, 1, DIST_F32, DIST_SUM, 0, NULL, NULL), HANDLE);
+    CHECK_STATUS(dist_reduce_scatter(bad, x, x, 1, DIST_F32, DIST_SUM, NULL, NULL), HANDLE);
+    CHECK_STATUS(dist_broadcast(bad, x, 1, DIST_F32, 0, NULL, NULL), HANDLE);
+    CHECK_STATUS(dist_all_gather(bad, x, x, 1, DIST_F32, NULL, NULL), HANDLE);
+    CHECK_REFUSED(dist_barrier(bad, NULL, NULL), HANDLE, "dist_barrier");
+}
+
+static void refuse_store(dist_store_t *bad)
+{
+    static const char *const keys[1] = { "k" };
+    static const void *const values[1] = { "v" };
+    static const size_t lens[1] = { 1 };
+    char text[8];
+    int32_t flag = 0;
+    int64_t n = 0;
+    dist_blob_t *blob = NULL;
+    dist_store_t *out = NULL;
+    dist_group_t *group = NULL;
+    dist_init_options_t init = DIST_INIT_OPTIONS_INIT;
+    init.store = bad;
+    CHECK_STATUS(dist_init(&init), HANDLE);
+    CHECK_STATUS(join_group(bad, "g", 0, 1, &group), HANDLE);
+    CHECK(group == NULL);
+    CHECK_REFUSED(dist_store_release(bad), HANDLE, "dist_store_t");
+    CHECK_STATUS(dist_store_clone(bad, &out), HANDLE);
+    CHECK_STATUS(dist_store_prefix_create("p", bad, &out), HANDLE);
+    CHECK(out == NULL);
+    CHECK_STATUS(dist_store_set(bad, "k", "v", 1), HANDLE);
+    CHECK_STATUS(dist_store_get(bad, "k", &blob), HANDLE);
+    CHECK_STATUS(dist_store_add(bad, "n", 1, &n), HANDLE);
+    CHECK_STATUS(dist_store_compare_set(bad, "k", "v", 1, "w", 1, &blob), HANDLE);
+    CHECK_STATUS(dist_store_wait(bad, keys, 1, 1), HANDLE);
+    CHECK_STATUS(dist_store_check(bad, keys, 1, &flag), HANDLE);
+    CHECK_STATUS(dist_store_num_keys(bad, &n), HANDLE);
+    CHECK_STATUS(dist_store_delete_key(bad, "k", &flag), HANDLE);
+    CHECK_STATUS(dist_store_append(bad, "k", "v", 1), HANDLE);
+    CHECK_STATUS(dist_store_multi_get(bad, keys, 1, &blob), HANDLE);
+    CHECK_STATUS(dist_store_multi_set(bad, keys, values, lens, 1), HANDLE);
+    CHECK(blob == NULL && n == 0 && flag == 0);
+    CHECK_STATUS(dist_store_set_timeout(bad, 5), HANDLE);
+    CHECK(dist_store_get_timeout(bad) == 0);
+    CHECK(dist_store_port(bad) == -1);
+    CHECK(dist_store_host(bad, text, sizeof(text)) == 0);
+}
+
+static void refuse_blob(dist_blob_t *bad)
+{
+    const void *data = NULL;
+    size_t len = 0;
+    CHECK(dist_blob_count(bad) == 0);
+    CHECK_STATUS(dist_blob_data(bad, 0, &data, &len), HANDLE);
+    CHECK(data == NULL);
+    CHECK_REFUSED(dist_blob_release(bad), HANDLE, "dist_blob_t");
+}
+
+static dist_blob_t *new_blob(dist_store_t *store)
+{
+    dist_blob_t *blob = NULL;
+    REQUIRE_OK(dist_store_set(store, "k", "value", 5));
+    REQUIRE_OK(dist_store_get(store, "k", &blob));
+    return blob;
+}
+
+/* Numbers that no constructor has given. */
+static void garbage(dist_store_t *near)
+{
+    static const uintptr_t numbers[] = { 1, 2, 3, 4, 15, 16, 0xdeadbeef, 1u << 31 };
+    const uintptr_t made[] = { UINTPTR_MAX, UINTPTR_MAX - 15, UINTPTR_MAX / 2, (uintptr_t)near + 16,
+                               (uintptr_t)near * 2, (uintptr_t)&near };
+    size_t i;
+    for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        refuse_group((dist_group_t *)numbers[i]);
+        refuse_store((dist_store_t *)numbers[i]);
+        refuse_blob((dist_blob_t *)numbers[i]);
+    }
+    for (i = 0; i < sizeof(made) / sizeof(made[0]); i++) {
+        refuse_group((dist_group_t *)made[i]);
+        refuse_store((dist_store_t *)made[i]);
+        refuse_blob((dist_blob_t *)made[i]);
+    }
+}
+
+/* A good handle of one type where another is wanted. */
+static void foreign(dist_store_t *store, dist_group_t *group, dist_blob_t *blob)
+{
+    refuse_group((dist_group_t *)store);
+    refuse_group((dist_group_t *)blob);
+    refuse_store((dist_store_t *)group);
+    refuse_store((dist_store_t *)blob);
+    refuse_blob((dist_blob_t *)store);
+    refuse_blob((dist_blob_t *)group);
+}
+
+/* A new object takes the place of an old one; the old handle does not come to life with it. */
+static void place_taken(void)
+{
+    dist_store_t *first = new_store();
+    dist_store_t *second;
+    int round;
+    for (round = 0; round < 100; round++) {
+        REQUIRE_OK(dist_store_release(first));
+        second = new_store();
+        CHECK(second != first);
+        CHECK_STATUS(dist_store_set(first, "k", "v", 1), HANDLE);
+        CHECK_OK(dist_store_set(second, "k", "v", 1));
+        first = second;
+    }
+    CHECK_OK(dist_store_release(first));
+}
+
+/* What a handle names lives on while something else uses it. */
+static void shared_stores(void)
+{
+    dist_store_t *store = new_store();
+    dist_store_t *copy = NULL;
+    dist_store_t *prefixed = NULL;
+    dist_blob_t *blob = NULL;
+    const void *data = NULL;
+    size_t len = 0;
+    CHECK_OK(dist_store_clone(store, &copy));
+    CHECK_OK(dist_store_prefix_create("p", copy, &prefixed));
+    CHECK_OK(dist_store_set(prefixed, "k", "v", 1));
+    CHECK_OK(dist_store_release(store));
+    CHECK_OK(dist_store_get(copy, "p/k", &blob));
+    CHECK_OK(dist_store_release(copy));
+    CHECK_OK(dist_store_append(prefixed, "k", "w", 1));
+    CHECK_OK(dist_store_release(prefixed));
+    CHECK_OK(dist_blob_data(blob, 0, &data, &len));
+    CHECK(len == 1 && memcmp(data, "v", 2) == 0);
+    CHECK_REFUSED(dist_blob_data(blob, 1, &data, &len), DIST_ERR_INVALID_ARGUMENT, "1 items");
+    CHECK(data == NULL);
+    CHECK_OK(dist_blob_release(blob));
+    refuse_store(store);
+    refuse_blob(blob);
+}
+
+int main(void)
+{
+    dist_store_t *store = new_store();
+    dist_blob_t *blob = new_blob(store);
+    dist_group_t *group = NULL;
+    dist_group_t *world;
+    REQUIRE_OK(join_group(store, "handles", 0, 1, &group));
+    foreign(store, group, blob);
+    garbage(store);
+    CHECK_OK(dist_barrier(group, NULL, NULL));
+    CHECK_OK(dist_group_release(group));
+    refuse_group(group);
+    CHECK_OK(dist_blob_release(blob));
+    refuse_blob(blob);
+    CHECK_OK(dist_store_release(store));
+    refuse_store(store);
+    place_taken();
+    shared_stores();
+
+    start_world();
+    world = dist_world();
+    CHECK_REFUSED(dist_group_release(world), DIST_ERR_INVALID_ARGUMENT, "dist_finalize");
+    CHECK_OK(dist_barrier(world, NULL, NULL));
+    CHECK_OK(dist_finalize());
+    refuse_group(world);
+    return check_report();
+}

@@ -1,0 +1,122 @@
+/*
+ * The life of the process in the library: before dist_init, twice, after dist_finalize and once more.
+ */
+#include "check.h"
+
+/* What every function of the world says while there is none. */
+static void no_world(void)
+{
+    char text[64] = "unchanged";
+    float x[1] = { 0 };
+    dist_blob_t *json = NULL;
+    CHECK(dist_is_initialized() == 0);
+    CHECK(dist_world() == NULL);
+    CHECK(dist_get_rank(NULL) == -1 && dist_get_world_size(NULL) == -1);
+    CHECK(dist_group_local_rank(NULL) == -1 && dist_group_local_size(NULL) == -1);
+    CHECK(dist_group_host_index(NULL) == -1 && dist_group_host_count(NULL) == -1);
+    CHECK(dist_group_name(NULL, text, sizeof(text)) == 0);
+    CHECK(dist_group_backend(NULL, text, sizeof(text)) == 0);
+    CHECK(dist_group_error(NULL, text, sizeof(text)) == 0);
+    CHECK(strcmp(text, "unchanged") == 0);
+    CHECK_STATUS(dist_group_abort(NULL, "no"), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_group_set_timeout(NULL, 5), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_group_describe(NULL, &json), DIST_ERR_NOT_INITIALIZED);
+    CHECK(json == NULL);
+    CHECK_STATUS(dist_all_reduce(NULL, x, x, 1, DIST_F32, DIST_SUM, NULL, NULL),
+                 DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_reduce(NULL, x, x, 1, DIST_F32, DIST_SUM, 0, NULL, NULL),
+                 DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_reduce_scatter(NULL, x, x, 1, DIST_F32, DIST_SUM, NULL, NULL),
+                 DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_broadcast(NULL, x, 1, DIST_F32, 0, NULL, NULL), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_all_gather(NULL, x, x, 1, DIST_F32, NULL, NULL), DIST_ERR_NOT_INITIALIZED);
+    CHECK_REFUSED(dist_barrier(NULL, NULL, NULL), DIST_ERR_NOT_INITIALIZED, "dist_init");
+    CHECK_REFUSED(dist_finalize(), DIST_ERR_NOT_INITIALIZED, "dist_init");
+    CHECK_OK(dist_group_release(NULL));
+}
+
+/* What needs no world. */
+static void always(void)
+{
+    dist_blob_t *json = NULL;
+    CHECK(dist_version() == DIST_VERSION);
+    CHECK(strcmp(dist_status_string(DIST_ERR_TIMEOUT), "timed out") == 0);
+    CHECK(strcmp(dist_status_string(12345), "unknown status") == 0);
+    CHECK(strcmp(dist_status_string(INT32_MIN), "unknown status") == 0);
+    CHECK(dist_backend_is_available("native") == 1 && dist_backend_is_available("GLOO") == 1);
+    CHECK(dist_backend_is_available("") == 0 && dist_backend_is_available("nonesuch") == 0);
+    CHECK(dist_is_elastic_launched() == 0);
+    CHECK_OK(dist_flight_recorder_dump(NULL, &json));
+    CHECK(dist_blob_count(json) == 1);
+    CHECK_OK(dist_blob_release(json));
+    CHECK_REFUSED(dist_set_log_level(9), DIST_ERR_INVALID_ARGUMENT, "9");
+    CHECK_STATUS(dist_set_log_level(-1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
+}
+
+static void with_a_world(void)
+{
+    char text[64];
+    double in[3] = { 1.5, -2, 0 };
+    double out[3] = { 0, 0, 0 };
+    CHECK(dist_is_initialized() == 1);
+    CHECK(dist_get_rank(NULL) == 0 && dist_get_world_size(NULL) == 1);
+    CHECK(dist_get_rank(dist_world()) == 0 && dist_get_world_size(dist_world()) == 1);
+    CHECK(dist_group_name(NULL, text, sizeof(text)) == 6 && strcmp(text, "world") == 0);
+    CHECK(dist_group_error(NULL, text, sizeof(text)) == 1 && strcmp(text, "") == 0);
+    CHECK_OK(dist_all_reduce(NULL, in, out, 3, DIST_F64, DIST_SUM, NULL, NULL));
+    CHECK(memcmp(in, out, sizeof(in)) == 0);
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+}
+
+/* A text that does not fit is cut, terminated, and its length told. */
+static void cut_texts(void)
+{
+    char text[8] = "zzzzzzz";
+    size_t needed;
+    CHECK(dist_group_name(NULL, text, 4) == 6);
+    CHECK(memcmp(text, "wor\0zzz", 8) == 0);
+    CHECK(dist_group_name(NULL, text, 1) == 6 && text[0] == '\0');
+    CHECK_STATUS(dist_init(NULL), DIST_ERR_ALREADY_INITIALIZED);
+    needed = dist_last_error_copy(NULL, 0);
+    CHECK(needed == strlen(dist_last_error()) + 1);
+    CHECK(dist_last_error_copy(text, sizeof(text)) == needed && strlen(text) == 7);
+}
+
+static void *other_thread(void *seen)
+{
+    *(int *)seen = strcmp(dist_last_error(), "") == 0 && dist_is_initialized() == 1;
+    return NULL;
+}
+
+/* The message is the thread's own, and a success leaves it. */
+static void messages_per_thread(void)
+{
+    pthread_t thread;
+    int seen = 0;
+    CHECK_REFUSED(dist_init(NULL), DIST_ERR_ALREADY_INITIALIZED, "dist_finalize");
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_MESSAGE("dist_init");
+    REQUIRE(pthread_create(&thread, NULL, other_thread, &seen) == 0);
+    REQUIRE(pthread_join(thread, NULL) == 0);
+    CHECK(seen);
+}
+
+int main(void)
+{
+    int round;
+    CHECK(strcmp(dist_last_error(), "") == 0);
+    CHECK(dist_last_error_copy(NULL, 0) == 1);
+    always();
+    no_world();
+    for (round = 0; round < 3; round++) {
+        start_world();
+        with_a_world();
+        cut_texts();
+        messages_per_thread();
+        CHECK_OK(dist_finalize());
+        no_world();
+    }
+    always();
+    return check_report();
+}

@@ -1,0 +1,314 @@
+/*
+ * Every function with NULL for every pointer, one at a time, the others being good.
+ *
+ * Each row names the function and the argument; the Rust test compares the rows with the header, so that
+ * none is forgotten. A refusal names the function, and an invalid argument by its name; nothing crashes.
+ */
+#include "check.h"
+
+static void row(const char *function, const char *argument, long long got, long long wanted,
+                int is_refusal, int line)
+{
+    if (got != wanted) {
+        printf("api_null.c:%d: %s(%s = NULL) gave %lld, wanted %lld (%s)\n", line, function, argument,
+               got, wanted, dist_last_error());
+    }
+    check_that(got == wanted, argument, "api_null.c", line);
+    if (is_refusal) {
+        check_message(function, "api_null.c", line);
+        if (wanted == DIST_ERR_INVALID_ARGUMENT) {
+            check_message(argument, "api_null.c", line);
+        }
+    }
+}
+
+#define REFUSED(function, argument, call, wanted) \
+    row(#function, #argument, (long long)(call), (long long)(wanted), 1, __LINE__)
+#define ACCEPTED(function, argument, call, wanted) \
+    row(#function, #argument, (long long)(call), (long long)(wanted), 0, __LINE__)
+#define ARGUMENT DIST_ERR_INVALID_ARGUMENT
+#define HANDLE DIST_ERR_INVALID_HANDLE
+
+static dist_store_t *store;
+static dist_group_t *group;
+static dist_blob_t *blob;
+
+static void without_a_world(void)
+{
+    /* Takes everything from the environment; what it lacks there is named. */
+    ACCEPTED(dist_init, options, dist_init(NULL), ARGUMENT);
+    CHECK_MESSAGE("MASTER_ADDR");
+}
+
+static void process(void)
+{
+    dist_blob_t *json = NULL;
+    REFUSED(dist_last_error_copy, buf, dist_last_error_copy(NULL, 8), 0);
+    CHECK(dist_last_error_copy(NULL, 0) > 1);
+    REFUSED(dist_backend_is_available, name, dist_backend_is_available(NULL), 0);
+    ACCEPTED(dist_flight_recorder_dump, group, dist_flight_recorder_dump(NULL, &json), DIST_OK);
+    CHECK_OK(dist_blob_release(json));
+    REFUSED(dist_flight_recorder_dump, json, dist_flight_recorder_dump(group, NULL), ARGUMENT);
+    ACCEPTED(dist_get_rank, group, dist_get_rank(NULL), 0);
+    ACCEPTED(dist_get_world_size, group, dist_get_world_size(NULL), 1);
+    ACCEPTED(dist_set_log_callback, function, dist_set_log_callback(NULL, &store), DIST_OK);
+    ACCEPTED(dist_set_log_callback, user, dist_set_log_callback(NULL, NULL), DIST_OK);
+}
+
+static void blobs(void)
+{
+    const void *data = &store;
+    size_t len = 7;
+    REFUSED(dist_blob_count, blob, dist_blob_count(NULL), 0);
+    REFUSED(dist_blob_data, blob, dist_blob_data(NULL, 0, &data, &len), HANDLE);
+    CHECK(data == NULL);
+    REFUSED(dist_blob_data, data, dist_blob_data(blob, 0, NULL, &len), ARGUMENT);
+    REFUSED(dist_blob_data, len_bytes, dist_blob_data(blob, 0, &data, NULL), ARGUMENT);
+    CHECK(data == NULL);
+    ACCEPTED(dist_blob_release, blob, dist_blob_release(NULL), DIST_OK);
+}
+
+static void store_constructors(void)
+{
+    static const dist_store_tcp_options_t tcp = DIST_STORE_TCP_OPTIONS_INIT;
+    static const dist_store_vtable_t functions = DIST_STORE_VTABLE_INIT;
+    dist_store_t *out = store;
+    REFUSED(dist_store_tcp_create, options, dist_store_tcp_create(NULL, &out), ARGUMENT);
+    CHECK(out == NULL);
+    REFUSED(dist_store_tcp_create, out, dist_store_tcp_create(&tcp, NULL), ARGUMENT);
+    REFUSED(dist_store_tcp_create, host, dist_store_tcp_create(&tcp, &out), ARGUMENT);
+    REFUSED(dist_store_hash_create, out, dist_store_hash_create(NULL), ARGUMENT);
+    REFUSED(dist_store_prefix_create, prefix, dist_store_prefix_create(NULL, store, &out), ARGUMENT);
+    out = store;
+    REFUSED(dist_store_prefix_create, inner, dist_store_prefix_create("p", NULL, &out), HANDLE);
+    CHECK(out == NULL);
+    REFUSED(dist_store_prefix_create, out, dist_store_prefix_create("p", store, NULL), ARGUMENT);
+    out = store;
+    REFUSED(dist_store_clone, store, dist_store_clone(NULL, &out), HANDLE);
+    CHECK(out == NULL);
+    REFUSED(dist_store_clone, out, dist_store_clone(store, NULL), ARGUMENT);
+    out = store;
+    REFUSED(dist_store_custom_create, functions, dist_store_custom_create(NULL, &store, &out), ARGUMENT);
+    CHECK(out == NULL);
+    REFUSED(dist_store_custom_create, out, dist_store_custom_create(&functions, &store, NULL), ARGUMENT);
+    /* An empty table is refused whatever `user` is; store_custom.c makes a store without one. */
+    ACCEPTED(dist_store_custom_create, user, dist_store_custom_create(&functions, NULL, &out), ARGUMENT);
+    CHECK_MESSAGE("set");
+}
+
+static void store_values(void)
+{
+    dist_blob_t *out = blob;
+    int64_t sum = 0;
+    REFUSED(dist_store_set, store, dist_store_set(NULL, "k", "v", 1), HANDLE);
+    REFUSED(dist_store_set, key, dist_store_set(store, NULL, "v", 1), ARGUMENT);
+    REFUSED(dist_store_set, value, dist_store_set(store, "k", NULL, 1), ARGUMENT);
+    CHECK_OK(dist_store_set(store, "k", NULL, 0));
+    REFUSED(dist_store_get, store, dist_store_get(NULL, "k", &out), HANDLE);
+    CHECK(out == NULL);
+    REFUSED(dist_store_get, key, dist_store_get(store, NULL, &out), ARGUMENT);
+    REFUSED(dist_store_get, out, dist_store_get(store, "k", NULL), ARGUMENT);
+    REFUSED(dist_store_add, store, dist_store_add(NULL, "n", 1, &sum), HANDLE);
+    REFUSED(dist_store_add, key, dist_store_add(store, NULL, 1, &sum), ARGUMENT);
+    REFUSED(dist_store_add, out, dist_store_add(store, "n", 1, NULL), ARGUMENT);
+    CHECK_OK(dist_store_add(store, "n", 0, &sum));
+    CHECK(sum == 0);
+    REFUSED(dist_store_compare_set, store,
+            dist_store_compare_set(NULL, "k", "a", 1, "b", 1, &out), HANDLE);
+    REFUSED(dist_store_compare_set, key,
+            dist_store_compare_set(store, NULL, "a", 1, "b", 1, &out), ARGUMENT);
+    REFUSED(dist_store_compare_set, expected,
+            dist_store_compare_set(store, "k", NULL, 1, "b", 1, &out), ARGUMENT);
+    REFUSED(dist_store_compare_set, desired,
+            dist_store_compare_set(store, "k", "a", 1, NULL, 1, &out), ARGUMENT);
+    REFUSED(dist_store_compare_set, out,
+            dist_store_compare_set(store, "k", "a", 1, "b", 1, NULL), ARGUMENT);
+    REFUSED(dist_store_append, store, dist_store_append(NULL, "k", "v", 1), HANDLE);
+    REFUSED(dist_store_append, key, dist_store_append(store, NULL, "v", 1), ARGUMENT);
+    REFUSED(dist_store_append, value, dist_store_append(store, "k", NULL, 1), ARGUMENT);
+    CHECK_OK(dist_store_append(store, "k", NULL, 0));
+}
+
+static void store_keys(void)
+{
+    static const char *const keys[2] = { "k", "n" };
+    static const char *const holed[2] = { "k", NULL };
+    int32_t flag = 0;
+    int64_t n = 0;
+    REFUSED(dist_store_wait, store, dist_store_wait(NULL, keys, 2, 1), HANDLE);
+    REFUSED(dist_store_wait, keys, dist_store_wait(store, NULL, 2, 1), ARGUMENT);
+    REFUSED(dist_store_wait, keys, dist_store_wait(store, holed, 2, 1), ARGUMENT);
+    CHECK_OK(dist_store_wait(store, NULL, 0, 1));
+    REFUSED(dist_store_check, store, dist_store_check(NULL, keys, 2, &flag), HANDLE);
+    REFUSED(dist_store_check, keys, dist_store_check(store, NULL, 2, &flag), ARGUMENT);
+    REFUSED(dist_store_check, keys, dist_store_check(store, holed, 2, &flag), ARGUMENT);
+    REFUSED(dist_store_check, all_present, dist_store_check(store, keys, 2, NULL), ARGUMENT);
+    CHECK_OK(dist_store_check(store, NULL, 0, &flag));
+    CHECK(flag == 1);
+    REFUSED(dist_store_num_keys, store, dist_store_num_keys(NULL, &n), HANDLE);
+    REFUSED(dist_store_num_keys, out, dist_store_num_keys(store, NULL), ARGUMENT);
+    REFUSED(dist_store_delete_key, store, dist_store_delete_key(NULL, "k", &flag), HANDLE);
+    REFUSED(dist_store_delete_key, key, dist_store_delete_key(store, NULL, &flag), ARGUMENT);
+    REFUSED(dist_store_delete_key, deleted, dist_store_delete_key(store, "k", NULL), ARGUMENT);
+    CHECK_OK(dist_store_check(store, keys, 1, &flag));
+    CHECK(flag == 1);
+}
+
+static void store_batches(void)
+{
+    static const char *const keys[2] = { "k", "n" };
+    static const void *const values[2] = { "1", "2" };
+    static const void *const holed[2] = { "1", NULL };
+    static const size_t lens[2] = { 1, 1 };
+    dist_blob_t *out = blob;
+    REFUSED(dist_store_multi_get, store, dist_store_multi_get(NULL, keys, 2, &out), HANDLE);
+    CHECK(out == NULL);
+    REFUSED(dist_store_multi_get, keys, dist_store_multi_get(store, NULL, 2, &out), ARGUMENT);
+    REFUSED(dist_store_multi_get, out, dist_store_multi_get(store, keys, 2, NULL), ARGUMENT);
+    CHECK_OK(dist_store_multi_get(store, NULL, 0, &out));
+    CHECK(dist_blob_count(out) == 0);
+    CHECK_OK(dist_blob_release(out));
+    REFUSED(dist_store_multi_set, store, dist_store_multi_set(NULL, keys, values, lens, 2), HANDLE);
+    REFUSED(dist_store_multi_set, keys, dist_store_multi_set(store, NULL, values, lens, 2), ARGUMENT);
+    REFUSED(dist_store_multi_set, values, dist_store_multi_set(store, keys, NULL, lens, 2), ARGUMENT);
+    REFUSED(dist_store_multi_set, values, dist_store_multi_set(store, keys, holed, lens, 2), ARGUMENT);
+    REFUSED(dist_store_multi_set, lens_bytes, dist_store_multi_set(store, keys, values, NULL, 2), ARGUMENT);
+    CHECK_OK(dist_store_multi_set(store, NULL, NULL, NULL, 0));
+}
+
+static void store_properties(void)
+{
+    char text[64];
+    dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
+    dist_store_t *tcp = NULL;
+    options.host = "127.0.0.1";
+    options.is_server = 1;
+    options.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_store_tcp_create(&options, &tcp));
+    REFUSED(dist_store_set_timeout, store, dist_store_set_timeout(NULL, 5), HANDLE);
+    REFUSED(dist_store_get_timeout, store, dist_store_get_timeout(NULL), 0);
+    REFUSED(dist_store_port, store, dist_store_port(NULL), -1);
+    REFUSED(dist_store_host, store, dist_store_host(NULL, text, sizeof(text)), 0);
+    REFUSED(dist_store_host, buf, dist_store_host(tcp, NULL, 8), 0);
+    CHECK(dist_store_host(tcp, NULL, 0) == sizeof("127.0.0.1"));
+    ACCEPTED(dist_store_release, store, dist_store_release(NULL), DIST_OK);
+    CHECK_OK(dist_store_release(tcp));
+}
+
+static void groups(void)
+{
+    char text[64];
+    dist_blob_t *json = blob;
+    dist_group_t *out = group;
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    REFUSED(dist_group_create, options, dist_group_create(NULL, &out), ARGUMENT);
+    CHECK(out == NULL);
+    REFUSED(dist_group_create, out, dist_group_create(&options, NULL), ARGUMENT);
+    options.fields = DIST_FIELD_RANK;
+    options.world_size = 1;
+    REFUSED(dist_group_create, store, dist_group_create(&options, &out), HANDLE);
+    options.store = store;
+    REFUSED(dist_group_create, name, dist_group_create(&options, &out), ARGUMENT);
+    ACCEPTED(dist_group_release, group, dist_group_release(NULL), DIST_OK);
+    ACCEPTED(dist_group_error, group, dist_group_error(NULL, text, sizeof(text)), 1);
+    REFUSED(dist_group_error, buf, dist_group_error(group, NULL, 8), 0);
+    CHECK(dist_group_error(group, NULL, 0) == 1);
+    ACCEPTED(dist_group_set_timeout, group, dist_group_set_timeout(NULL, LIMIT_MS), DIST_OK);
+    ACCEPTED(dist_group_name, group, dist_group_name(NULL, text, sizeof(text)), sizeof("world"));
+    REFUSED(dist_group_name, buf, dist_group_name(group, NULL, 8), 0);
+    ACCEPTED(dist_group_backend, group, dist_group_backend(NULL, text, sizeof(text)), sizeof("native"));
+    REFUSED(dist_group_backend, buf, dist_group_backend(group, NULL, 8), 0);
+    ACCEPTED(dist_group_local_rank, group, dist_group_local_rank(NULL), 0);
+    ACCEPTED(dist_group_local_size, group, dist_group_local_size(NULL), 1);
+    ACCEPTED(dist_group_host_index, group, dist_group_host_index(NULL), 0);
+    ACCEPTED(dist_group_host_count, group, dist_group_host_count(NULL), 1);
+    ACCEPTED(dist_group_describe, group, dist_group_describe(NULL, &json), DIST_OK);
+    CHECK_OK(dist_blob_release(json));
+    REFUSED(dist_group_describe, json, dist_group_describe(group, NULL), ARGUMENT);
+}
+
+static void reductions(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    const float a[2] = { 1, 2 };
+    float b[2];
+#define RUN(f, group, send, recv, options) f(group, send, recv, 2, DIST_F32, DIST_SUM, options, NULL)
+    ACCEPTED(dist_all_reduce, group, RUN(dist_all_reduce, NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_all_reduce, send, RUN(dist_all_reduce, group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_all_reduce, recv, RUN(dist_all_reduce, group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_reduce, options, RUN(dist_all_reduce, group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_all_reduce, work, RUN(dist_all_reduce, group, a, b, &call), DIST_OK);
+    ACCEPTED(dist_reduce_scatter, group, RUN(dist_reduce_scatter, NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_reduce_scatter, send, RUN(dist_reduce_scatter, group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_reduce_scatter, recv, RUN(dist_reduce_scatter, group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_reduce_scatter, options, RUN(dist_reduce_scatter, group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_reduce_scatter, work, RUN(dist_reduce_scatter, group, a, b, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, options) \
+    dist_reduce(group, send, recv, 2, DIST_F32, DIST_SUM, 0, options, NULL)
+    ACCEPTED(dist_reduce, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_reduce, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_reduce, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_reduce, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_reduce, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+    CHECK_OK(dist_all_reduce(group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
+}
+
+static void copies(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    const float a[2] = { 1, 2 };
+    float b[2];
+    ACCEPTED(dist_broadcast, group, dist_broadcast(NULL, b, 2, DIST_F32, 0, &call, NULL), DIST_OK);
+    REFUSED(dist_broadcast, buf, dist_broadcast(group, NULL, 2, DIST_F32, 0, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_broadcast, options, dist_broadcast(group, b, 2, DIST_F32, 0, NULL, NULL), DIST_OK);
+    ACCEPTED(dist_broadcast, work, dist_broadcast(group, b, 2, DIST_F32, 0, &call, NULL), DIST_OK);
+#define RUN(group, send, recv, options) dist_all_gather(group, send, recv, 2, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_gather, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_all_gather, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_all_gather, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_all_gather, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+    ACCEPTED(dist_barrier, group, dist_barrier(NULL, &call, NULL), DIST_OK);
+    ACCEPTED(dist_barrier, options, dist_barrier(group, NULL, NULL), DIST_OK);
+    ACCEPTED(dist_barrier, work, dist_barrier(group, &call, NULL), DIST_OK);
+}
+
+/* Last, since nothing runs on these groups any more afterwards. */
+static void aborts(void)
+{
+    ACCEPTED(dist_group_abort, reason, dist_group_abort(group, NULL), DIST_OK);
+    CHECK_STATUS(dist_barrier(group, NULL, NULL), DIST_ERR_ABORTED);
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    ACCEPTED(dist_group_abort, group, dist_group_abort(NULL, "as asked"), DIST_OK);
+    CHECK_REFUSED(dist_barrier(NULL, NULL, NULL), DIST_ERR_ABORTED, "as asked");
+}
+
+int main(void)
+{
+    static const char *const keys[1] = { "k" };
+    without_a_world();
+    start_world();
+    store = new_store();
+    REQUIRE_OK(dist_store_set(store, "k", "v", 1));
+    REQUIRE_OK(dist_store_multi_get(store, keys, 1, &blob));
+    REQUIRE_OK(join_group(store, "null", 0, 1, &group));
+    process();
+    blobs();
+    store_constructors();
+    store_values();
+    store_keys();
+    store_batches();
+    store_properties();
+    groups();
+    reductions();
+    copies();
+    aborts();
+    CHECK_OK(dist_group_release(group));
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_store_release(store));
+    CHECK_OK(dist_finalize());
+    return check_report();
+}

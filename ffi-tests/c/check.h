@@ -1,0 +1,126 @@
+/*
+ * What the C tests share: checks that count and say where they failed, and a world to test in.
+ *
+ * A failed check is printed and the program goes on; main ends with `return check_report();`. Checks may
+ * be made on any thread.
+ */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <dist.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    pthread_mutex_t lock;
+    int made;
+    int failed;
+} checks = { PTHREAD_MUTEX_INITIALIZER, 0, 0 };
+
+static inline int check_that(int holds, const char *text, const char *file, int line)
+{
+    pthread_mutex_lock(&checks.lock);
+    checks.made++;
+    checks.failed += !holds;
+    pthread_mutex_unlock(&checks.lock);
+    if (!holds) {
+        printf("%s:%d: does not hold: %s (last error: %s)\n", file, line, text, dist_last_error());
+    }
+    return holds;
+}
+
+static inline int check_status(dist_status_t got, dist_status_t wanted, const char *call,
+                               const char *file, int line)
+{
+    int holds = got == wanted;
+    if (!holds) {
+        printf("%s:%d: %s\n  returned %d (%s: %s)\n  wanted   %d (%s)\n", file, line, call, (int)got,
+               dist_status_string(got), dist_last_error(), (int)wanted, dist_status_string(wanted));
+    }
+    return check_that(holds, "the status above", file, line);
+}
+
+/* The message of the last failed call speaks of something. */
+static inline int check_message(const char *word, const char *file, int line)
+{
+    const char *message = dist_last_error();
+    int holds = strstr(message, word) != NULL;
+    if (!holds) {
+        printf("%s:%d: \"%s\" is not in \"%s\"\n", file, line, word, message);
+    }
+    return check_that(holds, "the message above", file, line);
+}
+
+static inline void check_required(int holds)
+{
+    if (!holds) {
+        printf("the test cannot go on\n");
+        exit(1);
+    }
+}
+
+static inline int check_report(void)
+{
+    printf("%d checks, %d failed\n", checks.made, checks.failed);
+    return checks.failed != 0 || checks.made == 0;
+}
+
+#define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
+#define CHECK_STATUS(call, wanted) check_status((call), (wanted), #call, __FILE__, __LINE__)
+#define CHECK_OK(call) CHECK_STATUS(call, DIST_OK)
+#define CHECK_MESSAGE(word) check_message((word), __FILE__, __LINE__)
+/* A call is refused, with a message that speaks of something. */
+#define CHECK_REFUSED(call, wanted, word) \
+    do { \
+        CHECK_STATUS(call, wanted); \
+        CHECK_MESSAGE(word); \
+    } while (0)
+/* What the rest of the test stands on. */
+#define REQUIRE(condition) check_required(CHECK(condition))
+#define REQUIRE_OK(call) check_required(CHECK_OK(call))
+
+/* No call of a test waits longer than this. */
+#define LIMIT_MS 40000
+
+/* A store in memory. */
+static inline dist_store_t *new_store(void)
+{
+    dist_store_t *store = NULL;
+    REQUIRE_OK(dist_store_hash_create(&store));
+    return store;
+}
+
+/* The world of a process that is alone. */
+static inline void start_world(void)
+{
+    dist_store_t *store = new_store();
+    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
+    options.store = store;
+    options.fields = DIST_FIELD_RANK;
+    options.rank = 0;
+    options.world_size = 1;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_init(&options));
+    REQUIRE_OK(dist_store_release(store));
+}
+
+/* A group whose ranks meet in a store; called once per rank. */
+static inline dist_status_t join_group(dist_store_t *store, const char *name, int rank, int size,
+                                       dist_group_t **group)
+{
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    options.store = store;
+    options.name = name;
+    options.fields = DIST_FIELD_RANK;
+    options.rank = rank;
+    options.world_size = size;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = LIMIT_MS;
+    return dist_group_create(&options, group);
+}
+
+#endif

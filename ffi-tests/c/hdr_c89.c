@@ -1,0 +1,24 @@
+/* The header alone, twice, in every C standard: its macros, constants and types, without a diagnostic. */
+#include <dist.h>
+#include <dist.h>
+
+dist_init_options_t init_options = DIST_INIT_OPTIONS_INIT;
+dist_group_options_t group_options = DIST_GROUP_OPTIONS_INIT;
+dist_store_tcp_options_t store_tcp_options = DIST_STORE_TCP_OPTIONS_INIT;
+dist_call_options_t call_options = DIST_CALL_OPTIONS_INIT;
+dist_store_vtable_t store_vtable = DIST_STORE_VTABLE_INIT;
+
+/* Whole numbers, also for the preprocessor. */
+#if DIST_VERSION < 100 || DIST_OK != 0 || DIST_ERR_INVALID_ARGUMENT != -1 || DIST_SUM != 0
+#error "a constant of the header has changed"
+#endif
+
+int hdr_c89(void);
+
+int hdr_c89(void)
+{
+    dist_init_options_t local = DIST_INIT_OPTIONS_INIT;
+    dist_log_fn no_log = 0;
+    dist_status_t status = 0 - DIST_ERR_TIMEOUT;
+    return local.struct_size == sizeof(local) && no_log == 0 && status == 100;
+}

@@ -1,0 +1,20 @@
+/* The header alone, twice, in every C++ standard. */
+#include <dist.h>
+#include <dist.h>
+
+dist_init_options_t init_options = DIST_INIT_OPTIONS_INIT;
+dist_group_options_t group_options = DIST_GROUP_OPTIONS_INIT;
+dist_store_tcp_options_t store_tcp_options = DIST_STORE_TCP_OPTIONS_INIT;
+dist_call_options_t call_options = DIST_CALL_OPTIONS_INIT;
+dist_store_vtable_t store_vtable = DIST_STORE_VTABLE_INIT;
+
+/* A function of the interface as a C++ template meets it: with its exact type. */
+template <typename T> struct same { static void as(T, T) {} };
+
+int hdr_cxx98()
+{
+    dist_status_t (*function)(dist_group_t *, const dist_call_options_t *, dist_work_t **) = dist_barrier;
+    same<uint32_t (*)()>::as(dist_version, dist_version);
+    dist_init_options_t local = DIST_INIT_OPTIONS_INIT;
+    return local.struct_size == sizeof(local) && function != 0;
+}

@@ -1,0 +1,215 @@
+/*
+ * Four ranks that are threads of one process: every collective against values computed here, and an abort
+ * that releases whoever waits.
+ */
+#include "check.h"
+
+#include <sched.h>
+#include <time.h>
+
+#define RANKS 4
+/* Small, one slot, and more than the default slot holds. */
+#define SIZES 4
+static const size_t sizes[SIZES] = { 1, 17, 5000, 70000 };
+
+struct rank {
+    dist_store_t *store;
+    dist_group_t *group;
+    int rank;
+};
+
+static float value(int rank, size_t i)
+{
+    return (float)((rank + 1) * (int)(i % 100 + 1));
+}
+
+/* The sum over all ranks: 1 + 2 + 3 + 4 times the position. */
+static float sum(size_t i)
+{
+    return (float)(10 * (int)(i % 100 + 1));
+}
+
+static int equal_to(const float *x, size_t n, float (*wanted)(int, size_t), int rank)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        if (x[i] != wanted(rank, i)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static float total(int rank, size_t i)
+{
+    (void)rank;
+    return sum(i);
+}
+
+static void fill(float *x, size_t n, int rank)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        x[i] = value(rank, i);
+    }
+}
+
+static void reductions(const struct rank *me, size_t n, float *x, float *y)
+{
+    int root;
+    fill(x, n, me->rank);
+    CHECK_OK(dist_all_reduce(me->group, x, y, n, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(equal_to(y, n, total, 0) && equal_to(x, n, value, me->rank));
+    CHECK_OK(dist_all_reduce(me->group, x, x, n, DIST_F32, DIST_MAX, NULL, NULL));
+    CHECK(equal_to(x, n, value, RANKS - 1));
+    for (root = 0; root < RANKS; root++) {
+        fill(x, n, me->rank);
+        memset(y, 0, n * sizeof(*y));
+        CHECK_OK(dist_reduce(me->group, x, me->rank == root ? y : NULL, n, DIST_F32, DIST_SUM, root,
+                             NULL, NULL));
+        CHECK(me->rank != root || equal_to(y, n, total, 0));
+    }
+}
+
+static void copies(const struct rank *me, size_t n, float *x, float *all)
+{
+    int root;
+    int r;
+    for (root = 0; root < RANKS; root++) {
+        fill(x, n, me->rank);
+        CHECK_OK(dist_broadcast(me->group, x, n, DIST_F32, root, NULL, NULL));
+        CHECK(equal_to(x, n, value, root));
+    }
+    fill(x, n, me->rank);
+    CHECK_OK(dist_all_gather(me->group, x, all, n, DIST_F32, NULL, NULL));
+    for (r = 0; r < RANKS; r++) {
+        CHECK(equal_to(all + (size_t)r * n, n, value, r));
+    }
+    /* And in place: the own block is where it belongs already. */
+    memset(all, 0, RANKS * n * sizeof(*all));
+    fill(all + (size_t)me->rank * n, n, me->rank);
+    CHECK_OK(dist_all_gather(me->group, all + (size_t)me->rank * n, all, n, DIST_F32, NULL, NULL));
+    for (r = 0; r < RANKS; r++) {
+        CHECK(equal_to(all + (size_t)r * n, n, value, r));
+    }
+}
+
+static void scatter(const struct rank *me, size_t n, float *x, float *all)
+{
+    size_t i;
+    int holds = 1;
+    fill(all, RANKS * n, me->rank);
+    CHECK_OK(dist_reduce_scatter(me->group, all, x, n, DIST_F32, DIST_SUM, NULL, NULL));
+    for (i = 0; i < n; i++) {
+        holds = holds && x[i] == sum((size_t)me->rank * n + i);
+    }
+    CHECK(holds);
+}
+
+static void *all_collectives(void *arg)
+{
+    struct rank *me = arg;
+    size_t i;
+    REQUIRE_OK(join_group(me->store, "threads", me->rank, RANKS, &me->group));
+    CHECK(dist_get_rank(me->group) == me->rank && dist_get_world_size(me->group) == RANKS);
+    CHECK(dist_group_local_rank(me->group) == me->rank && dist_group_local_size(me->group) == RANKS);
+    CHECK(dist_group_host_index(me->group) == 0 && dist_group_host_count(me->group) == 1);
+    for (i = 0; i < SIZES; i++) {
+        size_t n = sizes[i];
+        float *x = malloc(n * sizeof(*x));
+        float *y = malloc(n * sizeof(*y));
+        float *all = malloc(RANKS * n * sizeof(*all));
+        REQUIRE(x != NULL && y != NULL && all != NULL);
+        reductions(me, n, x, y);
+        copies(me, n, x, all);
+        scatter(me, n, x, all);
+        CHECK_OK(dist_barrier(me->group, NULL, NULL));
+        free(x);
+        free(y);
+        free(all);
+    }
+    CHECK_OK(dist_all_reduce(me->group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
+    return NULL;
+}
+
+/* Waits for rank 3, who never comes. */
+static void *wait_in_barrier(void *arg)
+{
+    struct rank *me = arg;
+    char text[256];
+    CHECK_REFUSED(dist_barrier(me->group, NULL, NULL), DIST_ERR_ABORTED, "enough of it");
+    CHECK_MESSAGE("rank 0");
+    CHECK_REFUSED(dist_barrier(me->group, NULL, NULL), DIST_ERR_ABORTED, "enough of it");
+    CHECK(dist_group_error(me->group, text, sizeof(text)) > 1);
+    CHECK(strstr(text, "enough of it") != NULL);
+    return NULL;
+}
+
+/* The number of operations that a rank has begun, as its group tells. */
+static int has_begun(dist_group_t *group, const char *operations)
+{
+    dist_blob_t *json = NULL;
+    const void *text = NULL;
+    size_t len = 0;
+    int found;
+    REQUIRE_OK(dist_group_describe(group, &json));
+    REQUIRE_OK(dist_blob_data(json, 0, &text, &len));
+    found = strstr(text, operations) != NULL;
+    REQUIRE_OK(dist_blob_release(json));
+    return found;
+}
+
+static void run(struct rank *ranks, int n, void *(*body)(void *), void (*meanwhile)(struct rank *))
+{
+    pthread_t threads[RANKS];
+    int r;
+    for (r = 0; r < n; r++) {
+        REQUIRE(pthread_create(&threads[r], NULL, body, &ranks[r]) == 0);
+    }
+    if (meanwhile != NULL) {
+        meanwhile(ranks);
+    }
+    for (r = 0; r < n; r++) {
+        REQUIRE(pthread_join(threads[r], NULL) == 0);
+    }
+}
+
+static int issued_before;
+
+static void abort_them(struct rank *ranks)
+{
+    time_t start = time(NULL);
+    char operations[64];
+    int r;
+    snprintf(operations, sizeof(operations), "\"operations_issued\":%d,", issued_before + 1);
+    for (r = 0; r < RANKS - 1; r++) {
+        while (!has_begun(ranks[r].group, operations)) {
+            REQUIRE(time(NULL) - start < LIMIT_MS / 1000);
+            sched_yield();
+        }
+    }
+    CHECK_OK(dist_group_abort(ranks[0].group, "enough of it"));
+    CHECK_OK(dist_group_abort(ranks[1].group, "a second reason"));
+}
+
+int main(void)
+{
+    struct rank ranks[RANKS];
+    dist_store_t *store = new_store();
+    int r;
+    for (r = 0; r < RANKS; r++) {
+        ranks[r].store = store;
+        ranks[r].group = NULL;
+        ranks[r].rank = r;
+    }
+    run(ranks, RANKS, all_collectives, NULL);
+    /* Per size: 2 all_reduce, a reduce and a broadcast per root, 2 all_gather, reduce_scatter, barrier. */
+    issued_before = SIZES * (2 + RANKS + RANKS + 2 + 1 + 1) + 1;
+    run(ranks, RANKS - 1, wait_in_barrier, abort_them);
+    CHECK_REFUSED(dist_barrier(ranks[RANKS - 1].group, NULL, NULL), DIST_ERR_ABORTED, "enough of it");
+    for (r = 0; r < RANKS; r++) {
+        CHECK_OK(dist_group_release(ranks[r].group));
+    }
+    CHECK_OK(dist_store_release(store));
+    return check_report();
+}

@@ -1,0 +1,171 @@
+//! The C compiler of this system, and programs run with a deadline.
+
+use crate::interface::{ROOT, find_program, library, variable};
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long compiling one program may take.
+const COMPILING: Duration = Duration::from_secs(120);
+
+/// Variables that a launcher or a user may have set around the tests; the programs start without them.
+const PREFIXES: &[&str] =
+    &["DIST_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCH"];
+const NAMES: &[&str] =
+    &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"];
+
+/// Says why a test does nothing.
+#[allow(clippy::print_stdout, reason = "the test's own output")]
+pub(crate) fn skip(why: &str) {
+    println!("skipped: {}", why.trim());
+}
+
+/// A compiler: a program and the arguments it always gets.
+#[derive(Debug)]
+pub(crate) struct Compiler(Vec<String>);
+
+impl Compiler {
+    /// The one in `CC`, else `cc`.
+    pub(crate) fn find() -> Option<Self> {
+        let words = variable("CC").unwrap_or_else(|| "cc".to_owned());
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        if words.first().and_then(|program| find_program(program)).is_none() {
+            skip("there is no C compiler (install one, or set CC)");
+            return None;
+        }
+        Some(Self(words))
+    }
+
+    /// The one with this name, if it is installed.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        find_program(name).map(|program| Self(vec![program.display().to_string()]))
+    }
+
+    /// Compiles and links a program against the library of this build; returns where it is.
+    pub(crate) fn program(&self, name: &str, files: &[&str]) -> PathBuf {
+        let folder = library_folder();
+        let program = folder.join(name);
+        let mut words = self.words(files);
+        words.extend(
+            ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"].map(str::to_owned),
+        );
+        words.extend(["-g".to_owned(), "-pthread".to_owned(), "-o".to_owned()]);
+        words.push(program.display().to_string());
+        words.push(library().display().to_string());
+        words.push(format!("-Wl,-rpath,{}", folder.display()));
+        run(&words, COMPILING).expect_success();
+        program
+    }
+
+    /// Looks at one file only.
+    pub(crate) fn check(&self, file: &str, flags: &[&str]) {
+        run(&self.checking(file, flags), COMPILING).expect_success();
+    }
+
+    /// Whether the compiler accepts a flag at all.
+    pub(crate) fn knows(&self, flag: &str, file: &str) -> bool {
+        let ending = Path::new(file).extension().is_some_and(|ending| ending == "cpp");
+        let language = if ending { "-xc++" } else { "-xc" };
+        let mut words = self.0.clone();
+        words.extend(["-fsyntax-only", language, flag, "/dev/null"].map(str::to_owned));
+        run(&words, COMPILING).status == Some(0)
+    }
+
+    fn checking(&self, file: &str, flags: &[&str]) -> Vec<String> {
+        let mut words = self.words(&[file]);
+        words.push("-fsyntax-only".to_owned());
+        words.extend(flags.iter().map(|&flag| flag.to_owned()));
+        words
+    }
+
+    fn words(&self, files: &[&str]) -> Vec<String> {
+        let mut words = self.0.clone();
+        words.push(format!("-I{ROOT}/include"));
+        words.extend(files.iter().map(|file| format!("{ROOT}/ffi-tests/c/{file}")));
+        words
+    }
+}
+
+/// A folder where the loader finds the library under its soname.
+fn library_folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
+    std::fs::create_dir_all(&folder).expect("a folder for the C programs");
+    let link = folder.join("libdist.so.0");
+    if std::fs::read_link(&link).ok() != Some(library()) {
+        // Tests run side by side: put the new link in place in one step.
+        let new = folder.join(format!("libdist.so.0.{}", unique()));
+        symlink(library(), &new).expect("a link");
+        std::fs::rename(&new, &link).expect("the link in its place");
+    }
+    folder
+}
+
+fn unique() -> String {
+    format!("{}-{:?}", std::process::id(), std::thread::current().id())
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Its exit status; none where a signal ended it.
+    pub(crate) status: Option<i32>,
+    /// What it wrote, to both places.
+    pub(crate) output: String,
+    command: String,
+}
+
+impl Outcome {
+    pub(crate) fn expect_success(self) -> Self {
+        let Self { status, output, command } = &self;
+        let how = status.map_or("a signal".to_owned(), |status| format!("status {status}"));
+        assert!(*status == Some(0), "{command}\nended with {how}\n{output}");
+        self
+    }
+}
+
+/// Runs a program to its end; at the deadline it is killed, and the test fails.
+pub(crate) fn run(words: &[impl AsRef<str>], limit: Duration) -> Outcome {
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    let (program, arguments) = words.split_first().expect("a program");
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if NAMES.contains(&&*text) || PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    let mut child = command.spawn().unwrap_or_else(|cause| panic!("{program}: {cause}"));
+    let (out, err) = (read(child.stdout.take()), read(child.stderr.take()));
+    let mut output = String::new();
+    for stream in [out, err] {
+        match stream.recv_timeout(limit) {
+            Ok(text) => output.push_str(&text),
+            Err(_) => kill(&mut child, &words.join(" "), limit),
+        }
+    }
+    let status = child.wait().expect("the program ends").code();
+    Outcome { status, output, command: words.join(" ") }
+}
+
+fn kill(child: &mut Child, command: &str, limit: Duration) -> ! {
+    child.kill().expect("the program can be killed");
+    child.wait().expect("the program ends");
+    panic!("{command}\nhad not ended after {limit:?}");
+}
+
+/// Reads a stream to its end on a thread of its own.
+fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    let body = move || {
+        let mut bytes = Vec::new();
+        stream.map(|mut stream| stream.read_to_end(&mut bytes));
+        // The test may have given up.
+        drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
+    };
+    std::thread::Builder::new().spawn(body).expect("a thread");
+    receiver
+}

@@ -1,0 +1,417 @@
+//! Failure as an ordinary event: ranks that die, leave, come late, stop, fork or call something else.
+//! Every rank is a process; each test asserts what the others are told, when, and who is named, and
+//! the harness asserts that nothing is left.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
+
+mod harness;
+mod worker;
+
+use dist::ffi::types::{
+    DIST_ERR_ABORTED, DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT, DIST_OK,
+};
+use harness::{Job, Report};
+use std::process::Command;
+
+/// How soon a death must be told, and how long leaving may take after it, in milliseconds.
+const TOLD_WITHIN_MS: u64 = 2000;
+const LEFT_WITHIN_MS: u64 = 6000;
+
+/// Kills each rank of 2, 3 and 4 in turn, in the middle of a loop of one operation.
+fn kill_each(operation: &str) {
+    let mut latencies = Vec::new();
+    for size in 2..=4 {
+        for victim in 0..size {
+            latencies.extend(kill_one(operation, size, victim));
+        }
+    }
+    latencies.sort_unstable();
+    let (middle, last) = (latencies[latencies.len() / 2], latencies[latencies.len() - 1]);
+    println!("{operation}: a death was told after {middle} us (median), {last} us (longest)");
+}
+
+/// Kills one rank; returns after how many microseconds each of the others was told.
+fn kill_one(operation: &str, size: usize, victim: usize) -> Vec<u64> {
+    // The store is there as long as the rank that hosts it.
+    let use_store = if victim == 0 { "" } else { "store\nset key here\nget key here\nunstore\n" };
+    let program =
+        format!("init\nloop {operation}\nbarrier\n{use_store}gate end\nfinalize\nleaks\n");
+    let mut job = Job::by_hand(size, |_| program.clone());
+    let names: Vec<String> = (0..size).map(|rank| rank.to_string()).collect();
+    job.all_report(&names, "ready");
+    let victim_name = names[victim].as_str();
+    let pid = job.pid(victim_name);
+    let killed_at = job.kill(victim_name);
+    let survivors = || names.iter().filter(|name| *name != victim_name);
+    for name in survivors() {
+        job.report(name, "at end");
+    }
+    job.open("end");
+    let ended = job.finish();
+    assert_eq!(ended.status(victim_name), 128 + 9);
+
+    let died = format!("rank {victim} (pid {pid}, host ");
+    let verb = operation.split(' ').next().unwrap();
+    let mut latencies = Vec::new();
+    for name in survivors() {
+        let first = ended.report(name, operation);
+        first.failed(DIST_ERR_PEER_FAILED, &[&died, "died; it ", &format!("{verb} #")]);
+        latencies.push(first.at_us.saturating_sub(killed_at));
+        ended.report(name, "barrier").failed(DIST_ERR_PEER_FAILED, &[&died]).within_ms(100);
+        if victim != 0 {
+            ended.report(name, "get key here").succeeded();
+        }
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").succeeded();
+        assert_eq!(ended.status(name), 0);
+    }
+    assert!(latencies.iter().all(|&us| us < TOLD_WITHIN_MS * 1000), "{latencies:?}");
+    latencies
+}
+
+#[test]
+fn a_killed_rank_is_named_in_small_all_reduces() {
+    kill_each("all_reduce f32 SUM 1");
+}
+
+#[test]
+fn a_killed_rank_is_named_in_large_all_reduces() {
+    kill_each("all_reduce f32 SUM 1048576");
+}
+
+#[test]
+fn a_killed_rank_is_named_in_barriers() {
+    kill_each("barrier");
+}
+
+#[test]
+fn a_killed_rank_is_named_in_broadcasts() {
+    kill_each("broadcast f32 5000 0");
+}
+
+/// The report of each of three ranks on a command.
+fn of_three(ended: &harness::Ended, what: &str) -> [Report; 3] {
+    std::array::from_fn(|rank| ended.report(&rank.to_string(), what))
+}
+
+#[test]
+fn a_rank_that_leaves_in_order_is_missed_and_not_waited_for() {
+    for (leaver, others_first) in [(1, true), (1, false), (0, true), (0, false)] {
+        let gate = |needed: bool| if needed { "gate go\n" } else { "" };
+        let mut job = Job::by_hand(3, |rank| {
+            let begin = "init\nall_reduce f32 SUM 7\n";
+            if rank == leaver {
+                format!("{begin}{}finalize\nleaks\n", gate(others_first))
+            } else {
+                format!("{begin}{}barrier\nfinalize\nleaks\n", gate(!others_first))
+            }
+        });
+        let leaver = leaver.to_string();
+        if others_first {
+            // They are in the barrier by now, or about to be.
+            job.all_report(&["0", "1", "2"], "all_reduce f32 SUM 7");
+        } else {
+            // The rank that hosts the store leaves last, but it has left the group.
+            let last_seen = if leaver == "0" { "all_reduce f32 SUM 7" } else { "finalize" };
+            job.report(&leaver, last_seen);
+        }
+        let pid = job.pid(&leaver);
+        job.open("go");
+        let ended = job.finish();
+        for name in ["0", "1", "2"].into_iter().filter(|name| *name != leaver) {
+            let left = format!("rank {leaver} (pid {pid}, ");
+            ended
+                .report(name, "barrier")
+                .failed(DIST_ERR_PEER_FAILED, &[&left, "has left the group", "all_reduce #1"])
+                .within_ms(TOLD_WITHIN_MS);
+            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        }
+        assert!(of_three(&ended, "leaks").iter().all(|report| report.status == DIST_OK));
+    }
+}
+
+#[test]
+fn a_rank_that_exits_without_leaving_has_died() {
+    let mut job = Job::by_hand(3, |rank| match rank {
+        1 => "init\nbarrier\nexit 0\n".to_owned(),
+        _ => "init\nbarrier\nloop all_reduce f32 SUM 3\nfinalize\nleaks\n".to_owned(),
+    });
+    let pid = job.pid("1");
+    let ended = job.finish();
+    assert_eq!(ended.status("1"), 0);
+    for name in ["0", "2"] {
+        let died = format!("rank 1 (pid {pid}, ");
+        let parts = [died.as_str(), "died; it last finished barrier #1"];
+        ended.report(name, "all_reduce f32 SUM 3").failed(DIST_ERR_PEER_FAILED, &parts);
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_late_rank_is_named_with_what_it_did_last_and_learns_it_too() {
+    let mut job = Job::by_hand(3, |rank| {
+        let begin = "init\nall_reduce f32 SUM 100\n";
+        let late = if rank == 2 { "gate late\n" } else { "" };
+        format!("{begin}{late}broadcast f32 4 2 timeout_ms=300\nbarrier\nfinalize\nleaks\n")
+    });
+    let pid = job.pid("2");
+    let broadcast = "broadcast f32 4 2 timeout_ms=300";
+    job.all_report(&["0", "1"], broadcast);
+    job.open("late");
+    let ended = job.finish();
+    let late = format!("rank 2 (pid {pid}, ");
+    let parts =
+        [late.as_str(), "which last finished all_reduce #1 (f32, SUM, count 100)", "300 ms"];
+    for report in of_three(&ended, broadcast) {
+        report.failed(DIST_ERR_TIMEOUT, &parts).within_ms(TOLD_WITHIN_MS);
+    }
+    for report in of_three(&ended, "barrier") {
+        report.failed(DIST_ERR_TIMEOUT, &parts).within_ms(100);
+    }
+    assert!(of_three(&ended, "finalize").iter().all(|report| report.status == DIST_OK));
+    assert!(of_three(&ended, "leaks").iter().all(|report| report.status == DIST_OK));
+}
+
+#[test]
+fn the_deadline_of_the_options_holds_for_every_call() {
+    let mut job = Job::by_hand(2, |rank| {
+        let late = if rank == 1 { "gate late\n" } else { "" };
+        format!("init timeout_ms=300\n{late}barrier\nfinalize\nleaks\n")
+    });
+    let report = job.report("0", "barrier");
+    report.failed(DIST_ERR_TIMEOUT, &["rank 1 (pid ", "has entered no operation yet"]);
+    report.within_ms(TOLD_WITHIN_MS);
+    assert!(report.took_us >= 300_000, "{report:?}");
+    job.open("late");
+    let ended = job.finish();
+    ended.report("1", "barrier").failed(DIST_ERR_TIMEOUT, &["rank 1 (pid "]);
+    for name in ["0", "1"] {
+        ended.report(name, "finalize").succeeded();
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+/// What one rank calls while the others call something else, and how messages describe the two.
+struct Odd {
+    most: &'static str,
+    odd: &'static str,
+    described: [&'static str; 2],
+}
+
+const ODD: &[Odd] = &[
+    Odd {
+        most: "all_reduce f32 SUM 10",
+        odd: "barrier",
+        described: ["all_reduce #2 (f32, SUM, count 10)", "barrier #2"],
+    },
+    Odd {
+        most: "all_reduce f32 SUM 10",
+        odd: "all_reduce f64 SUM 10",
+        described: ["#2 (f32, SUM, count 10)", "#2 (f64, SUM, count 10)"],
+    },
+    Odd {
+        most: "all_reduce f32 SUM 10",
+        odd: "all_reduce f32 MAX 10",
+        described: ["#2 (f32, SUM, count 10)", "#2 (f32, MAX, count 10)"],
+    },
+    Odd {
+        most: "all_reduce f32 SUM 10",
+        odd: "all_reduce f32 SUM 12",
+        described: ["#2 (f32, SUM, count 10)", "#2 (f32, SUM, count 12)"],
+    },
+    Odd {
+        most: "all_reduce f32 SUM 100000",
+        odd: "all_reduce f32 SUM 100001",
+        described: ["#2 (f32, SUM, count 100000)", "#2 (f32, SUM, count 100001)"],
+    },
+    Odd {
+        most: "all_reduce f32 SUM 10",
+        odd: "all_reduce f32 SUM 1000000",
+        described: ["#2 (f32, SUM, count 10)", "#2 (f32, SUM, count 1000000)"],
+    },
+    Odd {
+        most: "broadcast f32 10 0",
+        odd: "broadcast f32 10 1",
+        described: ["#2 (f32, root 0, count 10)", "#2 (f32, root 1, count 10)"],
+    },
+    Odd {
+        most: "broadcast f32 300000 0",
+        odd: "broadcast f32 300000 1",
+        described: ["#2 (f32, root 0, count 300000)", "#2 (f32, root 1, count 300000)"],
+    },
+    Odd {
+        most: "reduce f32 SUM 10 0",
+        odd: "reduce f32 SUM 10 1",
+        described: ["#2 (f32, SUM, root 0, count 10)", "#2 (f32, SUM, root 1, count 10)"],
+    },
+    Odd {
+        most: "broadcast f32 10 0",
+        odd: "all_gather f32 10",
+        described: ["broadcast #2 (f32, root 0, count 10)", "all_gather #2 (f32, count 10)"],
+    },
+];
+
+/// Where nobody that this rank waits for calls something else, it may have left before anybody noticed:
+/// a sender of a reduce, the root of a broadcast, and those that agree with that root.
+fn may_have_left(rank: usize, calls: &[&str]) -> bool {
+    let call = calls[rank];
+    let root: Option<usize> = call.split(' ').next_back().and_then(|word| word.parse().ok());
+    match (call.split(' ').next(), root) {
+        (Some("broadcast"), Some(root)) => calls[root] == call,
+        (Some("reduce"), Some(root)) => rank != root,
+        _ => false,
+    }
+}
+
+/// Two or three ranks, one of which calls something else.
+fn mismatch(case: &Odd, size: usize, odd: usize) {
+    let call = |rank: usize| if rank == odd { case.odd } else { case.most };
+    let calls: Vec<&str> = (0..size).map(call).collect();
+    let job = Job::by_hand(size, |rank| {
+        let call = calls[rank];
+        format!("init\nbarrier\n{call}\nall_reduce f32 SUM 2\nfinalize\nleaks\n")
+    });
+    let ended = job.finish();
+    for rank in 0..size {
+        let name = rank.to_string();
+        // The first barrier and the call may be the same command: the one after `init` is the first.
+        let outcome = &ended.reports(&name)[3];
+        assert_eq!(outcome.what, calls[rank]);
+        if outcome.status != DIST_OK || !may_have_left(rank, &calls) {
+            outcome.failed(DIST_ERR_MISMATCH, &case.described).within_ms(TOLD_WITHIN_MS);
+        }
+        let next = ended.report(&name, "all_reduce f32 SUM 2");
+        next.failed(DIST_ERR_MISMATCH, &case.described);
+        next.failed(DIST_ERR_MISMATCH, &["rank ", "(pid ", "called different operations"]);
+        ended.report(&name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(&name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn different_calls_of_two_ranks_are_told_to_both() {
+    for case in ODD {
+        mismatch(case, 2, 1);
+    }
+}
+
+#[test]
+fn a_different_call_of_one_of_three_is_told_to_all() {
+    for case in ODD {
+        mismatch(case, 3, 0);
+        mismatch(case, 3, 2);
+    }
+}
+
+#[test]
+fn an_abort_ends_every_call_with_its_reason() {
+    let end = "all_reduce f32 SUM 1\nfinalize\nleaks\n";
+    let mut job = Job::by_hand(4, |rank| match rank {
+        // In the call when it comes; by another rank, and by its own thread.
+        0 => format!("init\nall_reduce f32 SUM 100000\n{end}"),
+        1 => format!("init\nabort_at now the loss is NaN\nall_reduce f32 SUM 100000\n{end}"),
+        // Somewhere else when it comes.
+        2 => format!("init\ngate after\nall_reduce f32 SUM 100000\n{end}"),
+        _ => format!("init\ngate after\nabort too late\nall_reduce f32 SUM 100000\n{end}"),
+    });
+    job.all_report(&["0", "1", "2", "3"], "init");
+    job.open("now");
+    let aborted_at = job.report("1", "aborted").succeeded().at_us;
+    for name in ["0", "1"] {
+        let told_at = job.report(name, "all_reduce f32 SUM 100000").at_us;
+        assert!(told_at < aborted_at + TOLD_WITHIN_MS * 1000);
+    }
+    job.open("after");
+    let ended = job.finish();
+    for name in ["0", "1", "2", "3"] {
+        let parts = ["rank 1 aborted group world: the loss is NaN"];
+        ended.report(name, "all_reduce f32 SUM 100000").failed(DIST_ERR_ABORTED, &parts);
+        ended.report(name, "all_reduce f32 SUM 1").failed(DIST_ERR_ABORTED, &parts);
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        // The thread that called the abort is the worker's own, and has ended.
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_at_the_deadline_and_harms_nobody_when_it_goes_on() {
+    for (stopped, operation) in [
+        (2, "all_reduce f32 SUM 1048576 timeout_ms=500"),
+        (1, "barrier timeout_ms=500"),
+        // The rank that hosts the store.
+        (0, "all_reduce f32 SUM 10 timeout_ms=500"),
+    ] {
+        let mut job = Job::by_hand(3, |rank| {
+            let wait = if rank == stopped { "gate end\n" } else { "" };
+            format!("init\nloop {operation}\nbarrier\n{wait}finalize\nleaks\n")
+        });
+        let names = ["0", "1", "2"];
+        job.all_report(&names, "ready");
+        let stopped = stopped.to_string();
+        let pid = job.pid(&stopped);
+        job.stop(&stopped);
+        for name in names.into_iter().filter(|name| *name != stopped) {
+            job.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        }
+        job.resume(&stopped);
+        job.open("end");
+        let ended = job.finish();
+        for name in names {
+            let parts = [format!("rank {stopped} (pid {pid}, "), "timed out after".to_owned()];
+            let parts = [parts[0].as_str(), parts[1].as_str()];
+            let first = ended.report(name, operation);
+            if name == stopped && first.status == DIST_ERR_PEER_FAILED {
+                // It may find that the others have left before it finds why.
+                panic!("the first cause was lost: {first:?}");
+            }
+            first.failed(DIST_ERR_TIMEOUT, &parts);
+            ended.report(name, "barrier").failed(DIST_ERR_TIMEOUT, &parts);
+            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+            ended.report(name, "leaks").succeeded();
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_does_not_hide_the_death_of_its_parent() {
+    for (size, victim) in [(2, 1), (2, 0), (3, 1)] {
+        let mut job = Job::by_hand(size, |rank| {
+            let fork = if rank == victim { "fork_sleeper\n" } else { "" };
+            format!("init\n{fork}loop all_reduce f32 SUM 10\nfinalize\nleaks\n")
+        });
+        let names: Vec<String> = (0..size).map(|rank| rank.to_string()).collect();
+        job.all_report(&names, "ready");
+        let victim = victim.to_string();
+        let pid = job.pid(&victim);
+        let killed_at = job.kill(&victim);
+        assert_eq!(job.kill_orphans(), 1);
+        let ended = job.finish();
+        for name in names.iter().filter(|name| **name != victim) {
+            let died = format!("rank {victim} (pid {pid}, ");
+            let first = ended.report(name, "all_reduce f32 SUM 10");
+            first.failed(DIST_ERR_PEER_FAILED, &[&died, "died; it ", "all_reduce #"]);
+            assert!(first.at_us.saturating_sub(killed_at) < TOLD_WITHIN_MS * 1000, "{first:?}");
+            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+            ended.report(name, "leaks").succeeded();
+        }
+    }
+}
+
+#[test]
+fn under_the_launcher_the_job_ends_soon_and_the_killed_rank_is_named() {
+    let mut job = Job::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    command.args(["--nproc-per-node", "3"]);
+    job.start_under("distrun", command, "init\nloop all_reduce f32 SUM 1000\nexit 3\n");
+    job.all_report(&["0", "1", "2"], "ready");
+    let killed_at = job.kill("1");
+    let ended = job.finish();
+    let took_us = worker::now_us() - killed_at;
+    println!("under distrun the job ended {took_us} us after the kill");
+    assert!(took_us < TOLD_WITHIN_MS * 1000, "{took_us}");
+    let text = ended.errors("distrun");
+    assert!(text.contains("rank 1 failed first: signal 9 (SIGKILL)"), "{text}");
+    assert_eq!(ended.status("distrun"), 128 + 9);
+}

@@ -1,0 +1,61 @@
+//! What a worker reports of one command, and what tests ask of it.
+
+use serde_json::Value;
+
+/// One report.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// The command.
+    pub(crate) what: String,
+    /// What it returned.
+    pub(crate) status: i32,
+    /// The message of the error.
+    pub(crate) message: String,
+    /// How long it took.
+    pub(crate) took_us: u64,
+    /// When it ended, on the clock that all processes share.
+    pub(crate) at_us: u64,
+    /// The process.
+    pub(crate) pid: u32,
+}
+
+/// All complete lines of a file of reports.
+pub(super) fn parse(text: &str) -> Vec<Report> {
+    let end = text.rfind('\n').map_or(0, |newline| newline + 1);
+    text[..end].lines().map(|line| Report::parse(line).expect(line)).collect()
+}
+
+impl Report {
+    fn parse(line: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(line).ok()?;
+        Some(Self {
+            what: value["what"].as_str()?.to_owned(),
+            status: i32::try_from(value["status"].as_i64()?).ok()?,
+            message: value["message"].as_str()?.to_owned(),
+            took_us: value["took_us"].as_u64()?,
+            at_us: value["at_us"].as_u64()?,
+            pid: u32::try_from(value["pid"].as_u64()?).ok()?,
+        })
+    }
+
+    /// Asserts that the command succeeded.
+    pub(crate) fn succeeded(&self) -> &Self {
+        assert_eq!(self.status, 0, "{self:?}");
+        self
+    }
+
+    /// Asserts the status, and that the message has all these parts.
+    pub(crate) fn failed(&self, status: i32, parts: &[&str]) -> &Self {
+        assert_eq!(self.status, status, "{self:?}");
+        for part in parts {
+            assert!(self.message.contains(part), "\"{part}\" is missing: {self:?}");
+        }
+        self
+    }
+
+    /// Asserts that the command took no longer.
+    pub(crate) fn within_ms(&self, limit: u64) -> &Self {
+        assert!(self.took_us <= limit * 1000, "more than {limit} ms: {self:?}");
+        self
+    }
+}

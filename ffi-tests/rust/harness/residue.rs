@@ -1,0 +1,131 @@
+//! What a job may leave behind: processes, sockets, files in memory and on disk.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// What was there before a job.
+pub(super) struct Before {
+    files: BTreeSet<String>,
+}
+
+/// Where files would appear that somebody has to remove.
+const SHARED_FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
+
+impl Before {
+    pub(super) fn now() -> Self {
+        Self { files: files() }
+    }
+
+    /// What is there of a job, and should not: its living processes, sockets that they held, a
+    /// listener on its port, and files.
+    pub(super) fn left(
+        &self,
+        folder: &Path,
+        living: &[u32],
+        sockets: &BTreeSet<u64>,
+        port: u16,
+    ) -> Vec<String> {
+        let mut left: Vec<String> = living.iter().map(|pid| format!("process {pid}")).collect();
+        left.extend(remaining(sockets));
+        left.extend(listeners(port));
+        left.extend(files().difference(&self.files).cloned());
+        left.extend(entries(&folder.join("tmp")).map(|name| format!("TMPDIR/{name}")));
+        left
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+}
+
+/// The files of the library in the folders that everybody shares.
+fn files() -> BTreeSet<String> {
+    let of = |folder: &'static str| {
+        let names = entries(Path::new(folder)).filter(|name| name.contains("libdist"));
+        names.map(move |name| format!("{folder}/{name}"))
+    };
+    SHARED_FOLDERS.into_iter().flat_map(of).collect()
+}
+
+/// The living processes whose environment has this entry.
+pub(super) fn processes(entry: &str) -> Vec<u32> {
+    let has_it = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|found| found == entry.as_bytes())
+            && state(*pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    };
+    entries(Path::new("/proc")).filter_map(|name| name.parse().ok()).filter(has_it).collect()
+}
+
+/// The state letter of a process; `None` where there is none.
+pub(super) fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// The inodes of the sockets that processes hold.
+pub(super) fn sockets(pids: &[u32]) -> BTreeSet<u64> {
+    let mut inodes = BTreeSet::new();
+    for pid in pids {
+        let folder = format!("/proc/{pid}/fd");
+        for fd in entries(Path::new(&folder)) {
+            let target = fs::read_link(format!("{folder}/{fd}")).unwrap_or_default();
+            let target = target.to_string_lossy();
+            let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+            inodes.extend(inode.and_then(|inode| inode.parse::<u64>().ok()));
+        }
+    }
+    inodes
+}
+
+/// The kernel's tables of sockets, and which column has the inode.
+const TABLES: [(&str, usize); 3] = [("unix", 6), ("tcp", 9), ("tcp6", 9)];
+
+fn table(name: &str) -> String {
+    fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default()
+}
+
+/// Those of the sockets that still exist.
+fn remaining(sockets: &BTreeSet<u64>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, column) in TABLES {
+        for line in table(name).lines() {
+            let inode = line.split_whitespace().nth(column).and_then(|text| text.parse().ok());
+            if inode.is_some_and(|inode: u64| sockets.contains(&inode)) {
+                lines.push(format!("{name} socket {line}"));
+            }
+        }
+    }
+    lines
+}
+
+/// Whoever listens on a TCP port.
+fn listeners(port: u16) -> Vec<String> {
+    const LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    let mut lines = Vec::new();
+    for name in ["tcp", "tcp6"] {
+        for line in table(name).lines() {
+            let mut words = line.split_whitespace().skip(1);
+            let (local, state) = (words.next(), words.nth(1));
+            if local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN) {
+                lines.push(format!("listener {line}"));
+            }
+        }
+    }
+    lines
+}
+
+/// The names of the abstract sockets of the library that are held by one of the sockets given.
+pub(super) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
+    let text = table("unix");
+    let held = text.lines().filter_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let inode: u64 = words.get(6)?.parse().ok()?;
+        let name = words.get(7)?.strip_prefix('@')?;
+        (sockets.contains(&inode) && name.starts_with("libdist-")).then(|| name.to_owned())
+    });
+    held.collect()
+}

@@ -1,0 +1,53 @@
+//! What a process holds: a library that was left in order has given everything back.
+
+use super::library::{Outcome, WRONG_RESULT};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Descriptors with what they are, threads, and shared anonymous files that are mapped.
+#[derive(Debug)]
+pub(super) struct Belongings(BTreeSet<String>);
+
+impl Belongings {
+    pub(super) fn now() -> Self {
+        let mut all = BTreeSet::new();
+        for fd in entries("/proc/self/fd") {
+            // The descriptor that lists the folder is gone by now.
+            if let Ok(target) = fs::read_link(Path::new("/proc/self/fd").join(&fd)) {
+                all.insert(format!("descriptor {fd} of {}", target.display()));
+            }
+        }
+        for thread in entries("/proc/self/task") {
+            let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+            if let Ok(name) = name {
+                all.insert(format!("thread {thread} called {}", name.trim()));
+            }
+        }
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        all.extend(maps.lines().filter(|line| line.contains("memfd:")).map(str::to_owned));
+        Self(all)
+    }
+
+    /// Fails with what has come since; some of it may still be on its way out, for a while.
+    pub(super) fn compare(&self, patience: Duration) -> Outcome {
+        let began = Instant::now();
+        loop {
+            let now = Self::now();
+            let more: Vec<_> = now.0.difference(&self.0).cloned().collect();
+            if more.is_empty() {
+                return (0, String::new());
+            }
+            if began.elapsed() >= patience {
+                return (WRONG_RESULT, format!("not given back: {}", more.join("; ")));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn entries(folder: &str) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap();
+    names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}

@@ -1,0 +1,319 @@
+//! The library as the worker calls it: through the functions of the C ABI, each wrapped once.
+#![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
+
+use super::words::Words;
+use dist::ffi::blob::{dist_blob_data, dist_blob_release};
+use dist::ffi::collective::{
+    dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
+    dist_reduce_scatter,
+};
+use dist::ffi::group::{dist_group_abort, dist_group_create, dist_group_release};
+use dist::ffi::runtime::{
+    dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
+};
+use dist::ffi::store::{dist_store_get, dist_store_release, dist_store_set, dist_store_tcp_create};
+use dist::ffi::types::{
+    DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
+    dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t, dist_init_options_t,
+    dist_op_t, dist_status_t, dist_store_t, dist_store_tcp_options_t,
+};
+use std::ffi::{CStr, CString};
+use std::ptr::{null, null_mut};
+
+/// What a call comes back with where it succeeded and the result is not what it should be.
+pub(super) const WRONG_RESULT: dist_status_t = -999;
+
+/// A status and its message, "" for success.
+pub(super) type Outcome = (dist_status_t, String);
+
+/// A group's handle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group(*mut dist_group_t);
+
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+unsafe impl Send for Group {}
+
+/// A store's handle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Store(*mut dist_store_t);
+
+/// The world group.
+pub(super) const WORLD: Group = Group(null_mut());
+
+fn outcome(status: dist_status_t) -> Outcome {
+    let message = if status == DIST_OK { String::new() } else { last_error() };
+    (status, message)
+}
+
+fn last_error() -> String {
+    // SAFETY: takes nothing.
+    let text = unsafe { dist_last_error() };
+    // SAFETY: the text is terminated and valid until the next failing call of this thread.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
+}
+
+/// A terminated copy of a text that lives as long as the process, for a call's arguments.
+fn terminated(text: &str) -> *const std::ffi::c_char {
+    Box::leak(CString::new(text).unwrap().into_boxed_c_str()).as_ptr()
+}
+
+fn text(words: &Words<'_>, key: &str) -> *const std::ffi::c_char {
+    words.text(key).map_or(null(), terminated)
+}
+
+/// An options struct with all its defaults.
+fn defaults<T>() -> T {
+    // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
+    unsafe { std::mem::zeroed() }
+}
+
+/// `url=`, `rank=`, `size=`, `group=`, `timeout_ms=`, `connect_timeout_ms=`, and a store.
+pub(super) fn init(words: &Words<'_>, store: Option<Store>) -> Outcome {
+    let mut options: dist_init_options_t = defaults();
+    options.struct_size = size_of::<dist_init_options_t>();
+    options.init_method = text(words, "url");
+    options.group_name = text(words, "group");
+    options.backend = text(words, "backend");
+    options.store = store.map_or(null(), |store| store.0);
+    options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
+    options.connect_timeout_ms = words.number("connect_timeout_ms").unwrap_or(0);
+    options.world_size = words.number("size").unwrap_or(0);
+    if let Some(rank) = words.number("rank") {
+        options.fields |= DIST_FIELD_RANK;
+        options.rank = rank;
+    }
+    // SAFETY: the options and their texts outlive the call.
+    outcome(unsafe { dist_init(&raw const options) })
+}
+
+pub(super) fn finalize() -> Outcome {
+    // SAFETY: takes nothing.
+    outcome(unsafe { dist_finalize() })
+}
+
+/// A group called as the first word, of the ranks of the world, in a store.
+pub(super) fn create_group(words: &Words<'_>, store: Store) -> Result<Group, Outcome> {
+    let mut options: dist_group_options_t = defaults();
+    options.struct_size = size_of::<dist_group_options_t>();
+    options.fields = DIST_FIELD_RANK;
+    options.store = store.0;
+    options.name = terminated(words.at(0));
+    options.rank = words.number("rank").unwrap_or_else(|| rank(WORLD));
+    options.world_size = words.number("size").unwrap_or_else(|| size(WORLD));
+    options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
+    options.connect_timeout_ms = words.number("connect_timeout_ms").unwrap_or(0);
+    let mut group = null_mut();
+    // SAFETY: the options and their texts outlive the call, and `group` takes the handle.
+    match unsafe { dist_group_create(&raw const options, &raw mut group) } {
+        DIST_OK => Ok(Group(group)),
+        status => Err(outcome(status)),
+    }
+}
+
+pub(super) fn release_group(group: Group) -> Outcome {
+    // SAFETY: a handle, good or not, is all it takes.
+    outcome(unsafe { dist_group_release(group.0) })
+}
+
+pub(super) fn abort(group: Group, reason: &str) -> Outcome {
+    // SAFETY: the text outlives the call.
+    outcome(unsafe { dist_group_abort(group.0, terminated(reason)) })
+}
+
+fn rank(group: Group) -> i32 {
+    // SAFETY: a handle, good or not, is all it takes.
+    unsafe { dist_get_rank(group.0) }
+}
+
+fn size(group: Group) -> i32 {
+    // SAFETY: a handle, good or not, is all it takes.
+    unsafe { dist_get_world_size(group.0) }
+}
+
+/// A client of the store at an address.
+pub(super) fn connect(host: &str, port: i32, timeout_ms: i64) -> Result<Store, Outcome> {
+    let mut options: dist_store_tcp_options_t = defaults();
+    options.struct_size = size_of::<dist_store_tcp_options_t>();
+    options.host = terminated(host);
+    options.port = port;
+    options.timeout_ms = timeout_ms;
+    let mut store = null_mut();
+    // SAFETY: the options and their texts outlive the call, and `store` takes the handle.
+    match unsafe { dist_store_tcp_create(&raw const options, &raw mut store) } {
+        DIST_OK => Ok(Store(store)),
+        status => Err(outcome(status)),
+    }
+}
+
+pub(super) fn release_store(store: Store) -> Outcome {
+    // SAFETY: a handle, good or not, is all it takes.
+    outcome(unsafe { dist_store_release(store.0) })
+}
+
+pub(super) fn store_set(store: Store, key: &str, value: &str) -> Outcome {
+    let (data, len) = (value.as_ptr().cast(), value.len());
+    // SAFETY: key and value outlive the call, and the length is the value's.
+    outcome(unsafe { dist_store_set(store.0, terminated(key), data, len) })
+}
+
+/// Gets a key and compares it with what it should be.
+pub(super) fn store_get(store: Store, key: &str, expected: &str) -> Outcome {
+    let mut blob = null_mut();
+    // SAFETY: the key outlives the call, and `blob` takes the handle.
+    let status = unsafe { dist_store_get(store.0, terminated(key), &raw mut blob) };
+    if status != DIST_OK {
+        return outcome(status);
+    }
+    let (mut data, mut len) = (null(), 0);
+    // SAFETY: both outputs are there.
+    let status = unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) };
+    assert_eq!(status, DIST_OK);
+    // SAFETY: the blob owns this many bytes until it is released.
+    let value = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+    let found = String::from_utf8_lossy(value).into_owned();
+    // SAFETY: nothing points into the blob any more.
+    assert_eq!(unsafe { dist_blob_release(blob) }, DIST_OK);
+    if found == expected {
+        return (DIST_OK, String::new());
+    }
+    (WRONG_RESULT, format!("{key} is \"{found}\", not \"{expected}\""))
+}
+
+fn dtype(name: &str) -> (dist_dtype_t, usize) {
+    match name {
+        "f32" => (DIST_F32, 4),
+        "i32" => (DIST_I32, 4),
+        "f64" => (DIST_F64, 8),
+        _ => panic!("the worker knows no dtype \"{name}\""),
+    }
+}
+
+fn operator(name: &str) -> dist_op_t {
+    match name {
+        "SUM" => DIST_SUM,
+        "MAX" => DIST_MAX,
+        "AVG" => DIST_AVG,
+        _ => panic!("the worker knows no operator \"{name}\""),
+    }
+}
+
+/// One collective call, ready to be made again and again on the same buffers.
+pub(super) struct Call<'a> {
+    words: Words<'a>,
+    group: Group,
+    options: dist_call_options_t,
+    send: Vec<f32>,
+    recv: Vec<f32>,
+}
+
+/// The element that a rank contributes at an index: small whole numbers, whose sums are exact.
+fn element(rank: i32, index: usize) -> f32 {
+    let step = u8::try_from(index % 7).unwrap();
+    let rank = u16::try_from(rank).unwrap();
+    f32::from(rank + 1) * f32::from(step + 1)
+}
+
+impl<'a> Call<'a> {
+    /// `all_reduce f32 SUM 10`, `reduce f32 SUM 10 0`, `broadcast f32 10 0`, `all_gather f32 10`,
+    /// `reduce_scatter f32 SUM 10`, `barrier`; with `timeout_ms=` and `algorithm=`.
+    pub(super) fn new(words: Words<'a>, group: Group) -> Self {
+        let mut options: dist_call_options_t = defaults();
+        options.struct_size = size_of::<dist_call_options_t>();
+        options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
+        options.algorithm = text(&words, "algorithm");
+        // A group that is not there has no size; the call then says so.
+        let ranks = usize::try_from(size(group)).unwrap_or(1);
+        let blocks = if words.verb().contains("gather") || words.verb().contains("scatter") {
+            ranks
+        } else {
+            1
+        };
+        let room = if words.verb() == "barrier" {
+            0
+        } else {
+            words.count() * blocks * dtype(words.at(0)).1 / 4
+        };
+        let mine = rank(group).max(0);
+        let send = (0..room).map(|index| element(mine, index)).collect();
+        Self { words, group, options, send, recv: vec![0.0; room] }
+    }
+
+    /// Makes the call and looks at the result.
+    pub(super) fn make(&mut self) -> Outcome {
+        let (status, message) = self.enter();
+        if status != DIST_OK {
+            return (status, message);
+        }
+        match self.expected().and_then(|expected| self.first_difference(&expected)) {
+            Some(difference) => (WRONG_RESULT, difference),
+            None => (status, message),
+        }
+    }
+
+    /// Makes the call.
+    pub(super) fn enter(&mut self) -> Outcome {
+        let (words, group) = (&self.words, self.group.0);
+        let (options, work) = (&raw const self.options, null_mut());
+        if words.verb() == "barrier" {
+            // SAFETY: the options outlive the call.
+            return outcome(unsafe { dist_barrier(group, options, work) });
+        }
+        let (dtype, _) = dtype(words.at(0));
+        let (send, recv) = (self.send.as_ptr().cast(), self.recv.as_mut_ptr().cast());
+        let count = words.count();
+        outcome(match words.verb() {
+            "all_reduce" => {
+                let op = operator(words.at(1));
+                // SAFETY: both buffers hold `count` elements and outlive the call.
+                unsafe { dist_all_reduce(group, send, recv, count, dtype, op, options, work) }
+            }
+            "reduce" => {
+                let (op, root) = (operator(words.at(1)), words.root());
+                // SAFETY: both buffers hold `count` elements and outlive the call.
+                unsafe { dist_reduce(group, send, recv, count, dtype, op, root, options, work) }
+            }
+            "broadcast" => {
+                let root = words.root();
+                if rank(self.group) == root {
+                    self.recv.copy_from_slice(&self.send);
+                }
+                // SAFETY: the buffer holds `count` elements and outlives the call.
+                unsafe { dist_broadcast(group, recv, count, dtype, root, options, work) }
+            }
+            // SAFETY: both buffers hold `count` elements for each rank and outlive the call.
+            "all_gather" => unsafe {
+                dist_all_gather(group, send, recv, count, dtype, options, work)
+            },
+            "reduce_scatter" => {
+                let op = operator(words.at(1));
+                // SAFETY: both buffers hold `count` elements for each rank and outlive the call.
+                unsafe { dist_reduce_scatter(group, send, recv, count, dtype, op, options, work) }
+            }
+            verb => panic!("the worker knows no command \"{verb}\""),
+        })
+    }
+
+    /// What `recv` must hold, where the worker checks it.
+    fn expected(&self) -> Option<Vec<f32>> {
+        let words = &self.words;
+        if words.verb() == "barrier" || words.at(0) != "f32" {
+            return None;
+        }
+        let indices = 0..words.count();
+        match words.verb() {
+            "all_reduce" if words.at(1) == "SUM" => {
+                let ranks = u16::try_from(size(self.group)).unwrap();
+                let factor = f32::from(ranks * (ranks + 1) / 2);
+                Some(indices.map(|index| factor * element(0, index)).collect())
+            }
+            "broadcast" => Some(indices.map(|index| element(words.root(), index)).collect()),
+            _ => None,
+        }
+    }
+
+    fn first_difference(&self, expected: &[f32]) -> Option<String> {
+        let differs = |(found, expected): &(&f32, &f32)| found.to_bits() != expected.to_bits();
+        let index = self.recv.iter().zip(expected).position(|pair| differs(&pair))?;
+        Some(format!("element {index} is {}, not {}", self.recv[index], expected[index]))
+    }
+}

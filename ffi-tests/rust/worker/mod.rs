@@ -1,0 +1,251 @@
+//! The processes that the tests start: each is the test program itself, run again with a list of
+//! commands in its environment. It carries them out one after another, through the C ABI, and reports
+//! each with its status, its message and the time it took.
+//!
+//! Commands, one per line; `on=NAME` chooses a group other than the world:
+//!
+//! | command | meaning |
+//! |---|---|
+//! | `init`, `finalize` | see [`library::init`]; with `store=yes` through a store of its own |
+//! | `all_reduce f32 SUM 10` and so on | see [`library::Call::new`] |
+//! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
+//! | `gate NAME` | waits until the test opens it |
+//! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
+//! | `store HOST`, `set KEY VALUE`, `get KEY VALUE`, `unstore` | a client of the job's store |
+//! | `group NAME`, `release NAME` | another group, through that store |
+//! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
+//! | `leaks` | fails if the process has descriptors, threads or maps that it did not start with |
+//! | `exit CODE` | ends the process at once |
+
+mod leaks;
+mod library;
+mod words;
+
+use leaks::Belongings;
+use library::{Call, Group, Outcome, Store, WORLD};
+use serde_json::json;
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use words::Words;
+
+/// The folder that a job shares; its presence in the environment is what makes a process a worker.
+pub(crate) const FOLDER: &str = "DIST_TEST_FOLDER";
+/// The commands.
+pub(crate) const PROGRAM: &str = "DIST_TEST_PROGRAM";
+/// The name under which it reports; without it, the rank that the launcher gives.
+pub(crate) const NAME: &str = "DIST_TEST_NAME";
+
+/// How long a worker waits for a gate, and how long it repeats a command: longer than any test.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The successes after which a loop is reported to be ready.
+const READY_AFTER: u32 = 3;
+
+/// Microseconds of the clock that all processes of the host share.
+#[allow(unsafe_code, reason = "the standard library's clock cannot be compared between processes")]
+pub(crate) fn now_us() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` takes the result.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    assert_eq!(status, 0);
+    u64::try_from(time.tv_sec * 1_000_000 + time.tv_nsec / 1000).unwrap()
+}
+
+#[test]
+#[ignore = "the body of the processes that the other tests start"]
+fn entry() {
+    let Some(folder) = variable(FOLDER) else { return };
+    let name = [NAME, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(variable);
+    let mut worker = Worker::new(Path::new(&folder), &name.expect("a rank"));
+    for line in variable(PROGRAM).unwrap().lines().filter(|line| !line.trim().is_empty()) {
+        worker.carry_out(&Words::parse(line));
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a worker is told by its environment what to do")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Reports, from any thread of the worker.
+#[derive(Debug)]
+struct Reporter(File);
+
+impl Reporter {
+    fn report(&self, what: &str, started: Instant, outcome: &Outcome) {
+        let took_us = u64::try_from(started.elapsed().as_micros()).unwrap();
+        let (status, message) = outcome;
+        let line = json!({
+            "what": what, "status": status, "message": message,
+            "took_us": took_us, "at_us": now_us(), "pid": std::process::id(),
+        });
+        // One write to a file in append mode: lines of several threads stay whole.
+        (&self.0).write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+}
+
+struct Worker {
+    folder: PathBuf,
+    reporter: Reporter,
+    belongings: Belongings,
+    store: Option<Store>,
+    groups: HashMap<String, Group>,
+}
+
+impl Worker {
+    fn new(folder: &Path, name: &str) -> Self {
+        let path = folder.join(format!("{name}.reports"));
+        let file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        let worker = Self {
+            folder: folder.to_owned(),
+            reporter: Reporter(file),
+            belongings: Belongings::now(),
+            store: None,
+            groups: HashMap::new(),
+        };
+        worker.reporter.report("start", Instant::now(), &success());
+        worker
+    }
+
+    fn carry_out(&mut self, words: &Words<'_>) {
+        let started = Instant::now();
+        let outcome = match words.verb() {
+            "init" => self.init(words),
+            "finalize" => library::finalize(),
+            "loop" => self.repeat(&Words::parse(words.rest())),
+            "gate" => {
+                self.reporter.report(&format!("at {}", words.rest()), started, &success());
+                pass_gate(&self.folder, words.at(0))
+            }
+            "abort" => library::abort(self.group(words), words.rest()),
+            "abort_at" => self.abort_at(words),
+            "store" => self.connect(words),
+            "set" => library::store_set(self.store.unwrap(), words.at(0), words.at(1)),
+            "get" => library::store_get(self.store.unwrap(), words.at(0), words.at(1)),
+            "unstore" => library::release_store(self.store.take().unwrap()),
+            "group" => self.create_group(words),
+            "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
+            "fork_sleeper" => fork_sleeper(),
+            "leaks" => self.belongings.compare(LIMIT / 12),
+            "exit" => exit(words.at(0).parse().unwrap()),
+            _ => Call::new(words.clone(), self.group(words)).make(),
+        };
+        self.reporter.report(words.line(), started, &outcome);
+    }
+
+    fn group(&self, words: &Words<'_>) -> Group {
+        words.text("on").map_or(WORLD, |name| self.groups[name])
+    }
+
+    fn init(&mut self, words: &Words<'_>) -> Outcome {
+        if words.text("store").is_none() {
+            return library::init(words, None);
+        }
+        let store = match self.client(words) {
+            Ok(store) => store,
+            Err(outcome) => return outcome,
+        };
+        let outcome = library::init(words, Some(store));
+        assert_eq!(library::release_store(store).0, 0);
+        outcome
+    }
+
+    /// A client of the store whose address is in the environment.
+    fn client(&self, words: &Words<'_>) -> Result<Store, Outcome> {
+        let host = variable("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".to_owned());
+        let port = variable("MASTER_PORT").unwrap().parse().unwrap();
+        library::connect(&host, port, words.number("timeout_ms").unwrap_or(20_000))
+    }
+
+    fn connect(&mut self, words: &Words<'_>) -> Outcome {
+        match self.client(words) {
+            Ok(store) => {
+                self.store = Some(store);
+                success()
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    fn create_group(&mut self, words: &Words<'_>) -> Outcome {
+        match library::create_group(words, self.store.unwrap()) {
+            Ok(group) => {
+                self.groups.insert(words.at(0).to_owned(), group);
+                success()
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    fn repeat(&self, words: &Words<'_>) -> Outcome {
+        let mut call = Call::new(words.clone(), self.group(words));
+        let began = Instant::now();
+        for turn in 1_u32.. {
+            let started = Instant::now();
+            let outcome = if turn <= READY_AFTER { call.make() } else { call.enter() };
+            if outcome.0 != 0 {
+                // What counts is how long the failing call has taken.
+                self.reporter.report(words.line(), started, &outcome);
+                return outcome;
+            }
+            if turn == READY_AFTER {
+                self.reporter.report("ready", began, &outcome);
+            }
+            assert!(began.elapsed() < LIMIT, "nobody has ended the loop");
+        }
+        success()
+    }
+
+    fn abort_at(&self, words: &Words<'_>) -> Outcome {
+        let (folder, group) = (self.folder.clone(), self.group(words));
+        let reporter = Reporter(self.reporter.0.try_clone().unwrap());
+        let (gate, reason) = words.rest().split_once(' ').unwrap();
+        let (gate, reason) = (gate.to_owned(), reason.to_owned());
+        let abort = move || {
+            // The whole of it, so that the closure takes the part that may move to a thread.
+            let group: Group = group;
+            let opened = pass_gate(&folder, &gate);
+            let outcome = if opened.0 == 0 { library::abort(group, &reason) } else { opened };
+            reporter.report("aborted", Instant::now(), &outcome);
+        };
+        drop(std::thread::Builder::new().spawn(abort).unwrap());
+        success()
+    }
+}
+
+fn success() -> Outcome {
+    (0, String::new())
+}
+
+/// Waits until the test has made the file that opens the gate.
+fn pass_gate(folder: &Path, name: &str) -> Outcome {
+    let began = Instant::now();
+    while !folder.join(name).exists() {
+        assert!(began.elapsed() < LIMIT, "nobody has opened gate {name}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    success()
+}
+
+/// Forks a child that execs nothing, keeps every descriptor, and sleeps until it is killed.
+#[allow(unsafe_code, reason = "the standard library cannot fork without exec")]
+fn fork_sleeper() -> Outcome {
+    // SAFETY: the child makes no call but the one below, which is safe after a fork.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        loop {
+            // SAFETY: takes nothing; returns when a signal comes.
+            unsafe { libc::pause() };
+        }
+    }
+    success()
+}
+
+#[allow(clippy::exit, reason = "the command is to end without another word")]
+fn exit(code: i32) -> Outcome {
+    std::process::exit(code)
+}
