@@ -208,7 +208,7 @@ fn check(options: &GroupOptions) -> Result<()> {
             "\"{name}\" is no group name: 1 to {LONGEST_NAME} bytes without \"/\""
         )));
     }
-    Ok(())
+    options.backend.as_deref().map_or(Ok(()), backend::check_name)
 }
 
 /// A time-out from the options, else from the environment, else the default.

@@ -2,6 +2,7 @@
 
 use super::environment::{self, Identity, Meeting};
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
+use crate::backend;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -90,6 +91,8 @@ pub fn init(options: InitOptions) -> Result<()> {
         let message = "dist_init was called twice; call dist_finalize in between";
         return Err(Error::new(ErrorKind::AlreadyInitialized, message));
     }
+    // Before anybody is waited for.
+    options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     set_log_level_from_environment()?;
     let connect_ms = match options.connect_timeout_ms {
         0 => config::bounded(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS, 1, u64::MAX)?,

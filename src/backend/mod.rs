@@ -98,14 +98,23 @@ pub fn create(
     context: &Context<'_>,
     exchange: &dyn Exchange,
 ) -> Result<Arc<dyn Backend>> {
-    if !is_available(name) {
-        let message = format!("there is no back end \"{name}\"; there are: {}", NAMES.join(", "));
-        return Err(Error::new(ErrorKind::NotFound, message));
-    }
+    check_name(name)?;
     if context.size == 1 {
         return Ok(Arc::new(solo::Solo::new()));
     }
     Ok(Arc::new(native::meet::create(context, exchange)?))
+}
+
+/// Whether [`create`] knows a name, for callers that must not wait for other ranks to find out.
+///
+/// # Errors
+/// `NotFound`; the message lists the names there are.
+pub fn check_name(name: &str) -> Result<()> {
+    if is_available(name) {
+        return Ok(());
+    }
+    let message = format!("there is no back end \"{name}\"; there are: {}", NAMES.join(", "));
+    Err(Error::new(ErrorKind::NotFound, message))
 }
 
 /// The names that [`create`] knows.

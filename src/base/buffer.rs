@@ -108,7 +108,12 @@ impl<'a> Dst<'a> {
     /// # Panics
     /// If the lengths differ.
     pub fn copy_from(self, src: Src<'_>) {
-        assert!(self.len == src.len, "{} bytes do not fit a view of {}", src.len, self.len);
+        assert!(
+            self.len == src.len,
+            "a source of {} bytes for a destination of {}",
+            src.len,
+            self.len
+        );
         if self.len == 0 {
             return;
         }

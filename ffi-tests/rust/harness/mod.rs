@@ -97,14 +97,16 @@ impl Job {
 
     /// Starts a worker under a name, with this environment and nothing that a launcher sets.
     pub(crate) fn start(&mut self, name: &str, environment: &[(&str, String)], program: &str) {
-        let mut command = worker();
-        command.env(NAME, name).env(PROGRAM, program);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        scrub(&mut command);
+        command.args(ENTRY).env(NAME, name).env(PROGRAM, program);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         self.launch(name, command);
     }
 
     /// Starts workers through a launcher: `command` is to end where its program begins.
     pub(crate) fn start_under(&mut self, name: &str, mut command: Command, program: &str) {
+        scrub(&mut command);
         command.arg(std::env::current_exe().unwrap()).args(ENTRY).env(PROGRAM, program);
         self.launch(name, command);
     }
@@ -229,6 +231,12 @@ impl Job {
         Ended(self)
     }
 
+    /// The names of the abstract sockets on which its ranks listen for each other at this moment.
+    pub(crate) fn abstract_sockets(&self) -> Vec<String> {
+        let pids: Vec<u32> = self.processes.iter().map(|process| process.child.id()).collect();
+        residue::abstract_names(&residue::sockets(&pids))
+    }
+
     /// The processes of the job that are alive, whoever started them.
     pub(crate) fn living(&self) -> Vec<u32> {
         residue::processes(&format!("{FOLDER}={}", self.folder.display()))
@@ -252,7 +260,14 @@ impl Ended {
         self.0.reports(name)
     }
 
-    /// The only report on a command.
+    /// Asserts that a worker has made this many reports, all of success.
+    pub(crate) fn all_succeeded(&self, name: &str, count: usize) {
+        let reports = self.reports(name);
+        assert_eq!(reports.len(), count, "{reports:?}");
+        reports.iter().for_each(|report| assert_eq!(report.status, 0, "{report:?}"));
+    }
+
+    /// The first report on a command.
     pub(crate) fn report(&self, name: &str, what: &str) -> Report {
         let found = self.reports(name).into_iter().find(|report| report.what == what);
         found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\""))
@@ -300,20 +315,17 @@ impl Job {
     }
 }
 
-/// The test program as a worker, with nothing in its environment that any launcher sets.
-fn worker() -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(ENTRY);
+/// Takes out of a command's environment what any launcher sets.
+fn scrub(command: &mut Command) {
+    let of_a_launcher = ["OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "DIST_"];
+    let of_torch = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
     for (name, _) in std::env::vars() {
-        let of_a_launcher = ["OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "DIST_"];
-        let of_torch = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
         if of_a_launcher.iter().any(|prefix| name.starts_with(prefix))
             || of_torch.contains(&name.as_str())
         {
             command.env_remove(name);
         }
     }
-    command
 }
 
 /// Sends a signal to processes; those that are gone already do not count.

@@ -6,10 +6,16 @@
 //! offers it to each nonce; a rank that finds an offer for its own nonce confirms under the id; when all
 //! have confirmed, rank 0 tells each nonce to go. If a nonce changes meanwhile (it was a leftover, and
 //! its rank has now come), rank 0 calls the attempt off and offers anew. From then on members read only
-//! keys under the id.
+//! keys under the id. Offers are counted for each nonce, since a rank that comes late does not know how
+//! many there were before.
 //!
-//! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<attempt>`, `verdict/<nonce>/<attempt>`,
-//! `<id>/confirm/<r>`, `<id>/<phase>/<r>`. Only set, get, wait, check and their batch forms are used.
+//! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<count>`, `verdict/<nonce>/<count>`,
+//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`. Only set, get, wait, check and their batch
+//! forms are used.
+
+mod entry;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::Exchange;
 use crate::base::deadline::Deadline;
@@ -18,12 +24,17 @@ use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
 use crate::base::log::Level;
 use crate::process::this;
 use crate::store::Store;
-use serde_json::{Value, json};
+use entry::{Entry, Guest, disagreement};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait in one go before looking around; also how soon a leftover nonce is noticed.
+/// How long to wait in one go before looking around, at first and later; so soon is a leftover nonce
+/// noticed.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// How long rank 0, which may host the store, waits until all have heard that it refuses the group.
+const HEARING: Duration = Duration::from_secs(1);
 
 /// How often a long wait is told.
 const TELL_EVERY: Duration = Duration::from_secs(30);
@@ -53,44 +64,6 @@ pub struct Rendezvous<'a> {
     pub deadline: &'a Deadline,
 }
 
-/// What a rank publishes under its rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    nonce: Nonce,
-    size: WorldSize,
-    version: String,
-    who: String,
-}
-
-impl Entry {
-    fn encode(&self) -> Vec<u8> {
-        let Self { nonce, size, version, who } = self;
-        json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": who })
-            .to_string()
-            .into_bytes()
-    }
-
-    fn decode(rank: Rank, bytes: &[u8]) -> Result<Self> {
-        let parse = || {
-            let entry: Value = serde_json::from_slice(bytes).ok()?;
-            Some(Self {
-                nonce: Nonce::parse(entry.get("nonce")?.as_str()?)?,
-                size: usize::try_from(entry.get("size")?.as_u64()?).ok()?,
-                version: entry.get("version")?.as_str()?.to_owned(),
-                who: entry.get("who")?.as_str()?.to_owned(),
-            })
-        };
-        parse().ok_or_else(|| {
-            let message = format!(
-                "what rank {rank} has published in the store is not from libdist {}: all ranks must \
-                 run the same version",
-                env!("CARGO_PKG_VERSION")
-            );
-            Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
-        })
-    }
-}
-
 impl Rendezvous<'_> {
     /// Comes together with the other ranks; returns the id of the group.
     ///
@@ -110,37 +83,37 @@ impl Rendezvous<'_> {
 
     /// The part of rank 0.
     fn lead(&self) -> Result<GroupId> {
-        let mut entries = self.read_entries()?;
-        for attempt in 0.. {
-            if let Err(error) = self.check(&entries) {
-                self.send_verdict(&entries, attempt, format!("error {error}").as_bytes())?;
-                return Err(error);
-            }
+        let mut guests: Vec<Guest> = self.read_entries()?.into_iter().map(Guest::new).collect();
+        loop {
+            self.check_versions(&guests).map_err(|error| self.refuse(&guests, error))?;
             let id = this::fresh_nonce()?;
-            self.tell(&entries, "offer", attempt, id.to_string().as_bytes())?;
+            self.tell(&guests, "offer", id.to_string().as_bytes())?;
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
-            match self.gather_confirmations(id, &entries)? {
+            match self.gather_confirmations(id, &guests)? {
                 None => {
-                    self.send_verdict(&entries, attempt, GO)?;
+                    // Only now is it certain that no entry is a leftover.
+                    self.check_sizes(&guests).map_err(|error| self.refuse(&guests, error))?;
+                    self.tell(&guests, "verdict", GO)?;
                     return Ok(id);
                 }
                 Some(changed) => {
                     crate::log!(Level::Info, "group {}: a rank has come anew", self.name);
-                    self.send_verdict(&entries, attempt, AGAIN)?;
-                    entries = changed;
+                    self.tell(&guests, "verdict", AGAIN)?;
+                    for (guest, entry) in guests.iter_mut().zip(changed) {
+                        guest.update(entry);
+                    }
                 }
             }
         }
-        Err(Error::internal("the attempts of a rendezvous have run out"))
     }
 
     /// Waits until all have confirmed; the entries as they are now, where one has changed meanwhile.
-    fn gather_confirmations(&self, id: GroupId, entries: &[Entry]) -> Result<Option<Vec<Entry>>> {
+    fn gather_confirmations(&self, id: GroupId, guests: &[Guest]) -> Result<Option<Vec<Entry>>> {
         let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
         let mut changed = None;
         self.wait_for_ranks(&keys, "confirm that they take part", |_| {
             let now = self.read_entries()?;
-            let moved = now != entries;
+            let moved = guests.iter().map(|guest| &guest.entry).ne(&now);
             changed = moved.then_some(now);
             Ok(moved)
         })?;
@@ -149,29 +122,40 @@ impl Rendezvous<'_> {
 
     /// The part of every other rank.
     fn follow(&self) -> Result<GroupId> {
-        for attempt in 0.. {
-            let offer = self.await_own("offer", attempt)?;
+        for count in 0.. {
+            let offer = self.await_own("offer", count)?;
             let id = std::str::from_utf8(&offer).ok().and_then(Nonce::parse);
             match id {
                 Some(id) => {
                     let key = confirm_key(self, id, self.rank);
                     self.store.set(key.as_bytes(), b"", self.deadline)?;
-                    let verdict = self.await_own("verdict", attempt)?;
+                    let verdict = self.await_own("verdict", count)?;
                     match verdict.as_slice() {
                         GO => return Ok(id),
                         AGAIN => {}
-                        other => return Err(refusal(other)),
+                        refusal => return Err(self.refused(refusal)),
                     }
                 }
-                None => return Err(refusal(&offer)),
+                None => return Err(self.refused(&offer)),
             }
         }
-        Err(Error::internal("the attempts of a rendezvous have run out"))
+        Err(Error::internal("the offers of a rendezvous have run out"))
+    }
+
+    /// What rank 0 has answered instead of an offer; says that it was heard.
+    fn refused(&self, bytes: &[u8]) -> Error {
+        let heard = self.heard_key(self.nonce);
+        if let Err(error) = self.store.set(heard.as_bytes(), b"", &self.deadline.capped(HEARING)) {
+            crate::log!(Level::Info, "answering the refusal of rank 0: {error}");
+        }
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.strip_prefix("error ").unwrap_or(&text);
+        Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
     }
 
     /// Waits for what rank 0 writes for this rank's nonce.
-    fn await_own(&self, what: &str, attempt: u64) -> Result<Vec<u8>> {
-        let key = self.own_key(what, self.nonce, attempt);
+    fn await_own(&self, what: &str, count: u64) -> Result<Vec<u8>> {
+        let key = self.own_key(what, self.nonce, count);
         self.wait_for_keys(&[&key], |waited| {
             self.check_not_replaced()?;
             if waited >= TELL_EVERY {
@@ -215,42 +199,52 @@ impl Rendezvous<'_> {
         values.iter().enumerate().map(|(rank, bytes)| Entry::decode(rank, bytes)).collect()
     }
 
-    /// What rank 0 checks before it offers.
-    fn check(&self, entries: &[Entry]) -> Result<()> {
-        if entries[0].nonce != self.nonce {
+    /// What rank 0 checks before it offers. Ranks of another version may not understand an offer.
+    fn check_versions(&self, guests: &[Guest]) -> Result<()> {
+        if guests[0].entry.nonce != self.nonce {
             return self.check_not_replaced();
         }
-        for (rank, entry) in entries.iter().enumerate() {
-            let (what, theirs, ours) = if entry.version != entries[0].version {
-                ("runs libdist", entry.version.clone(), entries[0].version.clone())
-            } else if entry.size != self.size {
-                ("was told a world size of", entry.size.to_string(), self.size.to_string())
-            } else {
-                continue;
-            };
-            let message = format!("rank {rank} ({}) {what} {theirs}, but rank 0 {ours}", entry.who);
-            return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
-        }
-        Ok(())
+        let ours = env!("CARGO_PKG_VERSION");
+        disagreement(guests, |entry| {
+            (entry.version != ours)
+                .then(|| format!("runs libdist {}, but rank 0 {ours}", entry.version))
+        })
     }
 
-    fn tell(&self, entries: &[Entry], what: &str, attempt: u64, value: &[u8]) -> Result<()> {
-        let keys: Vec<String> =
-            entries.iter().map(|entry| self.own_key(what, entry.nonce, attempt)).collect();
+    /// What rank 0 checks once all have confirmed.
+    fn check_sizes(&self, guests: &[Guest]) -> Result<()> {
+        disagreement(guests, |Entry { size, .. }| {
+            let message = || format!("was told a world size of {size}, but rank 0 {}", self.size);
+            (*size != self.size).then(message)
+        })
+    }
+
+    /// Tells all why there will be no group, and gives them a moment to hear it: the store may end
+    /// with this process.
+    fn refuse(&self, guests: &[Guest], error: Error) -> Error {
+        let text = format!("error {error}");
+        // Also as an offer: whoever still waits for one reads it there.
+        let tell = |what| self.tell(guests, what, text.as_bytes());
+        let heard: Vec<String> =
+            guests[1..].iter().map(|guest| self.heard_key(guest.entry.nonce)).collect();
+        let told = tell("offer")
+            .and_then(|()| tell("verdict"))
+            .and_then(|()| self.store.wait(&as_bytes(&heard), &self.deadline.capped(HEARING)));
+        if let Err(cause) = told {
+            crate::log!(Level::Info, "not all ranks have heard why there is no group: {cause}");
+        }
+        error
+    }
+
+    fn tell(&self, guests: &[Guest], what: &str, value: &[u8]) -> Result<()> {
+        let key = |guest: &Guest| self.own_key(what, guest.entry.nonce, guest.offers);
+        let keys: Vec<String> = guests.iter().map(key).collect();
         let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
         self.store.multi_set(&pairs, self.deadline)
     }
 
-    /// A refusal is also an offer: whoever still waits for one reads it there.
-    fn send_verdict(&self, entries: &[Entry], attempt: u64, verdict: &[u8]) -> Result<()> {
-        if verdict != GO && verdict != AGAIN {
-            self.tell(entries, "offer", attempt, verdict)?;
-        }
-        self.tell(entries, "verdict", attempt, verdict)
-    }
-
-    /// Waits until there is a key for every rank. `look_around` is called about every second and ends
-    /// the wait by returning true.
+    /// Waits until there is a key for every rank. `look_around` is called now and then and ends the
+    /// wait by returning true.
     fn wait_for_ranks(
         &self,
         keys: &[String],
@@ -294,12 +288,14 @@ impl Rendezvous<'_> {
     ) -> Result<()> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
         let mut told = Duration::ZERO;
+        let mut slice = FIRST_LOOK;
         loop {
-            match self.store.wait(&keys, &self.deadline.capped(LOOK_AROUND)) {
+            match self.store.wait(&keys, &self.deadline.capped(slice)) {
                 Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {
                 }
                 outcome => return outcome,
             }
+            slice = (slice * 2).min(LOOK_AROUND);
             let waited = self.deadline.elapsed();
             let tell = waited - told >= TELL_EVERY;
             if look_around(if tell { waited } else { Duration::ZERO })? {
@@ -334,8 +330,12 @@ impl Rendezvous<'_> {
         format!("dist/{}/rank/{rank}", self.name)
     }
 
-    fn own_key(&self, what: &str, nonce: Nonce, attempt: u64) -> String {
-        format!("dist/{}/{what}/{nonce}/{attempt}", self.name)
+    fn own_key(&self, what: &str, nonce: Nonce, count: u64) -> String {
+        format!("dist/{}/{what}/{nonce}/{count}", self.name)
+    }
+
+    fn heard_key(&self, nonce: Nonce) -> String {
+        format!("dist/{}/heard/{nonce}", self.name)
     }
 }
 
@@ -345,13 +345,6 @@ fn confirm_key(rendezvous: &Rendezvous<'_>, id: GroupId, rank: Rank) -> String {
 
 fn as_bytes(keys: &[String]) -> Vec<&[u8]> {
     keys.iter().map(String::as_bytes).collect()
-}
-
-/// What rank 0 answered instead of an offer.
-fn refusal(bytes: &[u8]) -> Error {
-    let text = String::from_utf8_lossy(bytes);
-    let text = text.strip_prefix("error ").unwrap_or(&text);
-    Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
 }
 
 /// The exchange between the members of a group that has an id.
@@ -372,90 +365,5 @@ impl Exchange for StoreExchange<'_> {
         let what = format!("finish the phase \"{phase}\" of starting the group");
         self.rendezvous.wait_for_ranks(&keys, &what, |_| Ok(false))?;
         store.multi_get(&as_bytes(&keys), deadline)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::HashStore;
-
-    fn rendezvous<'a>(
-        store: &Arc<dyn Store>,
-        rank: Rank,
-        size: WorldSize,
-        nonce: u8,
-        deadline: &'a Deadline,
-    ) -> Rendezvous<'a> {
-        let store = Arc::clone(store);
-        let who = format!("process {nonce}");
-        Rendezvous { store, name: "t", rank, size, nonce: Nonce([nonce; 16]), who, deadline }
-    }
-
-    fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
-        let deadline = Deadline::after_ms(20_000);
-        std::thread::scope(|scope| {
-            let join = |(rank, &nonce): (usize, &u8)| {
-                let deadline = &deadline;
-                scope.spawn(move || rendezvous(store, rank, nonces.len(), nonce, deadline).meet())
-            };
-            let handles: Vec<_> = nonces.iter().enumerate().map(join).collect();
-            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
-        })
-    }
-
-    #[test]
-    fn all_get_one_id_and_each_attempt_another() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let first: Vec<_> = meet_all(&store, &[1, 2, 3]).into_iter().map(Result::unwrap).collect();
-        // The store now holds the keys of the first attempt, as after a restart.
-        let second: Vec<_> = meet_all(&store, &[4, 5, 6]).into_iter().map(Result::unwrap).collect();
-        assert!(first.iter().all(|id| *id == first[0]));
-        assert!(second.iter().all(|id| *id == second[0]));
-        assert_ne!(first[0], second[0]);
-    }
-
-    #[test]
-    fn a_missing_rank_is_named() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let deadline = Deadline::after_ms(50);
-        let error = rendezvous(&store, 0, 3, 1, &deadline).meet().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert!(error.message().contains("ranks 1, 2"), "{error}");
-    }
-
-    #[test]
-    fn different_world_sizes_are_told_to_everybody() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let deadline = Deadline::after_ms(20_000);
-        let (zero, one) = std::thread::scope(|scope| {
-            let one = scope.spawn(|| rendezvous(&store, 1, 3, 2, &deadline).meet());
-            let zero = rendezvous(&store, 0, 2, 1, &deadline).meet();
-            (zero.unwrap_err(), one.join().unwrap().unwrap_err())
-        });
-        for error in [zero, one] {
-            assert_eq!(error.kind(), ErrorKind::Mismatch);
-            assert!(
-                error.message().contains("rank 1 (process 2) was told a world size of 3"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_rank_that_comes_twice_is_told() {
-        let store: Arc<dyn Store> = Arc::new(HashStore::new());
-        let deadline = Deadline::after_ms(20_000);
-        std::thread::scope(|scope| {
-            let first = scope.spawn(|| rendezvous(&store, 1, 3, 1, &deadline).meet());
-            // The second process publishes over the first one's entry, once that is there.
-            store.get(b"dist/t/rank/1", &deadline).unwrap();
-            let entry =
-                Entry { nonce: Nonce([2; 16]), size: 3, version: "1".into(), who: "b".into() };
-            store.set(b"dist/t/rank/1", &entry.encode(), &deadline).unwrap();
-            let error = first.join().unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-            assert!(error.message().contains("taken by another process (b)"), "{error}");
-        });
     }
 }

@@ -1,0 +1,102 @@
+//! Launchers of other makers: ranks that mpirun starts find each other on their host without being
+//! told an address, and jobs that run at the same time do not meet. Skipped where a launcher is not
+//! installed.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
+mod harness;
+mod worker;
+
+use harness::Job;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const RANKS: usize = 4;
+
+/// What every rank does. That two jobs are there at once is what the gate is for.
+const PROGRAM: &str = "init\nall_reduce f32 SUM 1\nall_reduce f32 SUM 300000\ngate both\n\
+                       broadcast f32 1000 3\nbarrier\nfinalize\nleaks\n";
+
+/// A launcher, as a user would call it on one host.
+struct Launcher {
+    program: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const OPEN_MPI: Launcher = Launcher {
+    program: "mpirun.openmpi",
+    arguments: &["--allow-run-as-root", "--oversubscribe", "-n", "4"],
+};
+const MPICH: Launcher = Launcher { program: "mpiexec.mpich", arguments: &["-n", "4"] };
+
+impl Launcher {
+    /// Where it is installed.
+    #[allow(clippy::disallowed_methods, reason = "PATH says what is installed")]
+    fn find(&self) -> Option<PathBuf> {
+        let folders = std::env::var_os("PATH")?;
+        let mut places = std::env::split_paths(&folders).map(|folder| folder.join(self.program));
+        let found = places.find(|place| place.is_file());
+        if found.is_none() {
+            println!("skipped: {} is not installed", self.program);
+        }
+        found
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.args(self.arguments);
+        command
+    }
+
+    /// Two jobs at once, each in a folder of its own: a rank that met the wrong ones would report to
+    /// its own folder that sums and sizes are wrong, or would never come.
+    fn runs_two_jobs_at_once(&self) {
+        let Some(program) = self.find() else { return };
+        let mut jobs = [Job::new(), Job::new()];
+        for job in &mut jobs {
+            job.start_under("launcher", self.command(&program), PROGRAM);
+        }
+        let names: Vec<String> = (0..RANKS).map(|rank| rank.to_string()).collect();
+        for job in &mut jobs {
+            job.all_report(&names, "at both");
+        }
+        for job in jobs {
+            job.open("both");
+            let ended = job.finish();
+            for name in &names {
+                ended.all_succeeded(name, 10);
+            }
+            assert_eq!(ended.status("launcher"), 0, "{}", ended.errors("launcher"));
+        }
+    }
+
+    /// Whoever is started alone is a world of one.
+    fn runs_a_single_rank(&self) {
+        let Some(program) = self.find() else { return };
+        let mut command = Command::new(&program);
+        let arguments = self.arguments.iter().map(|argument| argument.replace('4', "1"));
+        command.args(arguments);
+        let mut job = Job::new();
+        let program = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
+        job.start_under("launcher", command, program);
+        let ended = job.finish();
+        ended.all_succeeded("0", 6);
+    }
+}
+
+#[test]
+fn ranks_of_open_mpi_find_each_other_and_no_others() {
+    OPEN_MPI.runs_two_jobs_at_once();
+}
+
+#[test]
+fn ranks_of_mpich_find_each_other_and_no_others() {
+    MPICH.runs_two_jobs_at_once();
+}
+
+#[test]
+fn a_single_rank_needs_nobody() {
+    OPEN_MPI.runs_a_single_rank();
+    MPICH.runs_a_single_rank();
+}

@@ -1,0 +1,448 @@
+//! How ranks come together, and what they are told when they cannot: wrong environments, ports that
+//! are something else's, ranks that never come, come twice or come anew. Every rank is a process.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
+
+mod harness;
+mod worker;
+
+use dist::base::deadline::Deadline;
+use dist::ffi::types::{
+    DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_MISMATCH, DIST_ERR_NOT_FOUND,
+    DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
+};
+use dist::store::Store as _;
+use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};
+use harness::{Ended, Job, Report};
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+const LOOPBACK: &str = "127.0.0.1";
+
+/// The remedy that messages about the environment name.
+const REMEDY: &str = "start the program with distrun, torchrun, mpirun or srun";
+
+/// A program that uses a group and leaves it.
+const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
+
+/// A store that is not in any rank, as a launcher hosts it.
+fn launcher_store() -> Server {
+    Server::start(ServerOptions { bind: LOOPBACK.into(), port: 0, listen_fd: None }).unwrap()
+}
+
+/// A client of the store at a port.
+fn client(port: u16) -> TcpStore {
+    let options = ClientOptions { host: LOOPBACK.into(), port, ..ClientOptions::default() };
+    TcpStore::connect(options, &Deadline::after_ms(20_000)).unwrap()
+}
+
+/// The environment of a rank whose launcher hosts the store.
+fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, String)> {
+    vec![
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", size.to_string()),
+        ("MASTER_ADDR", LOOPBACK.to_owned()),
+        ("MASTER_PORT", server.port().to_string()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
+        ("TORCHELASTIC_RUN_ID", "a-test".to_owned()),
+    ]
+}
+
+/// Variables and their values.
+type Environment<'a> = &'a [(&'a str, &'a str)];
+
+/// What one process gets from a call that fails, which leaves nothing.
+fn alone(environment: Environment<'_>, command: &str) -> Report {
+    let mut job = Job::new();
+    let mut all: Vec<(&str, String)> = vec![("MASTER_PORT", job.port.to_string())];
+    all.extend(environment.iter().map(|(name, value)| (*name, (*value).to_owned())));
+    job.start("0", &all, &format!("{command}\nleaks\n"));
+    let ended = job.finish();
+    ended.report("0", "leaks").succeeded();
+    ended.report("0", command)
+}
+
+/// All of these have come together, used the group, and left nothing.
+fn have_worked(ended: &Ended, names: &[&str], init: &str) {
+    for name in names {
+        for what in [init, "all_reduce f32 SUM 10", "barrier", "finalize", "leaks"] {
+            ended.report(name, what).succeeded();
+        }
+        assert_eq!(ended.status(name), 0);
+    }
+}
+
+#[test]
+fn a_wrong_environment_is_named_with_its_remedy_at_once() {
+    let (rank, size, address) = (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK));
+    let wrong: &[(Environment<'_>, &[&str])] = &[
+        (&[size, address], &["WORLD_SIZE is set but RANK is not", REMEDY]),
+        (&[rank, address], &["RANK is set but WORLD_SIZE is not", REMEDY]),
+        (&[address], &["rank", "environment variable RANK", REMEDY]),
+        (&[rank, size], &["environment variable MASTER_ADDR is not set", REMEDY]),
+        (&[], &["environment variable MASTER_ADDR is not set", REMEDY]),
+        (&[("RANK", "two"), size, address], &["RANK=\"two\""]),
+        (&[("RANK", "-1"), size, address], &["RANK=\"-1\""]),
+        (&[rank, ("WORLD_SIZE", "2.5"), address], &["WORLD_SIZE=\"2.5\""]),
+        (&[("RANK", "2"), size, address], &["rank 2 does not exist in a world of 2"]),
+        (&[rank, ("WORLD_SIZE", "0"), address], &["rank 0 does not exist in a world of 0"]),
+        (&[rank, size, address, ("MASTER_PORT", "99999")], &["MASTER_PORT=\"99999\""]),
+        (
+            &[rank, size, address, ("DIST_CONNECT_TIMEOUT_MS", "soon")],
+            &["DIST_CONNECT_TIMEOUT_MS=\"soon\""],
+        ),
+        (&[rank, size, address, ("DIST_LOG_LEVEL", "LOUD")], &["DIST_LOG_LEVEL=\"LOUD\"", "WARN"]),
+    ];
+    for (environment, parts) in wrong {
+        alone(environment, "init").failed(DIST_ERR_INVALID_ARGUMENT, parts).within_ms(2000);
+    }
+}
+
+#[test]
+fn wrong_options_are_named_at_once() {
+    let environment = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK)];
+    let wrong: &[(&str, &[&str])] = &[
+        ("init url=etcd://here", &["etcd://here", "tcp://host:port?rank=R&world_size=N"]),
+        ("init url=tcp://here", &["tcp://here", "there is no port"]),
+        ("init url=tcp://here:1?rank=x&world_size=2", &["rank=\"x\""]),
+        ("init rank=3 size=3", &["rank 3 does not exist in a world of 3"]),
+        ("init timeout_ms=-5", &["timeout_ms is -5"]),
+        ("init group=a/b", &["\"a/b\" is no group name"]),
+    ];
+    for (command, parts) in wrong {
+        alone(&environment, command).failed(DIST_ERR_INVALID_ARGUMENT, parts).within_ms(2000);
+    }
+    // Before the other ranks are waited for: they may never find out.
+    for rank in ["0", "1"] {
+        let environment = [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK)];
+        alone(&environment, "init backend=fast")
+            .failed(DIST_ERR_NOT_FOUND, &["\"fast\"", "native"])
+            .within_ms(2000);
+    }
+}
+
+#[test]
+fn ranks_that_never_come_are_named_at_the_deadline() {
+    let mut job = Job::new();
+    for rank in [0, 2] {
+        job.start_rank(rank, 4, "init connect_timeout_ms=500\nleaks\n");
+    }
+    let ended = job.finish();
+    for (name, parts) in [("0", ["ranks 1, 3", "come"]), ("2", ["rank 0", "has made no offer"])] {
+        let report = ended.report(name, "init connect_timeout_ms=500");
+        // Rank 2 may also see that rank 0 has given up and taken its store along.
+        if name == "0" || report.status != DIST_ERR_CONNECTION {
+            report.failed(DIST_ERR_TIMEOUT, &parts);
+        }
+        report.within_ms(2500);
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_store_that_never_comes_is_named_with_its_address() {
+    let mut job = Job::new();
+    job.start_rank(1, 2, "init connect_timeout_ms=500\nleaks\n");
+    let address = format!("{LOOPBACK}:{}", job.port);
+    let ended = job.finish();
+    ended
+        .report("1", "init connect_timeout_ms=500")
+        .failed(DIST_ERR_CONNECTION, &[&address, "nothing listens there"])
+        .within_ms(2500);
+    ended.report("1", "leaks").succeeded();
+}
+
+#[test]
+fn a_port_that_is_something_elses_is_named() {
+    let mut job = Job::new();
+    let other = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let port = other.local_addr().unwrap().port();
+    let mut environment = job.environment(0, 2);
+    let set_rank = |environment: &mut Vec<(&str, String)>, rank: &str| {
+        environment.retain(|(name, _)| !matches!(*name, "RANK" | "MASTER_PORT"));
+        environment.extend([("RANK", rank.to_owned()), ("MASTER_PORT", port.to_string())]);
+    };
+    let init = "init connect_timeout_ms=1500";
+    set_rank(&mut environment, "0");
+    job.start("0", &environment, &format!("{init}\nleaks\n"));
+    // This one finds a listener that answers something else.
+    set_rank(&mut environment, "1");
+    job.start("1", &environment, &format!("{init}\nleaks\n"));
+    let (mut stream, _) = other.accept().unwrap();
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let report = job.report("1", init);
+    report.failed(DIST_ERR_CONNECTION, &[&format!("{LOOPBACK}:{port}"), "not a store"]);
+    // And this one a listener that says nothing.
+    job.start("1-silent", &environment, &format!("{init}\nleaks\n"));
+    let ended = job.finish();
+    ended
+        .report("0", init)
+        .failed(DIST_ERR_SYSTEM, &[&port.to_string(), "uses the port"])
+        .within_ms(2500);
+    let silent = ended.report("1-silent", init);
+    silent.failed(DIST_ERR_TIMEOUT, &["did not answer"]).within_ms(3500);
+    for name in ["0", "1", "1-silent"] {
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn different_world_sizes_are_told_to_both() {
+    let mut job = Job::new();
+    job.start_rank(0, 2, "init\nleaks\n");
+    job.start_rank(1, 3, "init\nleaks\n");
+    let ended = job.finish();
+    for name in ["0", "1"] {
+        let parts = ["rank 1 (pid ", "was told a world size of 3, but rank 0 2"];
+        ended.report(name, "init").failed(DIST_ERR_MISMATCH, &parts).within_ms(5000);
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_rank_with_another_version_is_named() {
+    let nonce = "0123456789abcdef0123456789abcdef";
+    let newer =
+        format!(r#"{{"nonce":"{nonce}","size":2,"version":"9.9.9","who":"pid 7, host there"}}"#);
+    let parts: [(&str, &[&str]); 2] = [
+        (newer.as_str(), &["rank 1 (pid 7, host there) runs libdist 9.9.9, but rank 0 0."]),
+        ("something else", &["rank 1", "not from libdist", "same version"]),
+    ];
+    for (entry, parts) in parts {
+        let server = launcher_store();
+        let deadline = Deadline::after_ms(20_000);
+        client(server.port()).set(b"dist/world/rank/1", entry.as_bytes(), &deadline).unwrap();
+        let mut job = Job::new();
+        job.start("0", &under_agent(0, 2, &server), "init\nleaks\n");
+        let ended = job.finish();
+        ended.report("0", "init").failed(DIST_ERR_MISMATCH, parts).within_ms(5000);
+        ended.report("0", "leaks").succeeded();
+    }
+}
+
+/// Waits until a rank has published itself.
+fn await_rank(store: &TcpStore, rank: usize) {
+    let key = format!("dist/world/rank/{rank}");
+    store.get(key.as_bytes(), &Deadline::after_ms(20_000)).unwrap();
+}
+
+#[test]
+fn the_first_of_two_with_one_rank_is_told_and_the_second_takes_part() {
+    let mut job = Job::new();
+    for rank in [0, 1] {
+        job.start_rank(rank, 3, &format!("init\n{USE}"));
+    }
+    await_rank(&client(job.port), 1);
+    let environment = job.environment(1, 3);
+    job.start("1-again", &environment, &format!("init\n{USE}"));
+    let again = job.pid("1-again");
+    let taken = format!("taken by another process (pid {again}, ");
+    job.report("1", "init").failed(DIST_ERR_INVALID_ARGUMENT, &[&taken, "the same rank"]);
+    job.start_rank(2, 3, &format!("init\n{USE}"));
+    have_worked(&job.finish(), &["0", "1-again", "2"], "init");
+}
+
+#[test]
+fn a_second_process_with_a_rank_does_not_disturb_a_group_that_runs() {
+    let mut job = Job::by_hand(2, |_| format!("init\nbarrier\ngate go\n{USE}"));
+    job.all_report(&["0", "1"], "at go");
+    let init = "init connect_timeout_ms=700";
+    for rank in [0, 1] {
+        let environment = job.environment(rank, 2);
+        job.start(&format!("{rank}-again"), &environment, &format!("{init}\nleaks\n"));
+    }
+    let again = job.report("0-again", init);
+    again.failed(DIST_ERR_SYSTEM, &["uses the port"]);
+    let again = job.report("1-again", init);
+    again.failed(DIST_ERR_TIMEOUT, &["has the group formed already without this process"]);
+    again.within_ms(3000);
+    job.open("go");
+    let ended = job.finish();
+    have_worked(&ended, &["0", "1"], "init");
+    ended.report("0-again", "leaks").succeeded();
+    ended.report("1-again", "leaks").succeeded();
+}
+
+#[test]
+fn a_rank_that_dies_before_the_group_has_formed_can_come_anew() {
+    let mut job = Job::new();
+    for rank in [0, 1] {
+        job.start_rank(rank, 3, &format!("init\n{USE}"));
+    }
+    await_rank(&client(job.port), 1);
+    job.kill("1");
+    // Rank 0 now finds all ranks and offers; the dead one will not answer.
+    job.start_rank(2, 3, &format!("init\n{USE}"));
+    await_rank(&client(job.port), 2);
+    // The offer to rank 2 is one to the dead one as well.
+    let environment = job.environment(1, 3);
+    job.start("1-anew", &environment, &format!("init\n{USE}"));
+    have_worked(&job.finish(), &["0", "1-anew", "2"], "init");
+}
+
+#[test]
+fn a_restarted_job_is_not_confused_by_the_keys_of_the_one_before() {
+    let server = launcher_store();
+    let names = ["0", "1", "2"];
+    let mut job = Job::new();
+    for (rank, name) in names.iter().enumerate() {
+        job.start(name, &under_agent(rank, 3, &server), "init\nloop barrier\n");
+    }
+    // Killed in the middle: nobody tidies the store up.
+    job.all_report(&names, "ready");
+    for name in names {
+        job.kill(name);
+    }
+    drop(job.finish());
+    // As many again, then fewer, then more.
+    for size in [3, 2, 3] {
+        let mut job = Job::new();
+        for (rank, name) in names[..size].iter().enumerate() {
+            job.start(name, &under_agent(rank, size, &server), &format!("init\n{USE}"));
+        }
+        let ended = job.finish();
+        have_worked(&ended, &names[..size], "init");
+        for name in &names[..size] {
+            ended.report(name, "init").within_ms(5000);
+        }
+    }
+}
+
+#[test]
+fn jobs_of_different_names_share_a_store_at_the_same_time() {
+    let server = launcher_store();
+    let mut job = Job::new();
+    let mut names = Vec::new();
+    for rank in 0..2 {
+        for group in ["left", "right"] {
+            let name = format!("{group}-{rank}");
+            let program = format!("init group={group}\ngate both\n{USE}");
+            job.start(&name, &under_agent(rank, 2, &server), &program);
+            names.push(name);
+        }
+    }
+    job.all_report(&names, "at both");
+    job.open("both");
+    let ended = job.finish();
+    for name in &names {
+        let group = name.split('-').next().unwrap();
+        have_worked(&ended, &[name], &format!("init group={group}"));
+    }
+}
+
+#[test]
+fn groups_of_one_process_live_side_by_side() {
+    let server = launcher_store();
+    let mut job = Job::new();
+    for rank in 0..2 {
+        let program = format!(
+            "store here\ngroup a rank={rank} size=2\ngroup b rank={rank} size=2\n\
+             all_reduce f32 SUM 10 on=b\nall_reduce f32 SUM 100000 on=a\nrelease a\n\
+             barrier on=b\nrelease b\nunstore\nleaks\n"
+        );
+        job.start(&rank.to_string(), &under_agent(rank, 2, &server), &program);
+    }
+    let ended = job.finish();
+    for name in ["0", "1"] {
+        ended.all_succeeded(name, 11);
+    }
+}
+
+#[test]
+fn a_url_and_a_store_do_without_an_environment() {
+    let mut job = Job::new();
+    let url = |rank| format!("url=tcp://{LOOPBACK}:{}?rank={rank}&world_size=3", job.port);
+    let inits: Vec<String> = (0..3).map(|rank| format!("init {}", url(rank))).collect();
+    for (rank, init) in inits.iter().enumerate() {
+        job.start(&rank.to_string(), &[], &format!("{init}\n{USE}"));
+    }
+    let ended = job.finish();
+    for (rank, init) in inits.iter().enumerate() {
+        have_worked(&ended, &[&rank.to_string()], init);
+    }
+
+    let server = launcher_store();
+    let mut job = Job::new();
+    for rank in 0..3 {
+        let environment = [("MASTER_PORT", server.port().to_string())];
+        let init = format!("init store=yes rank={rank} size=3");
+        job.start(&rank.to_string(), &environment, &format!("{init}\n{USE}"));
+    }
+    let ended = job.finish();
+    for rank in 0..3 {
+        let init = format!("init store=yes rank={rank} size=3");
+        have_worked(&ended, &[&rank.to_string()], &init);
+    }
+}
+
+#[test]
+fn the_launchers_store_is_joined_by_rank_0_too_and_leaving_twice_is_an_error() {
+    let server = launcher_store();
+    let mut job = Job::new();
+    for rank in 0..2 {
+        // And a process may come again after it has left.
+        let program = format!("init\n{USE}init\n{USE}");
+        job.start(&rank.to_string(), &under_agent(rank, 2, &server), &program);
+    }
+    let ended = job.finish();
+    for name in ["0", "1"] {
+        ended.all_succeeded(name, 11);
+    }
+}
+
+/// Sends what no rank would say to whoever listens for ranks in a job; returns how many heard it.
+fn disturb(job: &Job) -> usize {
+    let mut heard = 0;
+    for name in job.abstract_sockets() {
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let Ok(mut stream) = UnixStream::connect_addr(&address) else { continue };
+        stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        heard += usize::from(stream.write_all(&[0x5a; 300]).is_ok());
+    }
+    heard
+}
+
+#[test]
+fn strangers_are_dropped_and_eight_ranks_meet_on_few_cores() {
+    const RANKS: usize = 8;
+    let mut heard = 0;
+    // The sockets are there for a few milliseconds only; most jobs are caught the first time.
+    for _ in 0..10 {
+        let mut job = Job::by_hand(RANKS, |_| {
+            format!("init\nall_reduce f32 SUM 100000\nbroadcast f32 70000 5\n{USE}")
+        });
+        let mut strangers: Vec<TcpStream> = Vec::new();
+        job.until("all ranks to come", |job| {
+            heard += disturb(job);
+            if let Ok(mut stream) = TcpStream::connect((LOOPBACK, job.port)) {
+                // What of it arrives before the store drops it does not matter.
+                drop(stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"));
+                strangers.push(stream);
+            }
+            (0..RANKS).all(|rank| job.reports(&rank.to_string()).len() > 1)
+        });
+        for mut stream in strangers {
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let mut answer = Vec::new();
+            // Ends when the store closes the connection.
+            drop(stream.read_to_end(&mut answer));
+            assert!(answer.is_empty());
+        }
+        let ended = job.finish();
+        for rank in 0..RANKS {
+            ended.report(&rank.to_string(), "all_reduce f32 SUM 100000").succeeded();
+            ended.report(&rank.to_string(), "broadcast f32 70000 5").succeeded();
+            have_worked(&ended, &[&rank.to_string()], "init");
+        }
+        if heard > 0 {
+            break;
+        }
+    }
+    println!("{heard} connections were made to the sockets of ranks");
+    assert!(heard > 0);
+}
