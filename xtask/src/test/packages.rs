@@ -35,8 +35,8 @@ pub(super) fn run(report: &mut Report, stage: &Stage) {
         installed(&|prefix| cmake_project("c-examples", prefix, stage))
     });
     report.check("C tests", || {
-        if !root().join("ffi-tests/CMakeLists.txt").is_file() {
-            return Ok(Verdict::Skipped("ffi-tests/CMakeLists.txt does not exist".into()));
+        if let Some(reason) = missing(&["c++"]) {
+            return Ok(Verdict::Skipped(reason));
         }
         installed(&|prefix| cmake_project("ffi-tests", prefix, stage))
     });
