@@ -194,6 +194,13 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             return Ok(Place { store, hosts_store: false, rank, size });
         }
         Meeting::Local { job } => (local::host_or_join(&job, rank, size, deadline)?, rank == 0),
+        Meeting::Tcp { host, port: 0, .. } if size > 1 => {
+            let message = format!(
+                "the store is said to be at {host}, port 0, which means any free port: the other ranks \
+                 could not know it; name a port"
+            );
+            return Err(Error::invalid(message));
+        }
         Meeting::Tcp { host, port, agent } => {
             let client = ClientOptions {
                 host: host.clone(),
