@@ -1,5 +1,6 @@
 //! Turning what a C caller hands in into what Rust can use, with an error that names the argument.
 
+use super::types::DIST_WAIT_FOREVER;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_void};
@@ -122,6 +123,23 @@ pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a
 pub(super) fn index(value: i32, name: &str) -> Result<usize> {
     usize::try_from(value)
         .map_err(|_| Error::invalid(format!("{name} is {value}, which is negative")))
+}
+
+/// A rank or size for C.
+pub(super) fn number(value: usize) -> Result<i32> {
+    i32::try_from(value).map_err(|_| Error::internal(format!("{value} does not fit an int32_t")))
+}
+
+/// A time-out of an option struct: 0 means the default.
+pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
+    match value {
+        DIST_WAIT_FOREVER => Ok(u64::MAX),
+        _ => u64::try_from(value).map_err(|_| {
+            Error::invalid(format!(
+                "{name} is {value}: it is in milliseconds, or DIST_WAIT_FOREVER"
+            ))
+        }),
+    }
 }
 
 /// Copies text, cut to fit, with its terminator; returns the bytes that the whole would need.

@@ -1,9 +1,8 @@
 //! Collective operations.
 
-use super::args::{dst, index, optional_str, src};
+use super::args::{dst, index, milliseconds, optional_str, src};
 use super::group::group;
 use super::options;
-use super::runtime::milliseconds;
 use super::types::*;
 use crate::api::CallOptions;
 use crate::api::collective::buffer_bytes;

@@ -1,8 +1,7 @@
 //! Groups.
 
-use super::args::{Out, copy_text, index, optional_str, required_str};
+use super::args::{Out, copy_text, index, milliseconds, number, optional_str, required_str};
 use super::handle::{Kind, Table};
-use super::runtime::{milliseconds, number};
 use super::store::STORES;
 use super::types::*;
 use super::{blob, options};

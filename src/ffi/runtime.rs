@@ -1,6 +1,6 @@
 //! Version, errors, and the life of the process in the library.
 
-use super::args::{copy_text, index, optional_str};
+use super::args::{copy_text, index, milliseconds, number, optional_str};
 use super::group::{GROUPS, forget_world, group, remember_world};
 use super::store::STORES;
 use super::types::*;
@@ -8,7 +8,6 @@ use super::{blob, last_error, options, status};
 use crate::api::recorder;
 use crate::api::runtime::{self, InitOptions};
 use crate::backend;
-use crate::base::error::{Error, Result};
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
@@ -129,18 +128,6 @@ dist_export! {
     }
 }
 
-/// A time-out of an option struct: 0 means the default.
-pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
-    match value {
-        DIST_WAIT_FOREVER => Ok(u64::MAX),
-        _ => u64::try_from(value).map_err(|_| {
-            Error::invalid(format!(
-                "{name} is {value}: it is in milliseconds, or DIST_WAIT_FOREVER"
-            ))
-        }),
-    }
-}
-
 dist_export! {
     /// Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
     ///
@@ -224,9 +211,4 @@ dist_export! {
     pub fn dist_get_world_size(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.size())
     }
-}
-
-/// A rank or size for C.
-pub(super) fn number(value: usize) -> Result<i32> {
-    i32::try_from(value).map_err(|_| Error::internal(format!("{value} does not fit an int32_t")))
 }

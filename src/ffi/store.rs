@@ -1,8 +1,7 @@
 //! Stores.
 
-use super::args::{self, Out, bytes, copy_text, index, required_key, required_str};
+use super::args::{self, Out, bytes, copy_text, index, milliseconds, required_key, required_str};
 use super::handle::{Kind, Table};
-use super::runtime::milliseconds;
 use super::types::*;
 use super::{blob, options};
 use crate::api::StoreHandle;
