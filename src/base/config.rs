@@ -36,8 +36,6 @@ macro_rules! variables {
 variables! {
     RANK = "RANK", "launcher", "none", "This process's rank, from 0.";
     WORLD_SIZE = "WORLD_SIZE", "launcher", "none", "The number of ranks of the job.";
-    LOCAL_RANK = "LOCAL_RANK", "launcher", "none", "This process's rank on its host.";
-    LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE", "launcher", "none", "The number of ranks on this host.";
     MASTER_ADDR = "MASTER_ADDR", "launcher", "none", "The host of the job's store.";
     MASTER_PORT = "MASTER_PORT", "launcher", "29500", "The port of the job's store.";
     USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE", "launcher", "False",
@@ -46,21 +44,16 @@ variables! {
         "The job's id; its presence means that an elastic launcher started this process.";
     OMPI_RANK = "OMPI_COMM_WORLD_RANK", "Open MPI", "none", "The rank, where RANK is not set.";
     OMPI_SIZE = "OMPI_COMM_WORLD_SIZE", "Open MPI", "none", "The world size, where WORLD_SIZE is not set.";
-    OMPI_LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK", "Open MPI", "none", "The rank on this host.";
     OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI", "none", "The ranks on this host.";
     PMIX_NAMESPACE = "PMIX_NAMESPACE", "Open MPI, PMIx", "none", "The job's id under PMIx.";
-    PMIX_RANK = "PMIX_RANK", "PMIx", "none", "The rank under PMIx.";
     PMI_RANK = "PMI_RANK", "MPICH", "none", "The rank under MPICH's launcher.";
     PMI_SIZE = "PMI_SIZE", "MPICH", "none", "The world size under MPICH's launcher.";
-    PMI_LOCAL_RANK = "MPI_LOCALRANKID", "MPICH", "none", "The rank on this host under MPICH's launcher.";
     PMI_LOCAL_SIZE = "MPI_LOCALNRANKS", "MPICH", "none", "The ranks on this host under MPICH's launcher.";
     SLURM_RANK = "SLURM_PROCID", "Slurm", "none", "The rank under srun.";
     SLURM_SIZE = "SLURM_NTASKS", "Slurm", "none", "The world size under srun.";
-    SLURM_LOCAL_RANK = "SLURM_LOCALID", "Slurm", "none", "The rank on this host under srun.";
     SLURM_NODES = "SLURM_NNODES", "Slurm", "none", "The number of hosts under srun.";
     SLURM_JOB = "SLURM_JOB_ID", "Slurm", "none", "The job's id under srun.";
     SLURM_STEP = "SLURM_STEP_ID", "Slurm", "none", "The step's id under srun.";
-    SLURM_LAUNCH_HOST = "SLURM_LAUNCH_NODE_IPADDR", "Slurm", "none", "The host that srun ran on.";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
         "Default deadline of an operation in milliseconds, where the options name none.";
     CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",
