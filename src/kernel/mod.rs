@@ -1,6 +1,6 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Three functions, on views of memory only ([`Src`], [`Dst`]): [`copy`], [`fold`], [`scale_copy`].
+//! Three functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`scale_copy`].
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
