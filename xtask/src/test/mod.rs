@@ -20,6 +20,18 @@ const NEEDED: &[Tool] = &[
     Tool { program: "c++", package: "g++", purpose: "the header from C++" },
     Tool { program: "pkg-config", package: "pkg-config", purpose: "pkg-config consumer" },
     Tool { program: "python3", package: "python3", purpose: "ctypes consumer" },
+    Tool {
+        program: "valgrind",
+        package: "valgrind",
+        purpose: "leaks and bad accesses of C programs",
+    },
+    Tool { program: "abidiff", package: "abigail-tools", purpose: "the ABI against its baseline" },
+    Tool {
+        program: "mpirun.openmpi",
+        package: "openmpi-bin",
+        purpose: "ranks that Open MPI starts",
+    },
+    Tool { program: "mpiexec.mpich", package: "mpich", purpose: "ranks that MPICH starts" },
 ];
 
 /// Runs the command. Its last line is the count.
