@@ -9,10 +9,6 @@ use crate::base::error::Error;
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-/// The turns before this one may be long: sleep soon.
-const PACE: Pace = Pace { spin: Duration::ZERO, crowded: true };
 
 /// The queue of one group.
 #[derive(Debug, Default)]
@@ -65,7 +61,7 @@ impl RunQueue {
         halted: impl Fn() -> Option<Error>,
     ) -> Result<Turn<'_>, Interrupt> {
         let ready = || (self.ended.load(Ordering::Acquire) == ticket.0).then_some(());
-        until(&self.bell, PACE, deadline, halted, ready)?;
+        until(&self.bell, Pace::PATIENT, deadline, halted, ready)?;
         Ok(Turn { queue: self })
     }
 

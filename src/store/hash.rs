@@ -4,19 +4,18 @@
 use super::table::Table;
 use super::{Store, missing_keys, not_a_number};
 use crate::base::{Deadline, Result};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use crate::wait::bell::Bell;
+use crate::wait::{Pace, until};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const NAME: &str = "the hash store";
-
-/// The longest single sleep; a condition variable takes no arbitrarily long one.
-const SLICE: Duration = Duration::from_secs(3600);
 
 /// A store in this process's memory.
 #[derive(Debug, Default)]
 pub struct HashStore {
     table: Mutex<Table>,
-    changed: Condvar,
+    /// Rung after each change; whoever waits for a key waits here.
+    changed: Bell,
 }
 
 impl HashStore {
@@ -33,25 +32,21 @@ impl HashStore {
     /// Changes the table, then wakes whoever waits.
     fn change<T>(&self, act: impl FnOnce(&mut Table) -> T) -> T {
         let outcome = act(&mut self.lock());
-        self.changed.notify_all();
+        self.changed.ring();
         outcome
     }
 
     /// The table, locked, once it has all keys.
     fn lock_with(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<MutexGuard<'_, Table>> {
-        let mut table = self.lock();
-        loop {
-            if keys.iter().all(|key| table.contains(key)) {
-                return Ok(table);
-            }
-            let left = deadline.left();
-            if left.is_zero() {
-                let missing: Vec<_> = keys.iter().filter(|key| !table.contains(key)).collect();
-                return Err(missing_keys(NAME, &missing, deadline));
-            }
-            let woken = self.changed.wait_timeout(table, left.min(SLICE));
-            table = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let complete = || {
+            let table = self.lock();
+            keys.iter().all(|key| table.contains(key)).then_some(table)
+        };
+        until(&self.changed, Pace::PATIENT, deadline, || None, complete).map_err(|_| {
+            let table = self.lock();
+            let missing: Vec<_> = keys.iter().filter(|key| !table.contains(key)).collect();
+            missing_keys(NAME, &missing, deadline)
+        })
     }
 }
 

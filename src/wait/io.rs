@@ -8,9 +8,21 @@ use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+/// Waits until the descriptor is ready; false where the deadline passed first.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn ready_within(
+    fd: BorrowedFd<'_>,
+    interest: Interest,
+    deadline: &Deadline,
+) -> std::io::Result<bool> {
+    poll::wait_ready(fd, interest, deadline)
+}
+
 /// Waits until the descriptor is ready.
 fn ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<()> {
-    match poll::wait_ready(fd, interest, deadline) {
+    match ready_within(fd, interest, deadline) {
         Ok(true) => Ok(()),
         Ok(false) => {
             let message = format!("nothing happened within {} ms", deadline.elapsed().as_millis());

@@ -42,6 +42,9 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// For waits that may well be long: sleep soon.
+    pub const PATIENT: Self = Self { spin: Duration::ZERO, crowded: true };
+
     /// The pace for `waiters` threads of one host that may all wait at once on `cores` cores. A sleeper
     /// needs tens of microseconds to wake, so it pays to spin for longer than that; but not where
     /// the spinning keeps the awaited thread from running.
@@ -98,9 +101,8 @@ pub fn until<T>(
 /// Lets some time pass, but not beyond the deadline: between two tries of something that nobody
 /// announces.
 pub fn pause(time: Duration, deadline: &Deadline) {
-    let pace = Pace { spin: Duration::ZERO, crowded: true };
     // Nobody rings; the time is what ends it.
-    drop(until(&Bell::default(), pace, &deadline.capped(time), || None, || None::<()>));
+    drop(until(&Bell::default(), Pace::PATIENT, &deadline.capped(time), || None, || None::<()>));
 }
 
 /// Looks in a tight loop for a while, unless that would keep the awaited thread from running. A halt

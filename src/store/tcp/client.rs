@@ -19,6 +19,7 @@ use crate::base::error::Context as _;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::store::table::parse_number;
 use crate::store::{Store, missing_keys, not_a_number};
+use crate::wait;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -128,7 +129,7 @@ impl TcpStore {
                 );
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
-            std::thread::sleep(ARRIVALS_EVERY.min(deadline.left()));
+            wait::pause(ARRIVALS_EVERY, deadline);
         }
     }
 

@@ -4,6 +4,7 @@ use super::connection::{Connection, Failure};
 use crate::base::log::Level;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::sys::{host, socket};
+use crate::wait;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -72,7 +73,7 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
                 failed.error
             );
         }
-        std::thread::sleep(jittered(pause).min(left));
+        wait::pause(jittered(pause), deadline);
         pause = (pause * 3 / 2).min(LONGEST_PAUSE);
     }
     Err(Error::internal("connecting ended without an outcome"))

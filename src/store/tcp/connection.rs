@@ -5,8 +5,9 @@
 
 use super::proto::{self, Bytes, Request};
 use crate::base::Deadline;
-use crate::sys::poll::{self, Interest};
+use crate::sys::poll::Interest;
 use crate::sys::socket;
+use crate::wait::io as io_wait;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
@@ -221,7 +222,7 @@ impl Connection {
     }
 
     fn await_ready(&self, interest: Interest, sent: bool, deadline: &Deadline) -> Outcome<()> {
-        match poll::wait_ready(self.stream.as_fd(), interest, deadline) {
+        match io_wait::ready_within(self.stream.as_fd(), interest, deadline) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::Timeout),
             Err(cause) => Err(Failure::Lost { cause, sent }),
