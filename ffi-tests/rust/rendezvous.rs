@@ -10,7 +10,7 @@ mod worker;
 use dist::base::deadline::Deadline;
 use dist::ffi::types::{
     DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_MISMATCH, DIST_ERR_NOT_FOUND,
-    DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
+    DIST_ERR_PEER_FAILED, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
 };
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};
@@ -283,6 +283,35 @@ fn a_rank_that_dies_before_the_group_has_formed_can_come_anew() {
     let environment = job.environment(1, 3);
     job.start("1-anew", &environment, &format!("init\n{USE}"));
     have_worked(&job.finish(), &["0", "1-anew", "2"], "init");
+}
+
+#[test]
+fn a_death_at_any_moment_of_starting_is_survived_within_the_deadline() {
+    let init = "init connect_timeout_ms=1000";
+    let program = format!("{init}\nloop barrier\nfinalize\nleaks\n");
+    let mut formed = 0;
+    // From before the victim has come until after the group has formed, whatever the machine's pace.
+    for (turn, victim) in (0..12).zip([0, 1, 2].into_iter().cycle()) {
+        let mut job = Job::by_hand(3, |_| program.clone());
+        let victim = victim.to_string();
+        job.report(&victim, "start");
+        std::thread::sleep(Duration::from_millis(turn));
+        job.kill(&victim);
+        let ended = job.finish();
+        for name in ["0", "1", "2"].into_iter().filter(|name| *name != victim) {
+            let outcome = ended.report(name, init);
+            outcome.within_ms(2500);
+            if outcome.status == 0 {
+                formed += 1;
+                ended.report(name, "barrier").failed(DIST_ERR_PEER_FAILED, &["died"]);
+            } else {
+                let told = [DIST_ERR_TIMEOUT, DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED];
+                assert!(told.contains(&outcome.status), "{outcome:?}");
+            }
+            ended.report(name, "leaks").succeeded();
+        }
+    }
+    println!("{formed} of 24 survivors were in a group before the death");
 }
 
 #[test]
