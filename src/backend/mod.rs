@@ -20,11 +20,24 @@ use std::sync::Arc;
 /// How the ranks of a group tell each other what they need to meet.
 pub trait Exchange {
     /// Every rank contributes some bytes under the name of a phase and gets those of all ranks, in rank
-    /// order. All ranks call it with the same phases in the same order.
+    /// order. All ranks call it with the same phases in the same order. `over` is asked now and then
+    /// whether there is a reason not to wait any longer.
     ///
     /// # Errors
-    /// `Timeout` naming the ranks that did not come, `Connection`.
-    fn all(&self, phase: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
+    /// That reason, or the one for which another rank gave up; `Timeout` naming the ranks that did not
+    /// come, `Connection`.
+    fn all(
+        &self,
+        phase: &str,
+        mine: &[u8],
+        over: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<Vec<u8>>>;
+
+    /// Tells the other ranks that this one will not come, and why; the first reason stays.
+    fn give_up(&self, why: &Error);
+
+    /// Why another rank gave up, if one did.
+    fn given_up(&self) -> Option<Error>;
 }
 
 /// What a back end is told about the group that it is to serve.

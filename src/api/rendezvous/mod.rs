@@ -10,8 +10,8 @@
 //! many there were before.
 //!
 //! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<count>`, `verdict/<nonce>/<count>`,
-//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`. Only set, get, wait, check and their batch
-//! forms are used.
+//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`, `<id>/failures`, `<id>/failure`. Only set, get,
+//! add, wait, check and their batch forms are used.
 
 mod entry;
 #[cfg(test)]
@@ -356,14 +356,53 @@ pub struct StoreExchange<'a> {
     pub id: GroupId,
 }
 
+impl StoreExchange<'_> {
+    fn key(&self, what: &str) -> String {
+        format!("dist/{}/{}/{what}", self.rendezvous.name, self.id)
+    }
+}
+
 impl Exchange for StoreExchange<'_> {
-    fn all(&self, phase: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let Rendezvous { store, name, rank, size, deadline, .. } = self.rendezvous;
-        let key = |rank: Rank| format!("dist/{name}/{}/{phase}/{rank}", self.id);
+    fn all(
+        &self,
+        phase: &str,
+        mine: &[u8],
+        over: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let Rendezvous { store, rank, size, deadline, .. } = self.rendezvous;
+        let key = |rank: Rank| self.key(&format!("{phase}/{rank}"));
         store.set(key(*rank).as_bytes(), mine, deadline)?;
         let keys: Vec<String> = (0..*size).map(key).collect();
         let what = format!("finish the phase \"{phase}\" of starting the group");
-        self.rendezvous.wait_for_ranks(&keys, &what, |_| Ok(false))?;
+        self.rendezvous.wait_for_ranks(&keys, &what, |_| {
+            over().or_else(|| self.given_up()).map_or(Ok(false), Err)
+        })?;
         store.multi_get(&as_bytes(&keys), deadline)
+    }
+
+    fn give_up(&self, why: &Error) {
+        let Rendezvous { store, rank, who, deadline, .. } = self.rendezvous;
+        // A moment is granted beyond the deadline, which may be the very reason.
+        let limit = Deadline::after(deadline.left().clamp(HEARING, 5 * HEARING));
+        let text = format!("rank {rank} ({who}) gave up starting the group: {why}");
+        let tell = || {
+            if store.add(self.key("failures").as_bytes(), 1, &limit)? == 1 {
+                store.set(self.key("failure").as_bytes(), text.as_bytes(), &limit)?;
+            }
+            Ok::<(), Error>(())
+        };
+        if let Err(error) = tell() {
+            crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");
+        }
+    }
+
+    fn given_up(&self) -> Option<Error> {
+        let store = &self.rendezvous.store;
+        let (key, limit) = (self.key("failure"), Deadline::after(HEARING));
+        if !store.check(&[key.as_bytes()], &limit).ok()? {
+            return None;
+        }
+        let text = store.get(key.as_bytes(), &limit).ok()?;
+        Some(Error::new(ErrorKind::PeerFailed, String::from_utf8_lossy(&text)))
     }
 }

@@ -96,3 +96,38 @@ fn a_rank_that_comes_after_its_leftover_was_offered_a_place_takes_part() {
     });
     assert_eq!(zero, one);
 }
+
+#[test]
+fn a_rank_that_gives_up_is_not_waited_for() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let deadline = Deadline::after_ms(60_000);
+    let join = |rank: Rank| rendezvous(&store, rank, 2, 1 + u8::try_from(rank).unwrap(), &deadline);
+    std::thread::scope(|scope| {
+        let zero = scope.spawn(|| {
+            let rendezvous = join(0);
+            let id = rendezvous.meet().unwrap();
+            StoreExchange { rendezvous: &rendezvous, id }.all("phase", b"", &|| None).unwrap_err()
+        });
+        let rendezvous = join(1);
+        let id = rendezvous.meet().unwrap();
+        let exchange = StoreExchange { rendezvous: &rendezvous, id };
+        exchange.give_up(&Error::new(ErrorKind::OutOfMemory, "no memory"));
+        exchange.give_up(&Error::new(ErrorKind::System, "a later reason"));
+        let error = zero.join().unwrap();
+        assert_eq!(error.kind(), ErrorKind::PeerFailed);
+        let text = "rank 1 (process 2) gave up starting the group: no memory";
+        assert!(error.message().contains(text), "{error}");
+        assert!(!deadline.has_passed());
+    });
+}
+
+#[test]
+fn a_wait_in_an_exchange_ends_with_the_callers_reason() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let deadline = Deadline::after_ms(60_000);
+    let rendezvous = rendezvous(&store, 0, 2, 1, &deadline);
+    let exchange = StoreExchange { rendezvous: &rendezvous, id: Nonce([7; 16]) };
+    let reason = || Some(Error::new(ErrorKind::PeerFailed, "rank 1 died"));
+    let error = exchange.all("phase", b"", &reason).unwrap_err();
+    assert_eq!(error.message(), "rank 1 died");
+}

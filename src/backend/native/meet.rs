@@ -10,7 +10,7 @@ use crate::base::config;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
-use crate::transport::shm::{Meeting, Member};
+use crate::transport::shm::{Meeting, Member, Party};
 use crate::transport::{Geometry, PeerName, SharedDomain, inproc};
 use crate::wait::Pace;
 use std::sync::Mutex;
@@ -18,9 +18,6 @@ use std::time::Duration;
 
 /// The largest element in bytes: a slot must hold one for each rank.
 const LARGEST_ELEMENT: usize = 16;
-
-/// What the answer of a rank that has met the others begins with.
-const MET: &[u8] = b"met";
 
 /// What all ranks compute alike from the cards.
 #[derive(Debug)]
@@ -40,22 +37,20 @@ pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange)
     let meeting = Meeting::open()?;
     let mine = Card::of_this_rank(meeting.name(), context.options)?;
     let cards: Vec<Card> = exchange
-        .all("card", &mine.encode())?
+        .all("card", &mine.encode(), &|| None)?
         .iter()
         .enumerate()
         .map(|(rank, bytes)| Card::decode(bytes).ok_or_else(|| malformed(rank)))
         .collect::<Result<_>>()?;
     let places = one_host(&cards)?;
     let plan = plan(&cards)?;
-    let met = meet(context, &plan, &cards, &places, meeting);
-    let answer = match &met {
-        Ok(_) => MET.to_vec(),
-        Err(error) => error.message().as_bytes().to_vec(),
-    };
-    // Reported even where this rank failed, so that the others do not wait for it.
-    let answers = exchange.all("met", &answer);
-    let domain = met?;
-    check_answers(&answers?, &places)?;
+    let domain = meet(context, &plan, &cards, &places, meeting, exchange)
+        .and_then(|domain| {
+            // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
+            exchange.all("met", b"", &|| domain.failure())?;
+            Ok(domain)
+        })
+        .inspect_err(|error| exchange.give_up(error))?;
     let transport = if plan.in_process { "inproc" } else { "shm" };
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let lane = Mutex::new(Lane::new(context.group, context.size));
@@ -112,6 +107,7 @@ fn meet(
     cards: &[Card],
     places: &[Place],
     meeting: Meeting,
+    exchange: &dyn Exchange,
 ) -> Result<Box<dyn SharedDomain>> {
     let (group, rank) = (context.group, context.rank);
     if plan.in_process {
@@ -125,13 +121,7 @@ fn meet(
         nonce: card.nonce,
     };
     let members: Vec<Member> = places.iter().zip(cards).map(member).collect();
-    let domain = meeting.join(group, &members, rank, plan.geometry, plan.pace, context.deadline)?;
+    let party = Party { group, members: &members, me: rank, deadline: context.deadline };
+    let domain = meeting.join(&party, plan.geometry, plan.pace, &|| exchange.given_up())?;
     Ok(Box::new(domain))
-}
-
-fn check_answers(answers: &[Vec<u8>], places: &[Place]) -> Result<()> {
-    let Some(rank) = answers.iter().position(|answer| answer != MET) else { return Ok(()) };
-    let why = String::from_utf8_lossy(&answers[rank]);
-    let message = format!("{} could not join the shared memory: {why}", places[rank].name);
-    Err(Error::new(ErrorKind::PeerFailed, message).with_culprit(rank))
 }

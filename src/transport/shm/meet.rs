@@ -28,6 +28,9 @@ const MAPPED: u8 = b'M';
 /// How long somebody who has connected may take to say who it is.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long to wait in one go before asking whether the others still try.
+const LOOK_AROUND: Duration = Duration::from_millis(500);
+
 /// What is known of one rank of the host before they meet.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -46,13 +49,17 @@ pub struct Meeting {
     name: String,
 }
 
-/// Everything that joining needs.
+/// Who meets whom.
 #[derive(Debug)]
-struct Joining<'a> {
-    group: GroupId,
-    members: &'a [Member],
-    me: Rank,
-    deadline: &'a Deadline,
+pub struct Party<'a> {
+    /// The group.
+    pub group: GroupId,
+    /// The ranks of the host, in order.
+    pub members: &'a [Member],
+    /// This process's position among them.
+    pub me: Rank,
+    /// When they must have met.
+    pub deadline: &'a Deadline,
 }
 
 impl Meeting {
@@ -70,40 +77,38 @@ impl Meeting {
         &self.name
     }
 
-    /// Meets the other members and shares a segment with them. `members` are the ranks of the host in
-    /// order, `me` is this process's position among them.
+    /// Meets the other members and shares a segment with them. `over` is asked now and then whether there
+    /// is a reason not to wait any longer.
     ///
     /// # Errors
-    /// `Connection` or `Timeout` naming the member that could not be reached, `OutOfMemory`, `System`.
+    /// That reason; `Connection` or `Timeout` naming the member that could not be reached, `OutOfMemory`,
+    /// `System`.
     pub fn join(
         self,
-        group: GroupId,
-        members: &[Member],
-        me: Rank,
+        party: &Party<'_>,
         geometry: Geometry,
         pace: Pace,
-        deadline: &Deadline,
+        over: &dyn Fn() -> Option<Error>,
     ) -> Result<Domain> {
-        let joining = Joining { group, members, me, deadline };
-        let mut streams = joining.greet_lower()?;
-        streams.extend(joining.await_higher(&self.listener)?);
+        let mut streams = party.greet_lower()?;
+        streams.extend(party.await_higher(&self.listener, over)?);
         let len = geometry.bytes()?;
         let segment =
-            if me == 0 { Segment::create(len)? } else { joining.receive(&streams, len)? };
+            if party.me == 0 { Segment::create(len)? } else { party.receive(&streams, len)? };
         let descriptor = segment.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", &e))?;
         let region = Region::new(geometry, Box::new(segment))?;
-        if me == 0 {
-            joining.hand_out(&region, &descriptor, &streams)?;
+        if party.me == 0 {
+            party.hand_out(&region, &descriptor, &streams)?;
         } else {
-            joining.confirm(&region, &streams)?;
+            party.confirm(&region, &streams)?;
         }
-        let peers = members.iter().map(|member| member.peer.clone()).collect();
-        Domain::new(region, me, peers, pace, streams)
+        let peers = party.members.iter().map(|member| member.peer.clone()).collect();
+        Domain::new(region, party.me, peers, pace, streams)
     }
 }
 
-impl Joining<'_> {
+impl Party<'_> {
     fn name(&self, rank: Rank) -> &PeerName {
         &self.members[rank].peer
     }
@@ -146,7 +151,11 @@ impl Joining<'_> {
     }
 
     /// Accepts a connection from every higher rank. Whoever is none of them is dropped.
-    fn await_higher(&self, listener: &UnixListener) -> Result<Vec<(Rank, UnixStream)>> {
+    fn await_higher(
+        &self,
+        listener: &UnixListener,
+        over: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<(Rank, UnixStream)>> {
         let mut streams: Vec<(Rank, UnixStream)> = Vec::new();
         while streams.len() + self.me + 1 < self.members.len() {
             let missing = || {
@@ -155,7 +164,13 @@ impl Joining<'_> {
                 let names: Vec<_> = names.map(|rank| self.name(rank).to_string()).collect();
                 format!("waiting on this host for {}", names.join(", "))
             };
-            let stream = io::accept(listener, self.deadline).context(missing)?;
+            let stream = match io::accept(listener, &self.deadline.capped(LOOK_AROUND)) {
+                Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {
+                    over().map_or(Ok(()), Err)?;
+                    continue;
+                }
+                outcome => outcome.context(missing)?,
+            };
             match self.identify(&stream) {
                 Ok(rank) if !streams.iter().any(|&(known, _)| known == rank) => {
                     streams.push((rank, stream));

@@ -7,7 +7,7 @@
 mod lifeline;
 mod meet;
 
-pub use meet::{Meeting, Member};
+pub use meet::{Meeting, Member, Party};
 
 use super::region::{Backing, Region};
 use super::{PeerName, SharedDomain};
