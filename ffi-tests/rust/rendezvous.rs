@@ -10,7 +10,7 @@ mod worker;
 use dist::base::deadline::Deadline;
 use dist::ffi::types::{
     DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_MISMATCH, DIST_ERR_NOT_FOUND,
-    DIST_ERR_PEER_FAILED, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
+    DIST_ERR_PEER_FAILED, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT, DIST_ERR_UNSUPPORTED,
 };
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};
@@ -283,6 +283,22 @@ fn a_rank_that_dies_before_the_group_has_formed_can_come_anew() {
     let environment = job.environment(1, 3);
     job.start("1-anew", &environment, &format!("init\n{USE}"));
     have_worked(&job.finish(), &["0", "1-anew", "2"], "init");
+}
+
+#[test]
+fn ranks_on_several_hosts_are_told_that_this_version_cannot() {
+    let mut job = Job::new();
+    for (rank, name) in ["0", "1"].into_iter().enumerate() {
+        let mut environment = job.environment(rank, 2);
+        environment.push(("DIST_HOST_ID", format!("host-{rank}")));
+        job.start(name, &environment, "init\nleaks\n");
+    }
+    let ended = job.finish();
+    for name in ["0", "1"] {
+        let told = ["rank 0", "rank 1", "ranks of one host only"];
+        ended.report(name, "init").failed(DIST_ERR_UNSUPPORTED, &told);
+        ended.report(name, "leaks").succeeded();
+    }
 }
 
 #[test]
