@@ -6,7 +6,6 @@
 //! in the library (the service thread's poll is ended by its own wake-up socket).
 //!
 //! Knows atomics, futexes and clocks; not what is being waited for.
-#![allow(unsafe_code, reason = "none is needed today; the layer table grants it for poll mode")]
 
 pub mod bell;
 pub mod io;
