@@ -33,7 +33,8 @@ pub trait Exchange {
         over: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>>;
 
-    /// Tells the other ranks that this one will not come, and why; the first reason stays.
+    /// Tells the other ranks that this one will not come, and why; the first reason stays. A rank that may
+    /// be serving the store waits a moment until the others have read what they need.
     fn give_up(&self, why: &Error);
 
     /// Why another rank gave up, if one did.

@@ -381,15 +381,24 @@ impl Exchange for StoreExchange<'_> {
     }
 
     fn give_up(&self, why: &Error) {
-        let Rendezvous { store, rank, who, deadline, .. } = self.rendezvous;
+        let Rendezvous { store, rank, size, who, deadline, .. } = self.rendezvous;
         // A moment is granted beyond the deadline, which may be the very reason.
         let limit = Deadline::after(deadline.left().clamp(HEARING, 5 * HEARING));
         let text = format!("rank {rank} ({who}) gave up starting the group: {why}");
         let tell = || {
-            if store.add(self.key("failures").as_bytes(), 1, &limit)? == 1 {
+            let count = store.add(self.key("failures").as_bytes(), 1, &limit)?;
+            if count == 1 {
                 store.set(self.key("failure").as_bytes(), text.as_bytes(), &limit)?;
             }
-            Ok::<(), Error>(())
+            let all = self.key("failures/all");
+            if usize::try_from(count) == Ok(*size) {
+                store.set(all.as_bytes(), b"", &limit)
+            } else if *rank == 0 {
+                // It may host the store, which the others need for hearing why.
+                store.wait(&[all.as_bytes()], &limit.capped(HEARING))
+            } else {
+                Ok(())
+            }
         };
         if let Err(error) = tell() {
             crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");

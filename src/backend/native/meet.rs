@@ -34,6 +34,10 @@ struct Plan {
 /// `Unsupported` where the ranks are on several hosts; `Timeout` naming the ranks that did not come;
 /// whatever kept a rank from sharing memory, with that rank's name.
 pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
+    come_together(context, exchange).inspect_err(|error| exchange.give_up(error))
+}
+
+fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     let meeting = Meeting::open()?;
     let mine = Card::of_this_rank(meeting.name(), context.options)?;
     let cards: Vec<Card> = exchange
@@ -44,13 +48,9 @@ pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange)
         .collect::<Result<_>>()?;
     let places = one_host(&cards)?;
     let plan = plan(&cards)?;
-    let domain = meet(context, &plan, &cards, &places, meeting, exchange)
-        .and_then(|domain| {
-            // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
-            exchange.all("met", b"", &|| domain.failure())?;
-            Ok(domain)
-        })
-        .inspect_err(|error| exchange.give_up(error))?;
+    let domain = meet(context, &plan, &cards, &places, meeting, exchange)?;
+    // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
+    exchange.all("met", b"", &|| domain.failure())?;
     let transport = if plan.in_process { "inproc" } else { "shm" };
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let lane = Mutex::new(Lane::new(context.group, context.size));
