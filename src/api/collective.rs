@@ -15,10 +15,8 @@ use crate::wait::Interrupt;
 /// What a single call may choose.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
-    /// The deadline in milliseconds; 0 for the group's.
+    /// The deadline in milliseconds; 0 for the group's, `u64::MAX` for none.
     pub timeout_ms: u64,
-    /// No deadline at all.
-    pub wait_forever: bool,
     /// The factor of `PREMUL_SUM`; 0 is refused there, since it is what was not set.
     pub premul_scale: f64,
     /// An algorithm by name.
@@ -210,9 +208,6 @@ impl Group {
     }
 
     fn deadline(&self, options: &CallOptions) -> Deadline {
-        if options.wait_forever {
-            return Deadline::never();
-        }
         let ms = if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
         Deadline::after_ms(ms)
     }

@@ -23,7 +23,6 @@ fn call_options(
     let options = options::read(options)?;
     Ok(CallOptions {
         timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
-        wait_forever: options.timeout_ms == DIST_WAIT_FOREVER,
         premul_scale: options.premul_scale,
         algorithm: optional_str(options.algorithm, "algorithm")?.map(str::to_owned),
     })

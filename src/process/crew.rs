@@ -4,11 +4,12 @@ use super::ending::Ending;
 use super::guardian::{Guardian, MAX_GROUPS};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::sys::pidfd::PidFd;
 use crate::sys::poll::{Events, Interest, Poller};
 use crate::sys::signal::{self, Mask, Signals};
 use crate::sys::{child, host};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, ChildStdout, Command};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ const DROP_LIMIT: Duration = Duration::from_secs(2);
 pub struct Member {
     pid: i32,
     /// Readable once it has ended; closed when that has been noted.
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<PidFd>,
     ended: Option<(Ending, Instant)>,
     told: Option<i32>,
     reaped: bool,
@@ -115,7 +116,7 @@ impl Crew {
         let mut spawned = command.spawn()?;
         let pid = i32::try_from(spawned.id()).unwrap_or(0);
         let index = self.members.len() as u64;
-        let watched = child::open_pidfd(pid).and_then(|pidfd| {
+        let watched = PidFd::open(pid).and_then(|pidfd| {
             watch(&self.poller, pidfd.as_fd(), index)?;
             Ok(pidfd)
         });

@@ -10,6 +10,7 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::sys::pidfd::PidFd;
 use crate::sys::poll::{self, Interest};
 use crate::sys::{child, signal};
 use std::io::PipeWriter;
@@ -58,7 +59,7 @@ impl Drop for Guardian {
     fn drop(&mut self) {
         self.line = None;
         let deadline = Deadline::after(LINGER);
-        let ended = child::open_pidfd(self.pid).is_ok_and(|pidfd| {
+        let ended = PidFd::open(self.pid).is_ok_and(|pidfd| {
             poll::wait_ready(pidfd.as_fd(), Interest::READ, &deadline).unwrap_or(false)
         });
         if !ended {

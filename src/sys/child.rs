@@ -1,8 +1,8 @@
-//! Child processes and process groups: watching, ending and reaping them, and forking.
+//! Child processes and process groups: ending and reaping them, and forking.
 
 use crate::base::error::{Error, Result};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
 /// How a child ended, in the kernel's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,20 +16,6 @@ pub enum Exit {
         /// True where a core was dumped.
         core: bool,
     },
-}
-
-/// A descriptor that becomes readable when the child `pid`, not yet reaped, ends.
-///
-/// # Errors
-/// `System`; Linux 5.3 is needed.
-pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
-    // SAFETY: makes a new descriptor and touches no memory.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    match RawFd::try_from(fd) {
-        // SAFETY: the descriptor is new and nobody else's.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(Error::system("pidfd_open", &io::Error::last_os_error())),
-    }
 }
 
 /// How the child `pid` ended, if it has. It stays a zombie, so that its number and its process group

@@ -12,7 +12,7 @@ impl PidFd {
     ///
     /// # Errors
     /// `System`: no such process, or a kernel older than 5.3.
-    pub fn open(pid: u32) -> Result<Self> {
+    pub fn open(pid: i32) -> Result<Self> {
         // SAFETY: touches no memory of ours; the call makes a new descriptor (closed on exec).
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         match i32::try_from(fd) {

@@ -7,8 +7,8 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::kernel;
 
-/// Up to this many ranks the list of vectors lives on the stack.
-const FEW: usize = 16;
+/// Up to this many ranks, what is kept for each lives on the stack.
+pub(super) const FEW: usize = 16;
 
 /// Folds the vectors of ranks 0 to `size - 1`, in that order.
 pub(super) fn in_rank_order<'a>(

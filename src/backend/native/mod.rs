@@ -35,9 +35,7 @@ impl Backend for Native {
         let kind = operation.descriptor.kind;
         let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;
         let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.domain.region().failure().is_set()
-            && let Some(error) = self.domain.failure()
-        {
+        if let Some(error) = self.domain.failure() {
             return Err(error);
         }
         let mut steps = Steps::begin(self.domain.as_ref(), &mut lane, operation);

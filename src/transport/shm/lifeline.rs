@@ -52,7 +52,7 @@ impl Lifeline {
         if seen != told || told == host::pid() {
             return None;
         }
-        let process = PidFd::open(told).ok()?;
+        let process = PidFd::open(i32::try_from(told).ok()?).ok()?;
         Some(Arc::new(Death { lifeline: Arc::clone(self), process }))
     }
 

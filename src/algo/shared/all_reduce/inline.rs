@@ -1,7 +1,7 @@
 //! Payloads that fit beside the step number: one cache line from each rank, one hop.
 
 use crate::algo::Operation;
-use crate::algo::shared::fold::{contribute, in_rank_order};
+use crate::algo::shared::fold::{FEW, contribute, in_rank_order};
 use crate::algo::shared::steps::Steps;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
@@ -30,7 +30,7 @@ pub(in crate::algo::shared) fn fold_payloads(
     if bytes == 0 {
         return Ok(());
     }
-    let mut few = [[0; INLINE_BYTES]; 16];
+    let mut few = [[0; INLINE_BYTES]; FEW];
     let mut many = Vec::new();
     let payloads = match few.get_mut(..steps.size()) {
         Some(few) => few,
