@@ -12,6 +12,20 @@ use syn::parse::Parser as _;
 
 const FFI: &str = "src/ffi";
 
+/// The files of that folder that the header is made of, in its order.
+const FILES: [&str; 10] = [
+    "types",
+    "runtime",
+    "log",
+    "blob",
+    "store_create",
+    "store",
+    "store_queue",
+    "store_custom",
+    "group",
+    "collective",
+];
+
 fn main() {
     println!("cargo::rerun-if-changed={FFI}");
     println!("cargo::rerun-if-changed=cbindgen.toml");
@@ -40,8 +54,7 @@ fn variable(name: &str) -> String {
 fn unwrap_exports() -> (String, Vec<String>) {
     let mut functions = Vec::new();
     let mut types = String::new();
-    for name in ["types", "runtime", "log", "blob", "store", "store_custom", "group", "collective"]
-    {
+    for name in FILES {
         let path = Path::new(FFI).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));

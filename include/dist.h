@@ -201,6 +201,10 @@ typedef struct dist_store_tcp_options_t {
      */
     int32_t listen_fd;
     /**
+     * Not 0: stores of this process with the same port share one server.
+     */
+    int32_t multi_tenant;
+    /**
      * Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
      */
     int64_t timeout_ms;
@@ -208,7 +212,22 @@ typedef struct dist_store_tcp_options_t {
      * The address that the server listens on; NULL for `host`, "" for all interfaces.
      */
     const char *bind_address;
+    /**
+     * A secret that server and clients must share, `secret_len_bytes` bytes, borrowed for the call: with it,
+     * each proves to the other that it knows it before anything else. NULL for none.
+     */
+    const void *secret;
+    /**
+     * The length of `secret`.
+     */
+    size_t secret_len_bytes;
 } dist_store_tcp_options_t;
+
+/**
+ * Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
+ * given with the function.
+ */
+typedef void (*dist_store_sink_fn)(void *sink_arg, const void *bytes, size_t len_bytes);
 
 /**
  * The functions of a caller's own store (dist_store_custom_create): etcd, Redis, a torch store. Each gets
@@ -229,12 +248,12 @@ typedef struct dist_store_vtable_t {
                          size_t len_bytes,
                          int64_t timeout_ms);
     /**
-     * Waits until the key exists, then hands its value to `sink(sink_arg, value, len_bytes)`, once, before
+     * Waits until the key exists, then hands its value to `sink(sink_arg, ...)`, once, before
      * it returns; required.
      */
     dist_status_t (*get)(void *user,
                          const char *key,
-                         void (*sink)(void *sink_arg, const void *value, size_t len_bytes),
+                         dist_store_sink_fn sink,
                          void *sink_arg,
                          int64_t timeout_ms);
     /**
@@ -265,6 +284,62 @@ typedef struct dist_store_vtable_t {
      * Called once when the last user of the store has gone; optional.
      */
     void (*destroy)(void *user);
+    /**
+     * Stores `desired` if the value is `expected`, or if there is none and `expected` is empty, and hands the
+     * value after that (for a missing key and an `expected` that is not empty: `expected`) to the sink, once;
+     * optional.
+     */
+    dist_status_t (*compare_set)(void *user,
+                                 const char *key,
+                                 const void *expected,
+                                 size_t expected_len_bytes,
+                                 const void *desired,
+                                 size_t desired_len_bytes,
+                                 dist_store_sink_fn sink,
+                                 void *sink_arg,
+                                 int64_t timeout_ms);
+    /**
+     * Adds bytes to the end of a value, which is made if it is missing; optional.
+     */
+    dist_status_t (*append)(void *user,
+                            const char *key,
+                            const void *value,
+                            size_t len_bytes,
+                            int64_t timeout_ms);
+    /**
+     * Writes the number of keys; optional.
+     */
+    dist_status_t (*num_keys)(void *user, int64_t *result, int64_t timeout_ms);
+    /**
+     * Hands each key to the sink, before it returns; optional.
+     */
+    dist_status_t (*list_keys)(void *user,
+                               dist_store_sink_fn sink,
+                               void *sink_arg,
+                               int64_t timeout_ms);
+    /**
+     * Adds an item to the end of a queue; optional. Without all three queue functions, queues are composed of
+     * keys.
+     */
+    dist_status_t (*queue_push)(void *user,
+                                const char *queue,
+                                const void *item,
+                                size_t len_bytes,
+                                int64_t timeout_ms);
+    /**
+     * Takes the first item of a queue and hands it to the sink, once. Where there is none, waits for one if
+     * `block` is not 0, else returns DIST_ERR_QUEUE_EMPTY; optional.
+     */
+    dist_status_t (*queue_pop)(void *user,
+                               const char *queue,
+                               int32_t block,
+                               dist_store_sink_fn sink,
+                               void *sink_arg,
+                               int64_t timeout_ms);
+    /**
+     * Writes the number of items in a queue; optional.
+     */
+    dist_status_t (*queue_len)(void *user, const char *queue, int64_t *result, int64_t timeout_ms);
 } dist_store_vtable_t;
 
 /**
@@ -881,6 +956,18 @@ dist_status_t dist_store_check(struct dist_store_t *store,
 dist_status_t dist_store_num_keys(struct dist_store_t *store, int64_t *out);
 
 /**
+ * All keys of a store, in no order; of a prefix store, those under its prefix, without it.
+ *
+ * `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. What
+ * others set or delete meanwhile may or may not be in it. Blocks for a round trip. Any thread.
+ *
+ * Returns as dist_store_set; DIST_ERR_UNSUPPORTED for a store that cannot tell, such as a server of an
+ * older torch. Since 0.1.
+ */
+dist_status_t dist_store_list_keys(struct dist_store_t *store,
+                                   struct dist_blob_t **out);
+
+/**
  * Removes a key.
  *
  * `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
@@ -973,12 +1060,70 @@ size_t dist_store_host(const struct dist_store_t *store,
 dist_status_t dist_store_release(struct dist_store_t *store);
 
 /**
+ * Adds an item to the end of a queue. Queues are beside the keys: one name may be both, and only
+ * dist_store_wait and the queue functions see queues.
+ *
+ * `store`: required. `key`: the queue's name, required, a terminated string. `value`: `len_bytes` bytes,
+ * NULL only if 0. All borrowed for the call. Any number of processes may push and pop at once: items
+ * keep the order in which they arrive. Any thread.
+ *
+ * Returns as dist_store_set, and is as certain as that. Since 0.1.
+ */
+dist_status_t dist_store_queue_push(struct dist_store_t *store,
+                                    const char *key,
+                                    const void *value,
+                                    size_t len_bytes);
+
+/**
+ * Takes the first item of a queue. Each item is given to one caller; one that dies with it takes it along.
+ *
+ * `store`, `key`: required, borrowed for the call. `block`: not 0 waits until there is an item, until the
+ * store's time-out at the latest. `out`: out, required; a blob of one byte string, owned by the caller. Any
+ * thread.
+ *
+ * Returns as dist_store_set; DIST_ERR_QUEUE_EMPTY where `block` is 0 and there is no item;
+ * DIST_ERR_TIMEOUT names the queue. Since 0.1.
+ */
+dist_status_t dist_store_queue_pop(struct dist_store_t *store,
+                                   const char *key,
+                                   int32_t block,
+                                   struct dist_blob_t **out);
+
+/**
+ * The number of items in a queue; 0 for one that was never used. Others may push and pop meanwhile.
+ *
+ * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any
+ * thread.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+dist_status_t dist_store_queue_len(struct dist_store_t *store,
+                                   const char *key,
+                                   int64_t *out);
+
+/**
+ * Waits until `world_size` callers have come to a barrier.
+ *
+ * `store`, `key`: required, borrowed for the call. `world_size`: how many; all name the same number; 0
+ * returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. A key serves one barrier:
+ * later callers pass at once. A caller that timed out has been counted all the same. All callers use the
+ * same kind of store: a prefix store has its barrier elsewhere than the store under it. Any thread.
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT says how many have come. Since 0.1.
+ */
+dist_status_t dist_store_barrier(struct dist_store_t *store,
+                                 const char *key,
+                                 int32_t world_size,
+                                 int64_t timeout_ms);
+
+/**
  * Makes a store from the caller's own functions.
  *
- * `functions`: required, copied; every one but destroy must be set. `user`: handed to each; must stay valid
- * until destroy has been called. `out`: out, required; owned by the caller, released with
- * dist_store_release. compare_set, append and num_keys are not possible on such a store. Does not
- * block. Any thread.
+ * `functions`: required, copied; those that are not optional must be set. `user`: handed to each; must stay
+ * valid until destroy has been called. `out`: out, required; owned by the caller, released with
+ * dist_store_release. Barriers, and queues unless the caller has functions for them, are composed of
+ * keys; compare_set, append, num_keys and list_keys cannot be, and are DIST_ERR_UNSUPPORTED without a
+ * function. Does not block. Any thread.
  *
  * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT, naming the function that is missing. Since 0.1.
  */
@@ -1216,6 +1361,7 @@ dist_status_t dist_barrier(struct dist_group_t *group,
 #define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_TCP_OPTIONS_INIT \
-    { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0 }
-#define DIST_STORE_VTABLE_INIT { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_STORE_VTABLE_INIT \
+    { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

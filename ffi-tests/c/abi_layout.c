@@ -57,8 +57,11 @@ static void stores(void)
     FIELD(dist_store_tcp_options_t, world_size);
     FIELD(dist_store_tcp_options_t, wait_for_workers);
     FIELD(dist_store_tcp_options_t, listen_fd);
+    FIELD(dist_store_tcp_options_t, multi_tenant);
     FIELD(dist_store_tcp_options_t, timeout_ms);
     FIELD(dist_store_tcp_options_t, bind_address);
+    FIELD(dist_store_tcp_options_t, secret);
+    FIELD(dist_store_tcp_options_t, secret_len_bytes);
 
     TYPE(dist_store_vtable_t);
     FIELD(dist_store_vtable_t, struct_size);
@@ -69,6 +72,13 @@ static void stores(void)
     FIELD(dist_store_vtable_t, check);
     FIELD(dist_store_vtable_t, delete_key);
     FIELD(dist_store_vtable_t, destroy);
+    FIELD(dist_store_vtable_t, compare_set);
+    FIELD(dist_store_vtable_t, append);
+    FIELD(dist_store_vtable_t, num_keys);
+    FIELD(dist_store_vtable_t, list_keys);
+    FIELD(dist_store_vtable_t, queue_push);
+    FIELD(dist_store_vtable_t, queue_pop);
+    FIELD(dist_store_vtable_t, queue_len);
 }
 
 int main(void)
@@ -77,6 +87,7 @@ int main(void)
     TYPE(dist_dtype_t);
     TYPE(dist_op_t);
     TYPE(dist_log_fn);
+    TYPE(dist_store_sink_fn);
     options();
     stores();
     return 0;

@@ -154,6 +154,31 @@ static void store_keys(void)
     CHECK(flag == 1);
 }
 
+static void store_queues(void)
+{
+    dist_blob_t *out = blob;
+    int64_t n = 7;
+    REFUSED(dist_store_list_keys, store, dist_store_list_keys(NULL, &out), HANDLE);
+    CHECK(out == NULL);
+    REFUSED(dist_store_list_keys, out, dist_store_list_keys(store, NULL), ARGUMENT);
+    REFUSED(dist_store_queue_push, store, dist_store_queue_push(NULL, "q", "v", 1), HANDLE);
+    REFUSED(dist_store_queue_push, key, dist_store_queue_push(store, NULL, "v", 1), ARGUMENT);
+    REFUSED(dist_store_queue_push, value, dist_store_queue_push(store, "q", NULL, 1), ARGUMENT);
+    CHECK_OK(dist_store_queue_push(store, "q", NULL, 0));
+    out = blob;
+    REFUSED(dist_store_queue_pop, store, dist_store_queue_pop(NULL, "q", 0, &out), HANDLE);
+    CHECK(out == NULL);
+    REFUSED(dist_store_queue_pop, key, dist_store_queue_pop(store, NULL, 0, &out), ARGUMENT);
+    REFUSED(dist_store_queue_pop, out, dist_store_queue_pop(store, "q", 0, NULL), ARGUMENT);
+    REFUSED(dist_store_queue_len, store, dist_store_queue_len(NULL, "q", &n), HANDLE);
+    REFUSED(dist_store_queue_len, key, dist_store_queue_len(store, NULL, &n), ARGUMENT);
+    REFUSED(dist_store_queue_len, out, dist_store_queue_len(store, "q", NULL), ARGUMENT);
+    CHECK_OK(dist_store_queue_len(store, "q", &n));
+    CHECK(n == 1);
+    REFUSED(dist_store_barrier, store, dist_store_barrier(NULL, "b", 1, 1), HANDLE);
+    REFUSED(dist_store_barrier, key, dist_store_barrier(store, NULL, 1, 1), ARGUMENT);
+}
+
 static void store_batches(void)
 {
     static const char *const keys[2] = { "k", "n" };
@@ -300,6 +325,7 @@ int main(void)
     store_constructors();
     store_values();
     store_keys();
+    store_queues();
     store_batches();
     store_properties();
     groups();

@@ -223,6 +223,7 @@ static void values(dist_store_t *store)
     CHECK_STATUS(dist_store_num_keys(store, &sum), DIST_ERR_UNSUPPORTED);
     CHECK_STATUS(dist_store_append(store, "key", "x", 1), DIST_ERR_UNSUPPORTED);
     CHECK_STATUS(dist_store_compare_set(store, "key", "a", 1, "b", 1, &blob), DIST_ERR_UNSUPPORTED);
+    CHECK_STATUS(dist_store_list_keys(store, &blob), DIST_ERR_UNSUPPORTED);
     CHECK(dist_store_port(store) == -1 && dist_store_host(store, NULL, 0) == 0);
 }
 

@@ -220,6 +220,7 @@ fn c_sees_the_types_as_rust_does() {
         format!("dist_dtype_t {}", size_of::<dist_dtype_t>()),
         format!("dist_op_t {}", size_of::<dist_op_t>()),
         format!("dist_log_fn {}", size_of::<dist_log_fn>()),
+        format!("dist_store_sink_fn {}", size_of::<dist_store_sink_fn>()),
     ];
     layout!(lines;
         dist_init_options_t {
@@ -233,9 +234,12 @@ fn c_sees_the_types_as_rust_does() {
         dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm }
         dist_store_tcp_options_t {
             struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
-            timeout_ms, bind_address,
+            multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,
         }
-        dist_store_vtable_t { struct_size, set, get, add, wait, check, delete_key, destroy }
+        dist_store_vtable_t {
+            struct_size, set, get, add, wait, check, delete_key, destroy, compare_set, append,
+            num_keys, list_keys, queue_push, queue_pop, queue_len,
+        }
     );
     let structs = interface::HEADER.matches("typedef struct dist_").count();
     let incomplete = interface::HEADER

@@ -31,7 +31,8 @@ const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 /// A store that is not in any rank, as a launcher hosts it.
 fn launcher_store() -> Server {
-    Server::start(ServerOptions { bind: LOOPBACK.into(), port: 0, listen_fd: None }).unwrap()
+    Server::start(ServerOptions { bind: LOOPBACK.into(), port: 0, ..ServerOptions::default() })
+        .unwrap()
 }
 
 /// A client of the store at a port.

@@ -209,7 +209,7 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
                 wait_for_workers: false,
             };
             if rank == 0 && !agent {
-                let server = ServerOptions { bind: host, port, listen_fd: None };
+                let server = ServerOptions { bind: host, port, ..ServerOptions::default() };
                 (TcpStore::host(server, client, deadline)?, true)
             } else {
                 (TcpStore::connect(client, deadline)?, false)

@@ -26,5 +26,7 @@ pub mod group;
 pub mod log;
 pub mod runtime;
 pub mod store;
+pub mod store_create;
 pub mod store_custom;
+pub mod store_queue;
 pub mod types;

@@ -6,7 +6,7 @@ use super::status::kind_of;
 use super::types::*;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::store::{Store, missing_keys};
+use crate::store::{Store, composed, missing_keys};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
@@ -39,10 +39,11 @@ impl Drop for Custom {
 dist_export! {
     /// Makes a store from the caller's own functions.
     ///
-    /// `functions`: required, copied; every one but destroy must be set. `user`: handed to each; must stay valid
-    /// until destroy has been called. `out`: out, required; owned by the caller, released with
-    /// dist_store_release. compare_set, append and num_keys are not possible on such a store. Does not
-    /// block. Any thread.
+    /// `functions`: required, copied; those that are not optional must be set. `user`: handed to each; must stay
+    /// valid until destroy has been called. `out`: out, required; owned by the caller, released with
+    /// dist_store_release. Barriers, and queues unless the caller has functions for them, are composed of
+    /// keys; compare_set, append, num_keys and list_keys cannot be, and are DIST_ERR_UNSUPPORTED without a
+    /// function. Does not block. Any thread.
     ///
     /// Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT, naming the function that is missing. Since 0.1.
     pub fn dist_store_custom_create(
@@ -107,40 +108,90 @@ fn pointers(keys: &[CString]) -> Vec<*const c_char> {
     keys.iter().map(|key| key.as_ptr()).collect()
 }
 
-/// Takes the value that the caller's `get` hands over.
+/// Takes the one value that a function of the caller hands over.
 unsafe extern "C" fn take_value(sink_arg: *mut c_void, value: *const c_void, len_bytes: usize) {
-    // SAFETY: the argument is the one that `Custom::get` passed, and the caller only passes it on.
+    // SAFETY: the argument is the one that `value_of` passed, and the caller only passes it on.
     let slot = unsafe { &mut *sink_arg.cast::<Option<Vec<u8>>>() };
-    if len_bytes == 0 || value.is_null() {
-        *slot = Some(Vec::new());
-        return;
-    }
     // SAFETY: the caller hands over that many readable bytes for the length of this call.
-    *slot = Some(unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len_bytes) }.to_vec());
+    *slot = Some(unsafe { copied(value, len_bytes) });
+}
+
+/// Takes one of the keys that a function of the caller hands over.
+unsafe extern "C" fn take_key(sink_arg: *mut c_void, key: *const c_void, len_bytes: usize) {
+    // SAFETY: the argument is the one that `list_keys` passed, and the caller only passes it on.
+    let keys = unsafe { &mut *sink_arg.cast::<Vec<Vec<u8>>>() };
+    // SAFETY: the caller hands over that many readable bytes for the length of this call.
+    keys.push(unsafe { copied(key, len_bytes) });
+}
+
+/// # Safety
+/// `len_bytes` bytes at `bytes` are readable, unless it is NULL.
+unsafe fn copied(bytes: *const c_void, len_bytes: usize) -> Vec<u8> {
+    if len_bytes == 0 || bytes.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) }.to_vec()
+}
+
+/// Runs a function of the caller that hands one value to a sink; `None` where it did not.
+fn value_of(
+    what: &str,
+    call: impl FnOnce(*mut c_void) -> dist_status_t,
+) -> Result<Option<Vec<u8>>> {
+    let mut value: Option<Vec<u8>> = None;
+    outcome(what, call((&raw mut value).cast()))?;
+    Ok(value)
+}
+
+/// The same, where handing it over is part of success.
+fn one_value_of(what: &str, call: impl FnOnce(*mut c_void) -> dist_status_t) -> Result<Vec<u8>> {
+    value_of(what, call)?.ok_or_else(|| {
+        let message =
+            format!("{what} of the caller's own store succeeded without handing over a value");
+        Error::new(ErrorKind::Backend, message)
+    })
+}
+
+fn pointer(bytes: &[u8]) -> *const c_void {
+    bytes.as_ptr().cast()
+}
+
+impl Custom {
+    fn has_queues(&self) -> bool {
+        let f = &self.functions;
+        f.queue_push.is_some() && f.queue_pop.is_some() && f.queue_len.is_some()
+    }
+
+    fn take_item(&self, queue: &[u8], block: i32, deadline: &Deadline) -> Result<Vec<u8>> {
+        let function = self.functions.queue_pop.ok_or_else(|| missing("queue_pop"))?;
+        let queue = c_key(queue)?;
+        one_value_of("queue_pop", |slot| {
+            let (queue, left) = (queue.as_ptr(), left_ms(deadline));
+            // SAFETY: the caller's function, with a terminated name and a sink whose argument outlives the call.
+            unsafe { function(self.user, queue, block, Some(take_value), slot, left) }
+        })
+    }
 }
 
 impl Store for Custom {
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
         let function = self.functions.set.ok_or_else(|| missing("set"))?;
         let key = c_key(key)?;
-        let (value, len) = (value.as_ptr().cast(), value.len());
+        let (value, len) = (pointer(value), value.len());
         // SAFETY: the caller's function, with a terminated key and a value of that length.
         outcome("set", unsafe { function(self.user, key.as_ptr(), value, len, left_ms(deadline)) })
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
         let function = self.functions.get.ok_or_else(|| missing("get"))?;
-        let key = c_key(key)?;
-        let mut value: Option<Vec<u8>> = None;
-        let slot = (&raw mut value).cast();
-        // SAFETY: the caller's function, with a terminated key and a sink whose argument lives here.
-        let status =
-            unsafe { function(self.user, key.as_ptr(), Some(take_value), slot, left_ms(deadline)) };
-        outcome("get", status)?;
-        value.ok_or_else(|| {
-            let message = "get of the caller's own store succeeded without handing over a value";
-            Error::new(ErrorKind::Backend, message)
-        })
+        let name = c_key(key)?;
+        let value = one_value_of("get", |slot| {
+            let (name, left) = (name.as_ptr(), left_ms(deadline));
+            // SAFETY: the caller's function, with a terminated key and a sink whose argument outlives the call.
+            unsafe { function(self.user, name, Some(take_value), slot, left) }
+        });
+        value.map_err(|error| self.named(error, &[key], deadline))
     }
 
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
@@ -153,8 +204,32 @@ impl Store for Custom {
         outcome("add", status).map(|()| sum)
     }
 
-    fn compare_set(&self, _: &[u8], _: &[u8], _: &[u8], _: &Deadline) -> Result<Vec<u8>> {
-        Err(impossible("compare_set"))
+    fn compare_set(
+        &self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>> {
+        let function = self.functions.compare_set.ok_or_else(|| impossible("compare_set"))?;
+        let key = c_key(key)?;
+        one_value_of("compare_set", |slot| {
+            // SAFETY: the caller's function, with a terminated key, two values of the lengths given, and a
+            // sink whose argument outlives the call.
+            unsafe {
+                function(
+                    self.user,
+                    key.as_ptr(),
+                    pointer(expected),
+                    expected.len(),
+                    pointer(desired),
+                    desired.len(),
+                    Some(take_value),
+                    slot,
+                    left_ms(deadline),
+                )
+            }
+        })
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
@@ -163,13 +238,7 @@ impl Store for Custom {
         let list = pointers(&strings);
         // SAFETY: the caller's function, with as many terminated keys as it is told.
         let status = unsafe { function(self.user, list.as_ptr(), list.len(), left_ms(deadline)) };
-        if kind_of(status) != ErrorKind::Timeout || status == DIST_OK {
-            return outcome("wait", status);
-        }
-        let grace = Deadline::after_ms(1000);
-        let is_missing = |key: &&&[u8]| !self.check(&[**key], &grace).unwrap_or(false);
-        let absent: Vec<&[u8]> = keys.iter().filter(is_missing).copied().collect();
-        Err(missing_keys(&self.describe(), &absent, deadline))
+        outcome("wait", status).map_err(|error| self.named(error, keys, deadline))
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
@@ -184,8 +253,12 @@ impl Store for Custom {
         outcome("check", status).map(|()| present != 0)
     }
 
-    fn num_keys(&self, _: &Deadline) -> Result<i64> {
-        Err(impossible("num_keys"))
+    fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
+        let function = self.functions.num_keys.ok_or_else(|| impossible("num_keys"))?;
+        let mut count = 0;
+        // SAFETY: the caller's function, with room for the result.
+        let status = unsafe { function(self.user, &raw mut count, left_ms(deadline)) };
+        outcome("num_keys", status).map(|()| count)
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
@@ -198,20 +271,91 @@ impl Store for Custom {
         outcome("delete_key", status).map(|()| deleted != 0)
     }
 
-    fn append(&self, _: &[u8], _: &[u8], _: &Deadline) -> Result<()> {
-        Err(impossible("append"))
+    fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
+        let function = self.functions.append.ok_or_else(|| impossible("append"))?;
+        let key = c_key(key)?;
+        let (value, len) = (pointer(value), value.len());
+        // SAFETY: the caller's function, with a terminated key and a value of that length.
+        let status = unsafe { function(self.user, key.as_ptr(), value, len, left_ms(deadline)) };
+        outcome("append", status)
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
+        self.wait(keys, deadline)?;
         keys.iter().map(|key| self.get(key, deadline)).collect()
     }
 
     fn multi_set(&self, pairs: &[(&[u8], &[u8])], deadline: &Deadline) -> Result<()> {
         pairs.iter().try_for_each(|(key, value)| self.set(key, value, deadline))
     }
+
+    fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
+        let function = self.functions.list_keys.ok_or_else(|| impossible("list_keys"))?;
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let sink_arg = (&raw mut keys).cast();
+        // SAFETY: the caller's function, with a sink whose argument outlives the call.
+        let status = unsafe { function(self.user, Some(take_key), sink_arg, left_ms(deadline)) };
+        outcome("list_keys", status).map(|()| keys)
+    }
+
+    fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
+        let Some(function) = self.functions.queue_push.filter(|_| self.has_queues()) else {
+            return composed::push(self, queue, item, deadline);
+        };
+        let queue = c_key(queue)?;
+        let (item, len) = (pointer(item), item.len());
+        // SAFETY: the caller's function, with a terminated name and an item of that length.
+        let status = unsafe { function(self.user, queue.as_ptr(), item, len, left_ms(deadline)) };
+        outcome("queue_push", status)
+    }
+
+    fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
+        if !self.has_queues() {
+            return composed::pop(self, queue, deadline);
+        }
+        self.take_item(queue, 1, deadline).map_err(|error| match error.kind() {
+            ErrorKind::Timeout => missing_keys(&self.describe(), &[queue], deadline),
+            _ => error,
+        })
+    }
+
+    fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        if !self.has_queues() {
+            return composed::try_pop(self, queue, deadline);
+        }
+        match self.take_item(queue, 0, deadline) {
+            Err(error) if error.kind() == ErrorKind::QueueEmpty => Ok(None),
+            item => item.map(Some),
+        }
+    }
+
+    fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
+        let Some(function) = self.functions.queue_len.filter(|_| self.has_queues()) else {
+            return composed::queue_len(self, queue, deadline);
+        };
+        let queue = c_key(queue)?;
+        let mut length = 0;
+        // SAFETY: the caller's function, with a terminated name and room for the result.
+        let status =
+            unsafe { function(self.user, queue.as_ptr(), &raw mut length, left_ms(deadline)) };
+        outcome("queue_len", status).map(|()| length)
+    }
+}
+
+impl Custom {
+    /// A time-out with the keys that are missing; any other error as it is.
+    fn named(&self, error: Error, keys: &[&[u8]], deadline: &Deadline) -> Error {
+        if error.kind() != ErrorKind::Timeout {
+            return error;
+        }
+        let grace = Deadline::after_ms(1000);
+        let is_missing = |key: &&&[u8]| !self.check(&[**key], &grace).unwrap_or(false);
+        let absent: Vec<&[u8]> = keys.iter().filter(is_missing).copied().collect();
+        missing_keys(&self.describe(), &absent, deadline)
+    }
 }
 
 fn impossible(what: &str) -> Error {
-    let message = format!("{what} is not possible on a caller's own store");
+    let message = format!("the caller's own store has no function {what}");
     Error::new(ErrorKind::Unsupported, message)
 }

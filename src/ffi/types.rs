@@ -237,10 +237,17 @@ pub struct dist_store_tcp_options_t {
     pub wait_for_workers: i32,
     /// A listening TCP socket for the server, with DIST_FIELD_LISTEN_FD; the store owns it from then on.
     pub listen_fd: i32,
+    /// Not 0: stores of this process with the same port share one server.
+    pub multi_tenant: i32,
     /// Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
     pub timeout_ms: i64,
     /// The address that the server listens on; NULL for `host`, "" for all interfaces.
     pub bind_address: *const c_char,
+    /// A secret that server and clients must share, `secret_len_bytes` bytes, borrowed for the call: with it,
+    /// each proves to the other that it knows it before anything else. NULL for none.
+    pub secret: *const c_void,
+    /// The length of `secret`.
+    pub secret_len_bytes: usize,
 }
 
 /// Options of one collective call.
@@ -257,6 +264,11 @@ pub struct dist_call_options_t {
     /// name the same one.
     pub algorithm: *const c_char,
 }
+
+/// Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
+/// given with the function.
+pub type dist_store_sink_fn =
+    Option<unsafe extern "C" fn(sink_arg: *mut c_void, bytes: *const c_void, len_bytes: usize)>;
 
 /// The functions of a caller's own store (dist_store_custom_create): etcd, Redis, a torch store. Each gets
 /// the `user` pointer, may be called from any thread, must return within `timeout_ms`, and returns a
@@ -276,15 +288,13 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Waits until the key exists, then hands its value to `sink(sink_arg, value, len_bytes)`, once, before
+    /// Waits until the key exists, then hands its value to `sink(sink_arg, ...)`, once, before
     /// it returns; required.
     pub get: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
             key: *const c_char,
-            sink: Option<
-                unsafe extern "C" fn(sink_arg: *mut c_void, value: *const c_void, len_bytes: usize),
-            >,
+            sink: dist_store_sink_fn,
             sink_arg: *mut c_void,
             timeout_ms: i64,
         ) -> dist_status_t,
@@ -329,6 +339,77 @@ pub struct dist_store_vtable_t {
     >,
     /// Called once when the last user of the store has gone; optional.
     pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty, and hands the
+    /// value after that (for a missing key and an `expected` that is not empty: `expected`) to the sink, once;
+    /// optional.
+    pub compare_set: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            expected: *const c_void,
+            expected_len_bytes: usize,
+            desired: *const c_void,
+            desired_len_bytes: usize,
+            sink: dist_store_sink_fn,
+            sink_arg: *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Adds bytes to the end of a value, which is made if it is missing; optional.
+    pub append: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            value: *const c_void,
+            len_bytes: usize,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Writes the number of keys; optional.
+    pub num_keys: Option<
+        unsafe extern "C" fn(user: *mut c_void, result: *mut i64, timeout_ms: i64) -> dist_status_t,
+    >,
+    /// Hands each key to the sink, before it returns; optional.
+    pub list_keys: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            sink: dist_store_sink_fn,
+            sink_arg: *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Adds an item to the end of a queue; optional. Without all three queue functions, queues are composed of
+    /// keys.
+    pub queue_push: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            queue: *const c_char,
+            item: *const c_void,
+            len_bytes: usize,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Takes the first item of a queue and hands it to the sink, once. Where there is none, waits for one if
+    /// `block` is not 0, else returns DIST_ERR_QUEUE_EMPTY; optional.
+    pub queue_pop: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            queue: *const c_char,
+            block: i32,
+            sink: dist_store_sink_fn,
+            sink_arg: *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Writes the number of items in a queue; optional.
+    pub queue_len: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            queue: *const c_char,
+            result: *mut i64,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
 }
 
 /// Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
@@ -336,31 +417,32 @@ pub struct dist_store_vtable_t {
 pub type dist_log_fn =
     Option<unsafe extern "C" fn(level: i32, line: *const c_char, user: *mut c_void)>;
 
+/// Each with the size of its first version.
 macro_rules! options {
-    ($($name:ident),+) => {
+    ($($name:ident: $first:literal),+ $(,)?) => {
         $(
             // SAFETY: repr(C), begins with `struct_size`, and all fields are integers, floats, raw
             // pointers or optional functions.
             unsafe impl Options for $name {
                 const NAME: &'static str = stringify!($name);
-                const FIRST_SIZE: usize = size_of::<Self>();
+                const FIRST_SIZE: usize = $first;
             }
         )+
     };
 }
 
 options!(
-    dist_init_options_t,
-    dist_group_options_t,
-    dist_store_tcp_options_t,
-    dist_call_options_t,
-    dist_store_vtable_t
+    dist_init_options_t: 80,
+    dist_group_options_t: 72,
+    dist_store_tcp_options_t: 64,
+    dist_call_options_t: 32,
+    dist_store_vtable_t: 64,
 );
 
 const _: () = {
     assert!(size_of::<dist_init_options_t>() == 80);
     assert!(size_of::<dist_group_options_t>() == 72);
-    assert!(size_of::<dist_store_tcp_options_t>() == 64);
+    assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_call_options_t>() == 32);
-    assert!(size_of::<dist_store_vtable_t>() == 64);
+    assert!(size_of::<dist_store_vtable_t>() == 120);
 };

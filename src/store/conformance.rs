@@ -52,6 +52,13 @@ conformance! {
     a_wait_that_is_over_at_once_needs_no_time
     a_waiter_holds_up_nobody
     many_threads_count_without_loss
+    keys_are_listed
+    queues_keep_their_order
+    a_pop_waits_for_its_item
+    items_go_to_one_of_many
+    a_timed_out_pop_names_the_queue_and_takes_nothing
+    a_barrier_lets_go_when_all_have_come
+    a_timed_out_barrier_says_how_many_have_come
 }
 
 fn values_are_kept_as_they_are(store: &Arc<dyn Store>) {
@@ -225,4 +232,94 @@ fn many_threads_count_without_loss(store: &Arc<dyn Store>) {
         thread.recv_timeout(soon().left()).unwrap().unwrap();
     }
     assert_eq!(store.add(b"n", 0, &soon()).unwrap(), 400);
+}
+
+fn keys_are_listed(store: &Arc<dyn Store>) {
+    assert!(store.list_keys(&soon()).unwrap().is_empty());
+    store.multi_set(&[(b"a", b"1"), (b"b/c", b"")], &soon()).unwrap();
+    store.add(b"n", 1, &soon()).unwrap();
+    store.delete_key(b"a", &soon()).unwrap();
+    let mut keys = store.list_keys(&soon()).unwrap();
+    keys.sort();
+    assert_eq!(keys, [&b"b/c"[..], b"n"]);
+}
+
+fn queues_keep_their_order(store: &Arc<dyn Store>) {
+    assert_eq!(store.queue_len(b"q", &soon()).unwrap(), 0);
+    assert_eq!(store.queue_try_pop(b"q", &soon()).unwrap(), None);
+    for item in [&b"1"[..], b"", b"3"] {
+        store.queue_push(b"q", item, &soon()).unwrap();
+    }
+    store.queue_push(b"other", b"x", &soon()).unwrap();
+    assert_eq!(store.queue_len(b"q", &soon()).unwrap(), 3);
+    assert_eq!(store.queue_try_pop(b"q", &soon()).unwrap().unwrap(), b"1");
+    assert_eq!(store.queue_pop(b"q", &soon()).unwrap(), b"");
+    store.queue_push(b"q", b"4", &soon()).unwrap();
+    assert_eq!(store.queue_pop(b"q", &soon()).unwrap(), b"3");
+    assert_eq!(store.queue_pop(b"q", &soon()).unwrap(), b"4");
+    assert_eq!(store.queue_try_pop(b"q", &soon()).unwrap(), None);
+    assert_eq!(store.queue_len(b"q", &soon()).unwrap(), 0);
+    assert!(!store.check(&[b"q"], &soon()).unwrap());
+}
+
+fn a_pop_waits_for_its_item(store: &Arc<dyn Store>) {
+    let popped = aside(store, |store| store.queue_pop(b"q", &soon()));
+    // A key of the same name is something else.
+    store.set(b"q", b"key", &soon()).unwrap();
+    store.queue_push(b"q", b"item", &soon()).unwrap();
+    assert_eq!(popped.recv_timeout(soon().left()).unwrap().unwrap(), b"item");
+    assert_eq!(store.get(b"q", &soon()).unwrap(), b"key");
+}
+
+fn items_go_to_one_of_many(store: &Arc<dyn Store>) {
+    let poppers: Vec<_> = (0..4)
+        .map(|_| {
+            aside(store, |store| {
+                (0..10).map(|_| store.queue_pop(b"q", &soon())).collect::<Result<Vec<_>, _>>()
+            })
+        })
+        .collect();
+    for number in 0..40_u8 {
+        store.queue_push(b"q", &[number], &soon()).unwrap();
+    }
+    let mut got = Vec::new();
+    for popper in poppers {
+        let items = popper.recv_timeout(soon().left()).unwrap().unwrap();
+        assert!(items.is_sorted(), "one caller gets items in their order: {items:?}");
+        got.extend(items.concat());
+    }
+    got.sort_unstable();
+    assert_eq!(got, (0..40).collect::<Vec<u8>>());
+}
+
+fn a_timed_out_pop_names_the_queue_and_takes_nothing(store: &Arc<dyn Store>) {
+    let error = store.queue_pop(b"empty-one", &Deadline::after_ms(50)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("empty-one"), "{error}");
+    store.queue_push(b"empty-one", b"late", &soon()).unwrap();
+    assert_eq!(store.queue_pop(b"empty-one", &soon()).unwrap(), b"late");
+}
+
+fn a_barrier_lets_go_when_all_have_come(store: &Arc<dyn Store>) {
+    store.barrier(b"nobody", 0, &soon()).unwrap();
+    store.barrier(b"alone", 1, &soon()).unwrap();
+    let others: Vec<_> =
+        (0..2).map(|_| aside(store, |store| store.barrier(b"bar", 3, &soon()))).collect();
+    for other in &others {
+        assert_eq!(other.try_recv().unwrap_err(), mpsc::TryRecvError::Empty);
+    }
+    store.barrier(b"bar", 3, &soon()).unwrap();
+    for other in others {
+        other.recv_timeout(soon().left()).unwrap().unwrap();
+    }
+    // Whoever comes later passes.
+    store.barrier(b"bar", 3, &soon()).unwrap();
+}
+
+fn a_timed_out_barrier_says_how_many_have_come(store: &Arc<dyn Store>) {
+    let error = store.barrier(b"bar", 2, &Deadline::after_ms(50)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("1 of 2"), "{error}");
+    // It has been counted all the same.
+    store.barrier(b"bar", 2, &soon()).unwrap();
 }

@@ -1,7 +1,7 @@
 //! A store inside one process, for jobs of one rank, for ranks that are threads, and for tests.
 //! Share it through an `Arc`. Its size is bounded by the caller alone.
 
-use super::table::Table;
+use super::table::{Table, count};
 use super::{Store, missing_keys, not_a_number};
 use crate::base::{Deadline, Result};
 use crate::wait::bell::Bell;
@@ -36,15 +36,20 @@ impl HashStore {
         outcome
     }
 
-    /// The table, locked, once it has all keys.
-    fn lock_with(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<MutexGuard<'_, Table>> {
+    /// The table, locked, once it has all keys in the sense of `has`.
+    fn lock_with(
+        &self,
+        keys: &[&[u8]],
+        has: fn(&Table, &[u8]) -> bool,
+        deadline: &Deadline,
+    ) -> Result<MutexGuard<'_, Table>> {
         let complete = || {
             let table = self.lock();
-            keys.iter().all(|key| table.contains(key)).then_some(table)
+            keys.iter().all(|key| has(&table, key)).then_some(table)
         };
         until(&self.changed, Pace::PATIENT, deadline, || None, complete).map_err(|_| {
             let table = self.lock();
-            let missing: Vec<_> = keys.iter().filter(|key| !table.contains(key)).collect();
+            let missing: Vec<_> = keys.iter().filter(|key| !has(&table, key)).collect();
             missing_keys(NAME, &missing, deadline)
         })
     }
@@ -57,7 +62,7 @@ impl Store for HashStore {
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        let table = self.lock_with(&[key], deadline)?;
+        let table = self.lock_with(&[key], Table::contains, deadline)?;
         Ok(table.get(key).unwrap_or_default().to_vec())
     }
 
@@ -76,7 +81,7 @@ impl Store for HashStore {
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-        self.lock_with(keys, deadline).map(drop)
+        self.lock_with(keys, Table::is_there, deadline).map(drop)
     }
 
     fn check(&self, keys: &[&[u8]], _: &Deadline) -> Result<bool> {
@@ -85,7 +90,7 @@ impl Store for HashStore {
     }
 
     fn num_keys(&self, _: &Deadline) -> Result<i64> {
-        Ok(i64::try_from(self.lock().len()).unwrap_or(i64::MAX))
+        Ok(count(self.lock().len()))
     }
 
     fn delete_key(&self, key: &[u8], _: &Deadline) -> Result<bool> {
@@ -98,7 +103,7 @@ impl Store for HashStore {
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        let table = self.lock_with(keys, deadline)?;
+        let table = self.lock_with(keys, Table::contains, deadline)?;
         Ok(keys.iter().map(|key| table.get(key).unwrap_or_default().to_vec()).collect())
     }
 
@@ -109,6 +114,29 @@ impl Store for HashStore {
             }
         });
         Ok(())
+    }
+
+    fn list_keys(&self, _: &Deadline) -> Result<Vec<Vec<u8>>> {
+        Ok(self.lock().keys().map(<[u8]>::to_vec).collect())
+    }
+
+    fn queue_push(&self, queue: &[u8], item: &[u8], _: &Deadline) -> Result<()> {
+        self.change(|table| table.push(queue.to_vec(), item.to_vec()));
+        Ok(())
+    }
+
+    fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
+        let has_item = |table: &Table, queue: &[u8]| table.queue_len(queue) > 0;
+        let mut table = self.lock_with(&[queue], has_item, deadline)?;
+        Ok(table.pop(queue).unwrap_or_default())
+    }
+
+    fn queue_try_pop(&self, queue: &[u8], _: &Deadline) -> Result<Option<Vec<u8>>> {
+        Ok(self.lock().pop(queue))
+    }
+
+    fn queue_len(&self, queue: &[u8], _: &Deadline) -> Result<i64> {
+        Ok(count(self.lock().queue_len(queue)))
     }
 
     fn describe(&self) -> String {

@@ -9,6 +9,7 @@
 //!
 //! A store knows nothing of ranks, groups or transports.
 
+pub mod composed;
 mod hash;
 mod prefix;
 mod table;
@@ -37,7 +38,10 @@ const KEY_BYTES_SHOWN: usize = 128;
 /// reached (any more). After either error of a method that changes something, whether the change took
 /// place is unknown.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Stores `value` under `key`, whatever was there before. On return the value is visible to all.
+    /// Stores `value` under `key`, whatever was there before. Whatever this process asks of the store
+    /// afterwards finds it there; to others it is visible at the latest when the next call that gives an
+    /// answer returns. The same holds for the other methods that give none: `append`, `multi_set` and
+    /// `queue_push`. A store that cannot be reached is found out by the method itself or by the next one.
     ///
     /// # Errors
     /// See [`Store`].
@@ -70,7 +74,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         deadline: &Deadline,
     ) -> Result<Vec<u8>>;
 
-    /// Waits until all keys exist.
+    /// Waits until all keys exist. A queue that is not empty counts as one.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` names the missing keys.
@@ -112,6 +116,55 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// See [`Store`].
     fn multi_set(&self, pairs: &[(&[u8], &[u8])], deadline: &Deadline) -> Result<()>;
 
+    /// All keys of the whole store, in no order, except those that the store keeps for itself.
+    ///
+    /// # Errors
+    /// See [`Store`]; `Unsupported` where the store cannot tell.
+    fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>>;
+
+    /// Adds an item to the end of a queue. Queues are beside the keys: the same name may be both, and
+    /// only the queue methods and `wait` see queues. (A store without queues of its own composes them of
+    /// keys under `queue/`: see the implementation's documentation.)
+    ///
+    /// # Errors
+    /// See [`Store`].
+    fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
+        composed::push(self, queue, item, deadline)
+    }
+
+    /// Takes the first item of a queue; waits until there is one. Each item is given to one caller.
+    ///
+    /// # Errors
+    /// See [`Store`]; `Timeout` names the queue.
+    fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
+        composed::pop(self, queue, deadline)
+    }
+
+    /// Takes the first item of a queue if there is one now.
+    ///
+    /// # Errors
+    /// See [`Store`].
+    fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        composed::try_pop(self, queue, deadline)
+    }
+
+    /// The number of items in a queue.
+    ///
+    /// # Errors
+    /// See [`Store`].
+    fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
+        composed::queue_len(self, queue, deadline)
+    }
+
+    /// Waits until `size` callers have come to the barrier `key`. A key serves one barrier: later
+    /// callers pass at once, and one that timed out has been counted.
+    ///
+    /// # Errors
+    /// See [`Store`]; `Timeout` says how many have come.
+    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
+        composed::barrier(self, key, size, deadline)
+    }
+
     /// The host and port where other processes reach this store, if they can.
     fn address(&self) -> Option<(String, u16)> {
         None
@@ -152,6 +205,20 @@ fn push_key(text: &mut String, key: &[u8]) {
     let escaped = key[..key.len().min(KEY_BYTES_SHOWN)].escape_ascii();
     // Writing to a String cannot fail.
     let _infallible = write!(text, "\"{escaped}{}\"", if cut { "..." } else { "" });
+}
+
+/// The `Timeout` error of a barrier.
+fn barrier_incomplete(
+    store: &str,
+    key: &[u8],
+    come: Option<i64>,
+    size: usize,
+    deadline: &Deadline,
+) -> Error {
+    let ms = deadline.elapsed().as_millis();
+    let come = come.map_or_else(String::new, |come| format!("; {come} of {size} have come"));
+    let message = format!("timed out after {ms} ms in the barrier {} of {store}{come}", shown(key));
+    Error::new(ErrorKind::Timeout, message)
 }
 
 /// The error of [`Store::add`] on something else than a number.

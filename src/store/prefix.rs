@@ -67,7 +67,7 @@ impl Store for PrefixStore {
         self.with_full(keys, |keys| self.inner.check(keys, deadline))
     }
 
-    /// Counts the keys of the whole store: a store cannot be asked for some of its keys.
+    /// Counts the keys of the whole store, as torch's does.
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
         self.inner.num_keys(deadline)
     }
@@ -89,6 +89,31 @@ impl Store for PrefixStore {
         let borrowed: Vec<_> = full.iter().map(|(key, value)| (key.as_slice(), *value)).collect();
         self.inner.multi_set(&borrowed, deadline)
     }
+
+    /// The keys of this view, without the prefix.
+    fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
+        let prefix = self.full(b"");
+        let keys = self.inner.list_keys(deadline)?;
+        Ok(keys.iter().filter_map(|key| Some(key.strip_prefix(&prefix[..])?.to_vec())).collect())
+    }
+
+    fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
+        self.inner.queue_push(&self.full(queue), item, deadline)
+    }
+
+    fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
+        self.inner.queue_pop(&self.full(queue), deadline)
+    }
+
+    fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        self.inner.queue_try_pop(&self.full(queue), deadline)
+    }
+
+    fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
+        self.inner.queue_len(&self.full(queue), deadline)
+    }
+
+    // The barrier is the composed one, as torch's PrefixStore has it: both can meet in it.
 
     fn address(&self) -> Option<(String, u16)> {
         self.inner.address()

@@ -1,12 +1,20 @@
 //! The values of a store and what each operation does to them; shared by the in-process store and by
 //! the TCP server, so that the two cannot differ. Knows nothing of waiting, threads or sockets.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 
-/// Keys and their values.
+/// What a key or a queue costs besides its bytes, roughly: its place in the map and its allocations.
+const OVERHEAD_BYTES: usize = 96;
+
+/// Keys and their values, and beside them queues: a name may be a key and a queue at once.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     values: HashMap<Vec<u8>, Vec<u8>>,
+    /// None of them is empty.
+    queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
+    /// What all of it takes, roughly.
+    bytes: usize,
 }
 
 /// What a compare-and-set did.
@@ -24,7 +32,14 @@ pub(super) struct NotANumber;
 
 impl Table {
     pub(super) fn set(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.values.insert(key, value);
+        self.bytes += value.len();
+        match self.values.entry(key) {
+            Entry::Occupied(mut old) => self.bytes -= old.insert(value).len(),
+            Entry::Vacant(place) => {
+                self.bytes += place.key().len() + OVERHEAD_BYTES;
+                place.insert(value);
+            }
+        }
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
@@ -35,16 +50,41 @@ impl Table {
         self.values.contains_key(key)
     }
 
+    /// Whether a wait for `key` is over: it exists, or the queue of that name has something.
+    pub(super) fn is_there(&self, key: &[u8]) -> bool {
+        self.contains(key) || self.queues.contains_key(key)
+    }
+
+    /// The number of keys; queues are none.
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
+    /// All keys, in no order; queues are none.
+    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.values.keys().map(Vec::as_slice)
+    }
+
+    /// How much memory all of it takes, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
-        self.values.remove(key).is_some()
+        let Some(value) = self.values.remove(key) else { return false };
+        self.bytes -= key.len() + value.len() + OVERHEAD_BYTES;
+        true
     }
 
     pub(super) fn append(&mut self, key: Vec<u8>, bytes: &[u8]) {
-        self.values.entry(key).or_default().extend_from_slice(bytes);
+        let key_bytes = key.len();
+        self.bytes += bytes.len();
+        let added = &mut self.bytes;
+        let value = self.values.entry(key).or_insert_with(|| {
+            *added += key_bytes + OVERHEAD_BYTES;
+            Vec::new()
+        });
+        value.extend_from_slice(bytes);
     }
 
     pub(super) fn add(&mut self, key: Vec<u8>, amount: i64) -> Result<i64, NotANumber> {
@@ -53,7 +93,7 @@ impl Table {
             None => 0,
         };
         let sum = before.wrapping_add(amount);
-        self.values.insert(key, sum.to_string().into_bytes());
+        self.set(key, sum.to_string().into_bytes());
         Ok(sum)
     }
 
@@ -70,12 +110,36 @@ impl Table {
             None => return Compared { value: expected.to_vec(), stored: false },
         };
         if matches {
-            self.values.insert(key, desired.to_vec());
+            self.set(key, desired.to_vec());
             return Compared { value: desired.to_vec(), stored: true };
         }
         let value = self.get(&key).unwrap_or_default().to_vec();
         Compared { value, stored: false }
     }
+
+    pub(super) fn push(&mut self, queue: Vec<u8>, item: Vec<u8>) {
+        self.bytes += queue.len() + item.len() + OVERHEAD_BYTES;
+        self.queues.entry(queue).or_default().push_back(item);
+    }
+
+    pub(super) fn pop(&mut self, queue: &[u8]) -> Option<Vec<u8>> {
+        let items = self.queues.get_mut(queue)?;
+        let item = items.pop_front()?;
+        if items.is_empty() {
+            self.queues.remove(queue);
+        }
+        self.bytes -= queue.len() + item.len() + OVERHEAD_BYTES;
+        Some(item)
+    }
+
+    pub(super) fn queue_len(&self, queue: &[u8]) -> usize {
+        self.queues.get(queue).map_or(0, VecDeque::len)
+    }
+}
+
+/// A length as stores tell it.
+pub(super) fn count(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
 }
 
 /// Reads a counter as C's `strtoll` does, which is what torch's server uses: leading blanks and a
@@ -133,5 +197,36 @@ mod tests {
         assert_eq!(run(b"WRONG", b"c"), (b"a".to_vec(), false));
         assert_eq!(run(b"", b"c"), (b"a".to_vec(), false));
         assert_eq!(run(b"a", b"bb"), (b"bb".to_vec(), true));
+    }
+
+    #[test]
+    fn queues_are_beside_the_keys() {
+        let mut table = Table::default();
+        table.push(b"q".to_vec(), b"1".to_vec());
+        table.push(b"q".to_vec(), b"2".to_vec());
+        assert_eq!((table.len(), table.queue_len(b"q"), table.contains(b"q")), (0, 2, false));
+        assert!(table.is_there(b"q") && !table.delete(b"q"));
+        assert_eq!(table.pop(b"q").as_deref(), Some(&b"1"[..]));
+        assert_eq!(table.pop(b"q").as_deref(), Some(&b"2"[..]));
+        assert_eq!(table.pop(b"q"), None);
+        assert!(!table.is_there(b"q"));
+    }
+
+    #[test]
+    fn an_emptied_table_takes_no_memory() {
+        let mut table = Table::default();
+        table.set(b"k".to_vec(), vec![0; 100]);
+        assert!(table.bytes() > 100);
+        table.set(b"k".to_vec(), Vec::new());
+        table.append(b"k".to_vec(), b"abc");
+        table.append(b"l".to_vec(), b"abc");
+        table.push(b"q".to_vec(), vec![0; 10]);
+        table.add(b"n".to_vec(), 1234).unwrap();
+        table.compare_set(b"n".to_vec(), b"1234", b"5");
+        for key in [&b"k"[..], b"l", b"n"] {
+            assert!(table.delete(key));
+        }
+        table.pop(b"q");
+        assert_eq!(table.bytes(), 0);
     }
 }

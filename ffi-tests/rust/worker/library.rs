@@ -11,7 +11,8 @@ use dist::ffi::group::{dist_group_abort, dist_group_create, dist_group_release};
 use dist::ffi::runtime::{
     dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
 };
-use dist::ffi::store::{dist_store_get, dist_store_release, dist_store_set, dist_store_tcp_create};
+use dist::ffi::store::{dist_store_get, dist_store_release, dist_store_set};
+use dist::ffi::store_create::dist_store_tcp_create;
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
     dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t, dist_init_options_t,

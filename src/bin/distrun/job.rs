@@ -67,7 +67,11 @@ fn host_store(options: &Options) -> Result<(Option<Server>, Master), Failure> {
     if options.node_rank > 0 {
         return Ok((None, master));
     }
-    let bind = ServerOptions { bind: master.address.clone(), port: master.port, listen_fd: None };
+    let bind = ServerOptions {
+        bind: master.address.clone(),
+        port: master.port,
+        ..ServerOptions::default()
+    };
     let server = Server::start(bind).map_err(|error| {
         let Master { address, port } = &master;
         Failure::new(format!(

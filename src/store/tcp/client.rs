@@ -405,6 +405,54 @@ impl Store for TcpStore {
         })
     }
 
+    fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
+        self.in_time("list_keys", deadline)?;
+        self.run("list_keys", Again::Once, deadline, |connection| {
+            connection.send(&[Request::ListKeys], deadline)?;
+            let count = connection.number(deadline)?;
+            let mut keys = Vec::new();
+            for _ in 0..count {
+                let mut key = connection.bytes(deadline)?;
+                // Names without "/" are the protocol's own.
+                if key.first() == Some(&b'/') {
+                    key.remove(0);
+                    keys.push(key);
+                }
+            }
+            Ok(keys)
+        })
+    }
+
+    fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
+        let key = wire_key(queue)?;
+        check_value(item)?;
+        self.in_time("queue_push", deadline)?;
+        self.run("queue_push", Again::Never, deadline, |connection| {
+            connection.confirmed(Request::QueuePush(key.clone(), item.into()), deadline)
+        })
+    }
+
+    fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
+        self.once_there("queue_pop", &[queue], deadline, |connection, keys, limit| {
+            connection.pop(&keys[0], limit)
+        })
+    }
+
+    fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        let key = wire_key(queue)?;
+        self.in_time("queue_pop", deadline)?;
+        self.run("queue_pop", Again::Never, deadline, |connection| connection.pop(&key, deadline))
+    }
+
+    fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
+        let key = wire_key(queue)?;
+        self.in_time("queue_len", deadline)?;
+        self.run("queue_len", Again::Once, deadline, |connection| {
+            connection.send(&[Request::QueueLen(key.clone())], deadline)?;
+            connection.number(deadline)
+        })
+    }
+
     fn address(&self) -> Option<(String, u16)> {
         Some((self.peer.host.clone(), self.peer.port))
     }

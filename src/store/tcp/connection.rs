@@ -128,6 +128,12 @@ impl Connection {
         }
     }
 
+    /// `QUEUE_POP`: the first item, if there is one.
+    pub(super) fn pop(&mut self, key: &Bytes<'_>, deadline: &Deadline) -> Outcome<Option<Vec<u8>>> {
+        self.send(&[Request::QueuePop(key.clone())], deadline)?;
+        if self.number(deadline)? == 0 { Ok(None) } else { self.bytes(deadline).map(Some) }
+    }
+
     /// Those of `keys` that do not exist, by position.
     pub(super) fn missing(&mut self, keys: &[Bytes<'_>]) -> Outcome<Vec<usize>> {
         let grace = Deadline::after(GRACE);

@@ -100,7 +100,11 @@ impl EventLoop {
     ///
     /// # Errors
     /// `System`.
-    pub(super) fn new(listeners: Vec<TcpListener>, stop: UnixStream) -> Result<Self> {
+    pub(super) fn new(
+        listeners: Vec<TcpListener>,
+        stop: UnixStream,
+        max_bytes: usize,
+    ) -> Result<Self> {
         let poller = Poller::new()?;
         let watch = || {
             poller.add(stop.as_fd(), STOP, Interest::READ)?;
@@ -114,7 +118,7 @@ impl EventLoop {
             poller,
             listeners,
             _stop: stop,
-            session: Session::default(),
+            session: Session::new(max_bytes),
             connections: HashMap::new(),
             next_id: FIRST_CONNECTION,
             newcomers: VecDeque::new(),
@@ -252,7 +256,8 @@ impl EventLoop {
             let outcome = match connection.stream.read(&mut chunk) {
                 Ok(0) => {
                     connection.ended = true;
-                    self.session.forget(id);
+                    self.session.forget(id, &mut self.woken);
+                    self.wake(None);
                     Ok(())
                 }
                 Ok(got) => self.serve(id, connection, &chunk[..got]),
@@ -289,7 +294,7 @@ impl EventLoop {
             if connection.output.len() - connection.sent > MAX_PENDING_BYTES {
                 return Err(Refusal::AnswersUnread.into());
             }
-            self.wake(id, connection);
+            self.wake(Some((id, &mut *connection)));
         }
         match connection.decoder.begun() {
             // Nothing else can become the introduction, so there is no reason to wait for the rest.
@@ -300,11 +305,11 @@ impl EventLoop {
         }
     }
 
-    /// Answers the WAITs that have come to their end.
-    fn wake(&mut self, current: ConnectionId, connection: &mut Connection) {
+    /// Answers the WAITs that have come to their end; `current` is the connection that is out of the map.
+    fn wake(&mut self, mut current: Option<(ConnectionId, &mut Connection)>) {
         let mut woken = std::mem::take(&mut self.woken);
         for id in woken.drain(..) {
-            if id == current {
+            if let Some((_, connection)) = current.as_mut().filter(|(own, _)| *own == id) {
                 connection.output.push(proto::READY);
             } else if let Some(other) = self.connections.get_mut(&id) {
                 other.output.push(proto::READY);
@@ -319,7 +324,8 @@ impl EventLoop {
     }
 
     fn end(&mut self, id: ConnectionId, connection: Connection, why: &End) {
-        self.session.forget(id);
+        self.session.forget(id, &mut self.woken);
+        self.wake(None);
         let peer = connection.peer;
         match why {
             End::Closed => crate::log!(Level::Debug, "store server: {peer} left"),

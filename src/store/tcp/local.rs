@@ -44,7 +44,7 @@ fn client(port: u16, size: usize) -> ClientOptions {
 
 fn host_store(name: &str, size: usize, deadline: &Deadline) -> Result<TcpStore> {
     let listener = unix::listen(name)?;
-    let server = ServerOptions { bind: LOOPBACK.into(), port: 0, listen_fd: None };
+    let server = ServerOptions { bind: LOOPBACK.into(), port: 0, ..ServerOptions::default() };
     let store = TcpStore::host(server, client(0, size), deadline)?;
     let port = store.server().map_or(0, |server| server.port());
     let mut told = vec![false; size];

@@ -1,11 +1,11 @@
-//! The store's wire protocol: what c10d's TCPStore of torch 2.15 speaks, operations 0 to 13.
+//! The store's wire protocol: what c10d's TCPStore of torch 2.15 speaks.
 //!
 //! Integers are little endian, strings and lists have a 64-bit length before them, and requests have
-//! no frame around them. Pure: bytes in, requests out, and back. [`Decoder`] takes bytes as they
-//! arrive, in pieces of any size; it refuses a length as soon as it has read it, and never takes
-//! memory for bytes that have not arrived.
+//! no frame around them. Pure: requests to bytes; the way back is in `decoder`.
 
 use std::borrow::Cow;
+
+pub use super::decoder::Decoder;
 
 /// The number that a client introduces itself with.
 pub const MAGIC: u32 = 0x3C85_F7CE;
@@ -17,7 +17,7 @@ pub const MAX_VALUE_BYTES: usize = 8 << 20;
 pub const MAX_KEYS: usize = 131_072;
 /// The longest request in all. Torch has no such limit; its lists of many large values could make a
 /// server take any amount of memory for one client.
-pub const MAX_REQUEST_BYTES: usize = 1 << 30;
+pub const MAX_REQUEST_BYTES: usize = 256 << 20;
 
 /// The answer to CHECK where all keys exist, and the answer to WAIT.
 pub const READY: u8 = 0;
@@ -26,8 +26,7 @@ pub const NOT_READY: u8 = 1;
 /// The answer to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
 
-/// What a request asks for: its first byte. 14 to 18 are torch's queues, key list and barrier, which
-/// this version does not know.
+/// What a request asks for: its first byte. Servers of an older torch do not know 14 to 18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are the protocol's; `Request` says what they mean")]
@@ -46,10 +45,15 @@ pub enum Opcode {
     MultiSet = 11,
     CancelWait = 12,
     Ping = 13,
+    QueuePush = 14,
+    QueuePop = 15,
+    QueueLen = 16,
+    ListKeys = 17,
+    Barrier = 18,
 }
 
 impl Opcode {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 19] = [
         Self::Validate,
         Self::Set,
         Self::CompareSet,
@@ -64,6 +68,11 @@ impl Opcode {
         Self::MultiSet,
         Self::CancelWait,
         Self::Ping,
+        Self::QueuePush,
+        Self::QueuePop,
+        Self::QueueLen,
+        Self::ListKeys,
+        Self::Barrier,
     ];
 
     /// The operation with this number.
@@ -106,6 +115,16 @@ pub enum Request<'a> {
     CancelWait,
     /// Answer: the same number.
     Ping(u32),
+    /// Add an item to the end of a queue. No answer.
+    QueuePush(Bytes<'a>, Bytes<'a>),
+    /// Answer: i64, the queue's length before; and, unless that is 0, bytes, its first item.
+    QueuePop(Bytes<'a>),
+    /// Answer: i64.
+    QueueLen(Bytes<'a>),
+    /// Answer: i64, the number of keys; and as many times bytes.
+    ListKeys,
+    /// Count up and wait until the count is at least the number. Answer, then: [`READY`].
+    Barrier(Bytes<'a>, i64),
 }
 
 /// Why a peer's bytes are not a request.
@@ -146,6 +165,11 @@ impl Request<'_> {
             Self::MultiSet(_) => Opcode::MultiSet,
             Self::CancelWait => Opcode::CancelWait,
             Self::Ping(_) => Opcode::Ping,
+            Self::QueuePush(..) => Opcode::QueuePush,
+            Self::QueuePop(_) => Opcode::QueuePop,
+            Self::QueueLen(_) => Opcode::QueueLen,
+            Self::ListKeys => Opcode::ListKeys,
+            Self::Barrier(..) => Opcode::Barrier,
         }
     }
 
@@ -156,7 +180,7 @@ impl Request<'_> {
             Self::Validate(number) | Self::Ping(number) => {
                 out.extend_from_slice(&number.to_le_bytes());
             }
-            Self::Set(key, value) | Self::Append(key, value) => {
+            Self::Set(key, value) | Self::Append(key, value) | Self::QueuePush(key, value) => {
                 put_bytes(out, key);
                 put_bytes(out, value);
             }
@@ -165,10 +189,12 @@ impl Request<'_> {
                 put_bytes(out, expected);
                 put_bytes(out, desired);
             }
-            Self::Get(key) | Self::DeleteKey(key) => put_bytes(out, key),
-            Self::Add(key, amount) => {
+            Self::Get(key) | Self::DeleteKey(key) | Self::QueuePop(key) | Self::QueueLen(key) => {
                 put_bytes(out, key);
-                put_i64(out, *amount);
+            }
+            Self::Add(key, number) | Self::Barrier(key, number) => {
+                put_bytes(out, key);
+                put_i64(out, *number);
             }
             Self::Check(keys) | Self::Wait(keys) | Self::MultiGet(keys) => {
                 put_length(out, keys.len());
@@ -181,7 +207,7 @@ impl Request<'_> {
                     put_bytes(out, value);
                 }
             }
-            Self::NumKeys | Self::CancelWait => {}
+            Self::NumKeys | Self::CancelWait | Self::ListKeys => {}
         }
     }
 }
@@ -199,233 +225,4 @@ pub fn put_i64(out: &mut Vec<u8>, number: i64) {
 
 fn put_length(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&(length as u64).to_le_bytes());
-}
-
-/// What follows an operation's first byte: perhaps a count; then, that many times or once, a group of
-/// strings; then perhaps a number.
-struct Shape {
-    counted: bool,
-    group: &'static [Text],
-    number_bytes: usize,
-}
-
-#[derive(Clone, Copy)]
-enum Text {
-    Key,
-    Value,
-}
-
-impl Opcode {
-    fn shape(self) -> Shape {
-        use Text::{Key, Value};
-        let (counted, group, number_bytes): (_, &'static [Text], _) = match self {
-            Self::Validate | Self::Ping => (false, &[], 4),
-            Self::Set | Self::Append => (false, &[Key, Value], 0),
-            Self::CompareSet => (false, &[Key, Value, Value], 0),
-            Self::Get | Self::DeleteKey => (false, &[Key], 0),
-            Self::Add => (false, &[Key], 8),
-            Self::Check | Self::Wait | Self::MultiGet => (true, &[Key], 0),
-            Self::MultiSet => (true, &[Key, Value], 0),
-            Self::NumKeys | Self::CancelWait => (false, &[], 0),
-        };
-        Shape { counted, group, number_bytes }
-    }
-}
-
-/// Takes a peer's bytes as they arrive and gives its requests.
-#[derive(Debug)]
-pub struct Decoder {
-    /// The most bytes that the strings of one request may have.
-    limit: usize,
-    opcode: Option<Opcode>,
-    step: Step,
-    /// Strings of this request that are still to begin.
-    texts_left: usize,
-    /// Strings of this request; the last one may be incomplete.
-    texts: Vec<Vec<u8>>,
-    /// Bytes of the integer being read.
-    scratch: [u8; 8],
-    scratch_len: usize,
-    number: u64,
-    /// Bytes of all strings of this request.
-    total: usize,
-}
-
-/// What the next byte belongs to.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Opcode,
-    Count,
-    Length,
-    Body { left: usize },
-    Number,
-    Complete,
-}
-
-impl Default for Decoder {
-    fn default() -> Self {
-        Self::with_limit(MAX_REQUEST_BYTES)
-    }
-}
-
-impl Decoder {
-    /// A decoder that takes no request whose strings have more than `limit` bytes together.
-    pub fn with_limit(limit: usize) -> Self {
-        Self {
-            limit,
-            opcode: None,
-            step: Step::Opcode,
-            texts_left: 0,
-            texts: Vec::new(),
-            scratch: [0; 8],
-            scratch_len: 0,
-            number: 0,
-            total: 0,
-        }
-    }
-
-    /// The operation of the request that has begun to arrive, if one has.
-    pub fn begun(&self) -> Option<Opcode> {
-        self.opcode
-    }
-
-    /// Takes bytes from the front of `input` until a request is complete (and returns it; call again
-    /// for the rest) or none are left (`None`).
-    ///
-    /// # Errors
-    /// The bytes break a rule. The decoder must not be used any more.
-    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Request<'static>>, Violation> {
-        loop {
-            let Some(opcode) = self.opcode else {
-                let Some((&byte, rest)) = input.split_first() else { return Ok(None) };
-                *input = rest;
-                self.begin(Opcode::from_byte(byte).ok_or(Violation::UnknownOpcode(byte))?);
-                continue;
-            };
-            let shape = opcode.shape();
-            match self.step {
-                Step::Opcode | Step::Complete => {
-                    self.opcode = None;
-                    return Ok(Some(self.finish(opcode)));
-                }
-                Step::Count => {
-                    let Some(count) = self.integer(input, 8) else { return Ok(None) };
-                    let count = checked(count, MAX_KEYS, Violation::TooManyKeys)?;
-                    self.texts_left = count * shape.group.len();
-                    self.advance(&shape);
-                }
-                Step::Length => {
-                    let Some(length) = self.integer(input, 8) else { return Ok(None) };
-                    self.open_text(&shape, length)?;
-                }
-                Step::Body { left } => {
-                    if !self.fill_text(input, left) {
-                        return Ok(None);
-                    }
-                    self.advance(&shape);
-                }
-                Step::Number => {
-                    let Some(number) = self.integer(input, shape.number_bytes) else {
-                        return Ok(None);
-                    };
-                    self.number = number;
-                    self.step = Step::Complete;
-                }
-            }
-        }
-    }
-
-    fn begin(&mut self, opcode: Opcode) {
-        let shape = opcode.shape();
-        self.opcode = Some(opcode);
-        if shape.counted {
-            self.step = Step::Count;
-        } else {
-            self.texts_left = shape.group.len();
-            self.advance(&shape);
-        }
-    }
-
-    /// After a string, or before the first: what comes next.
-    fn advance(&mut self, shape: &Shape) {
-        self.step = if self.texts_left > 0 {
-            Step::Length
-        } else if shape.number_bytes > 0 {
-            Step::Number
-        } else {
-            Step::Complete
-        };
-    }
-
-    fn open_text(&mut self, shape: &Shape, length: u64) -> Result<(), Violation> {
-        let length = match shape.group[self.texts.len() % shape.group.len()] {
-            Text::Key => checked(length, MAX_KEY_BYTES, Violation::KeyTooLong)?,
-            Text::Value => checked(length, MAX_VALUE_BYTES, Violation::ValueTooLong)?,
-        };
-        self.total += length;
-        if self.total > self.limit {
-            return Err(Violation::RequestTooLong);
-        }
-        self.texts_left -= 1;
-        self.texts.push(Vec::new());
-        self.step = Step::Body { left: length };
-        Ok(())
-    }
-
-    /// Moves what has arrived into the last string. True once that is complete.
-    fn fill_text(&mut self, input: &mut &[u8], left: usize) -> bool {
-        let (taken, rest) = input.split_at(left.min(input.len()));
-        if let Some(text) = self.texts.last_mut() {
-            text.extend_from_slice(taken);
-        }
-        *input = rest;
-        self.step = Step::Body { left: left - taken.len() };
-        left == taken.len()
-    }
-
-    /// An integer of `width` bytes, once all of them are there.
-    fn integer(&mut self, input: &mut &[u8], width: usize) -> Option<u64> {
-        let (taken, rest) = input.split_at((width - self.scratch_len).min(input.len()));
-        self.scratch[self.scratch_len..self.scratch_len + taken.len()].copy_from_slice(taken);
-        self.scratch_len += taken.len();
-        *input = rest;
-        if self.scratch_len < width {
-            return None;
-        }
-        self.scratch_len = 0;
-        Some(u64::from_le_bytes(std::mem::take(&mut self.scratch)))
-    }
-
-    fn finish(&mut self, opcode: Opcode) -> Request<'static> {
-        let number = std::mem::take(&mut self.number);
-        // A field of four bytes was read with zeros above them.
-        let short = u32::try_from(number).unwrap_or_default();
-        self.total = 0;
-        let mut texts = std::mem::take(&mut self.texts).into_iter().map(Cow::Owned);
-        let mut text = || texts.next().unwrap_or_default();
-        match opcode {
-            Opcode::Validate => Request::Validate(short),
-            Opcode::Ping => Request::Ping(short),
-            Opcode::Set => Request::Set(text(), text()),
-            Opcode::Append => Request::Append(text(), text()),
-            Opcode::CompareSet => Request::CompareSet(text(), text(), text()),
-            Opcode::Get => Request::Get(text()),
-            Opcode::DeleteKey => Request::DeleteKey(text()),
-            Opcode::Add => Request::Add(text(), number.cast_signed()),
-            Opcode::Check => Request::Check(texts.collect()),
-            Opcode::Wait => Request::Wait(texts.collect()),
-            Opcode::MultiGet => Request::MultiGet(texts.collect()),
-            Opcode::MultiSet => Request::MultiSet(pairs(texts)),
-            Opcode::NumKeys => Request::NumKeys,
-            Opcode::CancelWait => Request::CancelWait,
-        }
-    }
-}
-
-fn pairs<T>(mut items: impl Iterator<Item = T>) -> Vec<(T, T)> {
-    std::iter::from_fn(|| Some((items.next()?, items.next()?))).collect()
-}
-
-fn checked(length: u64, limit: usize, violation: fn(u64) -> Violation) -> Result<usize, Violation> {
-    usize::try_from(length).ok().filter(|&n| n <= limit).ok_or_else(|| violation(length))
 }

@@ -1,10 +1,9 @@
 //! The store's server: one thread that serves all clients of a job.
 //!
 //! It speaks the protocol of [`super::proto`], so that torch's clients can use it as well. Whoever
-//! can reach the port can use the store and fill its memory: as with torch, nothing bounds the number
-//! and sum of the values. Bind it to an address that only the job's hosts can reach. What is
-//! bounded: each request, each value, each answer, what a client may leave unread, the number of
-//! connections, and the time until a connection has proved to be a store client's.
+//! can reach the port can use the store. Bind it to an address that only the job's hosts can reach. What is
+//! bounded: all values together, each request, each value, each answer, what a client may leave unread,
+//! the number of connections, and the time until a connection has proved to be a store client's.
 //!
 //! Where it differs from torch's server, to the good of clients of both: it takes a VALIDATE in
 //! pieces; it drops at once, with a log line, whoever does not begin with one; a second WAIT on a
@@ -19,6 +18,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 
+/// The most that a server keeps, roughly, unless told otherwise.
+pub const DEFAULT_MAX_BYTES: usize = 4 << 30;
+
 /// Where a server listens.
 #[derive(Debug, Default)]
 pub struct ServerOptions {
@@ -29,6 +31,8 @@ pub struct ServerOptions {
     pub port: u16,
     /// A bound TCP socket to use instead. Its port must be `port`, unless that is 0.
     pub listen_fd: Option<OwnedFd>,
+    /// The most that the server keeps, roughly, in bytes; 0 for [`DEFAULT_MAX_BYTES`].
+    pub max_bytes: usize,
 }
 
 /// A running server. Dropping it closes all connections and ends the thread.
@@ -47,9 +51,13 @@ impl Server {
     /// `System`, naming address and port, where it cannot listen there; `InvalidArgument` where
     /// `listen_fd` does not fit; `Connection` where `bind` means nothing.
     pub fn start(options: ServerOptions) -> Result<Self> {
+        let max_bytes = match options.max_bytes {
+            0 => DEFAULT_MAX_BYTES,
+            bytes => bytes,
+        };
         let (listeners, address) = listen::open(options)?;
         let (stop, stopped) = unix::pair()?;
-        let mut events = EventLoop::new(listeners, stopped)?;
+        let mut events = EventLoop::new(listeners, stopped, max_bytes)?;
         let thread = thread::spawn("dist-store", move || events.run())?;
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }

@@ -1,14 +1,17 @@
 //! What the server does for each request: the values, who waits for what, and the answers.
 //!
 //! Pure: a request goes in, the bytes of its answer and the connections that it wakes come out.
-//! Each connection has at most one pending WAIT; another one replaces it.
+//! Each connection has at most one pending WAIT or BARRIER; another one replaces it.
 //!
-//! Differs from torch's server in one point: a failed compare-and-set on a missing key wakes nobody,
-//! since there is still nothing to be had.
+//! Differs from torch's server in three points. A failed compare-and-set on a missing key wakes nobody,
+//! since there is still nothing to be had. The first to come to a barrier wakes those who wait for a key of
+//! that name, since it exists from then on. And an item of a queue that was offered to a waiter who then
+//! does not take it (its wait was cancelled, it has gone, it asks for something else) is offered to the next.
 
-use super::super::table::Table;
+use super::super::table::{Table, count};
 use super::proto::{self, Bytes, Request, Violation};
-use std::collections::{HashMap, HashSet};
+use super::waiters::Waiters;
+use std::collections::HashSet;
 
 /// Names a connection for as long as the server runs.
 pub(super) type ConnectionId = u64;
@@ -32,8 +35,12 @@ pub(super) enum Refusal {
     ValidatedTwice,
     #[error("it added to a value that is not a number")]
     NotANumber,
+    #[error("it came to a barrier under a key whose value is not a number")]
+    NoBarrier,
     #[error("it appended to a value until that was longer than {MAX_STORED_BYTES} bytes")]
     ValueTooLong,
+    #[error("the store's {0} bytes are full")]
+    Full(usize),
     #[error("it left more than {MAX_PENDING_BYTES} bytes of answers unread")]
     AnswersUnread,
     #[error("it did not validate in time")]
@@ -41,18 +48,22 @@ pub(super) enum Refusal {
 }
 
 /// The state of a server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Session {
     table: Table,
-    /// By key: the connections that wait for it.
-    waiters: HashMap<Vec<u8>, HashSet<ConnectionId>>,
-    /// By connection: the keys that its WAIT still lacks. Never empty.
-    lacking: HashMap<ConnectionId, HashSet<Vec<u8>>>,
+    waiters: Waiters,
+    /// The most that the table may take.
+    max_bytes: usize,
 }
 
 impl Session {
+    /// A server without values, which will keep about `max_bytes` at most.
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self { table: Table::default(), waiters: Waiters::default(), max_bytes }
+    }
+
     /// Serves one request of a connection: appends the answer, if there is one now, to `answer`, and
-    /// the connections whose WAIT is over (each gets a [`proto::READY`]) to `woken`.
+    /// the connections whose WAIT or BARRIER is over (each gets a [`proto::READY`]) to `woken`.
     ///
     /// # Errors
     /// The connection is to be dropped.
@@ -63,30 +74,33 @@ impl Session {
         answer: &mut Vec<u8>,
         woken: &mut Vec<ConnectionId>,
     ) -> Result<(), Refusal> {
+        if let Some(queue) = self.waiters.end_offer(from)
+            && !matches!(&request, Request::QueuePop(asked) if **asked == *queue)
+        {
+            self.offer(&queue, woken);
+        }
         match request {
             Request::Validate(_) => return Err(Refusal::ValidatedTwice),
-            Request::Set(key, value) => self.set(key, value, woken),
+            Request::Set(key, value) => self.set(key, value, woken)?,
             Request::CompareSet(key, expected, desired) => {
+                self.reserve(key.len() + desired.len())?;
                 let done = self.table.compare_set(key.to_vec(), &expected, &desired);
                 proto::put_bytes(answer, &done.value);
                 if done.stored {
-                    self.wake(&key, woken);
+                    self.waiters.key_exists(&key, woken);
                 }
             }
             Request::Get(key) => self.get(&key, answer)?,
             Request::Add(key, amount) => {
-                let sum = self.table.add(key.to_vec(), amount);
-                proto::put_i64(answer, sum.map_err(|_| Refusal::NotANumber)?);
-                self.wake(&key, woken);
+                let sum = self.add(&key, amount, woken)?;
+                proto::put_i64(answer, sum.ok_or(Refusal::NotANumber)?);
             }
             Request::Check(keys) => {
                 let ready = keys.iter().all(|key| self.table.contains(key));
                 answer.push(if ready { proto::READY } else { proto::NOT_READY });
             }
             Request::Wait(keys) => self.wait(from, keys, answer),
-            Request::NumKeys => {
-                proto::put_i64(answer, i64::try_from(self.table.len()).unwrap_or(i64::MAX));
-            }
+            Request::NumKeys => proto::put_i64(answer, count(self.table.len())),
             Request::DeleteKey(key) => {
                 proto::put_i64(answer, i64::from(self.table.delete(&key)));
             }
@@ -98,42 +112,89 @@ impl Session {
             }
             Request::MultiSet(pairs) => {
                 for (key, value) in pairs {
-                    self.set(key, value, woken);
+                    self.set(key, value, woken)?;
                 }
             }
             Request::CancelWait => {
-                self.forget(from);
+                self.waiters.forget(from);
                 answer.push(proto::WAIT_CANCELED);
             }
             Request::Ping(nonce) => answer.extend_from_slice(&nonce.to_le_bytes()),
+            Request::QueuePush(queue, item) => {
+                self.reserve(queue.len() + item.len())?;
+                self.table.push(queue.to_vec(), item.into_owned());
+                self.waiters.offer(&queue, woken);
+            }
+            Request::QueuePop(queue) => {
+                proto::put_i64(answer, count(self.table.queue_len(&queue)));
+                if let Some(item) = self.table.pop(&queue) {
+                    put_value(answer, &item)?;
+                }
+            }
+            Request::QueueLen(queue) => {
+                proto::put_i64(answer, count(self.table.queue_len(&queue)));
+            }
+            Request::ListKeys => {
+                let keys = self.table.keys();
+                proto::put_i64(answer, count(keys.len()));
+                for key in keys {
+                    put_value(answer, key)?;
+                }
+            }
+            Request::Barrier(key, size) => self.barrier(from, key, size, answer, woken)?,
         }
         Ok(())
     }
 
-    /// Forgets the pending WAIT of a connection, if it has one.
-    pub(super) fn forget(&mut self, connection: ConnectionId) {
-        for key in self.lacking.remove(&connection).unwrap_or_default() {
-            if let Some(waiters) = self.waiters.get_mut(&key) {
-                waiters.remove(&connection);
-                if waiters.is_empty() {
-                    self.waiters.remove(&key);
-                }
-            }
+    /// The connection has gone, and with it what it waited for. What it was offered goes to the next.
+    pub(super) fn forget(&mut self, connection: ConnectionId, woken: &mut Vec<ConnectionId>) {
+        self.waiters.forget(connection);
+        if let Some(queue) = self.waiters.end_offer(connection) {
+            self.offer(&queue, woken);
         }
     }
 
-    fn set(&mut self, key: Bytes<'_>, value: Bytes<'_>, woken: &mut Vec<ConnectionId>) {
-        self.wake(&key, woken);
+    fn offer(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
+        if self.table.queue_len(queue) > 0 {
+            self.waiters.offer(queue, woken);
+        }
+    }
+
+    /// Refuses what would make the table too large.
+    fn reserve(&self, bytes: usize) -> Result<(), Refusal> {
+        if self.table.bytes().saturating_add(bytes) > self.max_bytes {
+            return Err(Refusal::Full(self.max_bytes));
+        }
+        Ok(())
+    }
+
+    fn set(
+        &mut self,
+        key: Bytes<'_>,
+        value: Bytes<'_>,
+        woken: &mut Vec<ConnectionId>,
+    ) -> Result<(), Refusal> {
+        self.reserve(key.len() + value.len())?;
+        self.waiters.key_exists(&key, woken);
         self.table.set(key.into_owned(), value.into_owned());
+        Ok(())
     }
 
     fn get(&self, key: &[u8], answer: &mut Vec<u8>) -> Result<(), Refusal> {
-        let value = self.table.get(key).unwrap_or_default();
-        if answer.len() + value.len() > MAX_PENDING_BYTES {
-            return Err(Refusal::AnswersUnread);
-        }
-        proto::put_bytes(answer, value);
-        Ok(())
+        put_value(answer, self.table.get(key).unwrap_or_default())
+    }
+
+    /// The sum; `None` where the value is not a number.
+    fn add(
+        &mut self,
+        key: &[u8],
+        amount: i64,
+        woken: &mut Vec<ConnectionId>,
+    ) -> Result<Option<i64>, Refusal> {
+        self.reserve(key.len())?;
+        let Ok(sum) = self.table.add(key.to_vec(), amount) else { return Ok(None) };
+        self.waiters.key_exists(key, woken);
+        Ok(Some(sum))
     }
 
     fn append(
@@ -142,42 +203,56 @@ impl Session {
         bytes: &[u8],
         woken: &mut Vec<ConnectionId>,
     ) -> Result<(), Refusal> {
+        self.reserve(key.len() + bytes.len())?;
         if self.table.get(&key).map_or(0, <[u8]>::len) + bytes.len() > MAX_STORED_BYTES {
             return Err(Refusal::ValueTooLong);
         }
-        self.wake(&key, woken);
+        self.waiters.key_exists(&key, woken);
         self.table.append(key.into_owned(), bytes);
         Ok(())
     }
 
     fn wait(&mut self, from: ConnectionId, keys: Vec<Bytes<'_>>, answer: &mut Vec<u8>) {
-        self.forget(from);
         let missing: HashSet<_> = keys
             .into_iter()
-            .filter(|key| !self.table.contains(key))
+            .filter(|key| !self.table.is_there(key))
             .map(Bytes::into_owned)
             .collect();
         if missing.is_empty() {
+            self.waiters.forget(from);
             answer.push(proto::READY);
-            return;
+        } else {
+            self.waiters.wait(from, missing);
         }
-        for key in &missing {
-            self.waiters.entry(key.clone()).or_default().insert(from);
-        }
-        self.lacking.insert(from, missing);
     }
 
-    /// The key exists now: crosses it off the lists of those that wait for it.
-    fn wake(&mut self, key: &[u8], woken: &mut Vec<ConnectionId>) {
-        for connection in self.waiters.remove(key).unwrap_or_default() {
-            let Some(lacking) = self.lacking.get_mut(&connection) else { continue };
-            lacking.remove(key);
-            if lacking.is_empty() {
-                self.lacking.remove(&connection);
-                woken.push(connection);
-            }
+    fn barrier(
+        &mut self,
+        from: ConnectionId,
+        key: Bytes<'_>,
+        size: i64,
+        answer: &mut Vec<u8>,
+        woken: &mut Vec<ConnectionId>,
+    ) -> Result<(), Refusal> {
+        self.waiters.forget(from);
+        let come = self.add(&key, 1, woken)?.ok_or(Refusal::NoBarrier)?;
+        if come >= size {
+            self.waiters.release(&key, woken);
+            answer.push(proto::READY);
+        } else {
+            self.waiters.join(from, key.into_owned());
         }
+        Ok(())
     }
+}
+
+/// Appends a value to an answer, unless the answer becomes too long.
+fn put_value(answer: &mut Vec<u8>, value: &[u8]) -> Result<(), Refusal> {
+    if answer.len() + value.len() > MAX_PENDING_BYTES {
+        return Err(Refusal::AnswersUnread);
+    }
+    proto::put_bytes(answer, value);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -201,43 +276,34 @@ mod tests {
             (key(), value()).prop_map(|(k, v)| Request::Append(k, v)),
             vec((key(), value()), 0..3).prop_map(Request::MultiSet),
             Just(Request::CancelWait),
+            (key(), value()).prop_map(|(k, v)| Request::QueuePush(k, v)),
+            key().prop_map(Request::QueuePop),
+            (key(), 0..3_i64).prop_map(|(k, n)| Request::Barrier(k, n)),
         ]
-    }
-
-    fn is_consistent(session: &Session) -> bool {
-        let listed = |key: &Vec<u8>, connection| {
-            session.waiters.get(key).is_some_and(|waiters| waiters.contains(connection))
-        };
-        let lacks = |connection, key: &Vec<u8>| {
-            session.lacking.get(connection).is_some_and(|keys| keys.contains(key))
-        };
-        session.lacking.iter().all(|(connection, keys)| {
-            !keys.is_empty() && keys.iter().all(|key| listed(key, connection))
-        }) && session.waiters.iter().all(|(key, waiters)| {
-            !waiters.is_empty()
-                && !session.table.contains(key)
-                && waiters.iter().all(|connection| lacks(connection, key))
-        })
     }
 
     proptest! {
         #[test]
         fn nobody_waits_for_what_is_there(script in vec((0_u64..3, request()), 0..60)) {
-            let mut session = Session::default();
-            // How many answers to WAIT each connection is still to get: at most one.
+            let mut session = Session::new(1 << 20);
+            // How many answers to WAIT or BARRIER each connection is still to get: at most one.
             let mut pending = [false; 3];
             for (connection, request) in script {
                 let (mut answer, mut woken) = (Vec::new(), Vec::new());
                 let index = usize::try_from(connection).unwrap();
                 match request {
-                    Request::Wait(_) => pending[index] = true,
+                    Request::Wait(_) | Request::Barrier(..) => pending[index] = true,
                     Request::CancelWait => pending[index] = false,
                     _ => {}
                 }
-                let is_wait = matches!(request, Request::Wait(_));
+                let is_wait = matches!(request, Request::Wait(_) | Request::Barrier(..));
                 let served = session.serve(connection, request, &mut answer, &mut woken);
-                prop_assert!(matches!(served, Ok(()) | Err(Refusal::NotANumber)));
-                if is_wait && !answer.is_empty() {
+                let refused = matches!(served, Err(Refusal::NotANumber | Refusal::NoBarrier));
+                prop_assert!(served.is_ok() || refused);
+                if refused {
+                    session.forget(connection, &mut woken);
+                }
+                if refused || is_wait && !answer.is_empty() {
                     pending[index] = false;
                 }
                 for id in woken {
@@ -245,13 +311,14 @@ mod tests {
                     prop_assert!(*was, "woken without waiting, or twice");
                     *was = false;
                 }
-                prop_assert!(is_consistent(&session));
+                let table = &session.table;
+                prop_assert!(session.waiters.is_consistent(|key| table.contains(key)));
                 for (id, waits) in (0..).zip(pending) {
-                    prop_assert_eq!(session.lacking.contains_key(&id), waits);
+                    prop_assert_eq!(session.waiters.waits(id), waits);
                 }
             }
-            (0..3).for_each(|connection| session.forget(connection));
-            prop_assert!(session.waiters.is_empty() && session.lacking.is_empty());
+            (0..3).for_each(|connection| session.forget(connection, &mut Vec::new()));
+            prop_assert!(session.waiters.is_empty());
         }
     }
 }

@@ -325,7 +325,11 @@ fn a_server_that_starts_late_is_found() {
     let client = thread::spawn("test-early", move || {
         drop(sender.send(TcpStore::connect(options, &soon()).map(drop)));
     });
-    let bind = || super::ServerOptions { bind: "127.0.0.1".to_owned(), port, listen_fd: None };
+    let bind = || super::ServerOptions {
+        bind: "127.0.0.1".to_owned(),
+        port,
+        ..super::ServerOptions::default()
+    };
     let server: Result<_> = super::Server::start(bind());
     // Another test may have got the port meanwhile; then there is nothing to be seen.
     if server.is_ok() {

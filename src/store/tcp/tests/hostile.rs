@@ -34,7 +34,7 @@ fn whatever_does_not_begin_with_validate_is_dropped_at_once() {
 #[test]
 fn unknown_operations_are_dropped() {
     let server = start();
-    for opcode in [14, 15, 16, 17, 18, 19, 99, 255] {
+    for opcode in [19, 64, 99, 255] {
         let mut raw = Raw::introduced(&server);
         raw.send(&[opcode]);
         raw.is_dropped();

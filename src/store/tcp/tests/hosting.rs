@@ -8,7 +8,7 @@ use crate::sys::thread;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 fn options(bind: &str, port: u16) -> ServerOptions {
-    ServerOptions { bind: bind.to_owned(), port, listen_fd: None }
+    ServerOptions { bind: bind.to_owned(), port, ..ServerOptions::default() }
 }
 
 fn works(address: SocketAddr) {
@@ -93,14 +93,17 @@ fn a_socket_may_be_handed_over() {
     let port = listener.local_addr().unwrap().port();
     for wanted in [0, port] {
         let fd = Some(listener.try_clone().unwrap().into());
-        let server =
-            Server::start(ServerOptions { bind: String::new(), port: wanted, listen_fd: fd });
+        let server = Server::start(ServerOptions {
+            port: wanted,
+            listen_fd: fd,
+            ..ServerOptions::default()
+        });
         let server = server.unwrap();
         assert_eq!(server.port(), port);
         works(server.address());
     }
     let fd = Some(bound().into());
-    let wrong = ServerOptions { bind: String::new(), port, listen_fd: fd };
+    let wrong = ServerOptions { port, listen_fd: fd, ..ServerOptions::default() };
     let error = Server::start(wrong).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains(&port.to_string()), "{error}");

@@ -26,6 +26,11 @@ fn request() -> impl Strategy<Value = Request<'static>> {
         vec((text(), text()), 0..5).prop_map(Request::MultiSet),
         Just(Request::CancelWait),
         any::<u32>().prop_map(Request::Ping),
+        (text(), text()).prop_map(|(k, v)| Request::QueuePush(k, v)),
+        text().prop_map(Request::QueuePop),
+        text().prop_map(Request::QueueLen),
+        Just(Request::ListKeys),
+        (text(), any::<i64>()).prop_map(|(k, n)| Request::Barrier(k, n)),
     ]
 }
 
@@ -60,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_never_do_harm(bytes in vec(prop_oneof![0_u8..16, any::<u8>()], 0..400)) {
+    fn random_bytes_never_do_harm(bytes in vec(prop_oneof![0_u8..21, any::<u8>()], 0..400)) {
         let whole = decode(&bytes, &[usize::MAX]);
         prop_assert_eq!(decode(&bytes, &[1]), whole);
     }
@@ -81,7 +86,7 @@ fn a_length_is_refused_as_soon_as_it_is_read() {
     assert_eq!(offence(&keys), Violation::TooManyKeys(131_073));
     let value = [with(Opcode::Set, 0), (MAX_VALUE_BYTES as u64 + 1).to_le_bytes().to_vec()];
     assert_eq!(offence(&value.concat()), Violation::ValueTooLong(8_388_609));
-    assert_eq!(offence(&[14]), Violation::UnknownOpcode(14));
+    assert_eq!(offence(&[19]), Violation::UnknownOpcode(19));
 }
 
 #[test]
@@ -98,8 +103,8 @@ fn a_request_of_many_large_values_has_an_end() {
 
 #[test]
 fn numbers_of_operations_are_the_protocols() {
-    for byte in 0..=13 {
+    for byte in 0..=18 {
         assert_eq!(Opcode::from_byte(byte).map(|opcode| opcode as u8), Some(byte));
     }
-    assert_eq!(Opcode::from_byte(14), None);
+    assert_eq!(Opcode::from_byte(19), None);
 }

@@ -127,6 +127,125 @@ fn lists() {
     c.gets_nothing_more();
 }
 
+const PUSH_Q_X1: &str = "0e 02 00 00 00 00 00 00 00 2f 71 02 00 00 00 00 00 00 00 78 31";
+const POP_Q: &str = "0f 02 00 00 00 00 00 00 00 2f 71";
+const WAIT_Q: &str = "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71";
+const X1: &str = "02 00 00 00 00 00 00 00 78 31";
+const EMPTY: &str = "00 00 00 00 00 00 00 00";
+
+#[test]
+fn queues() {
+    let (_server, mut c) = fresh();
+    c.sends(PUSH_Q_X1);
+    c.sends("0e 02 00 00 00 00 00 00 00 2f 71 02 00 00 00 00 00 00 00 78 32");
+    c.sends("10 02 00 00 00 00 00 00 00 2f 71");
+    c.gets("02 00 00 00 00 00 00 00");
+    c.sends(WAIT_Q);
+    c.gets("00");
+    c.sends(POP_Q);
+    c.gets(&format!("02 00 00 00 00 00 00 00 {X1}"));
+    c.sends(POP_Q);
+    c.gets("01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 78 32");
+    c.sends(POP_Q);
+    c.gets(EMPTY);
+    // A queue is no key: not counted, not there, not deleted.
+    c.sends(PUSH_Q_X1);
+    c.sends("07 08 02 00 00 00 00 00 00 00 2f 71 05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71");
+    c.gets(&format!("{EMPTY} {EMPTY} 01"));
+    c.gets_nothing_more();
+}
+
+#[test]
+fn an_item_wakes_the_first_waiter_only() {
+    let (server, mut first) = fresh();
+    let (mut second, mut other) = (Raw::introduced(&server), Raw::introduced(&server));
+    first.sends(WAIT_Q);
+    first.gets_nothing_more();
+    second.sends(WAIT_Q);
+    second.gets_nothing_more();
+    other.sends(PUSH_Q_X1);
+    first.gets("00");
+    second.gets_nothing_more();
+    first.sends(POP_Q);
+    first.gets(&format!("01 00 00 00 00 00 00 00 {X1}"));
+    other.sends(PUSH_Q_X1);
+    second.gets("00");
+}
+
+#[test]
+fn an_item_that_is_not_taken_is_offered_to_the_next() {
+    for leave in [
+        // It goes.
+        (|_: &mut Raw| {}) as fn(&mut Raw),
+        // Its time-out came too late.
+        |raw| {
+            raw.sends(CANCEL);
+            raw.gets("01");
+        },
+        // It does something else.
+        |raw| raw.gets_nothing_more(),
+    ] {
+        let (server, mut first) = fresh();
+        let (mut second, mut other) = (Raw::introduced(&server), Raw::introduced(&server));
+        first.sends(WAIT_Q);
+        first.gets_nothing_more();
+        second.sends(WAIT_Q);
+        second.gets_nothing_more();
+        other.sends(PUSH_Q_X1);
+        first.gets("00");
+        leave(&mut first);
+        drop(first);
+        second.gets("00");
+        second.sends(POP_Q);
+        second.gets(&format!("01 00 00 00 00 00 00 00 {X1}"));
+    }
+}
+
+#[test]
+fn lists_of_keys() {
+    let (_server, mut c) = fresh();
+    c.sends("11");
+    c.gets(EMPTY);
+    c.sends(SET_K);
+    c.sends("11");
+    c.gets("01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b");
+    c.gets_nothing_more();
+}
+
+const BARRIER_OF_2: &str = "12 05 00 00 00 00 00 00 00 2f 62 61 72 32 02 00 00 00 00 00 00 00";
+
+#[test]
+fn barriers() {
+    let (server, mut c) = fresh();
+    let mut other = Raw::introduced(&server);
+    c.sends("12 04 00 00 00 00 00 00 00 2f 62 61 72 01 00 00 00 00 00 00 00");
+    c.gets("00");
+    // The count is a key.
+    c.sends("03 04 00 00 00 00 00 00 00 2f 62 61 72");
+    c.gets("01 00 00 00 00 00 00 00 31");
+    c.sends(BARRIER_OF_2);
+    c.gets_nothing_more();
+    other.sends(BARRIER_OF_2);
+    other.gets("00");
+    c.gets("00");
+    // Complete once and for all.
+    other.sends(BARRIER_OF_2);
+    other.gets("00");
+    c.gets_nothing_more();
+}
+
+#[test]
+fn a_cancelled_barrier_is_left_but_counted() {
+    let (server, mut c) = fresh();
+    let mut other = Raw::introduced(&server);
+    c.sends(BARRIER_OF_2);
+    c.sends(CANCEL);
+    c.gets("01");
+    other.sends(BARRIER_OF_2);
+    other.gets("00");
+    c.gets_nothing_more();
+}
+
 #[test]
 fn a_wait_is_answered_when_its_last_key_comes() {
     let (server, mut c) = fresh();

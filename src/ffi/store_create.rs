@@ -1,0 +1,101 @@
+//! Making stores.
+
+use super::args::{Out, index, milliseconds, optional_str, required_key, required_str};
+use super::options;
+use super::store::{STORES, give};
+use super::types::*;
+use crate::api::store::{ClientOptions, HashStore, PrefixStore, ServerOptions, TcpStore};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use std::ffi::c_char;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+dist_export! {
+    /// Connects to a TCP store, and hosts it if asked to. It speaks the protocol of PyTorch's TCPStore, so
+    /// that either side may be torch.
+    ///
+    /// `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
+    /// dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
+    /// waited for), until timeout_ms at the latest. Any thread.
+    ///
+    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
+    /// tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+    pub fn dist_store_tcp_create(
+        options: *const dist_store_tcp_options_t,
+        out: *mut *mut dist_store_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        if options.is_null() {
+            return Err(Error::invalid("argument options is NULL"));
+        }
+        let options = options::read(options)?;
+        if !options.secret.is_null() || options.multi_tenant != 0 {
+            return Err(Error::new(ErrorKind::Unsupported, "secret and multi_tenant are not supported yet"));
+        }
+        let host = required_str(options.host, "host")?.to_owned();
+        let port = u16::try_from(options.port).map_err(|_| {
+            Error::invalid(format!("port {} is not one from 0 to 65535", options.port))
+        })?;
+        let bind = optional_str(options.bind_address, "bind_address")?.unwrap_or(&host).to_owned();
+        let world_size = Some(index(options.world_size, "world_size")?).filter(|&size| size > 0);
+        let timeout_ms = milliseconds(options.timeout_ms, "timeout_ms")?;
+        let ms = if timeout_ms == 0 { crate::api::store::DEFAULT_TIMEOUT_MS } else { timeout_ms };
+        let deadline = Deadline::after_ms(ms);
+        let is_server = options.is_server != 0;
+        let wait_for_workers = is_server
+            && world_size.is_some()
+            && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
+        let client = ClientOptions { host, port, world_size, wait_for_workers };
+        let store = if is_server {
+            let server = ServerOptions {
+ bind, port, listen_fd: listening_socket(&options)?, ..ServerOptions::default() };
+            TcpStore::host(server, client, &deadline)?
+        } else {
+            TcpStore::connect(client, &deadline)?
+        };
+        give(&out, Arc::new(store), timeout_ms)
+    }
+}
+
+/// The caller's socket, which is the store's from here on.
+fn listening_socket(options: &dist_store_tcp_options_t) -> Result<Option<OwnedFd>> {
+    if options.fields & DIST_FIELD_LISTEN_FD == 0 {
+        return Ok(None);
+    }
+    index(options.listen_fd, "listen_fd")?;
+    // SAFETY: the caller hands over a descriptor of its own.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(options.listen_fd) }))
+}
+
+dist_export! {
+    /// Makes a store in the memory of this process, for ranks that are threads.
+    ///
+    /// `out`: out, required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+    pub fn dist_store_hash_create(out: *mut *mut dist_store_t) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        give(&out, Arc::new(HashStore::new()), 0)
+    }
+}
+
+dist_export! {
+    /// Makes a store that puts a prefix and "/" before every key of another store.
+    ///
+    /// `prefix`: required, borrowed for the call. `inner`: required; the new store keeps it alive. `out`: out,
+    /// required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+    pub fn dist_store_prefix_create(
+        prefix: *const c_char,
+        inner: *const dist_store_t,
+        out: *mut *mut dist_store_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let prefix = required_key(prefix, "prefix")?;
+        let inner = STORES.get(inner)?;
+        let store = PrefixStore::new(prefix, Arc::clone(inner.store()));
+        give(&out, Arc::new(store), inner.timeout_ms())
+    }
+}
