@@ -6,6 +6,7 @@ pub mod child;
 pub mod fork;
 pub mod futex;
 pub mod host;
+pub mod limits;
 pub mod pidfd;
 pub mod poll;
 pub mod shm;
