@@ -239,7 +239,10 @@ fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
 }
 
 /// Takes the log level from the environment, unless one was set in the program.
-fn set_log_level_from_environment() -> Result<()> {
+///
+/// # Errors
+/// `InvalidArgument` where a variable names no level.
+pub fn set_log_level_from_environment() -> Result<()> {
     if log::level() != Level::Off {
         return Ok(());
     }

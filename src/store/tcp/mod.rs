@@ -5,6 +5,7 @@
 //! server). Server: `server` over `event_loop` (sockets, one thread) and `session` (meaning)
 //! and `waiters` (who waits for what).
 
+mod arrivals;
 mod client;
 mod connect;
 mod connection;
@@ -20,5 +21,6 @@ mod waiters;
 #[cfg(test)]
 mod tests;
 
+pub use arrivals::arrivals;
 pub use client::{ClientOptions, TcpStore};
 pub use server::{DEFAULT_MAX_BYTES, Server, ServerOptions};
