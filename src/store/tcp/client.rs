@@ -213,7 +213,9 @@ impl TcpStore {
                 }
             }
         };
-        self.link.apart(what, again, deadline, attempt)?.map_err(|missing| {
+        // Also a wait that has no time left asks, so that it can name what is missing.
+        let limit = at_least_grace(deadline);
+        self.link.apart(what, again, &limit, attempt)?.map_err(|missing| {
             let missing: Vec<_> = missing.into_iter().map(|position| user_keys[position]).collect();
             missing_keys(&self.describe(), &missing, deadline).context(what)
         })

@@ -84,8 +84,15 @@ impl Connection {
     /// Introduces this client. All bytes in one write: torch's server loses track otherwise.
     pub(super) fn introduce(&mut self, deadline: &Deadline) -> Outcome<()> {
         let nonce = self.nonce;
-        self.send(&[Request::Validate(proto::MAGIC), Request::Ping(nonce)], deadline)?;
-        self.pong(nonce, deadline)
+        match self.send(&[Request::Validate(proto::MAGIC), Request::Ping(nonce)], deadline) {
+            Ok(()) => self.pong(nonce, deadline),
+            // The server may have said why before it closed.
+            Err(failure @ Failure::Lost { .. }) => match self.array(deadline) {
+                Ok(word) if proto::WORDS.contains(&word) => Err(Failure::Refused(word)),
+                _ => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        }
     }
 
     /// True while the server has neither closed the connection nor sent anything unasked.

@@ -1,7 +1,7 @@
 //! The client, byte by byte, against a server that follows a script; and its errors.
 
 use super::{Raw, bytes, connect, soon, start};
-use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::base::{Deadline, ErrorKind};
 use crate::store::tcp::ClientOptions;
 use crate::store::tcp::abilities::{Abilities, Ability};
 use crate::store::{Store, TcpStore};
@@ -11,19 +11,19 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 
 /// A listener and the options that lead to it.
-fn listener() -> (TcpListener, ClientOptions) {
+pub(super) fn listener() -> (TcpListener, ClientOptions) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let host = "127.0.0.1".to_owned();
     (listener, ClientOptions { host, port, ..ClientOptions::default() })
 }
 
-fn accept(listener: &TcpListener) -> Raw {
+pub(super) fn accept(listener: &TcpListener) -> Raw {
     Raw::new(listener.accept().unwrap().0)
 }
 
 /// Takes the introduction, which has this process's id in its PING, and answers it.
-fn introduce(raw: &mut Raw) -> u32 {
+pub(super) fn introduce(raw: &mut Raw) -> u32 {
     raw.gets("00 ce f7 85 3c");
     ping(raw)
 }
@@ -372,83 +372,6 @@ fn a_client_with_a_world_size_counts_itself() {
     assert_eq!(store.num_keys(&soon()).unwrap(), 1);
     assert_eq!(store.arrivals(&soon()).unwrap(), 1);
     assert!(!store.check(&[b"init/"], &soon()).unwrap());
-}
-
-fn refusal(options: ClientOptions, ms: u64) -> Error {
-    TcpStore::connect(options, &Deadline::after_ms(ms)).unwrap_err()
-}
-
-#[test]
-fn a_port_without_a_server_is_refused_until_the_deadline() {
-    let (listener, options) = listener();
-    drop(listener);
-    let port = options.port;
-    let error = refusal(options, 300);
-    assert_eq!(error.kind(), ErrorKind::Connection);
-    let text = error.message();
-    assert!(text.contains("refused") && text.contains(&format!("127.0.0.1:{port}")), "{text}");
-}
-
-#[test]
-fn a_host_without_an_address_is_named() {
-    let host = "no-such-host.invalid".to_owned();
-    let error = refusal(ClientOptions { host, port: 1, ..ClientOptions::default() }, 300);
-    assert!(error.message().contains("no-such-host.invalid:1"), "{error}");
-}
-
-#[test]
-fn a_peer_that_answers_something_else_is_no_store() {
-    let (listener, options) = listener();
-    let server = thread::spawn("test-no-store", move || {
-        let mut raw = accept(&listener);
-        raw.gets("00 ce f7 85 3c");
-        raw.send(b"SSH-2.0-x\r\n");
-    });
-    let error = refusal(options, 60_000);
-    server.unwrap().join().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Connection);
-    assert!(error.message().contains("not a store"), "{error}");
-    assert!(error.message().contains("SSH-"), "{error}");
-}
-
-#[test]
-fn a_peer_that_closes_is_not_reached() {
-    let (listener, options) = listener();
-    let server = thread::spawn("test-closing", move || drop(accept(&listener)));
-    let error = refusal(options, 1000);
-    server.unwrap().join().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Connection);
-}
-
-#[test]
-fn a_silent_peer_is_given_up_at_the_deadline() {
-    let (listener, options) = listener();
-    let error = refusal(options, 200);
-    drop(listener);
-    assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(error.message().contains("did not answer"), "{error}");
-}
-
-#[test]
-fn a_server_that_starts_late_is_found() {
-    let (listener, options) = listener();
-    drop(listener);
-    let port = options.port;
-    let (sender, receiver) = mpsc::channel();
-    let client = thread::spawn("test-early", move || {
-        drop(sender.send(TcpStore::connect(options, &soon()).map(drop)));
-    });
-    let bind = || super::ServerOptions {
-        bind: "127.0.0.1".to_owned(),
-        port,
-        ..super::ServerOptions::default()
-    };
-    let server: Result<_> = super::Server::start(bind());
-    // Another test may have got the port meanwhile; then there is nothing to be seen.
-    if server.is_ok() {
-        receiver.recv_timeout(soon().left()).unwrap().unwrap();
-        client.unwrap().join().unwrap();
-    }
 }
 
 #[test]

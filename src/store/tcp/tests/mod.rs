@@ -6,6 +6,7 @@ mod hostile;
 mod hosting;
 mod limits;
 mod proto;
+mod reaching;
 mod traces;
 
 use super::{ClientOptions, Server, ServerOptions, TcpStore};
