@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// Show how the store answers, what is in it, and which ranks have come
     Stats(Stats),
     /// Measure what calls cost; leaves nothing in the store
+    ///
+    /// The rate of set counts those that the server has carried out; a single one is not waited for. On the
+    /// store's own host calls go through a Unix socket, unless DIST_STORE_UNIX is "off".
     Bench(Bench),
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cli::Place;
 use crate::{Failure, UNREACHABLE};
+use dist::api::store::open_tcp;
 use dist::base::deadline::Deadline;
 use dist::base::error::{Error, ErrorKind, Result};
 use dist::store::tcp::ClientOptions;
@@ -20,9 +21,9 @@ const VANISHED: Duration = Duration::from_secs(1);
 pub(crate) struct Client {
     /// The keys that were asked for: the whole store, or the part under the prefix.
     pub(crate) store: Arc<dyn Store>,
-    /// How it was reached.
-    pub(crate) options: ClientOptions,
-    /// How long that took.
+    /// The same, whole.
+    pub(crate) tcp: Arc<TcpStore>,
+    /// How long it took to reach it.
     pub(crate) took: Duration,
     allowed: Duration,
 }
@@ -38,17 +39,22 @@ impl Client {
         let options = client_options(place)?;
         let allowed = place.timeout.0;
         let began = Instant::now();
-        let tcp = TcpStore::connect(options.clone(), &Deadline::after(allowed));
-        let tcp: Arc<dyn Store> = Arc::new(tcp.map_err(|error| match error.kind() {
+        let tcp = open_tcp(None, options, &Deadline::after(allowed));
+        let tcp = Arc::new(tcp.map_err(|error| match error.kind() {
             // Here a time-out says that there is no store.
             ErrorKind::Timeout => Failure::new(UNREACHABLE, error.to_string()),
             _ => error.into(),
         })?);
-        let store = match &place.prefix {
-            Some(prefix) => Arc::new(PrefixStore::new(prefix.as_bytes(), tcp)),
-            None => tcp,
+        let store: Arc<dyn Store> = match &place.prefix {
+            Some(prefix) => Arc::new(PrefixStore::new(prefix.as_bytes(), tcp.clone())),
+            None => tcp.clone(),
         };
-        Ok(Self { store, options, took: began.elapsed(), allowed })
+        Ok(Self { store, tcp, took: began.elapsed(), allowed })
+    }
+
+    /// Returns once the server has carried out all that it was told: a set is not waited for otherwise.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.store.check(&[], &self.deadline()).map(drop)
     }
 
     /// The deadline of a request that begins now.

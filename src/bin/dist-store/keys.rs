@@ -41,6 +41,7 @@ pub(crate) fn set(options: &cli::Set) -> Outcome {
     }
     let client = Client::connect(&options.place)?;
     client.store.set(options.key.as_bytes(), &value, &client.deadline())?;
+    client.settle()?;
     Ok(0)
 }
 

@@ -5,7 +5,6 @@ use crate::text::{count, escaped, quoted, ranks, span};
 use crate::{Failure, Outcome, cli, say};
 use dist::api::rendezvous::attendance::{Attendance, attendance, concerns};
 use dist::base::error::Result;
-use dist::store::tcp::arrivals;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,8 @@ pub(crate) fn run(options: &cli::Stats) -> Outcome {
     say(format!("{}\n", client.store.describe()))?;
     say(format!("connected in {}\n", span(client.took)))?;
     say(format!("round trip {} (median of {PINGS})\n", span(trip)))?;
-    if let Some(joined) = arrivals(&client.options, &client.deadline())? {
+    let joined = client.tcp.arrivals(&client.deadline())?;
+    if joined > 0 {
         say(format!("clients that have joined as workers: {joined}\n"))?;
     }
     let keys = match client.keys(b"") {
