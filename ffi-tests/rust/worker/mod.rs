@@ -11,7 +11,8 @@
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
 //! | `gate NAME` | waits until the test opens it |
 //! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
-//! | `store HOST`, `set KEY VALUE`, `get KEY VALUE`, `unstore` | a client of the job's store |
+//! | `store` (`server=yes`: and its server), `unstore` | a client of the job's store |
+//! | `set KEY VALUE`, `get KEY VALUE`, `add KEY`, `wait KEY`, `pop QUEUE`, `meet KEY SIZE` | what it does there |
 //! | `group NAME`, `release NAME` | another group, through that store |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
 //! | `leaks` | fails if the process has descriptors, threads or maps that it did not start with |
@@ -125,6 +126,13 @@ impl Worker {
             "store" => self.connect(words),
             "set" => library::store_set(self.store.unwrap(), words.at(0), words.at(1)),
             "get" => library::store_get(self.store.unwrap(), words.at(0), words.at(1)),
+            "add" => library::store_add(self.store.unwrap(), words.at(0)),
+            "wait" => library::store_wait(self.store.unwrap(), words.at(0)),
+            "pop" => library::store_pop(self.store.unwrap(), words.at(0)),
+            "meet" => {
+                let size = words.at(1).parse().unwrap();
+                library::store_meet(self.store.unwrap(), words.at(0), size)
+            }
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
@@ -157,7 +165,8 @@ impl Worker {
     fn client(&self, words: &Words<'_>) -> Result<Store, Outcome> {
         let host = variable("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".to_owned());
         let port = variable("MASTER_PORT").unwrap().parse().unwrap();
-        library::connect(&host, port, words.number("timeout_ms").unwrap_or(20_000))
+        let is_server = words.text("server").is_some();
+        library::connect(&host, port, is_server, words.number("timeout_ms").unwrap_or(20_000))
     }
 
     fn connect(&mut self, words: &Words<'_>) -> Outcome {
