@@ -10,6 +10,7 @@ pub mod pidfd;
 pub mod poll;
 pub mod shm;
 pub mod signal;
+pub mod small_file;
 pub mod socket;
 pub mod thread;
 pub mod unix;
