@@ -193,7 +193,10 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             let store = Arc::new(HashStore::new());
             return Ok(Place { store, hosts_store: false, rank, size });
         }
-        Meeting::Local { job } => (local::host_or_join(&job, rank, size, deadline)?, rank == 0),
+        Meeting::Local { job } => {
+            let secret = environment::job_secret()?;
+            (local::host_or_join(&job, rank, size, secret, deadline)?, rank == 0)
+        }
         Meeting::Tcp { host, port: 0, .. } if size > 1 => {
             let message = format!(
                 "the store is said to be at {host}, port 0, which means any free port: the other ranks \
@@ -202,14 +205,16 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             return Err(Error::invalid(message));
         }
         Meeting::Tcp { host, port, agent } => {
+            let secret = environment::job_secret()?;
             let client = ClientOptions {
                 host: host.clone(),
                 port,
                 world_size: Some(size),
-                wait_for_workers: false,
+                secret: secret.clone(),
+                ..ClientOptions::default()
             };
             if rank == 0 && !agent {
-                let server = ServerOptions { bind: host, port, ..ServerOptions::default() };
+                let server = ServerOptions { bind: host, port, secret, ..ServerOptions::default() };
                 (TcpStore::host(server, client, deadline)?, true)
             } else {
                 (TcpStore::connect(client, deadline)?, false)

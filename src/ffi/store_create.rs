@@ -1,10 +1,10 @@
 //! Making stores.
 
-use super::args::{Out, index, milliseconds, optional_str, required_key, required_str};
+use super::args::{Out, bytes, index, milliseconds, optional_str, required_key, required_str};
 use super::options;
 use super::store::{STORES, give};
 use super::types::*;
-use crate::api::store::{ClientOptions, HashStore, PrefixStore, ServerOptions, TcpStore};
+use crate::api::store::{ClientOptions, HashStore, PrefixStore, Secret, ServerOptions, TcpStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_char;
@@ -20,7 +20,8 @@ dist_export! {
     /// waited for), until timeout_ms at the latest. Any thread.
     ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
-    /// tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+    /// tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
+    /// DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
     pub fn dist_store_tcp_create(
         options: *const dist_store_tcp_options_t,
         out: *mut *mut dist_store_t,
@@ -30,8 +31,8 @@ dist_export! {
             return Err(Error::invalid("argument options is NULL"));
         }
         let options = options::read(options)?;
-        if !options.secret.is_null() || options.multi_tenant != 0 {
-            return Err(Error::new(ErrorKind::Unsupported, "secret and multi_tenant are not supported yet"));
+        if options.multi_tenant != 0 {
+            return Err(Error::new(ErrorKind::Unsupported, "multi_tenant is not supported yet"));
         }
         let host = required_str(options.host, "host")?.to_owned();
         let port = u16::try_from(options.port).map_err(|_| {
@@ -46,16 +47,27 @@ dist_export! {
         let wait_for_workers = is_server
             && world_size.is_some()
             && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
-        let client = ClientOptions { host, port, world_size, wait_for_workers };
+        let secret = secret(&options)?;
+        let client =
+            ClientOptions { host, port, world_size, wait_for_workers, secret: secret.clone() };
         let store = if is_server {
-            let server = ServerOptions {
- bind, port, listen_fd: listening_socket(&options)?, ..ServerOptions::default() };
+            let listen_fd = listening_socket(&options)?;
+            let server = ServerOptions { bind, port, listen_fd, secret, ..ServerOptions::default() };
             TcpStore::host(server, client, &deadline)?
         } else {
             TcpStore::connect(client, &deadline)?
         };
         give(&out, Arc::new(store), timeout_ms)
     }
+}
+
+/// The caller's secret, if there is one.
+fn secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
+    let dist_store_tcp_options_t { secret, secret_len_bytes, .. } = *options;
+    if secret.is_null() && secret_len_bytes == 0 {
+        return Ok(None);
+    }
+    Secret::from_bytes(bytes(secret, secret_len_bytes, "secret")?).map(Some)
 }
 
 /// The caller's socket, which is the store's from here on.

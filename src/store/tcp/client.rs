@@ -14,6 +14,7 @@
 use super::connect::{self, Peer};
 use super::connection::{Connection, Failure, GRACE};
 use super::proto::{self, Bytes, Request};
+use super::secret::Secret;
 use super::server::{Server, ServerOptions};
 use crate::base::error::Context as _;
 use crate::base::{Deadline, Error, ErrorKind, Result};
@@ -43,6 +44,8 @@ pub struct ClientOptions {
     /// In the process that hosts the server: wait until all clients of the job have counted
     /// themselves. Elsewhere it means nothing, as with torch.
     pub wait_for_workers: bool,
+    /// What the server must prove that it knows, and this client to the server.
+    pub secret: Option<Secret>,
 }
 
 /// A store whose values are in a server, reached over TCP. Share it through an `Arc`.

@@ -11,6 +11,7 @@
 
 use super::event_loop::EventLoop;
 use super::listen;
+use super::secret::Secret;
 use crate::base::Result;
 use crate::sys::{thread, unix};
 use std::net::SocketAddr;
@@ -33,6 +34,8 @@ pub struct ServerOptions {
     pub listen_fd: Option<OwnedFd>,
     /// The most that the server keeps, roughly, in bytes; 0 for [`DEFAULT_MAX_BYTES`].
     pub max_bytes: usize,
+    /// What clients must prove that they know; without one, whoever can reach the port is a client.
+    pub secret: Option<Secret>,
 }
 
 /// A running server. Dropping it closes all connections and ends the thread.

@@ -254,7 +254,13 @@ fn a_client_with_a_world_size_counts_itself() {
     let store = connect(server.address());
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
     // It does not wait for the other one: only the process with the server does.
-    let options = ClientOptions { host, port, world_size: Some(2), wait_for_workers: true };
+    let options = ClientOptions {
+        host,
+        port,
+        world_size: Some(2),
+        wait_for_workers: true,
+        ..ClientOptions::default()
+    };
     TcpStore::connect(options, &soon()).unwrap();
     // Counted under a key without "/", which is a key nevertheless.
     assert_eq!(store.num_keys(&soon()).unwrap(), 1);

@@ -142,6 +142,7 @@ fn a_hosting_store_waits_for_its_workers() {
         port,
         world_size: Some(2),
         wait_for_workers: true,
+        ..ClientOptions::default()
     };
     let short = Deadline::after_ms(100);
     let error = TcpStore::host(options("", 0), world(0), &short).unwrap_err();
