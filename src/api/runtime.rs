@@ -2,12 +2,13 @@
 
 use super::environment::{self, Identity, Meeting};
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
+use super::store::open_tcp;
 use crate::backend;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, Level};
-use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local};
+use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -205,20 +206,19 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             return Err(Error::invalid(message));
         }
         Meeting::Tcp { host, port, agent } => {
+            let hosts = rank == 0 && !agent;
+            let bind = config::text(config::STORE_BIND)?.unwrap_or_else(|| host.clone());
             let secret = environment::job_secret()?;
             let client = ClientOptions {
-                host: host.clone(),
+                host,
                 port,
                 world_size: Some(size),
                 secret: secret.clone(),
                 ..ClientOptions::default()
             };
-            if rank == 0 && !agent {
-                let server = ServerOptions { bind: host, port, secret, ..ServerOptions::default() };
-                (TcpStore::host(server, client, deadline)?, true)
-            } else {
-                (TcpStore::connect(client, deadline)?, false)
-            }
+            let server =
+                hosts.then(|| ServerOptions { bind, port, secret, ..ServerOptions::default() });
+            (open_tcp(server, client, deadline)?, hosts)
         }
     };
     Ok(Place { store: Arc::new(store), hosts_store, rank, size })

@@ -4,9 +4,9 @@ use super::args::{Out, bytes, index, milliseconds, optional_str, required_key, r
 use super::options;
 use super::store::{STORES, give};
 use super::types::*;
-use crate::api::store::{ClientOptions, HashStore, PrefixStore, Secret, ServerOptions, TcpStore};
+use crate::api::store::{ClientOptions, HashStore, PrefixStore, Secret, ServerOptions, open_tcp};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use std::ffi::c_char;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -31,9 +31,6 @@ dist_export! {
             return Err(Error::invalid("argument options is NULL"));
         }
         let options = options::read(options)?;
-        if options.multi_tenant != 0 {
-            return Err(Error::new(ErrorKind::Unsupported, "multi_tenant is not supported yet"));
-        }
         let host = required_str(options.host, "host")?.to_owned();
         let port = u16::try_from(options.port).map_err(|_| {
             Error::invalid(format!("port {} is not one from 0 to 65535", options.port))
@@ -48,15 +45,27 @@ dist_export! {
             && world_size.is_some()
             && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
         let secret = secret(&options)?;
-        let client =
-            ClientOptions { host, port, world_size, wait_for_workers, secret: secret.clone() };
-        let store = if is_server {
-            let listen_fd = listening_socket(&options)?;
-            let server = ServerOptions { bind, port, listen_fd, secret, ..ServerOptions::default() };
-            TcpStore::host(server, client, &deadline)?
-        } else {
-            TcpStore::connect(client, &deadline)?
+        let client = ClientOptions {
+            host,
+            port,
+            world_size,
+            wait_for_workers,
+            secret: secret.clone(),
+            ..ClientOptions::default()
         };
+        let server = if is_server {
+            Some(ServerOptions {
+                bind,
+                port,
+                listen_fd: listening_socket(&options)?,
+                secret,
+                multi_tenant: options.multi_tenant != 0,
+                ..ServerOptions::default()
+            })
+        } else {
+            None
+        };
+        let store = open_tcp(server, client, &deadline)?;
         give(&out, Arc::new(store), timeout_ms)
     }
 }

@@ -12,5 +12,6 @@ pub mod shm;
 pub mod signal;
 pub mod small_file;
 pub mod socket;
+pub mod stream;
 pub mod thread;
 pub mod unix;

@@ -21,7 +21,7 @@
 //! Bytes in, bytes out: nothing here waits, reads or writes. It says who the two sides are, at that moment; what they
 //! say afterwards is neither encrypted nor signed.
 
-use super::proto::Opcode;
+use super::proto::{Opcode, Word};
 use super::secret::Secret;
 use crate::base::{Error, ErrorKind, Result};
 use crate::sys::host;
@@ -42,8 +42,6 @@ pub const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 const INTRODUCTION_BYTES: usize = 10;
 
 type Nonce = [u8; NONCE_BYTES];
-/// The first four bytes that a server says.
-pub type Word = [u8; 4];
 
 const KNOW: Word = *b"KNOW";
 
