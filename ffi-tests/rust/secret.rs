@@ -8,13 +8,20 @@ mod harness;
 mod worker;
 
 use dist::base::deadline::Deadline;
-use dist::ffi::types::{DIST_ERR_INVALID_ARGUMENT, DIST_ERR_SYSTEM};
+use dist::base::error::ErrorKind;
+use dist::ffi::types::{
+    DIST_ERR_AUTH, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
+};
+use dist::store::Store as _;
+use dist::store::tcp::{ClientOptions, Secret, Server, ServerOptions, TcpStore};
 use harness::{Job, Report};
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -219,4 +226,142 @@ fn ranks_with_a_secret_work_whoever_hosts_the_store() {
             ended.all_succeeded(rank, 6);
         }
     }
+}
+
+/// The four bytes that a store answers to a client that begins as torch's does, and whether it then closes.
+fn greeting_for_torch(port: u16) -> ([u8; 4], bool) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    // VALIDATE with its magic number, and PING with the number 1.
+    stream.write_all(&[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 1, 0, 0, 0]).unwrap();
+    let mut said = [0; 4];
+    stream.read_exact(&mut said).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    (said, stream.read(&mut [0]).unwrap() == 0)
+}
+
+/// A client of the store at a port, with this secret or none, over this way.
+fn client(port: u16, secret: Option<&[u8]>, tcp_only: bool) -> dist::base::Result<TcpStore> {
+    let secret = secret.map(|bytes| Secret::from_bytes(bytes).unwrap());
+    let options = ClientOptions {
+        host: "127.0.0.1".to_owned(),
+        port,
+        secret,
+        tcp_only,
+        ..ClientOptions::default()
+    };
+    TcpStore::connect(options, &Deadline::after(LIMIT))
+}
+
+fn server(secret: Option<&[u8]>) -> Arc<Server> {
+    let secret = secret.map(|bytes| Secret::from_bytes(bytes).unwrap());
+    let bind = "127.0.0.1".to_owned();
+    Server::start(ServerOptions { bind, secret, ..ServerOptions::default() }).unwrap()
+}
+
+#[test]
+fn only_clients_with_the_stores_secret_get_in() {
+    let (with, without) = (server(Some(b"right")), server(None));
+    let (with, without) = (with.port(), without.port());
+    for tcp_only in [true, false] {
+        let store = client(with, Some(b"right"), tcp_only).unwrap();
+        let deadline = Deadline::after(LIMIT);
+        store.set(b"key", b"value", &deadline).unwrap();
+        assert_eq!(store.get(b"key", &deadline).unwrap(), b"value");
+        for (port, secret, why) in [
+            (with, None, "DIST_STORE_SECRET_FILE"),
+            (with, Some(&b"wrong"[..]), "another job's store"),
+            (without, Some(b"right"), "has no secret"),
+        ] {
+            let error = client(port, secret, tcp_only).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+            assert!(error.message().contains(why), "{error}");
+            assert!(error.message().contains(&format!("127.0.0.1:{port}")), "{error}");
+        }
+        client(without, None, tcp_only).unwrap();
+    }
+    assert_eq!(greeting_for_torch(with), (*b"AUTH", true));
+}
+
+/// Every connection proves anew: the first is the main one, and a wait takes another.
+#[test]
+fn a_client_with_the_secret_may_have_many_connections() {
+    let server = server(Some(b"right"));
+    let deadline = Deadline::after(LIMIT);
+    let store = client(server.port(), Some(b"right"), true).unwrap();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| store.get(b"late", &deadline))).collect();
+        let other = client(server.port(), Some(b"right"), true).unwrap();
+        other.set(b"late", b"value", &deadline).unwrap();
+        for waiter in waiting {
+            assert_eq!(waiter.join().unwrap().unwrap(), b"value");
+        }
+    });
+}
+
+#[test]
+fn a_store_that_knows_nothing_of_secrets_is_not_believed() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let error = std::thread::scope(|scope| {
+        // Closes as torch's does at an operation that it does not know; and ends at any other.
+        scope.spawn(|| {
+            let mut first = [64];
+            while first == [64] {
+                listener.accept().unwrap().0.read_exact(&mut first).unwrap();
+            }
+        });
+        let options = ClientOptions {
+            host: "127.0.0.1".to_owned(),
+            port,
+            secret: Some(Secret::from_bytes(b"right").unwrap()),
+            ..ClientOptions::default()
+        };
+        let error = TcpStore::connect(options, &Deadline::after_ms(300)).unwrap_err();
+        TcpStream::connect(("127.0.0.1", port)).unwrap().write_all(&[0]).unwrap();
+        error
+    });
+    assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+    assert!(error.message().contains("torch's"), "{error}");
+}
+
+#[test]
+fn the_launchers_store_is_its_ranks_alone() {
+    // The rank has come when its port is there, and stays until the test has looked.
+    let gate = SecretFile::new("", 0o600);
+    let script = "echo $MASTER_PORT >$GATE; until [ ! -e $GATE ]; do sleep 0.01; done";
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| distrun(&[("GATE", gate.path())], &["sh", "-c", script]));
+        let deadline = Deadline::after(LIMIT);
+        let port = loop {
+            assert!(!deadline.has_passed(), "the rank does not tell its port");
+            let text = fs::read_to_string(gate.path()).unwrap();
+            match text.strip_suffix('\n') {
+                Some(port) => break port.parse().unwrap(),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let (greeting, stranger) = (greeting_for_torch(port), client(port, None, false));
+        fs::remove_file(gate.path()).unwrap();
+        assert_eq!(job.join().unwrap().status, 0);
+        assert_eq!(greeting, (*b"AUTH", true));
+        assert_eq!(stranger.unwrap_err().kind(), ErrorKind::Auth);
+    });
+}
+
+#[test]
+fn a_rank_without_the_jobs_secret_is_turned_away() {
+    let file = SecretFile::new("of the user", 0o600);
+    let mut job = Job::new();
+    let mut environment = job.environment(0, 2);
+    environment.push((FILE, file.path().to_owned()));
+    job.start("0", &environment, "init connect_timeout_ms=3000\nleaks\n");
+    let environment = job.environment(1, 2);
+    job.start("1", &environment, "init connect_timeout_ms=3000\nleaks\n");
+    let ended = job.finish();
+    let report = ended.report("1", "init connect_timeout_ms=3000");
+    report.failed(DIST_ERR_AUTH, &["asks for the job's secret", FILE]);
+    ended.report("1", "leaks").succeeded();
+    ended.report("0", "init connect_timeout_ms=3000").failed(DIST_ERR_TIMEOUT, &["1"]);
 }
