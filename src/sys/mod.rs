@@ -11,6 +11,7 @@ pub mod pidfd;
 pub mod poll;
 pub mod shm;
 pub mod signal;
+pub mod small_file;
 pub mod socket;
 pub mod stream;
 pub mod thread;
