@@ -11,6 +11,7 @@
 
 pub mod composed;
 mod hash;
+pub mod limits;
 mod prefix;
 mod table;
 pub mod tcp;
