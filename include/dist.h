@@ -906,10 +906,19 @@ dist_status_t dist_store_clone(const struct dist_store_t *store,
                                struct dist_store_t **out);
 
 /**
- * Stores a value under a key, whatever was there before; it is visible to all on return.
+ * Stores a value under a key, whatever was there before.
  *
  * `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
- * borrowed for the call. Blocks for a round trip, until the store's time-out at the latest. Any thread.
+ * borrowed for the call. Does not wait for an answer: blocks only where the way to the store is congested,
+ * until the store's time-out at the latest. Any thread.
+ *
+ * Concurrency: the whole value is replaced at once; of several at the same time the last to arrive stays.
+ * Every later call of this process on this store, through any handle and thread, finds it done. Others see
+ * it soon, and at the latest when the next call of this process that has an answer returns
+ * (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
+ * returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
+ * dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
+ * visible to all on return.
  *
  * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
  * DIST_ERR_CONNECTION. Since 0.1.
@@ -923,7 +932,10 @@ dist_status_t dist_store_set(struct dist_store_t *store,
  * The value of a key; waits until there is one.
  *
  * `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
- * the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread.
+ * the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread; others may
+ * use the store meanwhile.
+ *
+ * Concurrency: one whole value, which was there at some time during the call.
  *
  * Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
  */
@@ -936,6 +948,9 @@ dist_status_t dist_store_get(struct dist_store_t *store,
  * wrap around.
  *
  * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
+ *
+ * Concurrency: atomic; each caller gets a sum of its own, and no addition is lost. After
+ * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
  *
  * Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
  */
@@ -950,6 +965,9 @@ dist_status_t dist_store_add(struct dist_store_t *store,
  * `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
  * the call. `out`: out, required; a blob with the value after the call (where the key is missing and
  * `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
+ *
+ * Concurrency: atomic; of several that expect the same value, one stores its own. After
+ * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
  *
  * Returns as dist_store_set. Since 0.1.
  */
@@ -966,7 +984,9 @@ dist_status_t dist_store_compare_set(struct dist_store_t *store,
  *
  * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
  * `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
- * meanwhile.
+ * meanwhile. On a store with queues of its own, a queue that is not empty counts as a key.
+ *
+ * Concurrency: each key has existed at some time since the call began, not necessarily all at once.
  *
  * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
  */
@@ -981,6 +1001,8 @@ dist_status_t dist_store_wait(struct dist_store_t *store,
  * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
  * `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
  *
+ * Concurrency: looks at all keys at one time (a custom store: as its function does).
+ *
  * Returns as dist_store_set. Since 0.1.
  */
 dist_status_t dist_store_check(struct dist_store_t *store,
@@ -993,6 +1015,8 @@ dist_status_t dist_store_check(struct dist_store_t *store,
  *
  * `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
  *
+ * Concurrency: the number at some time during the call.
+ *
  * Returns as dist_store_set. Since 0.1.
  */
 dist_status_t dist_store_num_keys(struct dist_store_t *store, int64_t *out);
@@ -1000,8 +1024,10 @@ dist_status_t dist_store_num_keys(struct dist_store_t *store, int64_t *out);
 /**
  * All keys of a store, in no order; of a prefix store, those under its prefix, without it.
  *
- * `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. What
- * others set or delete meanwhile may or may not be in it. Blocks for a round trip. Any thread.
+ * `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. Blocks for a
+ * round trip. Any thread.
+ *
+ * Concurrency: all keys of one time during the call (a custom store: as its function does).
  *
  * Returns as dist_store_set; DIST_ERR_UNSUPPORTED for a store that cannot tell, such as a server of an
  * older torch. Since 0.1.
@@ -1015,6 +1041,9 @@ dist_status_t dist_store_list_keys(struct dist_store_t *store,
  * `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
  * 0. Blocks for a round trip. Any thread.
  *
+ * Concurrency: atomic; of several that delete a key, one is told that it was there. Those who wait for it
+ * go on waiting.
+ *
  * Returns as dist_store_set. Since 0.1.
  */
 dist_status_t dist_store_delete_key(struct dist_store_t *store,
@@ -1024,7 +1053,8 @@ dist_status_t dist_store_delete_key(struct dist_store_t *store,
 /**
  * Adds bytes to the end of a value, which is made if it is missing.
  *
- * As dist_store_set. Since 0.1.
+ * Concurrency: atomic; the bytes of one call stay together, in the order of arrival. In all else, and in
+ * when it is visible, as dist_store_set. Since 0.1.
  */
 dist_status_t dist_store_append(struct dist_store_t *store,
                                 const char *key,
@@ -1036,7 +1066,10 @@ dist_status_t dist_store_append(struct dist_store_t *store,
  *
  * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
  * out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
- * until the keys exist, until the store's time-out at the latest. Any thread.
+ * until the keys exist, until the store's time-out at the latest. Any thread; others may use the store
+ * meanwhile.
+ *
+ * Concurrency: all values are of one time (a custom store: each of its own time).
  *
  * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
  */
@@ -1050,7 +1083,10 @@ dist_status_t dist_store_multi_get(struct dist_store_t *store,
  *
  * `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
  * lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
- * the call. Blocks for a round trip. Any thread.
+ * the call. Blocks as dist_store_set. Any thread.
+ *
+ * Concurrency: others see all of the values or none (a custom store: one after the other). When they do
+ * is as with dist_store_set.
  *
  * Returns as dist_store_set. Since 0.1.
  */
@@ -1106,10 +1142,12 @@ dist_status_t dist_store_release(struct dist_store_t *store);
  * dist_store_wait and the queue functions see queues.
  *
  * `store`: required. `key`: the queue's name, required, a terminated string. `value`: `len_bytes` bytes,
- * NULL only if 0. All borrowed for the call. Any number of processes may push and pop at once: items
- * keep the order in which they arrive. Any thread.
+ * NULL only if 0. All borrowed for the call. Blocks as dist_store_set. Any thread.
  *
- * Returns as dist_store_set, and is as certain as that. Since 0.1.
+ * Concurrency: any number of processes may push and pop at once; items keep the order in which they
+ * arrive. When others see it is as with dist_store_set.
+ *
+ * Returns as dist_store_set. Since 0.1.
  */
 dist_status_t dist_store_queue_push(struct dist_store_t *store,
                                     const char *key,
@@ -1117,11 +1155,15 @@ dist_status_t dist_store_queue_push(struct dist_store_t *store,
                                     size_t len_bytes);
 
 /**
- * Takes the first item of a queue. Each item is given to one caller; one that dies with it takes it along.
+ * Takes the first item of a queue.
  *
  * `store`, `key`: required, borrowed for the call. `block`: not 0 waits until there is an item, until the
  * store's time-out at the latest. `out`: out, required; a blob of one byte string, owned by the caller. Any
- * thread.
+ * thread; others may use the store meanwhile.
+ *
+ * Concurrency: each item is given to one caller; a TCP store serves waiting callers in the order in which
+ * they came. A caller that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may
+ * be lost.
  *
  * Returns as dist_store_set; DIST_ERR_QUEUE_EMPTY where `block` is 0 and there is no item;
  * DIST_ERR_TIMEOUT names the queue. Since 0.1.
@@ -1132,7 +1174,9 @@ dist_status_t dist_store_queue_pop(struct dist_store_t *store,
                                    struct dist_blob_t **out);
 
 /**
- * The number of items in a queue; 0 for one that was never used. Others may push and pop meanwhile.
+ * The number of items in a queue; 0 for one that was never used.
+ *
+ * Concurrency: the number at some time during the call.
  *
  * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any
  * thread.
@@ -1147,9 +1191,12 @@ dist_status_t dist_store_queue_len(struct dist_store_t *store,
  * Waits until `world_size` callers have come to a barrier.
  *
  * `store`, `key`: required, borrowed for the call. `world_size`: how many; all name the same number; 0
- * returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. A key serves one barrier:
- * later callers pass at once. A caller that timed out has been counted all the same. All callers use the
- * same kind of store: a prefix store has its barrier elsewhere than the store under it. Any thread.
+ * returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use
+ * the store meanwhile.
+ *
+ * Concurrency: nobody passes before `world_size` calls have been made. A key serves one barrier: later
+ * callers pass at once. A caller that timed out has been counted all the same. All callers use the same
+ * kind of store: a prefix store has its barrier elsewhere than the store under it.
  *
  * Returns as dist_store_set; DIST_ERR_TIMEOUT says how many have come. Since 0.1.
  */

@@ -19,6 +19,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 const LOOPBACK: &str = "127.0.0.1";
@@ -30,7 +31,7 @@ const REMEDY: &str = "start the program with distrun, torchrun, mpirun or srun";
 const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 /// A store that is not in any rank, as a launcher hosts it.
-fn launcher_store() -> Server {
+fn launcher_store() -> Arc<Server> {
     Server::start(ServerOptions { bind: LOOPBACK.into(), port: 0, ..ServerOptions::default() })
         .unwrap()
 }

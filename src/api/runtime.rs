@@ -2,13 +2,14 @@
 
 use super::environment::{self, Identity, Meeting};
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
+use super::store::open_tcp;
 use crate::backend;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, Level};
 use crate::store::file::{FileOptions, FileStore};
-use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local};
+use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -208,18 +209,12 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             return Err(Error::invalid(message));
         }
         Meeting::Tcp { host, port, agent } => {
-            let client = ClientOptions {
-                host: host.clone(),
-                port,
-                world_size: Some(size),
-                wait_for_workers: false,
-            };
-            if rank == 0 && !agent {
-                let server = ServerOptions { bind: host, port, ..ServerOptions::default() };
-                (TcpStore::host(server, client, deadline)?, true)
-            } else {
-                (TcpStore::connect(client, deadline)?, false)
-            }
+            let hosts = rank == 0 && !agent;
+            let bind = config::text(config::STORE_BIND)?.unwrap_or_else(|| host.clone());
+            let server = hosts.then(|| ServerOptions { bind, port, ..ServerOptions::default() });
+            let client =
+                ClientOptions { host, port, world_size: Some(size), ..ClientOptions::default() };
+            (open_tcp(server, client, deadline)?, hosts)
         }
     };
     Ok(Place { store: Arc::new(store), hosts_store, rank, size })
@@ -245,7 +240,10 @@ fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
 }
 
 /// Takes the log level from the environment, unless one was set in the program.
-fn set_log_level_from_environment() -> Result<()> {
+///
+/// # Errors
+/// `InvalidArgument` where a variable names no level.
+pub fn set_log_level_from_environment() -> Result<()> {
     if log::level() != Level::Off {
         return Ok(());
     }

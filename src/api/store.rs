@@ -1,6 +1,8 @@
 //! A store as callers hold it: the store, and the time-out that calls without one of their own use.
 
+use crate::base::config;
 use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
 use crate::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,39 @@ pub use crate::store::{HashStore, PrefixStore};
 
 /// The default time-out of a store call: five minutes, as in c10d.
 pub const DEFAULT_TIMEOUT_MS: u64 = 300_000;
+
+/// Opens a store behind TCP, and hosts it if there are options for a server, as the environment has it.
+///
+/// A taken port is joined where it ought to be the job's own store that holds it: the launcher says that it
+/// hosts the store at this very address.
+///
+/// # Errors
+/// Those of [`TcpStore::host`] and [`TcpStore::connect`]; `InvalidArgument` for the environment.
+pub fn open_tcp(
+    server: Option<ServerOptions>,
+    client: ClientOptions,
+    deadline: &Deadline,
+) -> Result<TcpStore> {
+    let tcp_only = match config::text(config::STORE_UNIX)?.as_deref() {
+        None | Some("on") => client.tcp_only,
+        Some("off") => true,
+        Some(other) => {
+            let name = config::STORE_UNIX.name;
+            return Err(Error::invalid(format!("{name}=\"{other}\" is neither on nor off")));
+        }
+    };
+    let client = ClientOptions { tcp_only, ..client };
+    let Some(server) = server else { return TcpStore::connect(client, deadline) };
+    let join_if_taken = server.join_if_taken || is_the_launchers(&client)?;
+    TcpStore::host(ServerOptions { join_if_taken, ..server }, client, deadline)
+}
+
+/// Whether the launcher hosts a store at this address.
+fn is_the_launchers(client: &ClientOptions) -> Result<bool> {
+    Ok(config::text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True")
+        && config::text(config::MASTER_ADDR)?.is_some_and(|host| host == client.host)
+        && config::number(config::MASTER_PORT)? == Some(client.port))
+}
 
 /// A store and its time-out.
 #[derive(Debug)]

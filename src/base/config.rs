@@ -61,6 +61,10 @@ variables! {
     LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
         "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
     TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none", "The same, where DIST_LOG_LEVEL is not set.";
+    STORE_BIND = "DIST_STORE_BIND_ADDRESS", "user", "MASTER_ADDR",
+        "Where rank 0 lets the store listen, if it hosts it: where MASTER_ADDR is no address of its host; `::` for all interfaces.";
+    STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
+        "off: clients on the host of the store use TCP too, not a Unix socket.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
         "How ranks of one host meet: auto, shm (shared memory), or inproc (ranks that are threads of one process).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",

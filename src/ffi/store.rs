@@ -42,10 +42,19 @@ dist_export! {
 }
 
 dist_export! {
-    /// Stores a value under a key, whatever was there before; it is visible to all on return.
+    /// Stores a value under a key, whatever was there before.
     ///
     /// `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
-    /// borrowed for the call. Blocks for a round trip, until the store's time-out at the latest. Any thread.
+    /// borrowed for the call. Does not wait for an answer: blocks only where the way to the store is congested,
+    /// until the store's time-out at the latest. Any thread.
+    ///
+    /// Concurrency: the whole value is replaced at once; of several at the same time the last to arrive stays.
+    /// Every later call of this process on this store, through any handle and thread, finds it done. Others see
+    /// it soon, and at the latest when the next call of this process that has an answer returns
+    /// (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
+    /// returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
+    /// dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
+    /// visible to all on return.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
     /// DIST_ERR_CONNECTION. Since 0.1.
@@ -65,7 +74,10 @@ dist_export! {
     /// The value of a key; waits until there is one.
     ///
     /// `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
-    /// the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread.
+    /// the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread; others may
+    /// use the store meanwhile.
+    ///
+    /// Concurrency: one whole value, which was there at some time during the call.
     ///
     /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
     pub fn dist_store_get(
@@ -85,6 +97,9 @@ dist_export! {
     /// wrap around.
     ///
     /// `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
+    ///
+    /// Concurrency: atomic; each caller gets a sum of its own, and no addition is lost. After
+    /// DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
     ///
     /// Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
     pub fn dist_store_add(
@@ -106,6 +121,9 @@ dist_export! {
     /// `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
     /// the call. `out`: out, required; a blob with the value after the call (where the key is missing and
     /// `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
+    ///
+    /// Concurrency: atomic; of several that expect the same value, one stores its own. After
+    /// DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
     ///
     /// Returns as dist_store_set. Since 0.1.
     pub fn dist_store_compare_set(
@@ -132,7 +150,9 @@ dist_export! {
     ///
     /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
     /// `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
-    /// meanwhile.
+    /// meanwhile. On a store with queues of its own, a queue that is not empty counts as a key.
+    ///
+    /// Concurrency: each key has existed at some time since the call began, not necessarily all at once.
     ///
     /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
     pub fn dist_store_wait(
@@ -154,6 +174,8 @@ dist_export! {
     /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
     /// `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
     ///
+    /// Concurrency: looks at all keys at one time (a custom store: as its function does).
+    ///
     /// Returns as dist_store_set. Since 0.1.
     pub fn dist_store_check(
         store: *mut dist_store_t,
@@ -174,6 +196,8 @@ dist_export! {
     ///
     /// `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
     ///
+    /// Concurrency: the number at some time during the call.
+    ///
     /// Returns as dist_store_set. Since 0.1.
     pub fn dist_store_num_keys(store: *mut dist_store_t, out: *mut i64) -> dist_status_t {
         let out = Out::required(out, "out")?;
@@ -186,8 +210,10 @@ dist_export! {
 dist_export! {
     /// All keys of a store, in no order; of a prefix store, those under its prefix, without it.
     ///
-    /// `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. What
-    /// others set or delete meanwhile may or may not be in it. Blocks for a round trip. Any thread.
+    /// `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. Blocks for a
+    /// round trip. Any thread.
+    ///
+    /// Concurrency: all keys of one time during the call (a custom store: as its function does).
     ///
     /// Returns as dist_store_set; DIST_ERR_UNSUPPORTED for a store that cannot tell, such as a server of an
     /// older torch. Since 0.1.
@@ -203,6 +229,9 @@ dist_export! {
     ///
     /// `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
     /// 0. Blocks for a round trip. Any thread.
+    ///
+    /// Concurrency: atomic; of several that delete a key, one is told that it was there. Those who wait for it
+    /// go on waiting.
     ///
     /// Returns as dist_store_set. Since 0.1.
     pub fn dist_store_delete_key(
@@ -221,7 +250,8 @@ dist_export! {
 dist_export! {
     /// Adds bytes to the end of a value, which is made if it is missing.
     ///
-    /// As dist_store_set. Since 0.1.
+    /// Concurrency: atomic; the bytes of one call stay together, in the order of arrival. In all else, and in
+    /// when it is visible, as dist_store_set. Since 0.1.
     pub fn dist_store_append(
         store: *mut dist_store_t,
         key: *const c_char,
@@ -239,7 +269,10 @@ dist_export! {
     ///
     /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
     /// out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
-    /// until the keys exist, until the store's time-out at the latest. Any thread.
+    /// until the keys exist, until the store's time-out at the latest. Any thread; others may use the store
+    /// meanwhile.
+    ///
+    /// Concurrency: all values are of one time (a custom store: each of its own time).
     ///
     /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
     pub fn dist_store_multi_get(
@@ -260,7 +293,10 @@ dist_export! {
     ///
     /// `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
     /// lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
-    /// the call. Blocks for a round trip. Any thread.
+    /// the call. Blocks as dist_store_set. Any thread.
+    ///
+    /// Concurrency: others see all of the values or none (a custom store: one after the other). When they do
+    /// is as with dist_store_set.
     ///
     /// Returns as dist_store_set. Since 0.1.
     pub fn dist_store_multi_set(

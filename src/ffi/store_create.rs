@@ -6,7 +6,7 @@ use super::store::{STORES, give};
 use super::types::*;
 use crate::api::store::{
     ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, FileStore, HashStore, PrefixStore,
-    ServerOptions, TcpStore,
+    ServerOptions, open_tcp,
 };
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -35,8 +35,8 @@ dist_export! {
             return Err(Error::invalid("argument options is NULL"));
         }
         let options = options::read(options)?;
-        if !options.secret.is_null() || options.multi_tenant != 0 {
-            return Err(Error::new(ErrorKind::Unsupported, "secret and multi_tenant are not supported yet"));
+        if !options.secret.is_null() {
+            return Err(Error::new(ErrorKind::Unsupported, "secret is not supported yet"));
         }
         let host = required_str(options.host, "host")?.to_owned();
         let port = u16::try_from(options.port).map_err(|_| {
@@ -50,14 +50,16 @@ dist_export! {
         let wait_for_workers = is_server
             && world_size.is_some()
             && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
-        let client = ClientOptions { host, port, world_size, wait_for_workers };
-        let store = if is_server {
-            let server = ServerOptions {
- bind, port, listen_fd: listening_socket(&options)?, ..ServerOptions::default() };
-            TcpStore::host(server, client, &deadline)?
+        let client =
+            ClientOptions { host, port, world_size, wait_for_workers, ..ClientOptions::default() };
+        let server = if is_server {
+            let listen_fd = listening_socket(&options)?;
+            let multi_tenant = options.multi_tenant != 0;
+            Some(ServerOptions { bind, port, listen_fd, multi_tenant, ..ServerOptions::default() })
         } else {
-            TcpStore::connect(client, &deadline)?
+            None
         };
+        let store = open_tcp(server, client, &deadline)?;
         give(&out, Arc::new(store), timeout_ms)
     }
 }

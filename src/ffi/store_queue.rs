@@ -12,10 +12,12 @@ dist_export! {
     /// dist_store_wait and the queue functions see queues.
     ///
     /// `store`: required. `key`: the queue's name, required, a terminated string. `value`: `len_bytes` bytes,
-    /// NULL only if 0. All borrowed for the call. Any number of processes may push and pop at once: items
-    /// keep the order in which they arrive. Any thread.
+    /// NULL only if 0. All borrowed for the call. Blocks as dist_store_set. Any thread.
     ///
-    /// Returns as dist_store_set, and is as certain as that. Since 0.1.
+    /// Concurrency: any number of processes may push and pop at once; items keep the order in which they
+    /// arrive. When others see it is as with dist_store_set.
+    ///
+    /// Returns as dist_store_set. Since 0.1.
     pub fn dist_store_queue_push(
         store: *mut dist_store_t,
         key: *const c_char,
@@ -29,11 +31,15 @@ dist_export! {
 }
 
 dist_export! {
-    /// Takes the first item of a queue. Each item is given to one caller; one that dies with it takes it along.
+    /// Takes the first item of a queue.
     ///
     /// `store`, `key`: required, borrowed for the call. `block`: not 0 waits until there is an item, until the
     /// store's time-out at the latest. `out`: out, required; a blob of one byte string, owned by the caller. Any
-    /// thread.
+    /// thread; others may use the store meanwhile.
+    ///
+    /// Concurrency: each item is given to one caller; a TCP store serves waiting callers in the order in which
+    /// they came. A caller that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may
+    /// be lost.
     ///
     /// Returns as dist_store_set; DIST_ERR_QUEUE_EMPTY where `block` is 0 and there is no item;
     /// DIST_ERR_TIMEOUT names the queue. Since 0.1.
@@ -61,7 +67,9 @@ dist_export! {
 }
 
 dist_export! {
-    /// The number of items in a queue; 0 for one that was never used. Others may push and pop meanwhile.
+    /// The number of items in a queue; 0 for one that was never used.
+    ///
+    /// Concurrency: the number at some time during the call.
     ///
     /// `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any
     /// thread.
@@ -83,9 +91,12 @@ dist_export! {
     /// Waits until `world_size` callers have come to a barrier.
     ///
     /// `store`, `key`: required, borrowed for the call. `world_size`: how many; all name the same number; 0
-    /// returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. A key serves one barrier:
-    /// later callers pass at once. A caller that timed out has been counted all the same. All callers use the
-    /// same kind of store: a prefix store has its barrier elsewhere than the store under it. Any thread.
+    /// returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use
+    /// the store meanwhile.
+    ///
+    /// Concurrency: nobody passes before `world_size` calls have been made. A key serves one barrier: later
+    /// callers pass at once. A caller that timed out has been counted all the same. All callers use the same
+    /// kind of store: a prefix store has its barrier elsewhere than the store under it.
     ///
     /// Returns as dist_store_set; DIST_ERR_TIMEOUT says how many have come. Since 0.1.
     pub fn dist_store_barrier(

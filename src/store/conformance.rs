@@ -15,9 +15,19 @@ fn soon() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
+/// A client and its server, which are on one host and so meet on a Unix socket.
 fn tcp() -> Arc<dyn Store> {
+    hosted(ClientOptions::default())
+}
+
+/// The same without that: as on two hosts.
+fn tcp_only() -> Arc<dyn Store> {
+    hosted(ClientOptions { tcp_only: true, ..ClientOptions::default() })
+}
+
+fn hosted(client: ClientOptions) -> Arc<dyn Store> {
     let server = ServerOptions { bind: "127.0.0.1".to_owned(), ..ServerOptions::default() };
-    Arc::new(TcpStore::host(server, ClientOptions::default(), &soon()).unwrap())
+    Arc::new(TcpStore::host(server, client, &soon()).unwrap())
 }
 
 /// In a file that goes with it.
@@ -45,6 +55,7 @@ macro_rules! conformance {
             })+
         }
         mod tcp { $(#[test] fn $test() { super::$test(&super::tcp()); })+ }
+        mod tcp_only { $(#[test] fn $test() { super::$test(&super::tcp_only()); })+ }
         mod tcp_under_prefix {
             $(#[test] fn $test() {
                 super::$test(&(super::Arc::new(super::PrefixStore::new("pre", super::tcp())) as _));

@@ -96,6 +96,11 @@ impl Events {
         Self { room: vec![empty; usize::from(count.max(1))], filled: 0 }
     }
 
+    /// True where the last wait reported nothing.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
     /// What the last wait reported.
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         self.room[..self.filled].iter().map(|raw| {

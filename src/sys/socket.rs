@@ -9,7 +9,9 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket,
+};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -129,12 +131,18 @@ pub fn tune(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// True while the peer has neither closed the connection nor sent anything that was not read yet.
-pub fn is_open_and_silent(stream: &TcpStream) -> bool {
-    match stream.peek(&mut [0]) {
-        Ok(_) => false,
-        Err(cause) => cause.kind() == io::ErrorKind::WouldBlock,
-    }
+/// Whether an address is of this host: loopback, or one that this host would send from to itself.
+pub fn is_own(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let source = || {
+        let any: IpAddr =
+            if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0))?;
+        // Sends nothing; it only chooses the route. The port means nothing.
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    };
+    ip.is_loopback() || source().is_ok_and(|own| own.ip().to_canonical() == ip)
 }
 
 /// True for the errors of accept that say that this process or host has no descriptor or memory left
@@ -172,15 +180,23 @@ mod tests {
         assert!(poll::wait_ready(listener.as_fd(), Interest::READ, &deadline).unwrap());
         let (mut server, _) = listener.accept().unwrap();
         tune(&server).unwrap();
-        assert!(is_open_and_silent(&server));
         client.write_all(b"hi").unwrap();
         assert!(poll::wait_ready(server.as_fd(), Interest::READ, &deadline).unwrap());
-        assert!(!is_open_and_silent(&server));
         let mut bytes = [0; 8];
         assert_eq!(server.read(&mut bytes).unwrap(), 2);
         drop(client);
         assert!(poll::wait_ready(server.as_fd(), Interest::READ, &deadline).unwrap());
-        assert!(!is_open_and_silent(&server));
+        assert_eq!(server.read(&mut bytes).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_host_knows_its_own_addresses() {
+        for own in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_own(own.parse().unwrap()), "{own}");
+        }
+        // Reserved for documentation.
+        assert!(!is_own("192.0.2.1".parse().unwrap()));
+        assert!(!is_own("2001:db8::1".parse().unwrap()));
     }
 
     #[test]

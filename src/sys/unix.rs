@@ -2,6 +2,7 @@
 //! kernel who is at the other end.
 
 use crate::base::error::{Error, Result};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -28,11 +29,13 @@ pub fn listen(name: &str) -> Result<UnixListener> {
 /// Connects to an abstract name. Does not wait: either somebody listens there or not.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The reason as the system gives it; `WouldBlock` where the listener's queue is full.
 pub fn connect(name: &str) -> std::io::Result<UnixStream> {
-    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
-    stream.set_nonblocking(true)?;
-    Ok(stream)
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Before the connect: it would wait for room in the queue of a listener that may never accept.
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
+    Ok(OwnedFd::from(socket).into())
 }
 
 /// The process and user at the other end, as the kernel recorded them at connect time.

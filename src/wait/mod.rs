@@ -9,6 +9,7 @@
 
 pub mod bell;
 pub mod io;
+pub mod patience;
 pub mod service;
 
 use crate::base::deadline::Deadline;

@@ -11,7 +11,8 @@
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
 //! | `gate NAME` | waits until the test opens it |
 //! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
-//! | `store HOST`, `set KEY VALUE`, `get KEY VALUE`, `unstore` | a client of the job's store |
+//! | `store` (`server=yes`: and its server), `unstore` | a client of the job's store |
+//! | `set KEY VALUE`, `get KEY VALUE`, `add KEY`, `wait KEY`, `pop QUEUE`, `meet KEY SIZE` | what it does there |
 //! | `file_store PATH` | a store in a file in its place; see [`library::open_file`] |
 //! | `fill KEY BYTES` | sets values of so many bytes until that fails; the third success is reported as `ready` |
 //! | `count KEY TIMES THREADS` | adds 1 so many times from each of so many threads |
@@ -136,6 +137,13 @@ impl Worker {
             "limit_file_size" => limit_file_size(words.at(0).parse().unwrap()),
             "set" => library::store_set(self.store.unwrap(), words.at(0), words.at(1)),
             "get" => library::store_get(self.store.unwrap(), words.at(0), words.at(1)),
+            "add" => library::store_add(self.store.unwrap(), words.at(0)),
+            "wait" => library::store_wait(self.store.unwrap(), words.at(0)),
+            "pop" => library::store_pop(self.store.unwrap(), words.at(0)),
+            "meet" => {
+                let size = words.at(1).parse().unwrap();
+                library::store_meet(self.store.unwrap(), words.at(0), size)
+            }
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
@@ -168,7 +176,8 @@ impl Worker {
     fn client(&self, words: &Words<'_>) -> Result<Store, Outcome> {
         let host = variable("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".to_owned());
         let port = variable("MASTER_PORT").unwrap().parse().unwrap();
-        library::connect(&host, port, words.number("timeout_ms").unwrap_or(20_000))
+        let is_server = words.text("server").is_some();
+        library::connect(&host, port, is_server, words.number("timeout_ms").unwrap_or(20_000))
     }
 
     fn keep(&mut self, store: Result<Store, Outcome>) -> Outcome {

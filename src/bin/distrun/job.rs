@@ -17,6 +17,7 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a user or a job manager sends to end a job.
@@ -62,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
 }
 
 /// On node 0, the store, with the port it got.
-fn host_store(options: &Options) -> Result<(Option<Server>, Master), Failure> {
+fn host_store(options: &Options) -> Result<(Option<Arc<Server>>, Master), Failure> {
     let mut master = options.master();
     if options.node_rank > 0 {
         return Ok((None, master));

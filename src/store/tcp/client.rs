@@ -1,36 +1,29 @@
-//! The client of a store behind TCP.
+//! The client of a store behind TCP: the operations, over the connections of [`link`](super::link).
 //!
-//! Connections: each call takes one from a small pool of idle ones, or opens another, and gives it
-//! back when done. So a thread that waits for a key holds up nobody, and the number of connections is
-//! that of the calls in progress at once. Since every call that changes something returns only when
-//! the server has confirmed it, what one thread does in order, all see in order, whichever connections
-//! it took.
-//!
-//! Failures: torch's protocol answers a bad request by closing the connection, and a SET not at all.
-//! Therefore requests without an answer are followed by a PING in the same write, and a lost
-//! connection is tried anew, once, if the request changes nothing or not a byte of it was sent.
-//! Otherwise the caller learns that the outcome is unknown.
+//! What is usually there is asked for on the main connection, in one round trip. Only when it is not does the
+//! call go to a connection of its own and wait there.
 
+use super::abilities::{Abilities, Ability};
 use super::connect::{self, Peer};
-use super::connection::{Connection, Failure, GRACE};
+use super::connection::{Connection, Failure, GRACE, at_least_grace};
+use super::link::{Again, Link};
 use super::proto::{self, Bytes, Request};
-use super::server::{Server, ServerOptions};
-use crate::base::error::Context as _;
+use super::server::{Server, ServerOptions, Start};
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::store::limits::{check_count, check_total, check_value};
 use crate::store::table::parse_number;
-use crate::store::{Store, missing_keys, not_a_number};
+use crate::store::{Store, barrier_incomplete, composed, missing_keys, not_a_number};
 use crate::wait;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// How many idle connections are kept.
-const KEPT_IDLE: usize = 4;
 /// The key that counts the clients of a job; the only one without "/" before it.
 const ARRIVALS: &[u8] = b"init/";
 /// How often the arrivals are looked at.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(10);
+/// How long the store that holds a port may take to show that it is the job's own.
+const JOIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Whom to connect to, and as part of what.
 #[derive(Clone, Debug, Default)]
@@ -44,13 +37,15 @@ pub struct ClientOptions {
     /// In the process that hosts the server: wait until all clients of the job have counted
     /// themselves. Elsewhere it means nothing, as with torch.
     pub wait_for_workers: bool,
+    /// Use TCP also where the server is on this host and offers a Unix socket.
+    pub tcp_only: bool,
 }
 
 /// A store whose values are in a server, reached over TCP. Share it through an `Arc`.
 #[derive(Debug)]
 pub struct TcpStore {
-    peer: Peer,
-    idle: Mutex<Vec<Connection>>,
+    link: Link,
+    abilities: Abilities,
     /// Kept running as long as this store lives, where this process hosts it.
     server: Option<Arc<Server>>,
 }
@@ -62,23 +57,44 @@ impl TcpStore {
     /// `Connection` where the server cannot be reached until the deadline, or is something else;
     /// `Timeout` where nothing answers, or where not all workers have come.
     pub fn connect(options: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        let peer = Peer { host: options.host.clone(), port: options.port, local: None };
+        let peer = Peer::new(&options, None);
         Self::join(peer, None, &options, deadline)
     }
 
     /// Starts a server in this process and connects to it. The server lives as long as the store.
     /// Its port replaces that of `client`; an empty host in `client` means an address that the
-    /// server listens on.
+    /// server listens on. Where the port is taken and the options allow it, joins what listens there instead.
     ///
     /// # Errors
     /// Those of [`Server::start`] and [`TcpStore::connect`].
     pub fn host(server: ServerOptions, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        let server = Server::start(server)?;
+        let joins = server.join_if_taken;
+        let server = match Server::start_unless_taken(server)? {
+            Start::Started(server) => server,
+            Start::Taken(error) if joins => return Self::join_taken(error, client, deadline),
+            Start::Taken(error) => return Err(error),
+        };
         let local = reachable(server.address());
         let host =
             if client.host.is_empty() { local.ip().to_string() } else { client.host.clone() };
-        let peer = Peer { host, port: server.port(), local: Some(local) };
-        Self::join(peer, Some(Arc::new(server)), &client, deadline)
+        let client = ClientOptions { host, port: server.port(), ..client };
+        Self::join(Peer::new(&client, Some(local)), Some(server), &client, deadline)
+    }
+
+    /// Joins the store that holds the port, since it ought to be the job's own.
+    fn join_taken(taken: Error, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
+        let limit = deadline.capped(JOIN_WITHIN);
+        let connection = connect::persistently(&Peer::new(&client, None), &limit);
+        let connection = connection.map_err(|error| {
+            let message = format!(
+                "{}; nor is it this job's store that listens there: {}",
+                taken.message(),
+                error.message()
+            );
+            Error::new(taken.kind(), message)
+        })?;
+        drop(connection);
+        Self::connect(client, deadline)
     }
 
     /// The server, where this process hosts it.
@@ -93,13 +109,15 @@ impl TcpStore {
         deadline: &Deadline,
     ) -> Result<Self> {
         let connection = connect::persistently(&peer, deadline)?;
-        let store = Self { peer, idle: Mutex::new(vec![connection]), server };
+        let abilities =
+            if connection.is_shortcut() { Abilities::all() } else { Abilities::default() };
+        let store = Self { link: Link::new(peer, connection), abilities, server };
         if let Some(expected) = options.world_size {
-            let count = |connection: &mut Connection| {
-                connection.send(&[Request::Add(ARRIVALS.into(), 1)], deadline)?;
+            let joined = Request::Add(ARRIVALS.into(), 1);
+            store.link.ask("joining", Again::Never, deadline, |connection| {
+                connection.send(std::slice::from_ref(&joined), deadline)?;
                 connection.number(deadline)
-            };
-            store.run("joining", Again::Never, deadline, count)?;
+            })?;
             if options.wait_for_workers && store.server.is_some() {
                 store.wait_for_workers(expected, deadline)?;
             }
@@ -107,26 +125,27 @@ impl TcpStore {
         Ok(store)
     }
 
+    /// How many clients with a world size have joined, ever.
+    ///
+    /// # Errors
+    /// See [`Store`].
+    pub fn arrivals(&self, deadline: &Deadline) -> Result<i64> {
+        let text = self.value("arrivals", &Bytes::Borrowed(ARRIVALS), deadline)?;
+        Ok(text.as_deref().and_then(parse_number).unwrap_or(0))
+    }
+
     fn wait_for_workers(&self, expected: usize, deadline: &Deadline) -> Result<()> {
-        let key = Bytes::Borrowed(ARRIVALS);
         loop {
-            let fetch = |connection: &mut Connection| {
-                connection.wait(std::slice::from_ref(&key), deadline)?;
-                let limit = at_least_grace(deadline);
-                connection.send(&[Request::Get(key.clone())], &limit)?;
-                connection.bytes(&limit)
-            };
-            let text = self.run("waiting for the workers", Again::Once, deadline, fetch)?;
-            let joined = parse_number(&text).unwrap_or(0);
+            let joined = self.arrivals(&at_least_grace(deadline))?;
             if usize::try_from(joined).is_ok_and(|joined| joined >= expected) {
                 return Ok(());
             }
             if deadline.has_passed() {
                 let ms = deadline.elapsed().as_millis();
                 let message = format!(
-                    "timed out after {ms} ms waiting for the workers at the store at {}: {joined} \
-                     of {expected} have joined",
-                    self.peer
+                    "timed out after {ms} ms waiting for the workers at {}: {joined} of {expected} \
+                     have joined",
+                    self.describe()
                 );
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
@@ -134,115 +153,70 @@ impl TcpStore {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        // A list of connections is whole at any time.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// An idle connection that is still good, or a new one.
-    fn take(&self, deadline: &Deadline) -> Result<Connection> {
-        loop {
-            let Some(connection) = self.idle().pop() else {
-                return connect::once(&self.peer, deadline);
-            };
-            if connection.is_usable() {
-                return Ok(connection);
-            }
-        }
+    #[cfg(test)]
+    pub(super) fn link(&self) -> &Link {
+        &self.link
     }
 
     #[cfg(test)]
-    pub(super) fn idle_is_usable(&self) -> bool {
-        self.idle().iter().all(Connection::is_usable)
+    pub(super) fn assume_all_abilities(&mut self) {
+        self.abilities = Abilities::all();
     }
 
-    fn give_back(&self, connection: Connection) {
-        let mut idle = self.idle();
-        if idle.len() < KEPT_IDLE {
-            idle.push(connection);
-        }
+    /// Sends a request that has no answer.
+    fn tell(&self, what: &str, request: &Request<'_>, deadline: &Deadline) -> Result<()> {
+        self.in_time(what, deadline)?;
+        self.link.tell(what, request, deadline)
     }
 
-    /// Runs one operation on a connection of its own.
-    fn run<T>(
+    /// Sends a request and reads its answer.
+    fn ask<T>(
         &self,
         what: &str,
         again: Again,
+        request: &Request<'_>,
         deadline: &Deadline,
-        mut operation: impl FnMut(&mut Connection) -> std::result::Result<T, Failure>,
+        answer: impl Fn(&mut Connection, &Deadline) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
-        let mut first_loss = None;
-        loop {
-            let mut connection = self.take(deadline).context(|| match &first_loss {
-                Some(cause) => format!("{what}: connection to {} lost ({cause})", self.describe()),
-                None => what.to_owned(),
-            })?;
-            match operation(&mut connection) {
-                Ok(value) => {
-                    self.give_back(connection);
-                    return Ok(value);
-                }
-                Err(Failure::Lost { cause, sent })
-                    if first_loss.is_none() && (again == Again::Once || !sent) =>
-                {
-                    first_loss = Some(cause);
-                }
-                Err(failure) => return Err(self.failed(what, &failure, again, deadline)),
-            }
-        }
+        self.in_time(what, deadline)?;
+        self.link.ask(what, again, deadline, |connection| {
+            connection.send(std::slice::from_ref(request), deadline)?;
+            answer(connection, deadline)
+        })
     }
 
-    fn failed(&self, what: &str, failure: &Failure, again: Again, deadline: &Deadline) -> Error {
-        let store = self.describe();
-        let unknown = match again {
-            Again::Never => "; whether the change took place is unknown",
-            Again::Once => "",
-        };
-        match failure {
-            Failure::Timeout => {
-                let ms = deadline.elapsed().as_millis();
-                let message = format!("{what}: {store} did not answer within {ms} ms{unknown}");
-                Error::new(ErrorKind::Timeout, message)
-            }
-            Failure::Lost { cause, .. } => {
-                let message = format!("{what}: connection to {store} lost ({cause}){unknown}");
-                Error::new(ErrorKind::Connection, message)
-            }
-            Failure::Garbled(got) => {
-                let message = format!("{what}: {store} sent {got}{unknown}");
-                Error::new(ErrorKind::Connection, message)
-            }
-        }
+    /// The value of a key of the wire, if it exists.
+    fn value(&self, what: &str, key: &Bytes<'_>, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        self.link.ask(what, Again::Once, deadline, |connection| connection.get(key, deadline))
     }
 
-    /// Waits for all keys, then fetches. A fetch that finds a key gone (deleted meanwhile, or never
-    /// there: torch's server wakes waiters too often) waits again.
+    /// Waits for all keys, then fetches, on a connection of its own. A fetch that finds a key gone (deleted
+    /// meanwhile, or never there: torch's server wakes waiters too often) waits again.
     fn once_there<T>(
         &self,
         what: &str,
+        again: Again,
+        keys: &[Bytes<'_>],
         user_keys: &[&[u8]],
         deadline: &Deadline,
-        fetch: impl Fn(
-            &mut Connection,
-            &[Bytes<'_>],
-            &Deadline,
-        ) -> std::result::Result<Option<T>, Failure>,
+        fetch: impl Fn(&mut Connection, &Deadline) -> std::result::Result<Option<T>, Failure>,
     ) -> Result<T> {
-        let keys = wire_keys(user_keys)?;
         let attempt = |connection: &mut Connection| {
             loop {
-                if !connection.wait(&keys, deadline)? {
-                    let missing = connection.missing(&keys)?;
+                if !connection.wait(keys, deadline)? {
+                    let missing = connection.missing(keys)?;
                     if !missing.is_empty() {
                         return Ok(Err(missing));
                     }
                 }
-                if let Some(value) = fetch(connection, &keys, &at_least_grace(deadline))? {
+                if let Some(value) = fetch(connection, &at_least_grace(deadline))? {
                     return Ok(Ok(value));
                 }
             }
         };
-        self.run(what, Again::Once, deadline, attempt)?.map_err(|missing| {
+        // Also a wait that has no time left asks, so that it can name what is missing.
+        let limit = at_least_grace(deadline);
+        self.link.apart(what, again, &limit, attempt)?.map_err(|missing| {
             let missing: Vec<_> = missing.into_iter().map(|position| user_keys[position]).collect();
             missing_keys(&self.describe(), &missing, deadline).context(what)
         })
@@ -250,13 +224,12 @@ impl TcpStore {
 
     /// True where the server holds something under `key` that is not a number.
     fn holds_no_number(&self, key: &Bytes<'_>, deadline: &Deadline) -> Result<bool> {
-        self.run("add", Again::Once, deadline, |connection| {
-            if !connection.check(std::slice::from_ref(key), deadline)? {
-                return Ok(false);
-            }
-            connection.send(&[Request::Get(key.clone())], deadline)?;
-            Ok(parse_number(&connection.bytes(deadline)?).is_none())
-        })
+        let value = self.value("add", key, deadline)?;
+        Ok(value.is_some_and(|text| parse_number(&text).is_none()))
+    }
+
+    fn has(&self, ability: Ability, deadline: &Deadline) -> Result<bool> {
+        self.abilities.has(ability, &self.link, deadline)
     }
 
     /// Refuses to begin what could not be finished: a change that may or may not have taken place
@@ -272,43 +245,28 @@ impl TcpStore {
     }
 }
 
-/// Whether an operation is tried anew when its connection is lost in mid-operation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
-    /// It may have taken place.
-    Never,
-    /// It changes nothing.
-    Once,
-}
-
 impl Store for TcpStore {
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
-        let key = wire_key(key)?;
         check_value(value)?;
-        self.in_time("set", deadline)?;
-        self.run("set", Again::Never, deadline, |connection| {
-            connection.confirmed(Request::Set(key.clone(), value.into()), deadline)
-        })
+        self.tell("set", &Request::Set(wire_key(key)?, value.into()), deadline)
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        self.once_there("get", &[key], deadline, |connection, keys, limit| {
-            connection.send(&[Request::Get(keys[0].clone())], limit)?;
-            let value = connection.bytes(limit)?;
-            let there = !value.is_empty() || connection.check(keys, limit)?;
-            Ok(there.then_some(value))
+        let wire = wire_key(key)?;
+        if let Some(value) = self.value("get", &wire, &at_least_grace(deadline))? {
+            return Ok(value);
+        }
+        let keys = std::slice::from_ref(&wire);
+        self.once_there("get", Again::Once, keys, &[key], deadline, |connection, limit| {
+            connection.get(&wire, limit)
         })
     }
 
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
         let wire = wire_key(key)?;
-        self.in_time("add", deadline)?;
-        let sum = self.run("add", Again::Never, deadline, |connection| {
-            connection.send(&[Request::Add(wire.clone(), amount)], deadline)?;
-            connection.number(deadline)
-        });
+        let request = Request::Add(wire.clone(), amount);
         // The server's only way to refuse is to close the connection, so the reason is looked up.
-        match sum {
+        match self.ask("add", Again::Never, &request, deadline, Connection::number) {
             Err(error)
                 if error.kind() == ErrorKind::Connection
                     && self.holds_no_number(&wire, deadline) == Ok(true) =>
@@ -326,67 +284,50 @@ impl Store for TcpStore {
         desired: &[u8],
         deadline: &Deadline,
     ) -> Result<Vec<u8>> {
-        let key = wire_key(key)?;
         check_value(expected)?;
         check_value(desired)?;
-        self.in_time("compare_set", deadline)?;
-        self.run("compare_set", Again::Never, deadline, |connection| {
-            let request = Request::CompareSet(key.clone(), expected.into(), desired.into());
-            connection.send(&[request], deadline)?;
-            connection.bytes(deadline)
-        })
+        let request = Request::CompareSet(wire_key(key)?, expected.into(), desired.into());
+        self.ask("compare_set", Again::Never, &request, deadline, Connection::bytes)
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-        self.once_there("wait", keys, deadline, |_, _, _| Ok(Some(())))
+        let wire = wire_keys(keys)?;
+        let check = Request::Check(wire.clone());
+        let limit = at_least_grace(deadline);
+        if self.ask("wait", Again::Once, &check, &limit, Connection::ready)? {
+            return Ok(());
+        }
+        self.once_there("wait", Again::Once, &wire, keys, deadline, |_, _| Ok(Some(())))
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
-        let keys = wire_keys(keys)?;
-        self.in_time("check", deadline)?;
-        self.run("check", Again::Once, deadline, |connection| connection.check(&keys, deadline))
+        let check = Request::Check(wire_keys(keys)?);
+        self.ask("check", Again::Once, &check, deadline, Connection::ready)
     }
 
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
-        self.in_time("num_keys", deadline)?;
-        self.run("num_keys", Again::Once, deadline, |connection| {
-            connection.send(&[Request::NumKeys], deadline)?;
-            connection.number(deadline)
-        })
+        self.ask("num_keys", Again::Once, &Request::NumKeys, deadline, Connection::number)
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
-        let key = wire_key(key)?;
-        self.in_time("delete_key", deadline)?;
-        self.run("delete_key", Again::Never, deadline, |connection| {
-            connection.send(&[Request::DeleteKey(key.clone())], deadline)?;
-            Ok(connection.number(deadline)? > 0)
-        })
+        let request = Request::DeleteKey(wire_key(key)?);
+        Ok(self.ask("delete_key", Again::Never, &request, deadline, Connection::number)? > 0)
     }
 
     fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
-        let key = wire_key(key)?;
         check_value(value)?;
-        self.in_time("append", deadline)?;
-        self.run("append", Again::Never, deadline, |connection| {
-            connection.confirmed(Request::Append(key.clone(), value.into()), deadline)
-        })
+        self.tell("append", &Request::Append(wire_key(key)?, value.into()), deadline)
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        self.once_there("multi_get", keys, deadline, |connection, keys, limit| {
-            connection.send(&[Request::MultiGet(keys.to_vec())], limit)?;
-            let mut values = Vec::new();
-            let mut empty = Vec::new();
-            for key in keys {
-                let value = connection.bytes(limit)?;
-                if value.is_empty() {
-                    empty.push(key.clone());
-                }
-                values.push(value);
-            }
-            let there = empty.is_empty() || connection.check(&empty, limit)?;
-            Ok(there.then_some(values))
+        let wire = wire_keys(keys)?;
+        let limit = at_least_grace(deadline);
+        let fetch = |connection: &mut Connection| connection.multi_get(&wire, &limit);
+        if let Some(values) = self.link.ask("multi_get", Again::Once, &limit, fetch)? {
+            return Ok(values);
+        }
+        self.once_there("multi_get", Again::Once, &wire, keys, deadline, |connection, limit| {
+            connection.multi_get(&wire, limit)
         })
     }
 
@@ -400,66 +341,94 @@ impl Store for TcpStore {
             wire.push((wire_key(key)?, Bytes::Borrowed(value)));
         }
         check_total(total)?;
-        self.in_time("multi_set", deadline)?;
-        self.run("multi_set", Again::Never, deadline, |connection| {
-            connection.confirmed(Request::MultiSet(wire.clone()), deadline)
-        })
+        self.tell("multi_set", &Request::MultiSet(wire), deadline)
     }
 
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
         self.in_time("list_keys", deadline)?;
-        self.run("list_keys", Again::Once, deadline, |connection| {
-            connection.send(&[Request::ListKeys], deadline)?;
-            let count = connection.number(deadline)?;
-            let mut keys = Vec::new();
-            for _ in 0..count {
-                let mut key = connection.bytes(deadline)?;
-                // Names without "/" are the protocol's own.
-                if key.first() == Some(&b'/') {
-                    key.remove(0);
-                    keys.push(key);
-                }
-            }
-            Ok(keys)
+        if !self.has(Ability::KeyList, deadline)? {
+            let message =
+                format!("{} cannot list its keys: it is an older server", self.describe());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let list = Request::ListKeys;
+        self.ask("list_keys", Again::Once, &list, deadline, |connection, deadline| {
+            let mut names = connection.list(deadline)?;
+            // Names without "/" are the protocol's own.
+            names.retain_mut(|name| name.first() == Some(&b'/') && name.remove(0) == b'/');
+            Ok(names)
         })
     }
 
     fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
-        let key = wire_key(queue)?;
+        if !self.has(Ability::Queues, deadline)? {
+            return composed::push(self, queue, item, deadline);
+        }
         check_value(item)?;
-        self.in_time("queue_push", deadline)?;
-        self.run("queue_push", Again::Never, deadline, |connection| {
-            connection.confirmed(Request::QueuePush(key.clone(), item.into()), deadline)
-        })
+        self.tell("queue_push", &Request::QueuePush(wire_key(queue)?, item.into()), deadline)
     }
 
     fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        self.once_there("queue_pop", &[queue], deadline, |connection, keys, limit| {
-            connection.pop(&keys[0], limit)
+        if !self.has(Ability::Queues, deadline)? {
+            return composed::pop(self, queue, deadline);
+        }
+        if let Some(item) = self.queue_try_pop(queue, &at_least_grace(deadline))? {
+            return Ok(item);
+        }
+        let wire = wire_key(queue)?;
+        let keys = std::slice::from_ref(&wire);
+        let what = "queue_pop";
+        self.once_there(what, Again::Never, keys, &[queue], deadline, |connection, limit| {
+            connection.pop(&wire, limit)
         })
     }
 
     fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
-        let key = wire_key(queue)?;
+        if !self.has(Ability::Queues, deadline)? {
+            return composed::try_pop(self, queue, deadline);
+        }
+        let wire = wire_key(queue)?;
         self.in_time("queue_pop", deadline)?;
-        self.run("queue_pop", Again::Never, deadline, |connection| connection.pop(&key, deadline))
+        self.link
+            .ask("queue_pop", Again::Never, deadline, |connection| connection.pop(&wire, deadline))
     }
 
     fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
-        let key = wire_key(queue)?;
-        self.in_time("queue_len", deadline)?;
-        self.run("queue_len", Again::Once, deadline, |connection| {
-            connection.send(&[Request::QueueLen(key.clone())], deadline)?;
-            connection.number(deadline)
-        })
+        if !self.has(Ability::Queues, deadline)? {
+            return composed::queue_len(self, queue, deadline);
+        }
+        let request = Request::QueueLen(wire_key(queue)?);
+        self.ask("queue_len", Again::Once, &request, deadline, Connection::number)
+    }
+
+    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
+        if size == 0 {
+            return Ok(());
+        }
+        if !self.has(Ability::Barrier, deadline)? {
+            return composed::barrier(self, key, size, deadline);
+        }
+        let wire = wire_key(key)?;
+        self.in_time("barrier", deadline)?;
+        let count = i64::try_from(size).unwrap_or(i64::MAX);
+        let complete = self.link.apart("barrier", Again::Never, deadline, |connection| {
+            connection.barrier(&wire, count, deadline)
+        })?;
+        if complete {
+            return Ok(());
+        }
+        let text = self.value("barrier", &wire, &Deadline::after(GRACE)).ok().flatten();
+        let come = text.as_deref().and_then(parse_number);
+        Err(barrier_incomplete(&self.describe(), key, come, size, deadline))
     }
 
     fn address(&self) -> Option<(String, u16)> {
-        Some((self.peer.host.clone(), self.peer.port))
+        let peer = self.link.peer();
+        Some((peer.host.clone(), peer.port))
     }
 
     fn describe(&self) -> String {
-        format!("the store at {}", self.peer)
+        self.link.describe()
     }
 }
 
@@ -474,11 +443,6 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
         IpAddr::V4(_) | IpAddr::V6(_) => {}
     }
     address
-}
-
-/// Time to finish what has begun: the deadline, but not less than the grace.
-fn at_least_grace(deadline: &Deadline) -> Deadline {
-    Deadline::after(deadline.left().max(GRACE))
 }
 
 /// A user's key as it travels.

@@ -1,8 +1,11 @@
 //! Finding the server: look up, try all addresses, introduce, and again until the deadline.
 
+use super::client::ClientOptions;
 use super::connection::{Connection, Failure};
+use super::{proto, shortcut};
 use crate::base::log::Level;
 use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::sys::stream::Stream;
 use crate::sys::{host, socket};
 use crate::wait;
 use std::fmt;
@@ -10,9 +13,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long one attempt at one address may take, so that a silent address does not use up the time
-/// of the others.
-const ATTEMPT: Duration = Duration::from_secs(10);
+/// How long an attempt at one address may take in the first round and in later ones, so that a silent address
+/// does not use up the time of the others: a host may have addresses of both families of which one leads
+/// nowhere.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(10);
 /// How long a server may take to answer a client's introduction before the client tries anew.
 const INTRODUCTION: Duration = Duration::from_secs(30);
 /// The pauses between attempts grow from the first to the second.
@@ -28,6 +33,16 @@ pub(super) struct Peer {
     pub(super) port: u16,
     /// The address to use instead of looking up the host: for the process that runs the server.
     pub(super) local: Option<SocketAddr>,
+    /// Not over a Unix socket, even where there is one.
+    pub(super) tcp_only: bool,
+}
+
+impl Peer {
+    /// The server that these options name.
+    pub(super) fn new(options: &ClientOptions, local: Option<SocketAddr>) -> Self {
+        let ClientOptions { host, port, tcp_only, .. } = options;
+        Self { host: host.clone(), port: *port, local, tcp_only: *tcp_only }
+    }
 }
 
 impl fmt::Display for Peer {
@@ -53,9 +68,10 @@ struct Attempt {
 /// than a store answers (at once); `Timeout` where nothing answers at all.
 pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connection> {
     let mut pause = FIRST_PAUSE;
+    let mut patience = FIRST_ATTEMPT;
     let mut log_at = Instant::now() + LOG_EVERY;
     for attempts in 1_u64.. {
-        let failed = match attempt(peer, deadline) {
+        let failed = match attempt(peer, patience, deadline) {
             Ok(connection) => return Ok(connection),
             Err(failed) => failed,
         };
@@ -75,6 +91,7 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
         }
         wait::pause(jittered(pause), deadline);
         pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+        patience = (patience * 2).min(LONGEST_ATTEMPT);
     }
     Err(Error::internal("connecting ended without an outcome"))
 }
@@ -84,10 +101,14 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
 /// # Errors
 /// As [`persistently`].
 pub(super) fn once(peer: &Peer, deadline: &Deadline) -> Result<Connection> {
-    attempt(peer, deadline).map_err(|failed| failed.error)
+    attempt(peer, LONGEST_ATTEMPT, deadline).map_err(|failed| failed.error)
 }
 
-fn attempt(peer: &Peer, deadline: &Deadline) -> std::result::Result<Connection, Attempt> {
+fn attempt(
+    peer: &Peer,
+    patience: Duration,
+    deadline: &Deadline,
+) -> std::result::Result<Connection, Attempt> {
     let maybe_later = |error| Attempt { error, hopeless: false };
     let addresses = match peer.local {
         Some(address) => vec![address],
@@ -96,9 +117,12 @@ fn attempt(peer: &Peer, deadline: &Deadline) -> std::result::Result<Connection, 
     };
     let mut last = None;
     for address in addresses {
-        let limit = deadline.capped(ATTEMPT);
-        match socket::connect(address, &limit) {
-            Ok(stream) => return introduce(peer, Connection::new(stream), deadline),
+        if let Some(stream) = shortcut::connect(address).filter(|_| !peer.tcp_only) {
+            return introduce(peer, Connection::new(stream, true), deadline);
+        }
+        let limit = deadline.capped(patience);
+        match socket::connect(address, &limit).and_then(Stream::from_tcp) {
+            Ok(stream) => return introduce(peer, Connection::new(stream, false), deadline),
             Err(cause) => last = Some(cannot_connect(peer, address, &cause)),
         }
     }
@@ -114,9 +138,17 @@ fn introduce(
     let limit = deadline.capped(INTRODUCTION);
     let failure = match connection.introduce(&limit) {
         Ok(()) => return Ok(connection),
+        Err(Failure::Refused(proto::FULL)) => {
+            let message = format!(
+                "the store at {peer} takes no more clients: the server's process has no descriptor left \
+                 for another one; raise its limit of open files (ulimit -n)"
+            );
+            let error = Error::new(ErrorKind::Connection, message);
+            return Err(Attempt { error, hopeless: false });
+        }
         Err(failure) => failure,
     };
-    let hopeless = matches!(failure, Failure::Garbled(_));
+    let hopeless = matches!(failure, Failure::Garbled(_) | Failure::Refused(_));
     let (kind, what) = match failure {
         Failure::Timeout => {
             let ms = limit.elapsed().as_millis();
@@ -128,6 +160,9 @@ fn introduce(
             (ErrorKind::Connection, what)
         }
         Failure::Garbled(what) => (ErrorKind::Connection, format!("sent {what}")),
+        Failure::Refused(word) => {
+            (ErrorKind::Connection, format!("said \"{}\"", word.escape_ascii()))
+        }
     };
     let message = format!("what listens at {peer} is not a store, or not a healthy one: it {what}");
     Err(Attempt { error: Error::new(kind, message), hopeless })
@@ -175,7 +210,9 @@ mod tests {
 
     #[test]
     fn addresses_are_shown_as_users_write_them() {
-        let of = |host: &str| Peer { host: host.to_owned(), port: 7, local: None }.to_string();
+        let of = |host: &str| {
+            Peer { host: host.to_owned(), port: 7, local: None, tcp_only: false }.to_string()
+        };
         assert_eq!(of("node1"), "node1:7");
         assert_eq!(of("::1"), "[::1]:7");
         assert_eq!(of("[::1]"), "[::1]:7");

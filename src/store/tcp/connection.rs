@@ -1,15 +1,15 @@
 //! One connection of a client: sends requests and reads answers, never longer than a deadline.
 //!
 //! After a [`Failure`] the connection is of no use: what the server still sends could no longer be
-//! told apart. The one exception is a WAIT, which can be cancelled.
+//! told apart. The one exception is a WAIT (and a BARRIER, which waits alike), which can be cancelled.
 
 use super::proto::{self, Bytes, Request};
 use crate::base::Deadline;
 use crate::sys::poll::Interest;
-use crate::sys::socket;
+use crate::sys::stream::{self, Stream};
 use crate::wait::io as io_wait;
-use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
+use crate::wait::patience::Patience;
+use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
@@ -19,8 +19,10 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// The longest value that is taken from a server.
 const MAX_ANSWER_BYTES: u64 = 1 << 30;
-/// How much is read at once, and so how much memory is taken ahead of the bytes.
+/// How much of a value is read at once, and so how much memory is taken ahead of the bytes.
 const CHUNK_BYTES: usize = 64 << 10;
+/// How much is read ahead: the answers to many small requests, at the cost of copying them.
+const READ_AHEAD: usize = 8 << 10;
 /// How many questions are sent before their answers are read. Few enough for the answers to fit into
 /// the sockets' buffers, so that neither side waits for the other.
 const BATCH: usize = 1024;
@@ -39,42 +41,70 @@ pub(super) enum Failure {
     },
     /// The server sent what no store sends.
     Garbled(String),
+    /// The server said, instead of answering the introduction, why it does not want this client.
+    Refused(proto::Word),
 }
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     output: Vec<u8>,
+    /// What has been read ahead of its being asked for: `input[taken..filled]`.
+    input: Box<[u8]>,
+    taken: usize,
+    filled: usize,
     nonce: u32,
+    patience: Patience,
+    shortcut: bool,
 }
 
 type Outcome<T> = Result<T, Failure>;
 
 impl Connection {
-    /// A connection over a fresh stream, not yet introduced.
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, output: Vec::new(), nonce: std::process::id() }
+    /// A connection over a fresh stream, not yet introduced. `shortcut`: to a server of libdist on this host.
+    pub(super) fn new(stream: Stream, shortcut: bool) -> Self {
+        Self {
+            stream,
+            output: Vec::new(),
+            input: vec![0; READ_AHEAD].into_boxed_slice(),
+            taken: 0,
+            filled: 0,
+            nonce: std::process::id(),
+            patience: Patience::default(),
+            shortcut,
+        }
+    }
+
+    /// True where the server is of libdist and on this host.
+    pub(super) fn is_shortcut(&self) -> bool {
+        self.shortcut
     }
 
     /// Introduces this client. All bytes in one write: torch's server loses track otherwise.
     pub(super) fn introduce(&mut self, deadline: &Deadline) -> Outcome<()> {
         let nonce = self.nonce;
-        self.send(&[Request::Validate(proto::MAGIC), Request::Ping(nonce)], deadline)?;
-        self.pong(nonce, deadline)
+        match self.send(&[Request::Validate(proto::MAGIC), Request::Ping(nonce)], deadline) {
+            Ok(()) => self.pong(nonce, deadline),
+            // The server may have said why before it closed.
+            Err(failure @ Failure::Lost { .. }) => match self.array(deadline) {
+                Ok(word) if proto::WORDS.contains(&word) => Err(Failure::Refused(word)),
+                _ => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        }
     }
 
     /// True while the server has neither closed the connection nor sent anything unasked.
     pub(super) fn is_usable(&self) -> bool {
-        socket::is_open_and_silent(&self.stream)
+        self.taken == self.filled && self.stream.is_open_and_silent()
     }
 
-    /// Sends a request that has no answer, and with it a PING, whose answer shows that the server has
-    /// carried it out.
-    pub(super) fn confirmed(&mut self, request: Request<'_>, deadline: &Deadline) -> Outcome<()> {
+    /// PING: shows that the server has carried out all that was sent before.
+    pub(super) fn ping(&mut self, deadline: &Deadline) -> Outcome<()> {
         self.nonce = self.nonce.wrapping_add(1);
         let nonce = self.nonce;
-        self.send(&[request, Request::Ping(nonce)], deadline)?;
+        self.send(&[Request::Ping(nonce)], deadline)?;
         self.pong(nonce, deadline)
     }
 
@@ -119,13 +149,64 @@ impl Connection {
     /// WAIT: true once all keys exist, false when the deadline passes first. Either way the
     /// connection stays usable.
     pub(super) fn wait(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> Outcome<bool> {
-        self.send(&[Request::Wait(keys.to_vec())], deadline)?;
+        self.await_answer(Request::Wait(keys.to_vec()), deadline)
+    }
+
+    /// BARRIER: true once all have come, false when the deadline passes first. Either way the
+    /// connection stays usable.
+    pub(super) fn barrier(
+        &mut self,
+        key: &Bytes<'_>,
+        size: i64,
+        deadline: &Deadline,
+    ) -> Outcome<bool> {
+        self.await_answer(Request::Barrier(key.clone(), size), deadline)
+    }
+
+    fn await_answer(&mut self, request: Request<'_>, deadline: &Deadline) -> Outcome<bool> {
+        // A time-out can name what is missing only if the server has been asked.
+        self.send(&[request], &at_least_grace(deadline))?;
         match self.byte(deadline) {
             Ok(proto::READY) => Ok(true),
             Ok(other) => Err(unexpected("WAIT", other)),
             Err(Failure::Timeout) => self.cancel_wait(),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// GET: the value of a key, if it exists.
+    pub(super) fn get(&mut self, key: &Bytes<'_>, deadline: &Deadline) -> Outcome<Option<Vec<u8>>> {
+        self.send(&[Request::Get(key.clone())], deadline)?;
+        let value = self.bytes(deadline)?;
+        // A missing key has an empty value.
+        let there = !value.is_empty() || self.check(std::slice::from_ref(key), deadline)?;
+        Ok(there.then_some(value))
+    }
+
+    /// `MULTI_GET`: the values of keys, if all of them exist.
+    pub(super) fn multi_get(
+        &mut self,
+        keys: &[Bytes<'_>],
+        deadline: &Deadline,
+    ) -> Outcome<Option<Vec<Vec<u8>>>> {
+        self.send(&[Request::MultiGet(keys.to_vec())], deadline)?;
+        let mut values = Vec::new();
+        let mut empty = Vec::new();
+        for key in keys {
+            let value = self.bytes(deadline)?;
+            if value.is_empty() {
+                empty.push(key.clone());
+            }
+            values.push(value);
+        }
+        let there = empty.is_empty() || self.check(&empty, deadline)?;
+        Ok(there.then_some(values))
+    }
+
+    /// The answer to `LIST_KEYS`.
+    pub(super) fn list(&mut self, deadline: &Deadline) -> Outcome<Vec<Vec<u8>>> {
+        let count = self.number(deadline)?;
+        (0..count).map(|_| self.bytes(deadline)).collect()
     }
 
     /// `QUEUE_POP`: the first item, if there is one.
@@ -165,7 +246,8 @@ impl Connection {
         }
     }
 
-    fn ready(&mut self, deadline: &Deadline) -> Outcome<bool> {
+    /// The answer to CHECK.
+    pub(super) fn ready(&mut self, deadline: &Deadline) -> Outcome<bool> {
         match self.byte(deadline)? {
             proto::READY => Ok(true),
             proto::NOT_READY => Ok(false),
@@ -177,6 +259,9 @@ impl Connection {
         let answer = self.array(deadline)?;
         if answer == nonce.to_le_bytes() {
             return Ok(());
+        }
+        if proto::WORDS.contains(&answer) {
+            return Err(Failure::Refused(answer));
         }
         let (sent, got) = (nonce.to_le_bytes().escape_ascii().to_string(), answer.escape_ascii());
         Err(Failure::Garbled(format!("\"{got}\" in answer to PING \"{sent}\"")))
@@ -196,11 +281,15 @@ impl Connection {
     fn write_all(&mut self, bytes: &[u8], deadline: &Deadline) -> Outcome<()> {
         let mut sent = 0;
         while sent < bytes.len() {
-            match self.stream.write(&bytes[sent..]) {
+            match self.stream.send(&bytes[sent..]) {
                 Ok(count) => sent += count,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(Interest::WRITE, sent > 0, deadline)?;
+                    match io_wait::ready_within(self.stream.as_fd(), Interest::WRITE, deadline) {
+                        Ok(true) => {}
+                        Ok(false) => return Err(Failure::Timeout),
+                        Err(cause) => return Err(Failure::Lost { cause, sent: sent > 0 }),
+                    }
                 }
                 Err(cause) => return Err(Failure::Lost { cause, sent: sent > 0 }),
             }
@@ -211,29 +300,74 @@ impl Connection {
     fn read_exact(&mut self, bytes: &mut [u8], deadline: &Deadline) -> Outcome<()> {
         let mut got = 0;
         while got < bytes.len() {
-            match self.stream.read(&mut bytes[got..]) {
-                Ok(0) => {
-                    let cause = io::Error::other("the store closed it");
-                    return Err(Failure::Lost { cause, sent: true });
+            if self.taken == self.filled {
+                // What is long goes where it belongs without a stop on the way.
+                let rest = &mut bytes[got..];
+                if rest.len() >= READ_AHEAD {
+                    got += receive(&self.stream, &mut self.patience, rest, deadline)?;
+                    continue;
                 }
-                Ok(count) => got += count,
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(Interest::READ, true, deadline)?;
-                }
-                Err(cause) => return Err(Failure::Lost { cause, sent: true }),
+                self.read_ahead(deadline)?;
             }
+            let there = &self.input[self.taken..self.filled];
+            let count = there.len().min(bytes.len() - got);
+            bytes[got..got + count].copy_from_slice(&there[..count]);
+            got += count;
+            self.taken += count;
         }
         Ok(())
     }
 
-    fn await_ready(&self, interest: Interest, sent: bool, deadline: &Deadline) -> Outcome<()> {
-        match io_wait::ready_within(self.stream.as_fd(), interest, deadline) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::Timeout),
-            Err(cause) => Err(Failure::Lost { cause, sent }),
-        }
+    /// Fills the empty input with what has come, which is at least one byte.
+    fn read_ahead(&mut self, deadline: &Deadline) -> Outcome<()> {
+        (self.taken, self.filled) = (0, 0);
+        self.filled = receive(&self.stream, &mut self.patience, &mut self.input, deadline)?;
+        Ok(())
     }
+}
+
+/// At least one byte.
+fn receive(
+    stream: &Stream,
+    patience: &mut Patience,
+    bytes: &mut [u8],
+    deadline: &Deadline,
+) -> Outcome<usize> {
+    let is_transient = |kind: io::ErrorKind| {
+        matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+    };
+    let mut outcome = patience.look(|| match stream.receive(bytes) {
+        Err(cause) if is_transient(cause.kind()) => None,
+        outcome => Some(outcome),
+    });
+    loop {
+        match outcome {
+            Some(Ok(0)) => {
+                let cause = io::Error::other("the store closed it");
+                return Err(Failure::Lost { cause, sent: true });
+            }
+            Some(Ok(count)) => return Ok(count),
+            Some(Err(cause)) if !is_transient(cause.kind()) => {
+                return Err(Failure::Lost { cause, sent: true });
+            }
+            Some(Err(_)) | None => {}
+        }
+        // The kernel's own time-out saves a call where the deadline is far; near it, poll is exact.
+        outcome = if deadline.left() > stream::PATIENCE {
+            Some(stream.receive_patiently(bytes))
+        } else {
+            match io_wait::ready_within(stream.as_fd(), Interest::READ, deadline) {
+                Ok(true) => Some(stream.receive(bytes)),
+                Ok(false) => return Err(Failure::Timeout),
+                Err(cause) => return Err(Failure::Lost { cause, sent: true }),
+            }
+        };
+    }
+}
+
+/// Time to finish what has begun: the deadline, but not less than the grace.
+pub(super) fn at_least_grace(deadline: &Deadline) -> Deadline {
+    Deadline::after(deadline.left().max(GRACE))
 }
 
 fn unexpected(request: &str, byte: u8) -> Failure {

@@ -89,6 +89,11 @@ impl Decoder {
         }
     }
 
+    /// How much memory the strings of an unfinished request take, roughly.
+    pub fn held(&self) -> usize {
+        self.total + self.texts.len() * size_of::<Vec<u8>>()
+    }
+
     /// The operation of the request that has begun to arrive, if one has.
     pub fn begun(&self) -> Option<Opcode> {
         self.opcode

@@ -3,16 +3,20 @@
 //! Each turn reads at most one chunk from each client that has sent something, so that a busy one
 //! does not hold up the others. All timing is here; the meaning of requests is [`Session`]'s.
 
-use super::proto::{self, Decoder, Opcode, Request, Violation};
+use super::conversation::{Arrival, Conversation, Name};
+use super::listen::Listener;
+use super::proto;
 use super::session::{ConnectionId, MAX_PENDING_BYTES, Refusal, Session};
 use crate::base::Result;
 use crate::base::error::Error;
 use crate::base::log::Level;
 use crate::sys::poll::{Event, Events, Interest, Poller};
 use crate::sys::socket;
+use crate::sys::stream::Stream;
+use crate::wait::patience::Patience;
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::fs::File;
+use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -29,8 +33,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 /// How much is read from one connection in one turn.
 const CHUNK_BYTES: usize = 64 << 10;
-/// An output buffer larger than this is given back once it is empty.
-const KEPT_BYTES: usize = 64 << 10;
+/// The most that may wait for all clients together: unfinished requests and unread answers. Beyond it, the
+/// client with most of it is dropped.
+const MAX_HELD_BYTES: usize = 1 << 30;
 
 const STOP: u64 = 0;
 const FIRST_LISTENER: u64 = 1;
@@ -41,33 +46,23 @@ const FIRST_CONNECTION: u64 = 1 << 16;
 #[derive(Debug)]
 pub(super) struct EventLoop {
     poller: Poller,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     /// Held so that its token stays watched; readable once the server is to end.
     _stop: UnixStream,
     session: Session,
-    connections: HashMap<ConnectionId, Connection>,
+    connections: HashMap<ConnectionId, Conversation>,
     next_id: ConnectionId,
     /// Connections in the order in which they must have validated.
     newcomers: VecDeque<(Instant, ConnectionId)>,
+    /// What waits for all clients together.
+    held: usize,
+    /// A descriptor to give up when there is no other one left, so that a client can be told.
+    spare: Option<File>,
     accept_again: Option<Instant>,
     complained: Option<Instant>,
+    patience: Patience,
     chunk: Vec<u8>,
     woken: Vec<ConnectionId>,
-}
-
-/// One client.
-#[derive(Debug)]
-struct Connection {
-    stream: TcpStream,
-    peer: SocketAddr,
-    decoder: Decoder,
-    validated: bool,
-    /// The client will send nothing more; what it is owed is still sent.
-    ended: bool,
-    output: Vec<u8>,
-    /// How much of `output` has been sent.
-    sent: usize,
-    interest: Interest,
 }
 
 /// Why a connection ends.
@@ -89,19 +84,13 @@ impl From<Refusal> for End {
     }
 }
 
-impl From<Violation> for End {
-    fn from(violation: Violation) -> Self {
-        Self::Refused(violation.into())
-    }
-}
-
 impl EventLoop {
     /// A loop over these listening sockets, which ends when the other end of `stop` is closed.
     ///
     /// # Errors
     /// `System`.
     pub(super) fn new(
-        listeners: Vec<TcpListener>,
+        listeners: Vec<Listener>,
         stop: UnixStream,
         max_bytes: usize,
     ) -> Result<Self> {
@@ -122,8 +111,11 @@ impl EventLoop {
             connections: HashMap::new(),
             next_id: FIRST_CONNECTION,
             newcomers: VecDeque::new(),
+            held: 0,
+            spare: spare(),
             accept_again: None,
             complained: None,
+            patience: Patience::default(),
             chunk: vec![0; CHUNK_BYTES],
             woken: Vec::new(),
         })
@@ -133,7 +125,7 @@ impl EventLoop {
     pub(super) fn run(&mut self) {
         let mut events = Events::with_room(256);
         loop {
-            if let Err(cause) = self.poller.wait(&mut events, self.time_to_next_duty()) {
+            if let Err(cause) = self.wait(&mut events) {
                 crate::log!(Level::Error, "store server: waiting for clients failed: {cause}");
                 return;
             }
@@ -149,6 +141,18 @@ impl EventLoop {
         }
     }
 
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let poller = &self.poller;
+        let found = self.patience.look(|| match poller.wait(events, Some(Duration::ZERO)) {
+            Ok(()) if events.is_empty() => None,
+            outcome => Some(outcome),
+        });
+        match found {
+            Some(outcome) => outcome,
+            None => self.poller.wait(events, self.time_to_next_duty()),
+        }
+    }
+
     fn time_to_next_duty(&self) -> Option<Duration> {
         let newcomer = self.newcomers.front().map(|&(by, _)| by);
         let next = [newcomer, self.accept_again].into_iter().flatten().min()?;
@@ -160,15 +164,17 @@ impl EventLoop {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
-                Ok((stream, peer)) => self.admit(stream, peer),
+                Ok((stream, name)) => self.admit(stream, name),
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return,
                 Err(cause) if socket::is_shortage(&cause) => {
                     self.complain(&format_args!(
                         "{cause}, with {} connections; raise the limit of open files (ulimit -n)",
                         self.connections.len()
                     ));
-                    self.pause_accepting();
-                    return;
+                    if !self.turn_away(index) {
+                        self.pause_accepting();
+                        return;
+                    }
                 }
                 // The client gave up before it was accepted, or the network failed it.
                 Err(cause) => crate::log!(Level::Debug, "store server: accept: {cause}"),
@@ -176,23 +182,35 @@ impl EventLoop {
         }
     }
 
-    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) {
+    /// Tells the next client that there is no room for it. False: not even that was possible.
+    fn turn_away(&mut self, listener: usize) -> bool {
+        drop(self.spare.take());
+        let accepted = self.listeners.get(listener).map(Listener::accept);
+        let told = accepted.is_some_and(|accepted| {
+            accepted.is_ok_and(|(stream, _)| stream.send(&proto::FULL).is_ok())
+        });
+        self.spare = spare();
+        told && self.spare.is_some()
+    }
+
+    fn admit(&mut self, stream: Stream, name: Name) {
         if self.connections.len() >= MAX_CONNECTIONS {
             self.complain(&format_args!("{MAX_CONNECTIONS} connections are the limit"));
+            // It is told as far as that is possible; closing is the point.
+            drop(stream.send(&proto::FULL));
             return;
         }
-        // An IPv4 peer of a socket for both families is named as IPv4 users know it.
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let id = self.next_id;
-        let watched = socket::tune(&stream)
-            .and_then(|()| self.poller.add(stream.as_fd(), id, Interest::READ));
-        if let Err(cause) = watched {
-            crate::log!(Level::Debug, "store server: {peer} came and went: {cause}");
-            return;
+        match Conversation::begin(stream, name, id, &self.poller) {
+            Ok(conversation) => {
+                self.next_id += 1;
+                self.newcomers.push_back((Instant::now() + VALIDATE_WITHIN, id));
+                self.connections.insert(id, conversation);
+            }
+            Err(cause) => {
+                crate::log!(Level::Debug, "store server: {name} came and went: {cause}");
+            }
         }
-        self.next_id += 1;
-        self.newcomers.push_back((Instant::now() + VALIDATE_WITHIN, id));
-        self.connections.insert(id, Connection::new(stream, peer));
     }
 
     fn pause_accepting(&mut self) {
@@ -224,13 +242,13 @@ impl EventLoop {
 
     fn drop_silent_newcomers(&mut self) {
         while let Some(&(by, id)) = self.newcomers.front() {
-            let settled = self.connections.get(&id).is_none_or(|connection| connection.validated);
+            let settled = self.connections.get(&id).is_none_or(Conversation::is_validated);
             if !settled && by > Instant::now() {
                 return;
             }
             self.newcomers.pop_front();
-            if !settled && let Some(connection) = self.connections.remove(&id) {
-                self.end(id, connection, &End::Refused(Refusal::Silent));
+            if !settled && let Some(conversation) = self.connections.remove(&id) {
+                self.end(id, &conversation, &End::Refused(Refusal::Silent));
             }
         }
     }
@@ -238,156 +256,118 @@ impl EventLoop {
     fn attend(&mut self, event: Event) {
         let id = event.token;
         // Taken out of the map meanwhile, since serving it may write to other connections.
-        let Some(mut connection) = self.connections.remove(&id) else { return };
-        match self.progress(id, &mut connection, event) {
-            Ok(()) => drop(self.connections.insert(id, connection)),
-            Err(end) => self.end(id, connection, &end),
+        let Some(mut conversation) = self.connections.remove(&id) else { return };
+        let held = conversation.held();
+        let outcome = self.progress(id, &mut conversation, event);
+        // What other clients' answers add to it in between is small, and counted the next time.
+        self.held = (self.held + conversation.held()).saturating_sub(held);
+        match outcome {
+            Ok(()) => {
+                self.connections.insert(id, conversation);
+                if self.held > MAX_HELD_BYTES {
+                    self.drop_largest();
+                }
+            }
+            Err(end) => self.end(id, &conversation, &end),
         }
     }
 
     fn progress(
         &mut self,
         id: ConnectionId,
-        connection: &mut Connection,
+        conversation: &mut Conversation,
         event: Event,
     ) -> std::result::Result<(), End> {
-        if event.readable && !connection.ended {
+        if event.readable {
             let mut chunk = std::mem::take(&mut self.chunk);
-            let outcome = match connection.stream.read(&mut chunk) {
-                Ok(0) => {
-                    connection.ended = true;
+            let outcome = match conversation.receive(&mut chunk) {
+                Ok(Arrival::Bytes(got)) => self.serve(id, conversation, &chunk[..got]),
+                Ok(Arrival::End) => {
                     self.session.forget(id, &mut self.woken);
                     self.wake(None);
                     Ok(())
                 }
-                Ok(got) => self.serve(id, connection, &chunk[..got]),
-                Err(cause) if is_transient(&cause) => Ok(()),
+                Ok(Arrival::Nothing) => Ok(()),
                 Err(cause) => Err(cause.into()),
             };
             self.chunk = chunk;
             if outcome.is_err() {
                 // What was asked before the offence is still answered.
-                drop(connection.flush());
+                drop(conversation.flush());
             }
             outcome?;
         }
-        connection.flush()?;
-        if connection.ended && connection.output.is_empty() {
+        conversation.flush()?;
+        if conversation.is_over() {
             return Err(End::Closed);
         }
-        connection.watch(id, &self.poller)?;
+        conversation.watch(id, &self.poller)?;
         Ok(())
     }
 
     fn serve(
         &mut self,
         id: ConnectionId,
-        connection: &mut Connection,
+        conversation: &mut Conversation,
         mut input: &[u8],
     ) -> std::result::Result<(), End> {
-        while let Some(request) = connection.decoder.next(&mut input)? {
-            if !connection.validated {
-                connection.validate(&request)?;
-                continue;
-            }
-            self.session.serve(id, request, &mut connection.output, &mut self.woken)?;
-            if connection.output.len() - connection.sent > MAX_PENDING_BYTES {
+        while let Some(request) = conversation.next(&mut input)? {
+            self.session.serve(id, request, conversation.output(), &mut self.woken)?;
+            if conversation.unsent() > MAX_PENDING_BYTES {
                 return Err(Refusal::AnswersUnread.into());
             }
-            self.wake(Some((id, &mut *connection)));
+            self.wake(Some((id, &mut *conversation)));
         }
-        match connection.decoder.begun() {
-            // Nothing else can become the introduction, so there is no reason to wait for the rest.
-            Some(opcode) if !connection.validated && opcode != Opcode::Validate => {
-                Err(Refusal::NotValidated.into())
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Answers the WAITs that have come to their end; `current` is the connection that is out of the map.
-    fn wake(&mut self, mut current: Option<(ConnectionId, &mut Connection)>) {
+    fn wake(&mut self, mut current: Option<(ConnectionId, &mut Conversation)>) {
+        if self.woken.is_empty() {
+            return;
+        }
         let mut woken = std::mem::take(&mut self.woken);
         for id in woken.drain(..) {
-            if let Some((_, connection)) = current.as_mut().filter(|(own, _)| *own == id) {
-                connection.output.push(proto::READY);
+            if let Some((_, own)) = current.as_mut().filter(|(own, _)| *own == id) {
+                own.output().push(proto::READY);
             } else if let Some(other) = self.connections.get_mut(&id) {
-                other.output.push(proto::READY);
+                other.output().push(proto::READY);
                 let written = other.flush().and_then(|()| other.watch(id, &self.poller));
                 if let Err(cause) = written {
                     // The poller reports the broken connection too, and then it ends.
-                    crate::log!(Level::Debug, "store server: waking {}: {cause}", other.peer);
+                    let name = other.name();
+                    crate::log!(Level::Debug, "store server: waking {name}: {cause}");
                 }
             }
         }
         self.woken = woken;
     }
 
-    fn end(&mut self, id: ConnectionId, connection: Connection, why: &End) {
+    fn drop_largest(&mut self) {
+        let largest = self.connections.iter().max_by_key(|(_, client)| client.held());
+        let Some(id) = largest.map(|(&id, _)| id) else { return };
+        if let Some(conversation) = self.connections.remove(&id) {
+            self.end(id, &conversation, &End::Refused(Refusal::TooMuchHeld(conversation.held())));
+        }
+        // Counted anew, with what was not counted before.
+        self.held = self.connections.values().map(Conversation::held).sum();
+    }
+
+    /// The connection is closed, and so no longer watched, when the caller lets go of it.
+    fn end(&mut self, id: ConnectionId, conversation: &Conversation, why: &End) {
+        self.held = self.held.saturating_sub(conversation.held());
         self.session.forget(id, &mut self.woken);
         self.wake(None);
-        let peer = connection.peer;
+        let name = conversation.name();
         match why {
-            End::Closed => crate::log!(Level::Debug, "store server: {peer} left"),
-            End::Broken(cause) => crate::log!(Level::Debug, "store server: lost {peer}: {cause}"),
-            End::Refused(why) => crate::log!(Level::Warn, "store server: dropped {peer}: {why}"),
+            End::Closed => crate::log!(Level::Debug, "store server: {name} left"),
+            End::Broken(cause) => crate::log!(Level::Debug, "store server: lost {name}: {cause}"),
+            End::Refused(why) => crate::log!(Level::Warn, "store server: dropped {name}: {why}"),
         }
-        drop(connection); // closing it ends its being watched
     }
 }
 
-impl Connection {
-    fn new(stream: TcpStream, peer: SocketAddr) -> Self {
-        Self {
-            stream,
-            peer,
-            decoder: Decoder::default(),
-            validated: false,
-            ended: false,
-            output: Vec::new(),
-            sent: 0,
-            interest: Interest::READ,
-        }
-    }
-
-    fn validate(&mut self, request: &Request<'_>) -> std::result::Result<(), Refusal> {
-        match *request {
-            Request::Validate(proto::MAGIC) => {
-                self.validated = true;
-                Ok(())
-            }
-            Request::Validate(magic) => Err(Refusal::WrongMagic(magic)),
-            _ => Err(Refusal::NotValidated),
-        }
-    }
-
-    /// Sends as much as the socket takes.
-    fn flush(&mut self) -> io::Result<()> {
-        while self.sent < self.output.len() {
-            match self.stream.write(&self.output[self.sent..]) {
-                Ok(count) => self.sent += count,
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(cause) => return Err(cause),
-            }
-        }
-        self.output.clear();
-        self.output.shrink_to(KEPT_BYTES);
-        self.sent = 0;
-        Ok(())
-    }
-
-    /// Has the poller watch for what this connection is about.
-    fn watch(&mut self, id: ConnectionId, poller: &Poller) -> io::Result<()> {
-        let interest = Interest { read: !self.ended, write: !self.output.is_empty() };
-        if interest != self.interest {
-            poller.change(self.stream.as_fd(), id, interest)?;
-            self.interest = interest;
-        }
-        Ok(())
-    }
-}
-
-fn is_transient(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+/// A descriptor that means nothing.
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
 }

@@ -1,11 +1,15 @@
 //! Opening the server's listening sockets.
 
+use super::conversation::Name;
 use super::server::ServerOptions;
+use super::shortcut;
 use crate::base::{Deadline, Error, ErrorKind, Result};
-use crate::sys::socket;
+use crate::sys::stream::Stream;
+use crate::sys::{socket, unix};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 /// How long the host name to listen on may take to look up.
@@ -14,44 +18,116 @@ const LOOK_UP: Duration = Duration::from_secs(30);
 /// How often a free port is chosen anew because another address of the host has it in use.
 const TRIES: usize = 16;
 
-/// The listening sockets, and the address of the first.
+/// One listening socket.
+#[derive(Debug)]
+pub(super) enum Listener {
+    /// At an address.
+    Tcp(TcpListener),
+    /// Beside an address, for clients of this host.
+    Unix(UnixListener),
+}
+
+/// What became of opening them.
+#[derive(Debug)]
+pub(super) enum Opened {
+    /// All of them; those at addresses first.
+    Listening(Vec<Listener>),
+    /// Somebody else has the port; the error that says so.
+    Taken(Error),
+}
+
+/// Why an address cannot be listened on.
+type Unusable = (SocketAddr, io::Error);
+
+/// Opens the listening sockets.
 ///
 /// # Errors
 /// See [`super::server::Server::start`].
-pub(super) fn open(options: ServerOptions) -> Result<(Vec<TcpListener>, SocketAddr)> {
-    let listeners = match options.listen_fd {
-        Some(fd) => vec![adopt(fd, options.port)?],
-        None if options.bind.is_empty() => vec![everywhere(options.port)?],
+pub(super) fn open(options: ServerOptions) -> Result<Opened> {
+    let outcome = match options.listen_fd {
+        Some(fd) => Ok(vec![adopt(fd, options.port)?]),
+        None if options.bind.is_empty() => everywhere(options.port).map(|listener| vec![listener]),
         None => {
             let deadline = Deadline::after(LOOK_UP);
             let addresses = socket::resolve(&options.bind, options.port, &deadline)
                 .map_err(|cause| cause.context("the address for the store's server"))?;
-            all_of(&addresses)?
+            all_of(&addresses)
         }
     };
-    let address = listeners
-        .first()
-        .ok_or_else(|| Error::internal("a server without a listening socket"))?
-        .local_addr()
-        .map_err(|cause| Error::system("the store server's own address", &cause))?;
-    Ok((listeners, address))
-}
-
-fn everywhere(port: u16) -> Result<TcpListener> {
-    let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    match socket::listen(v6) {
-        Ok(listener) => Ok(listener),
-        Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => Err(cannot_listen(v6, &cause)),
-        Err(_) => {
-            // A host without IPv6.
-            let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-            socket::listen(v4).map_err(|cause| cannot_listen(v4, &cause))
+    match outcome {
+        Ok(listeners) => Ok(Opened::Listening(with_shortcuts(listeners)?)),
+        Err((address, cause)) => {
+            let error = cannot_listen(address, &cause);
+            if cause.kind() == io::ErrorKind::AddrInUse {
+                Ok(Opened::Taken(error))
+            } else {
+                Err(error)
+            }
         }
     }
 }
 
+fn with_shortcuts(tcp: Vec<TcpListener>) -> Result<Vec<Listener>> {
+    let addresses: io::Result<Vec<_>> = tcp.iter().map(TcpListener::local_addr).collect();
+    let addresses =
+        addresses.map_err(|cause| Error::system("the store server's own address", &cause))?;
+    let unix = addresses.into_iter().filter_map(shortcut::listen).map(Listener::Unix);
+    Ok(tcp.into_iter().map(Listener::Tcp).chain(unix).collect())
+}
+
+impl Listener {
+    /// The TCP address, where it has one.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Accepts one client.
+    ///
+    /// # Errors
+    /// The reason as the system gives it, `WouldBlock` included.
+    pub(super) fn accept(&self) -> io::Result<(Stream, Name)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept()?;
+                // An IPv4 peer of a socket for both families is named as IPv4 users know it.
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+                Ok((Stream::from_tcp(stream)?, Name::Address(address)))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                let pid = unix::peer_credentials(&stream).map_or(0, |(pid, _)| pid);
+                Ok((Stream::from_unix(stream)?, Name::Process(pid)))
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+fn everywhere(port: u16) -> std::result::Result<TcpListener, Unusable> {
+    let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    match socket::listen(v6) {
+        Err(cause) if cause.kind() != io::ErrorKind::AddrInUse => {
+            // A host without IPv6.
+            let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            socket::listen(v4).map_err(|cause| (v4, cause))
+        }
+        outcome => outcome.map_err(|cause| (v6, cause)),
+    }
+}
+
 /// One socket for each address, all with the same port.
-fn all_of(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
+fn all_of(addresses: &[SocketAddr]) -> std::result::Result<Vec<TcpListener>, Unusable> {
     let mut outcome = try_all_of(addresses);
     for _ in 1..TRIES {
         let chosen_port_taken = addresses.iter().all(|address| address.port() == 0)
@@ -61,12 +137,10 @@ fn all_of(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
         }
         outcome = try_all_of(addresses);
     }
-    outcome.map_err(|(address, cause)| cannot_listen(address, &cause))
+    outcome
 }
 
-fn try_all_of(
-    addresses: &[SocketAddr],
-) -> std::result::Result<Vec<TcpListener>, (SocketAddr, io::Error)> {
+fn try_all_of(addresses: &[SocketAddr]) -> std::result::Result<Vec<TcpListener>, Unusable> {
     let mut listeners: Vec<TcpListener> = Vec::new();
     let mut unusable = None;
     for &wanted in addresses {
@@ -115,7 +189,8 @@ fn cannot_listen(address: SocketAddr, cause: &io::Error) -> Error {
              pass port 0 for a free one"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "; this host has no such address: bind to one of its own, or to none for all"
+            "; this host has no such address: bind to one of its own (bind_address in the options, or \
+             DIST_STORE_BIND_ADDRESS), or to \"::\" for all"
         }
         io::ErrorKind::PermissionDenied => "; choose a port above 1023",
         _ => "",

@@ -39,7 +39,12 @@ pub fn host_or_join(job: &str, rank: usize, size: usize, deadline: &Deadline) ->
 }
 
 fn client(port: u16, size: usize) -> ClientOptions {
-    ClientOptions { host: LOOPBACK.into(), port, world_size: Some(size), wait_for_workers: false }
+    ClientOptions {
+        host: LOOPBACK.into(),
+        port,
+        world_size: Some(size),
+        ..ClientOptions::default()
+    }
 }
 
 fn host_store(name: &str, size: usize, deadline: &Deadline) -> Result<TcpStore> {

@@ -1,20 +1,25 @@
 //! A store behind TCP: one process runs the [`Server`], all connect to it as clients.
 //!
 //! Both sides speak the protocol of torch's TCPStore ([`proto`]), so that either can be torch's.
-//! Client: `client` (the operations) over `connection` (one socket) and `connect` (finding the
-//! server). Server: `server` over `event_loop` (sockets, one thread) and `session` (meaning)
-//! and `waiters` (who waits for what).
+//! Client: `client` (the operations) over `link` (all connections), `connection` (one of them) and `connect`
+//! (finding the server); `abilities` (what an older server lacks). Server: `server` over `listen`, `event_loop`
+//! (one thread for all), `conversation` (one client), `session` (what requests mean) and `waiters` (who waits for
+//! what). On one host both use a Unix socket (`shortcut`) with the same bytes.
 
+mod abilities;
 mod client;
 mod connect;
 mod connection;
+mod conversation;
 mod decoder;
 mod event_loop;
+mod link;
 mod listen;
 pub mod local;
 pub mod proto;
 mod server;
 mod session;
+mod shortcut;
 mod waiters;
 
 #[cfg(test)]

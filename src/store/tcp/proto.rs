@@ -17,6 +17,14 @@ pub const NOT_READY: u8 = 1;
 /// The answer to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
 
+/// What a server of libdist says to a client that it does not want, in the place of the answer to its first PING,
+/// before it closes the connection. Torch's client takes it for a wrong answer, and reports that.
+pub type Word = [u8; 4];
+/// The server has no descriptor or memory left for another connection; that may change.
+pub const FULL: Word = *b"FULL";
+/// All such words.
+pub const WORDS: [Word; 1] = [FULL];
+
 /// What a request asks for: its first byte. Servers of an older torch do not know 14 to 18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

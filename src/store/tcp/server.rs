@@ -10,12 +10,13 @@
 //! connection replaces the first cleanly; and a failed compare-and-set on a missing key wakes nobody.
 
 use super::event_loop::EventLoop;
-use super::listen;
-use crate::base::Result;
+use super::listen::{self, Listener, Opened};
+use crate::base::{Error, Result};
 use crate::sys::{thread, unix};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 /// The most that a server keeps, roughly, unless told otherwise.
@@ -33,7 +34,23 @@ pub struct ServerOptions {
     pub listen_fd: Option<OwnedFd>,
     /// The most that the server keeps, roughly, in bytes; 0 for [`DEFAULT_MAX_BYTES`].
     pub max_bytes: usize,
+    /// Servers of this process with the same port are one.
+    pub multi_tenant: bool,
+    /// Where the port is taken, [`TcpStore::host`](super::TcpStore::host) joins what listens there.
+    pub join_if_taken: bool,
 }
+
+/// What became of an attempt to start a server.
+#[derive(Debug)]
+pub(super) enum Start {
+    /// It runs.
+    Started(Arc<Server>),
+    /// Somebody else has the port; the error that says so.
+    Taken(Error),
+}
+
+/// The servers of this process that others may share.
+static SHARED: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 
 /// A running server. Dropping it closes all connections and ends the thread.
 #[derive(Debug)]
@@ -50,16 +67,49 @@ impl Server {
     /// # Errors
     /// `System`, naming address and port, where it cannot listen there; `InvalidArgument` where
     /// `listen_fd` does not fit; `Connection` where `bind` means nothing.
-    pub fn start(options: ServerOptions) -> Result<Self> {
+    pub fn start(options: ServerOptions) -> Result<Arc<Self>> {
+        match Self::start_unless_taken(options)? {
+            Start::Started(server) => Ok(server),
+            Start::Taken(error) => Err(error),
+        }
+    }
+
+    /// The same, where a taken port may be no error.
+    pub(super) fn start_unless_taken(options: ServerOptions) -> Result<Start> {
+        if !options.multi_tenant {
+            return Self::launch(options);
+        }
+        // Held while starting, so that two threads do not both find none.
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|server| server.strong_count() > 0);
+        let same = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
+        if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(Start::Started(server));
+        }
+        let start = Self::launch(options)?;
+        if let Start::Started(server) = &start {
+            shared.push(Arc::downgrade(server));
+        }
+        Ok(start)
+    }
+
+    fn launch(options: ServerOptions) -> Result<Start> {
         let max_bytes = match options.max_bytes {
             0 => DEFAULT_MAX_BYTES,
             bytes => bytes,
         };
-        let (listeners, address) = listen::open(options)?;
+        let listeners = match listen::open(options)? {
+            Opened::Listening(listeners) => listeners,
+            Opened::Taken(error) => return Ok(Start::Taken(error)),
+        };
+        let address = listeners
+            .iter()
+            .find_map(Listener::address)
+            .ok_or_else(|| Error::internal("a server without a listening socket"))?;
         let (stop, stopped) = unix::pair()?;
         let mut events = EventLoop::new(listeners, stopped, max_bytes)?;
         let thread = thread::spawn("dist-store", move || events.run())?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        Ok(Start::Started(Arc::new(Self { address, stop: Some(stop), thread: Some(thread) })))
     }
 
     /// The port that clients connect to.

@@ -43,6 +43,8 @@ pub(super) enum Refusal {
     Full(usize),
     #[error("it left more than {MAX_PENDING_BYTES} bytes of answers unread")]
     AnswersUnread,
+    #[error("{0} bytes of its requests and answers were waiting, the most of all clients")]
+    TooMuchHeld(usize),
     #[error("it did not validate in time")]
     Silent,
 }

@@ -1,8 +1,9 @@
 //! The client, byte by byte, against a server that follows a script; and its errors.
 
 use super::{Raw, bytes, connect, soon, start};
-use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::base::{Deadline, ErrorKind};
 use crate::store::tcp::ClientOptions;
+use crate::store::tcp::abilities::{Abilities, Ability};
 use crate::store::{Store, TcpStore};
 use crate::sys::thread;
 use std::io::Read as _;
@@ -10,19 +11,19 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 
 /// A listener and the options that lead to it.
-fn listener() -> (TcpListener, ClientOptions) {
+pub(super) fn listener() -> (TcpListener, ClientOptions) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let host = "127.0.0.1".to_owned();
     (listener, ClientOptions { host, port, ..ClientOptions::default() })
 }
 
-fn accept(listener: &TcpListener) -> Raw {
+pub(super) fn accept(listener: &TcpListener) -> Raw {
     Raw::new(listener.accept().unwrap().0)
 }
 
 /// Takes the introduction, which has this process's id in its PING, and answers it.
-fn introduce(raw: &mut Raw) -> u32 {
+pub(super) fn introduce(raw: &mut Raw) -> u32 {
     raw.gets("00 ce f7 85 3c");
     ping(raw)
 }
@@ -63,11 +64,7 @@ fn with_exchange<T>(
     let script = move |_: &TcpListener, mut raw: Raw| {
         for (request, answer) in lines {
             raw.gets(request);
-            if *answer == "PING" {
-                ping(&mut raw);
-            } else {
-                raw.sends(answer);
-            }
+            raw.sends(answer);
         }
     };
     with_script(script, client)
@@ -77,15 +74,13 @@ const WAIT_K: &str = "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b";
 const CHECK_K: &str = "05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b";
 const GET_K: &str = "03 02 00 00 00 00 00 00 00 2f 6b";
 const ADD_K: &str = "04 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00";
+const SET_K: &str = "01 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 76 31";
+const NOTHING: &str = "00 00 00 00 00 00 00 00";
 const V1: &str = "02 00 00 00 00 00 00 00 76 31";
 
 #[test]
-fn set_and_get() {
-    let lines = &[
-        ("01 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 76 31", "PING"),
-        (WAIT_K, "00"),
-        (GET_K, V1),
-    ];
+fn a_set_is_not_waited_for_and_a_get_is_one_round_trip() {
+    let lines = &[(SET_K, ""), (GET_K, V1)];
     with_exchange(lines, |store| {
         store.set(b"k", b"v1", &soon()).unwrap();
         assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
@@ -104,7 +99,7 @@ fn counters_and_comparisons() {
         (CHECK_K, "01"),
         ("07", "03 00 00 00 00 00 00 00"),
         ("08 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00"),
-        ("09 03 00 00 00 00 00 00 00 2f 61 70 02 00 00 00 00 00 00 00 78 78", "PING"),
+        ("09 03 00 00 00 00 00 00 00 2f 61 70 02 00 00 00 00 00 00 00 78 78", ""),
     ];
     with_exchange(lines, |store| {
         assert_eq!(store.add(b"n", -2, &soon()).unwrap(), 3);
@@ -126,9 +121,6 @@ fn lists() {
             "0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31 02 \
              00 00 00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00 32 32",
         );
-        ping(&mut raw);
-        raw.gets(&format!("06 {KEYS}"));
-        raw.sends("00");
         raw.gets(&format!("0a {KEYS}"));
         raw.sends("01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32");
         raw.sends("04 00 00 00 00 00 00 00 78 78 79 79");
@@ -140,37 +132,134 @@ fn lists() {
     });
 }
 
+/// The second connection of a client, which is for waiting.
+fn side(listener: &TcpListener) -> Raw {
+    let mut side = accept(listener);
+    introduce(&mut side);
+    side
+}
+
 #[test]
-fn a_timed_out_wait_is_cancelled_and_the_connection_goes_on() {
-    let lines = &[(WAIT_K, ""), ("0c", "01"), (CHECK_K, "01"), ("07", "03 00 00 00 00 00 00 00")];
-    with_exchange(lines, |store| {
+fn a_timed_out_wait_is_cancelled_and_its_connection_goes_on() {
+    let script = |listener: &TcpListener, mut main: Raw| {
+        main.gets(CHECK_K);
+        main.sends("01");
+        let mut side = side(listener);
+        side.gets(WAIT_K);
+        side.gets("0c");
+        side.sends("01");
+        side.gets(CHECK_K);
+        side.sends("01");
+        main.gets("07");
+        main.sends("03 00 00 00 00 00 00 00");
+        main.gets(CHECK_K);
+        main.sends("01");
+        side.gets(WAIT_K);
+        side.sends("00");
+    };
+    with_script(script, |store| {
         let error = store.wait(&[b"k"], &Deadline::after_ms(50)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.message().contains("missing: \"k\""), "{error}");
         assert_eq!(store.num_keys(&soon()).unwrap(), 3);
+        store.wait(&[b"k"], &soon()).unwrap();
+    });
+}
+
+#[test]
+fn what_was_told_has_taken_place_before_anybody_waits() {
+    let script = |listener: &TcpListener, mut main: Raw| {
+        main.gets(SET_K);
+        main.gets(GET_K);
+        // Gone already: somebody has deleted it.
+        main.sends(NOTHING);
+        main.gets(CHECK_K);
+        main.sends("01");
+        let mut side = side(listener);
+        side.gets(WAIT_K);
+        side.sends("00");
+        side.gets(GET_K);
+        side.sends(V1);
+        main.gets(SET_K);
+        // A barrier is asked for on the other connection: first this one must be done.
+        main.gets("0d");
+        let mut nonce = [0; 4];
+        main.0.read_exact(&mut nonce).unwrap();
+        main.send(&nonce);
+        side.gets("12 02 00 00 00 00 00 00 00 2f 62 01 00 00 00 00 00 00 00");
+        side.sends("00");
+    };
+    with_script(script, |mut store| {
+        store.assume_all_abilities();
+        store.set(b"k", b"v1", &soon()).unwrap();
+        assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
+        store.set(b"k", b"v1", &soon()).unwrap();
+        store.barrier(b"b", 1, &soon()).unwrap();
     });
 }
 
 #[test]
 fn a_key_that_comes_with_the_time_out_has_come() {
-    let lines = &[(WAIT_K, ""), ("0c", "00 01"), (GET_K, V1)];
-    with_exchange(lines, |store| {
+    let script = |listener: &TcpListener, mut main: Raw| {
+        main.gets(GET_K);
+        main.sends(NOTHING);
+        main.gets(CHECK_K);
+        main.sends("01");
+        let mut side = side(listener);
+        side.gets(WAIT_K);
+        side.gets("0c");
+        side.sends("00 01");
+        side.gets(GET_K);
+        side.sends(V1);
+    };
+    with_script(script, |store| {
         assert_eq!(store.get(b"k", &Deadline::after_ms(50)).unwrap(), b"v1");
     });
 }
 
 #[test]
 fn a_get_survives_a_wake_without_a_key() {
-    const NOTHING: &str = "00 00 00 00 00 00 00 00";
-    let lines = &[
-        (WAIT_K, "00"),
-        (GET_K, NOTHING),
-        (CHECK_K, "01"), // not there: wait on
-        (WAIT_K, "00"),
-        (GET_K, NOTHING),
-        (CHECK_K, "00"), // there, and empty
-    ];
-    with_exchange(lines, |store| assert_eq!(store.get(b"k", &soon()).unwrap(), b""));
+    let script = |listener: &TcpListener, mut main: Raw| {
+        main.gets(GET_K);
+        main.sends(NOTHING);
+        main.gets(CHECK_K);
+        main.sends("01");
+        let mut side = side(listener);
+        // Woken, and not there: wait on. Woken, there, and empty.
+        for answer in ["01", "00"] {
+            side.gets(WAIT_K);
+            side.sends("00");
+            side.gets(GET_K);
+            side.sends(NOTHING);
+            side.gets(CHECK_K);
+            side.sends(answer);
+        }
+    };
+    with_script(script, |store| assert_eq!(store.get(b"k", &soon()).unwrap(), b""));
+}
+
+#[test]
+fn an_older_server_is_found_out_and_spared() {
+    // Closes the connection on what it does not know; everything else is left as it was.
+    let probes = ["10 0d 00 00 00 00 00 00 00 6c 69 62 64 69 73 74 2f 70 72 6f 62 65", "11"];
+    let script = move |listener: &TcpListener, mut main: Raw| {
+        for probe in probes {
+            let mut fresh = side(listener);
+            fresh.gets(probe);
+        }
+        main.gets("07");
+        main.sends("03 00 00 00 00 00 00 00");
+    };
+    with_script(script, |store| {
+        let link = store.link();
+        let abilities = Abilities::default();
+        assert!(!abilities.has(Ability::Queues, link, &soon()).unwrap());
+        // Asked once only.
+        assert!(!abilities.has(Ability::Queues, link, &soon()).unwrap());
+        let error = store.list_keys(&soon()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert_eq!(store.num_keys(&soon()).unwrap(), 3);
+    });
 }
 
 #[test]
@@ -180,10 +269,7 @@ fn an_addition_that_ends_the_connection_is_explained() {
         let script = move |listener: &TcpListener, mut raw: Raw| {
             raw.gets(ADD_K);
             drop(raw);
-            let mut again = accept(listener);
-            introduce(&mut again);
-            again.gets(CHECK_K);
-            again.sends("00");
+            let mut again = side(listener);
             again.gets(GET_K);
             again.sends(&format!("{value} {text}"));
         };
@@ -195,11 +281,10 @@ fn an_addition_that_ends_the_connection_is_explained() {
 #[test]
 fn a_lost_connection_is_replaced_for_what_changes_nothing() {
     let script = |listener: &TcpListener, mut raw: Raw| {
-        raw.gets(WAIT_K);
+        raw.gets(CHECK_K);
         drop(raw);
-        let mut again = accept(listener);
-        introduce(&mut again);
-        again.gets(WAIT_K);
+        let mut again = side(listener);
+        again.gets(CHECK_K);
         again.sends("00");
     };
     with_script(script, |store| store.wait(&[b"k"], &soon()).unwrap());
@@ -207,27 +292,47 @@ fn a_lost_connection_is_replaced_for_what_changes_nothing() {
 
 #[test]
 fn a_lost_connection_is_reported_for_what_changes_something() {
-    let script = |_: &TcpListener, mut raw: Raw| raw.gets("01 02 00 00 00 00 00 00 00 2f 6b");
-    let error = with_script(script, |store| store.set(b"k", b"v", &soon()).unwrap_err());
+    let script = |_: &TcpListener, mut raw: Raw| raw.gets(ADD_K);
+    let error = with_script(script, |store| store.add(b"k", 1, &soon()).unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Connection);
     assert!(error.message().contains("lost") && error.message().contains("unknown"), "{error}");
+}
+
+#[test]
+fn a_set_that_was_lost_fails_the_next_call() {
+    let script = |listener: &TcpListener, mut raw: Raw| {
+        raw.gets("01 02 00 00 00 00 00 00 00 2f 6b");
+        drop(raw);
+        let mut again = side(listener);
+        again.gets("07");
+        again.sends("00 00 00 00 00 00 00 00");
+    };
+    with_script(script, |store| {
+        store.set(b"k", b"v1", &soon()).unwrap();
+        let error = store.num_keys(&soon()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection);
+        assert!(error.message().contains("1 earlier call (set"), "{error}");
+        // It has been said; from here on there is a new connection.
+        assert_eq!(store.num_keys(&soon()).unwrap(), 0);
+    });
 }
 
 #[test]
 fn a_connection_that_was_closed_while_idle_is_not_used() {
     let script = |listener: &TcpListener, raw: Raw| {
         drop(raw);
-        let mut again = accept(listener);
-        introduce(&mut again);
-        again.gets("01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76");
-        ping(&mut again);
+        let mut again = side(listener);
+        again.gets(ADD_K);
+        again.sends("01 00 00 00 00 00 00 00");
     };
     with_script(script, |store| {
         // The end of the first connection must have arrived; nothing else tells when.
-        while store.idle_is_usable() {
+        while store.link().is_usable() {
             std::thread::yield_now();
         }
-        store.set(b"k", b"v", &soon()).unwrap();
+        // Within the time in which a connection is taken to be good it is not looked at.
+        crate::wait::pause(std::time::Duration::from_millis(20), &soon());
+        assert_eq!(store.add(b"k", 1, &soon()).unwrap(), 1);
     });
 }
 
@@ -238,6 +343,7 @@ fn a_server_that_is_gone_is_reported_at_once() {
     let port = server.port();
     drop(server);
     for outcome in [
+        store.num_keys(&soon()).map(drop),
         store.set(b"k", b"v", &soon()),
         store.get(b"k", &soon()).map(drop),
         store.wait(&[b"k"], &soon()),
@@ -254,88 +360,18 @@ fn a_client_with_a_world_size_counts_itself() {
     let store = connect(server.address());
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
     // It does not wait for the other one: only the process with the server does.
-    let options = ClientOptions { host, port, world_size: Some(2), wait_for_workers: true };
+    let options = ClientOptions {
+        host,
+        port,
+        world_size: Some(2),
+        wait_for_workers: true,
+        ..ClientOptions::default()
+    };
     TcpStore::connect(options, &soon()).unwrap();
     // Counted under a key without "/", which is a key nevertheless.
     assert_eq!(store.num_keys(&soon()).unwrap(), 1);
+    assert_eq!(store.arrivals(&soon()).unwrap(), 1);
     assert!(!store.check(&[b"init/"], &soon()).unwrap());
-}
-
-fn refusal(options: ClientOptions, ms: u64) -> Error {
-    TcpStore::connect(options, &Deadline::after_ms(ms)).unwrap_err()
-}
-
-#[test]
-fn a_port_without_a_server_is_refused_until_the_deadline() {
-    let (listener, options) = listener();
-    drop(listener);
-    let port = options.port;
-    let error = refusal(options, 300);
-    assert_eq!(error.kind(), ErrorKind::Connection);
-    let text = error.message();
-    assert!(text.contains("refused") && text.contains(&format!("127.0.0.1:{port}")), "{text}");
-}
-
-#[test]
-fn a_host_without_an_address_is_named() {
-    let host = "no-such-host.invalid".to_owned();
-    let error = refusal(ClientOptions { host, port: 1, ..ClientOptions::default() }, 300);
-    assert!(error.message().contains("no-such-host.invalid:1"), "{error}");
-}
-
-#[test]
-fn a_peer_that_answers_something_else_is_no_store() {
-    let (listener, options) = listener();
-    let server = thread::spawn("test-no-store", move || {
-        let mut raw = accept(&listener);
-        raw.gets("00 ce f7 85 3c");
-        raw.send(b"SSH-2.0-x\r\n");
-    });
-    let error = refusal(options, 60_000);
-    server.unwrap().join().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Connection);
-    assert!(error.message().contains("not a store"), "{error}");
-    assert!(error.message().contains("SSH-"), "{error}");
-}
-
-#[test]
-fn a_peer_that_closes_is_not_reached() {
-    let (listener, options) = listener();
-    let server = thread::spawn("test-closing", move || drop(accept(&listener)));
-    let error = refusal(options, 1000);
-    server.unwrap().join().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Connection);
-}
-
-#[test]
-fn a_silent_peer_is_given_up_at_the_deadline() {
-    let (listener, options) = listener();
-    let error = refusal(options, 200);
-    drop(listener);
-    assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(error.message().contains("did not answer"), "{error}");
-}
-
-#[test]
-fn a_server_that_starts_late_is_found() {
-    let (listener, options) = listener();
-    drop(listener);
-    let port = options.port;
-    let (sender, receiver) = mpsc::channel();
-    let client = thread::spawn("test-early", move || {
-        drop(sender.send(TcpStore::connect(options, &soon()).map(drop)));
-    });
-    let bind = || super::ServerOptions {
-        bind: "127.0.0.1".to_owned(),
-        port,
-        ..super::ServerOptions::default()
-    };
-    let server: Result<_> = super::Server::start(bind());
-    // Another test may have got the port meanwhile; then there is nothing to be seen.
-    if server.is_ok() {
-        receiver.recv_timeout(soon().left()).unwrap().unwrap();
-        client.unwrap().join().unwrap();
-    }
 }
 
 #[test]

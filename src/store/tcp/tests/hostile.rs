@@ -120,6 +120,8 @@ fn a_reader_that_is_merely_slow_gets_everything() {
     let store = connect(server.address());
     let value = vec![5; 8 << 20];
     store.set(b"big", &value, &soon()).unwrap();
+    // An answer shows that it is there.
+    assert!(store.check(&[b"big"], &soon()).unwrap());
     let mut reader = Raw::introduced(&server);
     reader.send(&bytes("03 04 00 00 00 00 00 00 00 2f 62 69 67").repeat(8));
     still_serves(&server);

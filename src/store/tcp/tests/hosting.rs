@@ -142,6 +142,7 @@ fn a_hosting_store_waits_for_its_workers() {
         port,
         world_size: Some(2),
         wait_for_workers: true,
+        ..ClientOptions::default()
     };
     let short = Deadline::after_ms(100);
     let error = TcpStore::host(options("", 0), world(0), &short).unwrap_err();
@@ -156,4 +157,52 @@ fn a_hosting_store_waits_for_its_workers() {
     });
     TcpStore::host(server, world(port), &soon()).unwrap();
     worker.unwrap().join().unwrap();
+}
+
+#[test]
+fn clients_of_this_host_come_over_a_unix_socket() {
+    for bind in ["127.0.0.1", "", "localhost"] {
+        let server = Server::start(options(bind, 0)).unwrap();
+        let store = connect((Ipv4Addr::LOCALHOST, server.port()).into());
+        assert!(store.link().is_shortcut(), "bound to \"{bind}\"");
+    }
+    let server = start();
+    let (host, port) = ("127.0.0.1".to_owned(), server.port());
+    let client = ClientOptions { host, port, tcp_only: true, ..ClientOptions::default() };
+    assert!(!TcpStore::connect(client, &soon()).unwrap().link().is_shortcut());
+}
+
+#[test]
+fn tenants_share_a_server() {
+    let tenant = |port| ServerOptions { multi_tenant: true, ..options("127.0.0.1", port) };
+    let first = Server::start(tenant(0)).unwrap();
+    let second = Server::start(tenant(first.port())).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &second));
+    // Not with those who did not ask for it.
+    assert!(Server::start(options("127.0.0.1", first.port())).is_err());
+    let port = first.port();
+    drop(first);
+    works(second.address());
+    drop(second);
+    assert_eq!(Server::start(tenant(port)).unwrap().port(), port);
+}
+
+#[test]
+fn a_taken_port_is_joined_if_a_store_holds_it_and_that_is_wanted() {
+    let holder = start();
+    let join = |port| ServerOptions { join_if_taken: true, ..options("127.0.0.1", port) };
+    let client =
+        |port| ClientOptions { host: "127.0.0.1".to_owned(), port, ..ClientOptions::default() };
+    let port = holder.port();
+    let store = TcpStore::host(join(port), client(port), &soon()).unwrap();
+    assert!(store.server().is_none());
+    store.set(b"k", b"v", &soon()).unwrap();
+    assert_eq!(connect(holder.address()).get(b"k", &soon()).unwrap(), b"v");
+    // Not what else may listen there.
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = stranger.local_addr().unwrap().port();
+    let error = TcpStore::host(join(port), client(port), &Deadline::after_ms(300)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::System);
+    let text = error.message();
+    assert!(text.contains("in use") && text.contains("nor is it this job's store"), "{text}");
 }

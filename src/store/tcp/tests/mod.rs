@@ -6,12 +6,14 @@ mod hostile;
 mod hosting;
 mod limits;
 mod proto;
+mod reaching;
 mod traces;
 
 use super::{ClientOptions, Server, ServerOptions, TcpStore};
 use crate::base::Deadline;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Enough for anything that succeeds.
@@ -23,7 +25,7 @@ fn soon() -> Deadline {
 const HELLO: &str = "00 ce f7 85 3c 0d 63 23 00 00";
 const HELLO_ANSWER: &str = "63 23 00 00";
 
-fn start() -> Server {
+fn start() -> Arc<Server> {
     let options = ServerOptions { bind: "127.0.0.1".to_owned(), ..ServerOptions::default() };
     Server::start(options).unwrap()
 }

@@ -1,6 +1,8 @@
 //! The server, byte by byte: what torch's clients were captured sending, and what torch's server
 //! answered.
 
+use std::sync::Arc;
+
 use super::{HELLO, HELLO_ANSWER, Raw, Server, start};
 
 const SET_K: &str = "01 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 76 31";
@@ -10,7 +12,7 @@ const SET_NOKEY: &str = "01 06 00 00 00 00 00 00 00 2f 6e 6f 6b 65 79 01 00 00 0
 const ADD_N_5: &str = "04 02 00 00 00 00 00 00 00 2f 6e 05 00 00 00 00 00 00 00";
 const CANCEL: &str = "0c";
 
-fn fresh() -> (Server, Raw) {
+fn fresh() -> (Arc<Server>, Raw) {
     let server = start();
     let raw = Raw::introduced(&server);
     (server, raw)

@@ -1,0 +1,197 @@
+//! One client of the server: its socket, what has arrived of its next request, and what it is still to be sent.
+
+use super::proto::{self, Decoder, Opcode, Request};
+use super::session::{ConnectionId, Refusal};
+use crate::sys::poll::{Interest, Poller};
+use crate::sys::stream::Stream;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+
+/// An output buffer larger than this is given back once it is empty.
+const KEPT_BYTES: usize = 1 << 10;
+
+/// A client in log lines.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Name {
+    /// One that came over TCP.
+    Address(SocketAddr),
+    /// A process of this host.
+    Process(u32),
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Process(pid) => write!(f, "process {pid} of this host"),
+        }
+    }
+}
+
+/// One client.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    stream: Stream,
+    name: Name,
+    decoder: Decoder,
+    validated: bool,
+    /// The client will send nothing more; what it is owed is still sent.
+    ended: bool,
+    output: Vec<u8>,
+    /// How much of `output` has been sent.
+    sent: usize,
+    interest: Interest,
+}
+
+/// What a look at the socket brought.
+pub(super) enum Arrival {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// The client will send nothing more.
+    End,
+}
+
+impl Conversation {
+    /// A client that has said nothing yet, watched by `poller` as `id`.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub(super) fn begin(
+        stream: Stream,
+        name: Name,
+        id: ConnectionId,
+        poller: &Poller,
+    ) -> io::Result<Self> {
+        poller.add(stream.as_fd(), id, Interest::READ)?;
+        Ok(Self {
+            stream,
+            name,
+            decoder: Decoder::default(),
+            validated: false,
+            ended: false,
+            output: Vec::new(),
+            sent: 0,
+            interest: Interest::READ,
+        })
+    }
+
+    /// Who it is.
+    pub(super) fn name(&self) -> Name {
+        self.name
+    }
+
+    /// True once it has shown that it is a store client.
+    pub(super) fn is_validated(&self) -> bool {
+        self.validated
+    }
+
+    /// True once it has sent all that it will and been sent all that it is owed.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended && self.output.is_empty()
+    }
+
+    /// How much memory waits here: for the rest of a request, or for the client to read.
+    pub(super) fn held(&self) -> usize {
+        self.decoder.held() + self.unsent()
+    }
+
+    /// How many bytes the client is still to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// Where answers go.
+    pub(super) fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Reads what has arrived, once.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) fn receive(&mut self, chunk: &mut [u8]) -> io::Result<Arrival> {
+        if self.ended {
+            return Ok(Arrival::Nothing);
+        }
+        match self.stream.receive(chunk) {
+            Ok(0) => {
+                self.ended = true;
+                Ok(Arrival::End)
+            }
+            Ok(count) => Ok(Arrival::Bytes(count)),
+            Err(cause) if is_transient(&cause) => Ok(Arrival::Nothing),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// The next request in what was received, once it is complete. The introduction is none.
+    ///
+    /// # Errors
+    /// The client is to be dropped.
+    pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Request<'static>>, Refusal> {
+        while let Some(request) = self.decoder.next(input)? {
+            if self.validated {
+                return Ok(Some(request));
+            }
+            self.validate(&request)?;
+        }
+        match self.decoder.begun() {
+            // Nothing else can become the introduction, so there is no reason to wait for the rest.
+            Some(opcode) if !self.validated && opcode != Opcode::Validate => {
+                Err(Refusal::NotValidated)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn validate(&mut self, request: &Request<'_>) -> Result<(), Refusal> {
+        match *request {
+            Request::Validate(proto::MAGIC) => {
+                self.validated = true;
+                Ok(())
+            }
+            Request::Validate(magic) => Err(Refusal::WrongMagic(magic)),
+            _ => Err(Refusal::NotValidated),
+        }
+    }
+
+    /// Sends as much as the socket takes.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.output.len() {
+            match self.stream.send(&self.output[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(cause) => return Err(cause),
+            }
+        }
+        self.output.clear();
+        self.output.shrink_to(KEPT_BYTES);
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Has the poller watch for what this client is about.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub(super) fn watch(&mut self, id: ConnectionId, poller: &Poller) -> io::Result<()> {
+        let interest = Interest { read: !self.ended, write: !self.output.is_empty() };
+        if interest != self.interest {
+            poller.change(self.stream.as_fd(), id, interest)?;
+            self.interest = interest;
+        }
+        Ok(())
+    }
+}
+
+fn is_transient(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
