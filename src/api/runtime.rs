@@ -8,6 +8,7 @@ use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, Level};
+use crate::store::file::{FileOptions, FileStore};
 use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -26,7 +27,7 @@ const WORLD_NAME: &str = "world";
 pub struct InitOptions {
     /// The back end by name.
     pub backend: Option<String>,
-    /// `env://` or `tcp://…`; `None` for `env://`.
+    /// `env://`, `tcp://…` or `file://…`; `None` for `env://`.
     pub init_method: Option<String>,
     /// A store to meet in, instead of an init method.
     pub store: Option<Arc<dyn Store>>,
@@ -192,6 +193,11 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
     let (store, hosts_store) = match resolved.meeting {
         Meeting::Alone => {
             let store = Arc::new(HashStore::new());
+            return Ok(Place { store, hosts_store: false, rank, size });
+        }
+        Meeting::File { path, job } => {
+            let options = FileOptions { world_size: Some(size), job_id: job, together: true };
+            let store = Arc::new(FileStore::open(&path, &options, deadline)?);
             return Ok(Place { store, hosts_store: false, rank, size });
         }
         Meeting::Local { job } => {

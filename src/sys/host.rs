@@ -36,6 +36,17 @@ pub fn identity() -> String {
     format!("{}/{ipc}", boot.trim())
 }
 
+/// What two processes must have in common for a process id to mean the same process to both: the boot id of
+/// the kernel and the name space of process ids. Empty where the system does not tell.
+pub fn pid_space() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let space = std::fs::read_link("/proc/self/ns/pid");
+    match (boot, space) {
+        (Ok(boot), Ok(space)) => format!("{}/{}", boot.trim(), space.to_string_lossy()),
+        _ => String::new(),
+    }
+}
+
 /// The number of cores that this process may run on.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)

@@ -3,12 +3,14 @@
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
 pub mod child;
+pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod host;
 pub mod limits;
 pub mod pidfd;
 pub mod poll;
+pub mod presence;
 pub mod shm;
 pub mod signal;
 pub mod small_file;

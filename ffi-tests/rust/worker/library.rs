@@ -14,12 +14,12 @@ use dist::ffi::runtime::{
 use dist::ffi::store::{
     dist_store_add, dist_store_get, dist_store_release, dist_store_set, dist_store_wait,
 };
-use dist::ffi::store_create::dist_store_tcp_create;
+use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
     dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t, dist_init_options_t,
-    dist_op_t, dist_status_t, dist_store_t, dist_store_tcp_options_t,
+    dist_op_t, dist_status_t, dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t,
 };
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
@@ -40,6 +40,9 @@ unsafe impl Send for Group {}
 /// A store's handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Store(*mut dist_store_t);
+
+// SAFETY: as a group's.
+unsafe impl Send for Store {}
 
 /// The world group.
 pub(super) const WORLD: Group = Group(null_mut());
@@ -155,6 +158,21 @@ pub(super) fn connect(
     }
 }
 
+/// The store in the file that is the first word, with `size=` and `job=`.
+pub(super) fn open_file(words: &Words<'_>) -> Result<Store, Outcome> {
+    let mut options: dist_store_file_options_t = defaults();
+    options.struct_size = size_of::<dist_store_file_options_t>();
+    options.job_id = text(words, "job");
+    options.timeout_ms = words.number("timeout_ms").unwrap_or(20_000);
+    let (path, size) = (terminated(words.at(0)), words.number("size").unwrap_or(0));
+    let mut store = null_mut();
+    // SAFETY: the options and their texts outlive the call, and `store` takes the handle.
+    match unsafe { dist_store_file_create(path, size, &raw const options, &raw mut store) } {
+        DIST_OK => Ok(Store(store)),
+        status => Err(outcome(status)),
+    }
+}
+
 pub(super) fn release_store(store: Store) -> Outcome {
     // SAFETY: a handle, good or not, is all it takes.
     outcome(unsafe { dist_store_release(store.0) })
@@ -166,6 +184,7 @@ pub(super) fn store_set(store: Store, key: &str, value: &str) -> Outcome {
     outcome(unsafe { dist_store_set(store.0, terminated(key), data, len) })
 }
 
+/// Adds 1 to a counter.
 pub(super) fn store_add(store: Store, key: &str) -> Outcome {
     let mut sum = 0;
     // SAFETY: the key outlives the call, and `sum` takes the result.
