@@ -1,6 +1,8 @@
 //! One client of the server: its socket, what has arrived of its next request, and what it is still to be sent.
 
+use super::handshake::{Progress, ServerHandshake};
 use super::proto::{self, Decoder, Opcode, Request};
+use super::secret::Secret;
 use super::session::{ConnectionId, Refusal};
 use crate::sys::poll::{Interest, Poller};
 use crate::sys::stream::Stream;
@@ -35,6 +37,8 @@ impl fmt::Display for Name {
 pub(super) struct Conversation {
     stream: Stream,
     name: Name,
+    /// What comes before requests; none once it is over.
+    handshake: Option<ServerHandshake>,
     decoder: Decoder,
     validated: bool,
     /// The client will send nothing more; what it is owed is still sent.
@@ -64,12 +68,15 @@ impl Conversation {
         stream: Stream,
         name: Name,
         id: ConnectionId,
+        secret: Option<&Secret>,
         poller: &Poller,
     ) -> io::Result<Self> {
+        let handshake = ServerHandshake::new(secret).map_err(io::Error::other)?;
         poller.add(stream.as_fd(), id, Interest::READ)?;
         Ok(Self {
             stream,
             name,
+            handshake: Some(handshake),
             decoder: Decoder::default(),
             validated: false,
             ended: false,
@@ -133,6 +140,12 @@ impl Conversation {
     /// # Errors
     /// The client is to be dropped.
     pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Request<'static>>, Refusal> {
+        if let Some(handshake) = &mut self.handshake {
+            match handshake.take(input, &mut self.output)? {
+                Progress::More => return Ok(None),
+                Progress::Done => self.handshake = None,
+            }
+        }
         while let Some(request) = self.decoder.next(input)? {
             if self.validated {
                 return Ok(Some(request));
