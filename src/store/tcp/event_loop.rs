@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// The most connections at once.
-const MAX_CONNECTIONS: usize = 65_536;
+pub const MAX_CONNECTIONS: usize = 65_536;
 /// How many connections one turn accepts.
 const ACCEPTS_PER_TURN: usize = 64;
 /// How long a new connection may take to prove that it is a store client's.
