@@ -215,8 +215,9 @@ typedef struct dist_store_tcp_options_t {
      */
     const char *bind_address;
     /**
-     * A secret that server and clients must share, `secret_len_bytes` bytes, borrowed for the call: with it,
-     * each proves to the other that it knows it before anything else. NULL for none.
+     * A secret that server and clients must share, 1 to 4096 bytes, borrowed for the call: each side proves to
+     * the other that it knows it before anything else. NULL for none, as with torch's stores. The
+     * environment's (DIST_STORE_SECRET_FILE) is dist_init's alone.
      */
     const void *secret;
     /**
@@ -846,7 +847,8 @@ dist_status_t dist_blob_release(struct dist_blob_t *blob);
  * waited for), until timeout_ms at the latest. Any thread.
  *
  * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
- * tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+ * tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
+ * DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
  */
 dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *options,
                                     struct dist_store_t **out);

@@ -116,6 +116,7 @@ static void store_sizes(void)
 static void wrong_tcp_options(void)
 {
     static const dist_store_tcp_options_t init = DIST_STORE_TCP_OPTIONS_INIT;
+    static const char too_long[4097];
     dist_store_tcp_options_t options = init;
     dist_store_t *store = NULL;
     options.host = "127.0.0.1";
@@ -130,6 +131,16 @@ static void wrong_tcp_options(void)
     options.timeout_ms = -5;
     CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "timeout_ms");
     options.timeout_ms = 0;
+    options.secret_len_bytes = 1;
+    CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "secret");
+    options.secret = "x";
+    options.secret_len_bytes = 0;
+    CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "secret is empty");
+    options.secret = too_long;
+    options.secret_len_bytes = sizeof(too_long);
+    CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "longer than 4096");
+    options.secret = NULL;
+    options.secret_len_bytes = 0;
     options.is_server = 1;
     options.fields = DIST_FIELD_LISTEN_FD;
     options.listen_fd = -1;

@@ -323,6 +323,8 @@ fn the_help_explains_flags_environment_and_examples() {
         "--log-dir",
         "--tee",
         "--redirects",
+        "--secret-file",
+        "--no-secret",
         "LOCAL_RANK",
         "MASTER_PORT",
         "TORCHELASTIC_USE_AGENT_STORE",
@@ -336,7 +338,7 @@ fn the_help_explains_flags_environment_and_examples() {
 #[test]
 fn the_store_answers_at_the_address_that_ranks_are_given() {
     let script = "echo $MASTER_ADDR:$MASTER_PORT; exec sleep 300";
-    let job = start(&["sh", "-c", script]);
+    let job = start(&["--no-secret", "sh", "-c", script]);
     let address = job.lines(1)[0].strip_prefix("[0] ").unwrap().to_owned();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();

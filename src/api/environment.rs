@@ -2,11 +2,12 @@
 //! into the environment.
 
 use crate::base::config::{self, Variable};
-use crate::base::error::{Error, Result};
+use crate::base::error::{Context as _, Error, Result};
 use crate::process::this;
+use crate::store::tcp::Secret;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The port that torch uses where none is named.
 pub const DEFAULT_PORT: u16 = 29_500;
@@ -131,6 +132,28 @@ pub fn identity_from_environment() -> Result<Identity> {
         }
     }
     Ok(Identity::default())
+}
+
+/// The secret of the job's store, if the environment says where it is.
+///
+/// # Errors
+/// `InvalidArgument` where two places are named, or what is there cannot be a secret; `System` where it cannot
+/// be read. All name the variable, and none what is there.
+pub fn job_secret() -> Result<Option<Secret>> {
+    let (file, fd) = (config::SECRET_FILE, config::SECRET_FD);
+    let (found, source) = match (config::text(file)?, config::number(fd)?) {
+        (None, None) => return Ok(None),
+        (Some(path), None) => (Secret::from_file(Path::new(&path)), file),
+        (None, Some(number)) => (Secret::from_fd(number), fd),
+        (Some(_), Some(_)) => {
+            let message = format!(
+                "both {} and {} are set, and each names a secret of the job's store: unset one",
+                file.name, fd.name
+            );
+            return Err(Error::invalid(message));
+        }
+    };
+    found.map(Some).context(|| format!("the store's secret, from {}", source.name))
 }
 
 fn meeting_from_environment(identity: &Identity) -> Result<Meeting> {

@@ -200,7 +200,10 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             let store = Arc::new(FileStore::open(&path, &options, deadline)?);
             return Ok(Place { store, hosts_store: false, rank, size });
         }
-        Meeting::Local { job } => (local::host_or_join(&job, rank, size, deadline)?, rank == 0),
+        Meeting::Local { job } => {
+            let secret = environment::job_secret()?;
+            (local::host_or_join(&job, rank, size, secret, deadline)?, rank == 0)
+        }
         Meeting::Tcp { host, port: 0, .. } if size > 1 => {
             let message = format!(
                 "the store is said to be at {host}, port 0, which means any free port: the other ranks \
@@ -211,9 +214,16 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
         Meeting::Tcp { host, port, agent } => {
             let hosts = rank == 0 && !agent;
             let bind = config::text(config::STORE_BIND)?.unwrap_or_else(|| host.clone());
-            let server = hosts.then(|| ServerOptions { bind, port, ..ServerOptions::default() });
-            let client =
-                ClientOptions { host, port, world_size: Some(size), ..ClientOptions::default() };
+            let secret = environment::job_secret()?;
+            let client = ClientOptions {
+                host,
+                port,
+                world_size: Some(size),
+                secret: secret.clone(),
+                ..ClientOptions::default()
+            };
+            let server =
+                hosts.then(|| ServerOptions { bind, port, secret, ..ServerOptions::default() });
             (open_tcp(server, client, deadline)?, hosts)
         }
     };

@@ -1,15 +1,15 @@
 //! Making stores.
 
-use super::args::{Out, index, milliseconds, optional_str, required_key, required_str};
+use super::args::{Out, bytes, index, milliseconds, optional_str, required_key, required_str};
 use super::options;
 use super::store::{STORES, give};
 use super::types::*;
 use crate::api::store::{
-    ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, FileStore, HashStore, PrefixStore,
+    ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, FileStore, HashStore, PrefixStore, Secret,
     ServerOptions, open_tcp,
 };
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use std::ffi::{OsStr, c_char};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -25,7 +25,8 @@ dist_export! {
     /// waited for), until timeout_ms at the latest. Any thread.
     ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
-    /// tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+    /// tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
+    /// DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
     pub fn dist_store_tcp_create(
         options: *const dist_store_tcp_options_t,
         out: *mut *mut dist_store_t,
@@ -35,9 +36,6 @@ dist_export! {
             return Err(Error::invalid("argument options is NULL"));
         }
         let options = options::read(options)?;
-        if !options.secret.is_null() {
-            return Err(Error::new(ErrorKind::Unsupported, "secret is not supported yet"));
-        }
         let host = required_str(options.host, "host")?.to_owned();
         let port = u16::try_from(options.port).map_err(|_| {
             Error::invalid(format!("port {} is not one from 0 to 65535", options.port))
@@ -50,12 +48,24 @@ dist_export! {
         let wait_for_workers = is_server
             && world_size.is_some()
             && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
-        let client =
-            ClientOptions { host, port, world_size, wait_for_workers, ..ClientOptions::default() };
+        let secret = secret(&options)?;
+        let client = ClientOptions {
+            host,
+            port,
+            world_size,
+            wait_for_workers,
+            secret: secret.clone(),
+            ..ClientOptions::default()
+        };
         let server = if is_server {
-            let listen_fd = listening_socket(&options)?;
-            let multi_tenant = options.multi_tenant != 0;
-            Some(ServerOptions { bind, port, listen_fd, multi_tenant, ..ServerOptions::default() })
+            Some(ServerOptions {
+                bind,
+                port,
+                listen_fd: listening_socket(&options)?,
+                secret,
+                multi_tenant: options.multi_tenant != 0,
+                ..ServerOptions::default()
+            })
         } else {
             None
         };
@@ -67,6 +77,15 @@ dist_export! {
 /// The deadline of making a store; 0 means the default.
 fn deadline_of(timeout_ms: u64) -> Deadline {
     Deadline::after_ms(if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms })
+}
+
+/// The caller's secret, if there is one.
+fn secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
+    let dist_store_tcp_options_t { secret, secret_len_bytes, .. } = *options;
+    if secret.is_null() && secret_len_bytes == 0 {
+        return Ok(None);
+    }
+    Secret::from_bytes(bytes(secret, secret_len_bytes, "secret")?).map(Some)
 }
 
 /// The caller's socket, which is the store's from here on.

@@ -245,8 +245,9 @@ pub struct dist_store_tcp_options_t {
     pub timeout_ms: i64,
     /// The address that the server listens on; NULL for `host`, "" for all interfaces.
     pub bind_address: *const c_char,
-    /// A secret that server and clients must share, `secret_len_bytes` bytes, borrowed for the call: with it,
-    /// each proves to the other that it knows it before anything else. NULL for none.
+    /// A secret that server and clients must share, 1 to 4096 bytes, borrowed for the call: each side proves to
+    /// the other that it knows it before anything else. NULL for none, as with torch's stores. The
+    /// environment's (DIST_STORE_SECRET_FILE) is dist_init's alone.
     pub secret: *const c_void,
     /// The length of `secret`.
     pub secret_len_bytes: usize,

@@ -82,11 +82,21 @@ fn control_group_headroom() -> Option<u64> {
 /// # Errors
 /// `System` where the kernel has none to give.
 pub fn random_nonce() -> Result<Nonce> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: writes at most the 16 bytes of the array.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if usize::try_from(got) == Ok(bytes.len()) {
-        return Ok(Nonce(bytes));
+    random_bytes().map(Nonce)
+}
+
+/// As many bytes from the kernel's random source, fit for keys. At most 256, which the kernel gives
+/// whole or not at all.
+///
+/// # Errors
+/// `System` where the kernel has none to give.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    const { assert!(N <= 256) };
+    let mut bytes = [0u8; N];
+    // SAFETY: writes at most the N bytes of the array.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    if usize::try_from(got) == Ok(N) {
+        return Ok(bytes);
     }
     Err(Error::system("getrandom", &std::io::Error::last_os_error()))
 }
@@ -112,6 +122,7 @@ mod tests {
     #[test]
     fn nonces_differ_and_the_process_nonce_does_not() {
         assert_ne!(random_nonce().unwrap(), random_nonce().unwrap());
+        assert_ne!(random_bytes::<256>().unwrap(), [0; 256]);
         assert_eq!(process_nonce().unwrap(), process_nonce().unwrap());
         assert!(cores() >= 1);
         assert!(!name().is_empty());

@@ -13,6 +13,7 @@ pub mod poll;
 pub mod presence;
 pub mod shm;
 pub mod signal;
+pub mod small_file;
 pub mod socket;
 pub mod stream;
 pub mod thread;

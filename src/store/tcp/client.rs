@@ -8,6 +8,7 @@ use super::connect::{self, Peer};
 use super::connection::{Connection, Failure, GRACE, at_least_grace};
 use super::link::{Again, Link};
 use super::proto::{self, Bytes, Request};
+use super::secret::Secret;
 use super::server::{Server, ServerOptions, Start};
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::store::limits::{check_count, check_total, check_value};
@@ -39,6 +40,8 @@ pub struct ClientOptions {
     pub wait_for_workers: bool,
     /// Use TCP also where the server is on this host and offers a Unix socket.
     pub tcp_only: bool,
+    /// What the server must prove that it knows, and this client to the server.
+    pub secret: Option<Secret>,
 }
 
 /// A store whose values are in a server, reached over TCP. Share it through an `Arc`.

@@ -4,7 +4,8 @@
 //! Client: `client` (the operations) over `link` (all connections), `connection` (one of them) and `connect`
 //! (finding the server); `abilities` (what an older server lacks). Server: `server` over `listen`, `event_loop`
 //! (one thread for all), `conversation` (one client), `session` (what requests mean) and `waiters` (who waits for
-//! what). On one host both use a Unix socket (`shortcut`) with the same bytes.
+//! what). On one host both use a Unix socket (`shortcut`) with the same bytes. A store may have a secret
+//! (`secret`), which both prove to know before anything else ([`handshake`]).
 
 mod abilities;
 mod client;
@@ -13,10 +14,12 @@ mod connection;
 mod conversation;
 mod decoder;
 mod event_loop;
+pub mod handshake;
 mod link;
 mod listen;
 pub mod local;
 pub mod proto;
+mod secret;
 mod server;
 mod session;
 mod shortcut;
@@ -26,4 +29,5 @@ mod waiters;
 mod tests;
 
 pub use client::{ClientOptions, TcpStore};
+pub use secret::{MAX_SECRET_BYTES, Secret};
 pub use server::{DEFAULT_MAX_BYTES, Server, ServerOptions};
