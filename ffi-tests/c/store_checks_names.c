@@ -94,7 +94,11 @@ static void refuses_a_key_of(struct users *u, size_t len)
     CHECK_STATUS(dist_store_wait(u->a, keys, 2, 0), DIST_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(dist_store_append(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(dist_store_delete_key(u->a, name, &flag), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_compare_set(u->a, name, "", 0, "v", 1, &blob), DIST_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(dist_store_queue_push(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_pop(u->a, name, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_pop(u->a, name, 1, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_len(u->a, name, &sum), DIST_ERR_INVALID_ARGUMENT);
     CHECK(blob == NULL);
     CHECK(count_keys(u->a) == 1);
     CHECK(holds_text(u->a, "ok", "v"));
