@@ -78,6 +78,50 @@ static dist_store_t *tcp_join(const char *where, dist_store_t *first)
     return tcp_store(atoi(where), 0);
 }
 
+/* ---- Folders for stores that are in one ---- */
+
+static void temporary_folder(char *where)
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(where, WHERE_BYTES, "%s/dist-store-XXXXXX", folder != NULL ? folder : "/tmp");
+    REQUIRE(mkdtemp(where) != NULL);
+}
+
+static int remove_one(const char *path, const struct stat *about, int type, struct FTW *place)
+{
+    (void)about;
+    (void)type;
+    (void)place;
+    return remove(path);
+}
+
+static void remove_folder(const char *where)
+{
+    CHECK(nftw(where, remove_one, 20, FTW_DEPTH | FTW_PHYS) == 0);
+}
+
+/* ---- file: a file that all open; `where` is the folder that it lies in ---- */
+
+/* What is stored for other processes has the same limits everywhere; here no byte is taken off. */
+#define FILE_LONGEST_KEY 8192
+#define FILE_LONGEST_VALUE ((size_t)8 << 20)
+
+static dist_store_t *file_join(const char *where, dist_store_t *first)
+{
+    dist_store_t *store = NULL;
+    char path[WHERE_BYTES + 8];
+    (void)first;
+    snprintf(path, sizeof(path), "%s/store", where);
+    MUST(dist_store_file_create(path, 0, NULL, &store));
+    return store;
+}
+
+static dist_store_t *file_make(char *where)
+{
+    temporary_folder(where);
+    return file_join(where, NULL);
+}
+
 /* ---- prefix: a part of a tcp store; and a part of a part of a hash store ---- */
 
 #define PREFIX "part"
@@ -106,26 +150,6 @@ static dist_store_t *nested_make(char *where)
 }
 
 /* ---- custom: the example's store over a directory; `where` is its path ---- */
-
-static void temporary_folder(char *where)
-{
-    const char *folder = getenv("TMPDIR");
-    snprintf(where, WHERE_BYTES, "%s/dist-store-XXXXXX", folder != NULL ? folder : "/tmp");
-    REQUIRE(mkdtemp(where) != NULL);
-}
-
-static int remove_one(const char *path, const struct stat *about, int type, struct FTW *place)
-{
-    (void)about;
-    (void)type;
-    (void)place;
-    return remove(path);
-}
-
-static void remove_folder(const char *where)
-{
-    CHECK(nftw(where, remove_one, 20, FTW_DEPTH | FTW_PHYS) == 0);
-}
 
 static dist_store_t *custom_join(const char *where, dist_store_t *first)
 {
@@ -161,6 +185,8 @@ const struct kind kinds[] = {
     { "hash", hash_make, second_handle, NULL, 0, 0, WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS },
     { "tcp", tcp_make, tcp_join, NULL, TCP_LONGEST_KEY, TCP_LONGEST_VALUE,
       BETWEEN_PROCESSES | HAS_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT },
+    { "file", file_make, file_join, remove_folder, FILE_LONGEST_KEY, FILE_LONGEST_VALUE,
+      BETWEEN_PROCESSES | HAS_NO_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT },
     { "prefix", prefix_make, prefix_join, NULL, TCP_LONGEST_KEY - sizeof(PREFIX), TCP_LONGEST_VALUE,
       BETWEEN_PROCESSES | HAS_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT },
     { "prefix_of_prefix", nested_make, second_handle, NULL, 0, 0,

@@ -104,6 +104,7 @@ macro_rules! conformance {
 conformance!(
     store_conformance_hash: hash,
     store_conformance_tcp: tcp,
+    store_conformance_file: file,
     store_conformance_prefix: prefix,
     store_conformance_prefix_of_prefix: prefix_of_prefix,
     store_conformance_custom: custom,
