@@ -9,6 +9,7 @@
     reason = "the rules on environment and threads are the library's"
 )]
 
+mod bench_store;
 mod demo;
 mod examples;
 mod header;
@@ -32,6 +33,10 @@ cargo xtask <command>
                       torch's store clients on our server and ours on torch's, both on one, and our
                       programs under torchrun, Open MPI and MPICH; downloads torch (large) into
                       .interop, or uses the environment in DIR; --only takes part of a case's name
+  bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
+                      measure our store and torch's in turns (10 pairs) and compare; --tcp leaves
+                      our Unix socket out, --quick only tries the command out, --write puts the
+                      table into BENCHMARKS.md
   help                this text
 ";
 
@@ -60,6 +65,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "test" => test::main(rest),
         "header" => header::main(rest),
         "interop" => interop::main(rest),
+        "bench-store" => bench_store::main(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

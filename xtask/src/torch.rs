@@ -8,8 +8,9 @@ use std::time::Duration;
 const QUICK: Duration = Duration::from_secs(60);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Says which torch it is, without the seconds that importing it takes.
-const LOOK: &str = "import importlib.metadata
+/// Says where torch is and which one, without the seconds that importing it takes.
+const LOOK: &str = "import importlib.metadata, importlib.util
+print(importlib.util.find_spec('torch').submodule_search_locations[0])
 print(importlib.metadata.version('torch'))";
 
 /// A Python environment with torch in it.
@@ -17,6 +18,8 @@ print(importlib.metadata.version('torch'))";
 pub(crate) struct Torch {
     /// The environment's folder.
     environment: PathBuf,
+    /// Where torch's headers and libraries are.
+    pub(crate) package: PathBuf,
     /// Its version, as in "2.15.0+cpu".
     pub(crate) version: String,
 }
@@ -34,7 +37,11 @@ impl Torch {
         let text = run::must(look.args(["-c", LOOK]), QUICK)
             .map_err(|problem| format!("no torch in {}: {problem}", environment.display()))?
             .text;
-        Ok(Self { environment, version: text.trim().to_string() })
+        let lines: Vec<&str> = text.lines().collect();
+        let [package, version] = lines[..] else {
+            return Err(format!("Python does not say where torch is, but: {text}"));
+        };
+        Ok(Self { environment, package: PathBuf::from(package), version: version.to_string() })
     }
 
     /// A Python script of this repository.
