@@ -17,6 +17,8 @@ pub mod tcp;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod corpus;
 
 pub use hash::HashStore;
 pub use prefix::PrefixStore;

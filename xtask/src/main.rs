@@ -10,6 +10,7 @@
 
 mod demo;
 mod examples;
+mod fuzz;
 mod header;
 mod interop;
 mod run;
@@ -25,6 +26,9 @@ cargo xtask <command>
   demo [--ranks N]    build, then train a digit classifier, written in C, on N processes (4)
   test [--no-install] run every check this machine allows; installs missing tools through apt
                       where it may, unless told not to
+  fuzz [TARGET...] [--seconds N] [--merge]
+                      feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
+                      needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
   header              write include/dist.h anew from the source
   interop [--venv DIR] [--no-install]
                       run the trainer under torchrun, Open MPI and MPICH and compare the results;
@@ -55,6 +59,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match command {
         "demo" => demo::main(rest),
         "test" => test::main(rest),
+        "fuzz" => fuzz::main(rest),
         "header" => header::main(rest),
         "interop" => interop::main(rest),
         "help" | "--help" | "-h" => {
