@@ -123,7 +123,9 @@ typedef struct dist_init_options_t {
      */
     const char *backend;
     /**
-     * "env://" or "tcp://host:port?rank=R&world_size=N"; NULL for env://.
+     * "env://", "tcp://host:port?rank=R&world_size=N", or "file:///path?rank=R&world_size=N" with a file that all
+     * ranks reach and that no other job uses; NULL for env://. In a file's path, %XX is the byte of that
+     * hexadecimal number. What the URL does not say of rank and size comes from rank and world_size or the environment.
      */
     const char *init_method;
     /**
@@ -213,8 +215,9 @@ typedef struct dist_store_tcp_options_t {
      */
     const char *bind_address;
     /**
-     * A secret that server and clients must share, `secret_len_bytes` bytes, borrowed for the call: with it,
-     * each proves to the other that it knows it before anything else. NULL for none.
+     * A secret that server and clients must share, 1 to 4096 bytes, borrowed for the call: each side proves to
+     * the other that it knows it before anything else. NULL for none, as with torch's stores. The
+     * environment's (DIST_STORE_SECRET_FILE) is dist_init's alone.
      */
     const void *secret;
     /**
@@ -222,6 +225,24 @@ typedef struct dist_store_tcp_options_t {
      */
     size_t secret_len_bytes;
 } dist_store_tcp_options_t;
+
+/**
+ * Options of dist_store_file_create.
+ */
+typedef struct dist_store_file_options_t {
+    /**
+     * sizeof(dist_store_file_options_t).
+     */
+    size_t struct_size;
+    /**
+     * The name of the job, the same for all processes of it: a file of another job is refused. NULL for none.
+     */
+    const char *job_id;
+    /**
+     * Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
+     */
+    int64_t timeout_ms;
+} dist_store_file_options_t;
 
 /**
  * Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
@@ -826,10 +847,33 @@ dist_status_t dist_blob_release(struct dist_blob_t *blob);
  * waited for), until timeout_ms at the latest. Any thread.
  *
  * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
- * tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+ * tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
+ * DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
  */
 dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *options,
                                     struct dist_store_t **out);
+
+/**
+ * Opens a store in a file, and makes the file where there is none: for processes that share a file system, with
+ * file locks that work across it. The file belongs to this user alone (mode 0600).
+ *
+ * All processes give the same `world_size` (the number of times that the file will be opened; 0 where that is not
+ * known) and the same job. Releasing the last handle leaves the file; the last user removes it, once
+ * `world_size` have come. Whatever an earlier run has left behind is an error at once: a file of another job
+ * or size, one that as many have opened already, one whose users on this host have ended without leaving it.
+ *
+ * `path`: required. `options`: optional. Both borrowed for the call. `out`: out, required; owned by the caller,
+ * released with dist_store_release; NULL on failure. Blocks while others lock the file, until
+ * timeout_ms at the latest. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_MISMATCH saying what the file is instead, since when and
+ * by whom; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM. A full disk is DIST_ERR_SYSTEM of the call that would have
+ * stored something: nothing is then stored, and the store goes on. Since 0.1.
+ */
+dist_status_t dist_store_file_create(const char *path,
+                                     int32_t world_size,
+                                     const struct dist_store_file_options_t *options,
+                                     struct dist_store_t **out);
 
 /**
  * Makes a store in the memory of this process, for ranks that are threads.
@@ -1409,6 +1453,7 @@ dist_status_t dist_barrier(struct dist_group_t *group,
 #define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0 }
 #define DIST_STORE_VTABLE_INIT \
     { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

@@ -12,7 +12,7 @@
 //! | [`backend`] | one trait; `solo` for a single rank, `native` for shared memory |
 //! | [`algo`] | one file per algorithm, over the two transport traits |
 //! | [`transport`] | the traits, and `inproc` and `shm` behind them |
-//! | [`store`] | key-value stores: hash, prefix, TCP, the caller's own |
+//! | [`store`] | key-value stores: hash, prefix, file, TCP, the caller's own |
 //! | [`kernel`] | element type x operator loops |
 //! | [`process`] | start, watch and end child processes |
 //! | [`wait`] | the one waiting primitive, doorbells, the service thread |

@@ -63,6 +63,11 @@ static void stores(void)
     FIELD(dist_store_tcp_options_t, secret);
     FIELD(dist_store_tcp_options_t, secret_len_bytes);
 
+    TYPE(dist_store_file_options_t);
+    FIELD(dist_store_file_options_t, struct_size);
+    FIELD(dist_store_file_options_t, job_id);
+    FIELD(dist_store_file_options_t, timeout_ms);
+
     TYPE(dist_store_vtable_t);
     FIELD(dist_store_vtable_t, struct_size);
     FIELD(dist_store_vtable_t, set);

@@ -77,6 +77,13 @@ static void store_constructors(void)
     CHECK(out == NULL);
     REFUSED(dist_store_tcp_create, out, dist_store_tcp_create(&tcp, NULL), ARGUMENT);
     REFUSED(dist_store_tcp_create, host, dist_store_tcp_create(&tcp, &out), ARGUMENT);
+    out = store;
+    REFUSED(dist_store_file_create, path, dist_store_file_create(NULL, 1, NULL, &out), ARGUMENT);
+    CHECK(out == NULL);
+    REFUSED(dist_store_file_create, out, dist_store_file_create("file", 1, NULL, NULL), ARGUMENT);
+    /* No world has fewer than no members; test stores in files are made by the Rust tests. */
+    ACCEPTED(dist_store_file_create, options, dist_store_file_create("file", -1, NULL, &out), ARGUMENT);
+    CHECK_MESSAGE("world_size");
     REFUSED(dist_store_hash_create, out, dist_store_hash_create(NULL), ARGUMENT);
     REFUSED(dist_store_prefix_create, prefix, dist_store_prefix_create(NULL, store, &out), ARGUMENT);
     out = store;

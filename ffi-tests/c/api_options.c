@@ -81,18 +81,24 @@ static void init_sizes(dist_store_t *store)
 static void store_sizes(void)
 {
     static const dist_store_tcp_options_t init = DIST_STORE_TCP_OPTIONS_INIT;
+    static const dist_store_file_options_t no_job = DIST_STORE_FILE_OPTIONS_INIT;
     static const dist_store_vtable_t no_functions = DIST_STORE_VTABLE_INIT;
     NEWER(dist_store_tcp_options_t) tcp;
+    NEWER(dist_store_file_options_t) file;
     NEWER(dist_store_vtable_t) table;
     dist_store_t *store = NULL;
     size_t i;
     tcp.known = init;
     tcp.known.host = "127.0.0.1";
     tcp.known.is_server = 1;
+    file.known = no_job;
     table.known = no_functions;
     for (i = 0; i < WRONG_SIZES; i++) {
         tcp.known.struct_size = wrong_sizes[i];
         CHECK_REFUSED(dist_store_tcp_create(&tcp.known, &store), INVALID, "dist_store_tcp_options_t");
+        file.known.struct_size = wrong_sizes[i];
+        CHECK_REFUSED(dist_store_file_create("file", 1, &file.known, &store), INVALID,
+                      "dist_store_file_options_t");
         table.known.struct_size = wrong_sizes[i];
         CHECK_REFUSED(dist_store_custom_create(&table.known, NULL, &store), INVALID,
                       "dist_store_vtable_t");
@@ -110,6 +116,7 @@ static void store_sizes(void)
 static void wrong_tcp_options(void)
 {
     static const dist_store_tcp_options_t init = DIST_STORE_TCP_OPTIONS_INIT;
+    static const char too_long[4097];
     dist_store_tcp_options_t options = init;
     dist_store_t *store = NULL;
     options.host = "127.0.0.1";
@@ -124,6 +131,16 @@ static void wrong_tcp_options(void)
     options.timeout_ms = -5;
     CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "timeout_ms");
     options.timeout_ms = 0;
+    options.secret_len_bytes = 1;
+    CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "secret");
+    options.secret = "x";
+    options.secret_len_bytes = 0;
+    CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "secret is empty");
+    options.secret = too_long;
+    options.secret_len_bytes = sizeof(too_long);
+    CHECK_REFUSED(dist_store_tcp_create(&options, &store), INVALID, "longer than 4096");
+    options.secret = NULL;
+    options.secret_len_bytes = 0;
     options.is_server = 1;
     options.fields = DIST_FIELD_LISTEN_FD;
     options.listen_fd = -1;

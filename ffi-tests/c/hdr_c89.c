@@ -5,6 +5,7 @@
 dist_init_options_t init_options = DIST_INIT_OPTIONS_INIT;
 dist_group_options_t group_options = DIST_GROUP_OPTIONS_INIT;
 dist_store_tcp_options_t store_tcp_options = DIST_STORE_TCP_OPTIONS_INIT;
+dist_store_file_options_t store_file_options = DIST_STORE_FILE_OPTIONS_INIT;
 dist_call_options_t call_options = DIST_CALL_OPTIONS_INIT;
 dist_store_vtable_t store_vtable = DIST_STORE_VTABLE_INIT;
 

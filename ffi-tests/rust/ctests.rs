@@ -236,6 +236,7 @@ fn c_sees_the_types_as_rust_does() {
             struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
             multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,
         }
+        dist_store_file_options_t { struct_size, job_id, timeout_ms }
         dist_store_vtable_t {
             struct_size, set, get, add, wait, check, delete_key, destroy, compare_set, append,
             num_keys, list_keys, queue_push, queue_pop, queue_len,

@@ -3,125 +3,28 @@
 //! Every wait has a deadline, and whatever a test started is gone when it ends, also if it fails.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 
-use dist::base::deadline::Deadline;
-use std::fs::{self, File};
+#[path = "program/mod.rs"]
+mod program;
+
+use program::{Ended, Folder, LIMIT, Program, free_port, is_alive, kill, until};
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything here may take on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// A folder of a test's own.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("distrun-{}-{number}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    fn text(&self, name: &str) -> String {
-        String::from_utf8_lossy(&fs::read(self.0.join(name)).unwrap_or_default()).into_owned()
-    }
+fn start(args: &[&str]) -> Program {
+    start_with(args, |_| {})
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
-}
-
-/// A running distrun whose output goes to files.
-struct Job {
-    child: Child,
-    folder: Folder,
-}
-
-/// What an ended distrun has left.
-struct Ended {
-    status: i32,
-    out: String,
-    err: String,
-}
-
-impl Job {
-    fn start(args: &[&str]) -> Self {
-        Self::start_with(args, |_| {})
-    }
-
-    fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let folder = Folder::new();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
-        command.args(args).env_remove("OMP_NUM_THREADS");
-        command.stdout(File::create(folder.path("out")).unwrap());
-        command.stderr(File::create(folder.path("err")).unwrap());
-        change(&mut command);
-        Self { child: command.spawn().unwrap(), folder }
-    }
-
-    /// Waits until standard output has this many lines, and returns them.
-    fn lines(&self, count: usize) -> Vec<String> {
-        until("output", || self.folder.text("out").matches('\n').count() >= count);
-        self.folder.text("out").lines().map(str::to_owned).collect()
-    }
-
-    fn signal(&self, name: &str) {
-        kill(name, self.child.id());
-    }
-
-    fn end(mut self) -> Ended {
-        let mut status = None;
-        until("the end of distrun", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        let status = status.unwrap().code().unwrap_or(-1);
-        Ended { status, out: self.folder.text("out"), err: self.folder.text("err") }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // Its ranks end with it; one of the tests below is about that.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Deadline::after(LIMIT);
-    while !holds() {
-        assert!(!deadline.has_passed(), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn kill(signal: &str, pid: u32) {
-    let script = format!("kill -{signal} {pid}");
-    assert!(Command::new("/bin/sh").args(["-c", &script]).status().unwrap().success());
+fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Program {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    command.args(args).env_remove("OMP_NUM_THREADS");
+    Program::start(command, change)
 }
 
 fn run(args: &[&str]) -> Ended {
-    Job::start(args).end()
-}
-
-/// True as long as a process exists and is not a zombie.
-fn is_alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
-    })
+    start(args).end()
 }
 
 /// What follows `[rank] ` in the lines of a rank.
@@ -130,14 +33,9 @@ fn of_rank(out: &str, rank: usize) -> Vec<&str> {
     out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect()
 }
 
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port().to_string()
-}
-
 #[test]
 fn ranks_get_the_environment_that_torchrun_gives() {
-    let ended = Job::start_with(&["--nproc_per_node", "3", "env"], |command| {
+    let ended = start_with(&["--nproc_per_node", "3", "env"], |command| {
         command.env("OF_THE_USER", "kept");
     })
     .end();
@@ -172,7 +70,7 @@ fn ranks_get_the_environment_that_torchrun_gives() {
 
 #[test]
 fn the_users_thread_count_is_kept_and_a_single_rank_is_given_none() {
-    let job = Job::start_with(&["--nproc-per-node", "2", "env"], |command| {
+    let job = start_with(&["--nproc-per-node", "2", "env"], |command| {
         command.env("OMP_NUM_THREADS", "5");
     });
     assert!(of_rank(&job.end().out, 1).contains(&"OMP_NUM_THREADS=5"));
@@ -235,7 +133,7 @@ fn a_killed_rank_is_named_and_not_those_that_fail_because_of_it() {
     let folder = Folder::new();
     let pipes = [folder.path("p0"), folder.path("p1")];
     assert!(Command::new("mkfifo").args(&pipes).status().unwrap().success());
-    let ended = Job::start_with(&["--nproc-per-node", "3", "sh", "-c", script], |command| {
+    let ended = start_with(&["--nproc-per-node", "3", "sh", "-c", script], |command| {
         command.env("FOLDER", &folder.0);
     })
     .end();
@@ -250,7 +148,7 @@ fn a_killed_rank_is_named_and_not_those_that_fail_because_of_it() {
 #[test]
 fn the_job_ends_within_two_seconds_of_a_kill_even_if_others_are_deaf() {
     let script = "trap '' TERM; echo $$; while :; do sleep 300; done";
-    let job = Job::start(&["--nproc-per-node", "3", "sh", "-c", script]);
+    let job = start(&["--nproc-per-node", "3", "sh", "-c", script]);
     job.lines(3);
     let victim = of_rank(&job.folder.text("out"), 1)[0].parse().unwrap();
     let killed = Instant::now();
@@ -275,7 +173,7 @@ fn a_signal_is_passed_on_and_becomes_the_exit_status() {
         }
         let script =
             format!("sleep 300 & trap \"echo got; kill $!; exit 0\" {name}; echo ready; wait");
-        let job = Job::start(&["--nproc-per-node", "2", "sh", "-c", &script]);
+        let job = start(&["--nproc-per-node", "2", "sh", "-c", &script]);
         job.lines(2);
         job.signal(name);
         let ended = job.end();
@@ -290,7 +188,7 @@ fn a_signal_is_passed_on_and_becomes_the_exit_status() {
 #[test]
 fn a_second_signal_kills_at_once() {
     let script = "trap '' TERM; echo ready; while :; do sleep 300; done";
-    let job = Job::start(&["--nproc-per-node", "2", "sh", "-c", script]);
+    let job = start(&["--nproc-per-node", "2", "sh", "-c", script]);
     job.lines(2);
     job.signal("TERM");
     until("the first signal", || job.folder.text("err").contains("SIGTERM received"));
@@ -303,7 +201,7 @@ fn a_second_signal_kills_at_once() {
 #[test]
 fn nothing_outlives_a_killed_launcher() {
     let script = "sleep 300 & echo $$ $!; wait";
-    let job = Job::start(&["--nproc-per-node", "2", "sh", "-c", script]);
+    let job = start(&["--nproc-per-node", "2", "sh", "-c", script]);
     let lines = job.lines(2);
     let numbers = lines.iter().flat_map(|line| line.split(' ').skip(1));
     let mut pids: Vec<u32> = numbers.map(|number| number.parse().unwrap()).collect();
@@ -379,7 +277,7 @@ fn a_job_outlives_the_reader_of_its_output() {
     let script =
         "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done; echo done >$FOLDER/done";
     let folder = Folder::new();
-    let mut job = Job::start_with(&["sh", "-c", script], |command| {
+    let mut job = start_with(&["sh", "-c", script], |command| {
         command.stdout(Stdio::piped()).env("FOLDER", &folder.0);
     });
     drop(job.child.stdout.take());
@@ -425,6 +323,8 @@ fn the_help_explains_flags_environment_and_examples() {
         "--log-dir",
         "--tee",
         "--redirects",
+        "--secret-file",
+        "--no-secret",
         "LOCAL_RANK",
         "MASTER_PORT",
         "TORCHELASTIC_USE_AGENT_STORE",
@@ -438,7 +338,7 @@ fn the_help_explains_flags_environment_and_examples() {
 #[test]
 fn the_store_answers_at_the_address_that_ranks_are_given() {
     let script = "echo $MASTER_ADDR:$MASTER_PORT; exec sleep 300";
-    let job = Job::start(&["sh", "-c", script]);
+    let job = start(&["--no-secret", "sh", "-c", script]);
     let address = job.lines(1)[0].strip_prefix("[0] ").unwrap().to_owned();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -458,7 +358,7 @@ fn two_nodes_make_one_job() {
     let flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"];
     let node = |number: &str| {
         let own = ["--master-port", &port, "--node-rank", number, "sh", "-c", script];
-        Job::start(&[&flags[..], &own[..]].concat())
+        start(&[&flags[..], &own[..]].concat())
     };
     let (first, second) = (node("0"), node("1"));
     let (first, second) = (first.end(), second.end());

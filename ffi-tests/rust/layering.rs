@@ -72,6 +72,7 @@ const TABLE: &[(&str, Rule)] = &[
             "store::prefix",
             "store::table",
             "store::tcp",
+            "store::FileStore",
             "store::HashStore",
             "store::PrefixStore",
             "store::TcpStore",

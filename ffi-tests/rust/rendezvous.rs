@@ -109,6 +109,7 @@ fn wrong_options_are_named_at_once() {
     let environment = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK)];
     let wrong: &[(&str, &[&str])] = &[
         ("init url=etcd://here", &["etcd://here", "tcp://host:port?rank=R&world_size=N"]),
+        ("init url=file://here", &["file://here", "file:///path?rank=R&world_size=N"]),
         ("init url=tcp://here", &["tcp://here", "there is no port"]),
         ("init url=tcp://here:1?rank=x&world_size=2", &["rank=\"x\""]),
         ("init rank=3 size=3", &["rank 3 does not exist in a world of 3"]),

@@ -2,8 +2,12 @@
 //! into the environment.
 
 use crate::base::config::{self, Variable};
-use crate::base::error::{Error, Result};
+use crate::base::error::{Context as _, Error, Result};
 use crate::process::this;
+use crate::store::tcp::Secret;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 /// The port that torch uses where none is named.
 pub const DEFAULT_PORT: u16 = 29_500;
@@ -31,6 +35,13 @@ pub enum Meeting {
     },
     /// Nowhere: a world of one has nobody to meet.
     Alone,
+    /// In a file that all ranks reach.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The name of the job, as far as anybody says; a file of another job is refused.
+        job: String,
+    },
     /// Rank 0 hosts it on any port, and tells the other ranks of this host under the name of the job.
     Local {
         /// The name.
@@ -61,8 +72,13 @@ const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "Slurm", rank: config::SLURM_RANK, size: config::SLURM_SIZE },
 ];
 
-/// Reads an init method: `env://` (also where it is empty), or `tcp://host:port?rank=R&world_size=N`. With
-/// `env://`, a world of one (`size` goes before what the environment says) needs no address.
+/// The init methods that there are, for messages.
+const METHODS: &str =
+    "env://, tcp://host:port?rank=R&world_size=N, or file:///path?rank=R&world_size=N";
+
+/// Reads an init method: `env://` (also where it is empty), `tcp://host:port?rank=R&world_size=N`, or
+/// `file:///path?rank=R&world_size=N`. With `env://`, a world of one (`size` goes before what the environment says)
+/// needs no address. With `file://`, the environment says what the URL does not.
 ///
 /// # Errors
 /// `InvalidArgument` naming what cannot be used, and what could.
@@ -71,10 +87,9 @@ pub fn resolve(init_method: &str, size: Option<usize>) -> Result<Resolved> {
     match scheme {
         "" | "env" => from_environment(rest, size),
         "tcp" => from_tcp_url(init_method, rest),
+        "file" => from_file_url(init_method, rest),
         _ => {
-            let message = format!(
-                "init_method \"{init_method}\" is unknown; use env://, or tcp://host:port?rank=R&world_size=N"
-            );
+            let message = format!("init_method \"{init_method}\" is unknown; use {METHODS}");
             Err(Error::invalid(message))
         }
     }
@@ -117,6 +132,28 @@ pub fn identity_from_environment() -> Result<Identity> {
         }
     }
     Ok(Identity::default())
+}
+
+/// The secret of the job's store, if the environment says where it is.
+///
+/// # Errors
+/// `InvalidArgument` where two places are named, or what is there cannot be a secret; `System` where it cannot
+/// be read. All name the variable, and none what is there.
+pub fn job_secret() -> Result<Option<Secret>> {
+    let (file, fd) = (config::SECRET_FILE, config::SECRET_FD);
+    let (found, source) = match (config::text(file)?, config::number(fd)?) {
+        (None, None) => return Ok(None),
+        (Some(path), None) => (Secret::from_file(Path::new(&path)), file),
+        (None, Some(number)) => (Secret::from_fd(number), fd),
+        (Some(_), Some(_)) => {
+            let message = format!(
+                "both {} and {} are set, and each names a secret of the job's store: unset one",
+                file.name, fd.name
+            );
+            return Err(Error::invalid(message));
+        }
+    };
+    found.map(Some).context(|| format!("the store's secret, from {}", source.name))
 }
 
 fn meeting_from_environment(identity: &Identity) -> Result<Meeting> {
@@ -179,6 +216,65 @@ fn from_tcp_url(url: &str, rest: &str) -> Result<Resolved> {
     Ok(Resolved { identity, meeting })
 }
 
+fn from_file_url(url: &str, rest: &str) -> Result<Resolved> {
+    let bad = |why: &str| {
+        Error::invalid(format!(
+            "init_method \"{url}\": {why}; the form is file:///path?rank=R&world_size=N"
+        ))
+    };
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if !path.starts_with('/') {
+        return Err(bad("the path does not begin with \"/\""));
+    }
+    let path = decode_percent(path).map_err(bad)?;
+    let mut identity = Identity::default();
+    identity.read_query(query).map_err(|error| bad(error.message()))?;
+    if identity.rank.is_none() || identity.size.is_none() {
+        let found = identity_from_environment()?;
+        identity.rank = identity.rank.or(found.rank);
+        identity.size = identity.size.or(found.size);
+    }
+    let path = PathBuf::from(OsString::from_vec(path));
+    Ok(Resolved { identity, meeting: Meeting::File { path, job: job_name()? } })
+}
+
+/// The name that the launcher has given the job, the same for all of its ranks; empty where nobody has.
+fn job_name() -> Result<String> {
+    for variable in [config::RUN_ID, config::PMIX_NAMESPACE, config::SLURM_JOB] {
+        if let Some(name) = config::text(variable)? {
+            return Ok(name);
+        }
+    }
+    Ok(String::new())
+}
+
+/// A path as it stands in a URL, where `%` and two hexadecimal digits are a byte.
+fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, behind)) = rest.split_first() {
+        let (byte, behind) = match (first, behind) {
+            (b'%', [high, low, behind @ ..]) => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let value = digit(*high).zip(digit(*low)).map(|(high, low)| high * 16 + low);
+                (value.and_then(|value| u8::try_from(value).ok()).ok_or(BAD_PERCENT)?, behind)
+            }
+            (b'%', _) => return Err(BAD_PERCENT),
+            _ => (first, behind),
+        };
+        if byte == 0 {
+            return Err("a path has no zero bytes");
+        }
+        bytes.push(byte);
+        rest = behind;
+    }
+    Ok(bytes)
+}
+
+/// What is wrong with a path that is not encoded.
+const BAD_PERCENT: &str =
+    "behind \"%\" stand no two hexadecimal digits (write \"%\" itself as %25)";
+
 impl Identity {
     /// Takes `rank` and `world_size` from a URL's query; others that torch knows are passed over.
     fn read_query(&mut self, query: &str) -> Result<()> {
@@ -218,6 +314,19 @@ mod tests {
     }
 
     #[test]
+    fn file_urls() {
+        let file = |url: &str| match resolve(url, None).unwrap() {
+            Resolved { identity, meeting: Meeting::File { path, .. } } => (identity, path),
+            other => panic!("{other:?}"),
+        };
+        let both = Identity { rank: Some(3), size: Some(8) };
+        let (identity, path) = file("file:///tmp/a?rank=3&world_size=8");
+        assert_eq!((identity, path), (both, PathBuf::from("/tmp/a")));
+        let (_, path) = file("file:///with%20blank%3f%C3%A9é?world_size=8&rank=3");
+        assert_eq!(path, PathBuf::from("/with blank?éé"));
+    }
+
+    #[test]
     fn bad_urls_say_what_is_wrong() {
         for (url, word) in [
             ("etcd://x", "unknown"),
@@ -226,6 +335,12 @@ mod tests {
             ("tcp://:80", "no host"),
             ("tcp://h:1?rank=-1", "rank=\"-1\""),
             ("tcp://h:1?wolrd_size=2", "wolrd_size"),
+            ("etcd://x", "file:///path?rank=R&world_size=N"),
+            ("file://relative/path?rank=0&world_size=1", "does not begin with"),
+            ("file:///a%2?rank=0&world_size=1", "%25"),
+            ("file:///a%zz?rank=0&world_size=1", "%25"),
+            ("file:///a%00?rank=0&world_size=1", "zero bytes"),
+            ("file:///a?rank=x&world_size=1", "rank=\"x\""),
         ] {
             let error = resolve(url, None).unwrap_err();
             assert!(error.message().contains(word), "{url}: {error}");

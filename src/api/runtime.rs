@@ -8,6 +8,7 @@ use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, Level};
+use crate::store::file::{FileOptions, FileStore};
 use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -26,7 +27,7 @@ const WORLD_NAME: &str = "world";
 pub struct InitOptions {
     /// The back end by name.
     pub backend: Option<String>,
-    /// `env://` or `tcp://…`; `None` for `env://`.
+    /// `env://`, `tcp://…` or `file://…`; `None` for `env://`.
     pub init_method: Option<String>,
     /// A store to meet in, instead of an init method.
     pub store: Option<Arc<dyn Store>>,
@@ -194,7 +195,15 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             let store = Arc::new(HashStore::new());
             return Ok(Place { store, hosts_store: false, rank, size });
         }
-        Meeting::Local { job } => (local::host_or_join(&job, rank, size, deadline)?, rank == 0),
+        Meeting::File { path, job } => {
+            let options = FileOptions { world_size: Some(size), job_id: job, together: true };
+            let store = Arc::new(FileStore::open(&path, &options, deadline)?);
+            return Ok(Place { store, hosts_store: false, rank, size });
+        }
+        Meeting::Local { job } => {
+            let secret = environment::job_secret()?;
+            (local::host_or_join(&job, rank, size, secret, deadline)?, rank == 0)
+        }
         Meeting::Tcp { host, port: 0, .. } if size > 1 => {
             let message = format!(
                 "the store is said to be at {host}, port 0, which means any free port: the other ranks \
@@ -205,9 +214,16 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
         Meeting::Tcp { host, port, agent } => {
             let hosts = rank == 0 && !agent;
             let bind = config::text(config::STORE_BIND)?.unwrap_or_else(|| host.clone());
-            let server = hosts.then(|| ServerOptions { bind, port, ..ServerOptions::default() });
-            let client =
-                ClientOptions { host, port, world_size: Some(size), ..ClientOptions::default() };
+            let secret = environment::job_secret()?;
+            let client = ClientOptions {
+                host,
+                port,
+                world_size: Some(size),
+                secret: secret.clone(),
+                ..ClientOptions::default()
+            };
+            let server =
+                hosts.then(|| ServerOptions { bind, port, secret, ..ServerOptions::default() });
             (open_tcp(server, client, deadline)?, hosts)
         }
     };
@@ -234,7 +250,10 @@ fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
 }
 
 /// Takes the log level from the environment, unless one was set in the program.
-fn set_log_level_from_environment() -> Result<()> {
+///
+/// # Errors
+/// `InvalidArgument` where a variable names no level.
+pub fn set_log_level_from_environment() -> Result<()> {
     if log::level() != Level::Off {
         return Ok(());
     }

@@ -7,7 +7,8 @@ use crate::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore};
+pub use crate::store::file::{FileOptions, FileStore};
+pub use crate::store::tcp::{ClientOptions, Secret, ServerOptions, TcpStore};
 pub use crate::store::{HashStore, PrefixStore};
 
 /// The default time-out of a store call: five minutes, as in c10d.

@@ -1,14 +1,19 @@
 //! Making stores.
 
-use super::args::{Out, index, milliseconds, optional_str, required_key, required_str};
+use super::args::{Out, bytes, index, milliseconds, optional_str, required_key, required_str};
 use super::options;
 use super::store::{STORES, give};
 use super::types::*;
-use crate::api::store::{ClientOptions, HashStore, PrefixStore, ServerOptions, open_tcp};
+use crate::api::store::{
+    ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, FileStore, HashStore, PrefixStore, Secret,
+    ServerOptions, open_tcp,
+};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
-use std::ffi::c_char;
+use crate::base::error::{Error, Result};
+use std::ffi::{OsStr, c_char};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 dist_export! {
@@ -20,7 +25,8 @@ dist_export! {
     /// waited for), until timeout_ms at the latest. Any thread.
     ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
-    /// tried and how it failed; DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+    /// tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
+    /// DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
     pub fn dist_store_tcp_create(
         options: *const dist_store_tcp_options_t,
         out: *mut *mut dist_store_t,
@@ -30,9 +36,6 @@ dist_export! {
             return Err(Error::invalid("argument options is NULL"));
         }
         let options = options::read(options)?;
-        if !options.secret.is_null() {
-            return Err(Error::new(ErrorKind::Unsupported, "secret is not supported yet"));
-        }
         let host = required_str(options.host, "host")?.to_owned();
         let port = u16::try_from(options.port).map_err(|_| {
             Error::invalid(format!("port {} is not one from 0 to 65535", options.port))
@@ -40,24 +43,49 @@ dist_export! {
         let bind = optional_str(options.bind_address, "bind_address")?.unwrap_or(&host).to_owned();
         let world_size = Some(index(options.world_size, "world_size")?).filter(|&size| size > 0);
         let timeout_ms = milliseconds(options.timeout_ms, "timeout_ms")?;
-        let ms = if timeout_ms == 0 { crate::api::store::DEFAULT_TIMEOUT_MS } else { timeout_ms };
-        let deadline = Deadline::after_ms(ms);
+        let deadline = deadline_of(timeout_ms);
         let is_server = options.is_server != 0;
         let wait_for_workers = is_server
             && world_size.is_some()
             && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
-        let client =
-            ClientOptions { host, port, world_size, wait_for_workers, ..ClientOptions::default() };
+        let secret = secret(&options)?;
+        let client = ClientOptions {
+            host,
+            port,
+            world_size,
+            wait_for_workers,
+            secret: secret.clone(),
+            ..ClientOptions::default()
+        };
         let server = if is_server {
-            let listen_fd = listening_socket(&options)?;
-            let multi_tenant = options.multi_tenant != 0;
-            Some(ServerOptions { bind, port, listen_fd, multi_tenant, ..ServerOptions::default() })
+            Some(ServerOptions {
+                bind,
+                port,
+                listen_fd: listening_socket(&options)?,
+                secret,
+                multi_tenant: options.multi_tenant != 0,
+                ..ServerOptions::default()
+            })
         } else {
             None
         };
         let store = open_tcp(server, client, &deadline)?;
         give(&out, Arc::new(store), timeout_ms)
     }
+}
+
+/// The caller's secret, if there is one.
+fn secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
+    let dist_store_tcp_options_t { secret, secret_len_bytes, .. } = *options;
+    if secret.is_null() && secret_len_bytes == 0 {
+        return Ok(None);
+    }
+    Secret::from_bytes(bytes(secret, secret_len_bytes, "secret")?).map(Some)
+}
+
+/// The deadline of making a store; 0 means the default.
+fn deadline_of(timeout_ms: u64) -> Deadline {
+    Deadline::after_ms(if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms })
 }
 
 /// The caller's socket, which is the store's from here on.
@@ -68,6 +96,42 @@ fn listening_socket(options: &dist_store_tcp_options_t) -> Result<Option<OwnedFd
     index(options.listen_fd, "listen_fd")?;
     // SAFETY: the caller hands over a descriptor of its own.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(options.listen_fd) }))
+}
+
+dist_export! {
+    /// Opens a store in a file, and makes the file where there is none: for processes that share a file system, with
+    /// file locks that work across it. The file belongs to this user alone (mode 0600).
+    ///
+    /// All processes give the same `world_size` (the number of times that the file will be opened; 0 where that is not
+    /// known) and the same job. Releasing the last handle leaves the file; the last user removes it, once
+    /// `world_size` have come. Whatever an earlier run has left behind is an error at once: a file of another job
+    /// or size, one that as many have opened already, one whose users on this host have ended without leaving it.
+    ///
+    /// `path`: required. `options`: optional. Both borrowed for the call. `out`: out, required; owned by the caller,
+    /// released with dist_store_release; NULL on failure. Blocks while others lock the file, until
+    /// timeout_ms at the latest. Any thread.
+    ///
+    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_MISMATCH saying what the file is instead, since when and
+    /// by whom; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM. A full disk is DIST_ERR_SYSTEM of the call that would have
+    /// stored something: nothing is then stored, and the store goes on. Since 0.1.
+    pub fn dist_store_file_create(
+        path: *const c_char,
+        world_size: i32,
+        options: *const dist_store_file_options_t,
+        out: *mut *mut dist_store_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let path = Path::new(OsStr::from_bytes(required_key(path, "path")?));
+        let options = options::read(options)?;
+        let timeout_ms = milliseconds(options.timeout_ms, "timeout_ms")?;
+        let file = FileOptions {
+            world_size: Some(index(world_size, "world_size")?),
+            job_id: optional_str(options.job_id, "job_id")?.unwrap_or_default().to_owned(),
+            together: false,
+        };
+        let store = FileStore::open(path, &file, &deadline_of(timeout_ms))?;
+        give(&out, Arc::new(store), timeout_ms)
+    }
 }
 
 dist_export! {

@@ -170,7 +170,9 @@ pub struct dist_init_options_t {
     pub fields: u64,
     /// "native" (also called "gloo"), in any case; NULL for native.
     pub backend: *const c_char,
-    /// "env://" or "tcp://host:port?rank=R&world_size=N"; NULL for env://.
+    /// "env://", "tcp://host:port?rank=R&world_size=N", or "file:///path?rank=R&world_size=N" with a file that all
+    /// ranks reach and that no other job uses; NULL for env://. In a file's path, %XX is the byte of that
+    /// hexadecimal number. What the URL does not say of rank and size comes from rank and world_size or the environment.
     pub init_method: *const c_char,
     /// A store to meet in, instead of init_method; borrowed for the call.
     pub store: *const dist_store_t,
@@ -243,11 +245,24 @@ pub struct dist_store_tcp_options_t {
     pub timeout_ms: i64,
     /// The address that the server listens on; NULL for `host`, "" for all interfaces.
     pub bind_address: *const c_char,
-    /// A secret that server and clients must share, `secret_len_bytes` bytes, borrowed for the call: with it,
-    /// each proves to the other that it knows it before anything else. NULL for none.
+    /// A secret that server and clients must share, 1 to 4096 bytes, borrowed for the call: each side proves to
+    /// the other that it knows it before anything else. NULL for none, as with torch's stores. The
+    /// environment's (DIST_STORE_SECRET_FILE) is dist_init's alone.
     pub secret: *const c_void,
     /// The length of `secret`.
     pub secret_len_bytes: usize,
+}
+
+/// Options of dist_store_file_create.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_store_file_options_t {
+    /// sizeof(dist_store_file_options_t).
+    pub struct_size: usize,
+    /// The name of the job, the same for all processes of it: a file of another job is refused. NULL for none.
+    pub job_id: *const c_char,
+    /// Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
+    pub timeout_ms: i64,
 }
 
 /// Options of one collective call.
@@ -435,6 +450,7 @@ options!(
     dist_init_options_t: 80,
     dist_group_options_t: 72,
     dist_store_tcp_options_t: 64,
+    dist_store_file_options_t: 24,
     dist_call_options_t: 32,
     dist_store_vtable_t: 64,
 );
@@ -443,6 +459,7 @@ const _: () = {
     assert!(size_of::<dist_init_options_t>() == 80);
     assert!(size_of::<dist_group_options_t>() == 72);
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
+    assert!(size_of::<dist_store_file_options_t>() == 24);
     assert!(size_of::<dist_call_options_t>() == 32);
     assert!(size_of::<dist_store_vtable_t>() == 120);
 };

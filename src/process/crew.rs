@@ -9,7 +9,7 @@ use crate::sys::poll::{Events, Interest, Poller};
 use crate::sys::signal::{self, Mask, Signals};
 use crate::sys::{child, host};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, ChildStdout, Command};
 use std::time::{Duration, Instant};
@@ -81,6 +81,8 @@ pub struct Crew {
     poller: Poller,
     signals: Signals,
     guardian: Guardian,
+    /// What children inherit beside their standard streams.
+    heirlooms: Vec<OwnedFd>,
     started: Instant,
 }
 
@@ -95,7 +97,14 @@ impl Crew {
         let signals = Signals::intercept(wanted)?;
         watch(&poller, signals.as_fd(), SIGNALS)?;
         let guardian = Guardian::start()?;
-        Ok(Self { members: Vec::new(), poller, signals, guardian, started: Instant::now() })
+        let (members, heirlooms) = (Vec::new(), Vec::new());
+        Ok(Self { members, poller, signals, guardian, heirlooms, started: Instant::now() })
+    }
+
+    /// Lets the children that are started from now on inherit a descriptor, under its number here. Other
+    /// programs that this process executes do not.
+    pub fn pass_on(&mut self, fd: OwnedFd) {
+        self.heirlooms.push(fd);
     }
 
     /// Starts a child, with the signal mask that this process had before the crew. To be called from
@@ -110,9 +119,10 @@ impl Crew {
         }
         let (parent, mask) = (host::pid(), self.signals.mask_before());
         let line = self.guardian.line();
+        let heirlooms: Vec<RawFd> = self.heirlooms.iter().map(AsRawFd::as_raw_fd).collect();
         command.process_group(0);
         // SAFETY: `prepare` is async-signal-safe and uses only the values captured here.
-        unsafe { command.pre_exec(move || prepare(parent, line, mask)) };
+        unsafe { command.pre_exec(move || prepare(parent, line, &heirlooms, mask)) };
         let mut spawned = command.spawn()?;
         let pid = i32::try_from(spawned.id()).unwrap_or(0);
         let index = self.members.len() as u64;
@@ -253,8 +263,9 @@ fn watch(poller: &Poller, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
 }
 
 /// Runs in the child between fork and exec; it leads its group already.
-fn prepare(parent: u32, line: RawFd, mask: Mask) -> io::Result<()> {
+fn prepare(parent: u32, line: RawFd, heirlooms: &[RawFd], mask: Mask) -> io::Result<()> {
     child::die_with_parent(parent)?;
+    heirlooms.iter().try_for_each(|&fd| child::keep_across_exec(fd))?;
     child::write_message(line, i32::try_from(host::pid()).unwrap_or(0))?;
     mask.apply()
 }
@@ -309,6 +320,22 @@ mod tests {
         crew.clear(Duration::from_secs(20)).unwrap();
         let group = crew.members()[0].pid();
         assert!(child::living_groups().binary_search(&group).is_err());
+    }
+
+    #[test]
+    fn children_inherit_what_is_passed_on_and_others_do_not() {
+        let fd = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        let script = format!("test -e /proc/self/fd/{}", fd.as_raw_fd());
+        let mut crew = Crew::new(&[]).unwrap();
+        crew.spawn(&mut shell(&script)).unwrap();
+        assert_eq!(crew.next(&limit()).unwrap(), Event::Ended(0));
+        crew.pass_on(fd);
+        crew.spawn(&mut shell(&script)).unwrap();
+        assert_eq!(crew.next(&limit()).unwrap(), Event::Ended(1));
+        assert!(!shell(&script).status().unwrap().success());
+        let statuses: Vec<u8> =
+            crew.members().iter().map(|member| member.ending().unwrap().shell_status()).collect();
+        assert_eq!(statuses, [1, 0]);
     }
 
     #[test]

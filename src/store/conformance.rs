@@ -1,11 +1,13 @@
 //! What every store must do, run against each of them. A test takes a store and knows nothing else;
 //! each one ends by a deadline.
 
+use super::file::FileOptions;
 use super::tcp::{ClientOptions, ServerOptions};
-use super::{HashStore, PrefixStore, Store, TcpStore};
+use super::{FileStore, HashStore, PrefixStore, Store, TcpStore};
 use crate::base::{Deadline, ErrorKind};
 use crate::sys::thread;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 
 /// Enough for anything that succeeds.
@@ -28,6 +30,15 @@ fn hosted(client: ClientOptions) -> Arc<dyn Store> {
     Arc::new(TcpStore::host(server, client, &soon()).unwrap())
 }
 
+/// In a file that goes with it.
+fn file() -> Arc<dyn Store> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let serial = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("dist-conformance-{}-{serial}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    Arc::new(FileStore::open(&path, &FileOptions::default(), &soon()).unwrap())
+}
+
 macro_rules! conformance {
     ($($test:ident)+) => {
         mod hash { $(#[test] fn $test() { super::$test(&(super::Arc::new(super::HashStore::new()) as _)); })+ }
@@ -35,6 +46,12 @@ macro_rules! conformance {
             $(#[test] fn $test() {
                 let hash = super::Arc::new(super::HashStore::new());
                 super::$test(&(super::Arc::new(super::PrefixStore::new("pre", hash)) as _));
+            })+
+        }
+        mod file { $(#[test] fn $test() { super::$test(&super::file()); })+ }
+        mod file_under_prefix {
+            $(#[test] fn $test() {
+                super::$test(&(super::Arc::new(super::PrefixStore::new("pre", super::file())) as _));
             })+
         }
         mod tcp { $(#[test] fn $test() { super::$test(&super::tcp()); })+ }

@@ -2,15 +2,17 @@
 //! state.
 //!
 //! [`Store`] is the one trait; the implementations are [`HashStore`] (one process), [`TcpStore`] (a
-//! server and its clients, on torch's wire protocol) and [`PrefixStore`] (a part of another store's
-//! name space). Semantics are those of c10d's stores, except that every call is bounded by a
-//! deadline, that a wait which ends with it names the missing keys, and that adding to something
-//! that is not a number is an error which changes nothing.
+//! server and its clients, on torch's wire protocol), [`FileStore`] (a file that processes share) and
+//! [`PrefixStore`] (a part of another store's name space). Semantics are those of c10d's stores, except
+//! that every call is bounded by a deadline, that a wait which ends with it names the missing keys, and
+//! that adding to something that is not a number is an error which changes nothing.
 //!
 //! A store knows nothing of ranks, groups or transports.
 
 pub mod composed;
+pub mod file;
 mod hash;
+pub mod limits;
 mod prefix;
 mod table;
 pub mod tcp;
@@ -20,6 +22,7 @@ mod conformance;
 #[cfg(test)]
 mod corpus;
 
+pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use tcp::TcpStore;

@@ -1,5 +1,5 @@
-//! The values of a store and what each operation does to them; shared by the in-process store and by
-//! the TCP server, so that the two cannot differ. Knows nothing of waiting, threads or sockets.
+//! The values of a store and what each operation does to them; shared by the in-process store, the file
+//! store and the TCP server, so that they cannot differ. Knows nothing of waiting, threads or sockets.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -26,7 +26,7 @@ pub(super) struct Table {
 pub(super) struct Compared {
     /// What the caller is told.
     pub(super) value: Vec<u8>,
-    /// Whether the desired value was stored.
+    /// Whether the desired value is stored.
     pub(super) stored: bool,
 }
 
@@ -92,13 +92,18 @@ impl Table {
     }
 
     pub(super) fn add(&mut self, key: Vec<u8>, amount: i64) -> Result<i64, NotANumber> {
-        let before = match self.get(&key) {
+        let sum = self.sum(&key, amount)?;
+        self.set(key, sum.to_string().into_bytes());
+        Ok(sum)
+    }
+
+    /// What [`Table::add`] would store.
+    pub(super) fn sum(&self, key: &[u8], amount: i64) -> Result<i64, NotANumber> {
+        let before = match self.get(key) {
             Some(text) => parse_number(text).ok_or(NotANumber)?,
             None => 0,
         };
-        let sum = before.wrapping_add(amount);
-        self.set(key, sum.to_string().into_bytes());
-        Ok(sum)
+        Ok(before.wrapping_add(amount))
     }
 
     pub(super) fn compare_set(
@@ -107,23 +112,33 @@ impl Table {
         expected: &[u8],
         desired: &[u8],
     ) -> Compared {
-        let matches = match self.get(&key) {
+        let compared = self.compare(&key, expected, desired);
+        if compared.stored {
+            self.set(key, desired.to_vec());
+        }
+        compared
+    }
+
+    /// What [`Table::compare_set`] would do.
+    pub(super) fn compare(&self, key: &[u8], expected: &[u8], desired: &[u8]) -> Compared {
+        let matches = match self.get(key) {
             Some(value) => value == expected,
             None if expected.is_empty() => true,
             // Kept from c10d: the caller cannot tell this from success.
             None => return Compared { value: expected.to_vec(), stored: false },
         };
-        if matches {
-            self.set(key, desired.to_vec());
-            return Compared { value: desired.to_vec(), stored: true };
-        }
-        let value = self.get(&key).unwrap_or_default().to_vec();
-        Compared { value, stored: false }
+        let value = if matches { desired } else { self.get(key).unwrap_or_default() };
+        Compared { value: value.to_vec(), stored: matches }
     }
 
     pub(super) fn push(&mut self, queue: Vec<u8>, item: Vec<u8>) {
         self.bytes += queue.len() + item.len() + OVERHEAD_BYTES;
         self.queues.entry(queue).or_default().push_back(item);
+    }
+
+    /// What [`Table::pop`] would take.
+    pub(super) fn first(&self, queue: &[u8]) -> Option<&[u8]> {
+        self.queues.get(queue)?.front().map(Vec::as_slice)
     }
 
     pub(super) fn pop(&mut self, queue: &[u8]) -> Option<Vec<u8>> {

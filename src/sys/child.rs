@@ -124,6 +124,19 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ESRCH))
 }
 
+/// Lets the calling process keep a descriptor, under its number, in the program that it executes next.
+/// Async-signal-safe.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn keep_across_exec(fd: RawFd) -> io::Result<()> {
+    // SAFETY: F_SETFD takes an integer and touches no memory.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Forks. The child runs `body(fd)` and ends with what it returns; nothing of the parent's runs in it,
 /// neither destructors nor exit handlers.
 ///

@@ -36,6 +36,17 @@ pub fn identity() -> String {
     format!("{}/{ipc}", boot.trim())
 }
 
+/// What two processes must have in common for a process id to mean the same process to both: the boot id of
+/// the kernel and the name space of process ids. Empty where the system does not tell.
+pub fn pid_space() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let space = std::fs::read_link("/proc/self/ns/pid");
+    match (boot, space) {
+        (Ok(boot), Ok(space)) => format!("{}/{}", boot.trim(), space.to_string_lossy()),
+        _ => String::new(),
+    }
+}
+
 /// The number of cores that this process may run on.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
@@ -71,11 +82,21 @@ fn control_group_headroom() -> Option<u64> {
 /// # Errors
 /// `System` where the kernel has none to give.
 pub fn random_nonce() -> Result<Nonce> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: writes at most the 16 bytes of the array.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if usize::try_from(got) == Ok(bytes.len()) {
-        return Ok(Nonce(bytes));
+    random_bytes().map(Nonce)
+}
+
+/// As many bytes from the kernel's random source, fit for keys. At most 256, which the kernel gives
+/// whole or not at all.
+///
+/// # Errors
+/// `System` where the kernel has none to give.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    const { assert!(N <= 256) };
+    let mut bytes = [0u8; N];
+    // SAFETY: writes at most the N bytes of the array.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    if usize::try_from(got) == Ok(N) {
+        return Ok(bytes);
     }
     Err(Error::system("getrandom", &std::io::Error::last_os_error()))
 }
@@ -101,6 +122,7 @@ mod tests {
     #[test]
     fn nonces_differ_and_the_process_nonce_does_not() {
         assert_ne!(random_nonce().unwrap(), random_nonce().unwrap());
+        assert_ne!(random_bytes::<256>().unwrap(), [0; 256]);
         assert_eq!(process_nonce().unwrap(), process_nonce().unwrap());
         assert!(cores() >= 1);
         assert!(!name().is_empty());

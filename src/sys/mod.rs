@@ -3,13 +3,17 @@
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
 pub mod child;
+pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod host;
+pub mod limits;
 pub mod pidfd;
 pub mod poll;
+pub mod presence;
 pub mod shm;
 pub mod signal;
+pub mod small_file;
 pub mod socket;
 pub mod stream;
 pub mod thread;

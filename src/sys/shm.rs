@@ -4,9 +4,11 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::sys::host;
 use memmap2::{MmapOptions, MmapRaw};
+use std::ffi::CStr;
 use std::fmt::Display;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 
 /// A mapped segment and the descriptor it came from.
 #[derive(Debug)]
@@ -22,21 +24,9 @@ impl Segment {
     /// # Errors
     /// `OutOfMemory` with the size wanted, or `System`.
     pub fn create(len: usize) -> Result<Self> {
-        let name = c"libdist";
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string; the call makes a new descriptor.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-        if fd < 0 {
-            return Err(Error::system("memfd_create", &std::io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let file = anonymous(c"libdist")?;
         reserve(&file, len)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(Error::system("sealing a segment", &std::io::Error::last_os_error()));
-        }
+        seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         Self::map(file, len)
     }
 
@@ -87,6 +77,41 @@ impl Segment {
         })?;
         Ok(Self { file, map })
     }
+}
+
+/// A file in memory that has these bytes, and that nobody can change any more: for passing it on to
+/// processes that inherit its descriptor.
+///
+/// # Errors
+/// `OutOfMemory` or `System`.
+pub fn sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
+    let file = anonymous(c"libdist-sealed")?;
+    file.write_all_at(bytes, 0)
+        .map_err(|cause| Error::system("filling a file in memory", &cause))?;
+    seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)?;
+    Ok(file.into())
+}
+
+/// An empty file in memory, without a name that anybody could open.
+fn anonymous(name: &CStr) -> Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string; the call makes a new descriptor.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(Error::system("memfd_create", &std::io::Error::last_os_error()));
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Forbids these changes of a file in memory for ever.
+fn seal(file: &File, seals: i32) -> Result<()> {
+    let seals = seals | libc::F_SEAL_SEAL;
+    // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(Error::system("sealing a file in memory", &std::io::Error::last_os_error()));
+    }
+    Ok(())
 }
 
 fn reserve(file: &File, len: usize) -> Result<()> {
@@ -143,6 +168,16 @@ mod tests {
         let small = Segment::create(4096).unwrap();
         let fd = small.as_fd().try_clone_to_owned().unwrap();
         assert_eq!(Segment::open(fd, 8192).unwrap_err().kind(), ErrorKind::Connection);
+    }
+
+    #[test]
+    fn a_sealed_file_has_its_bytes_and_keeps_them() {
+        let file = File::from(sealed_file(b"kept").unwrap());
+        assert!(file.write_all_at(b"lost", 0).is_err());
+        assert!(file.set_len(0).is_err());
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"kept");
     }
 
     #[test]

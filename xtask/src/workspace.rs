@@ -52,10 +52,10 @@ pub(crate) struct Stage {
     pub(crate) distrun: PathBuf,
 }
 
-/// Builds the library and the launcher in release mode, showing cargo's progress, and stages them.
+/// Builds the library and the programs in release mode, showing cargo's progress, and stages them.
 pub(crate) fn release() -> Result<Stage, String> {
     let mut build = cargo();
-    build.args(["build", "--release", "--package", "dist", "--lib", "--bin", "distrun"]);
+    build.args(["build", "--release", "--package", "dist", "--lib", "--bins"]);
     let status = build.status().map_err(|cause| format!("cargo: {cause}"))?;
     if !status.success() {
         return Err("the release build failed".into());
@@ -74,7 +74,7 @@ pub(crate) fn release() -> Result<Stage, String> {
 /// Beside the library goes a link under its soname, by which programs ask for it at run time.
 fn stage_files(built: &Path, stage: &Path) -> std::io::Result<()> {
     fs::create_dir_all(stage)?;
-    for name in ["libdist.so", "libdist.a", "distrun"] {
+    for name in ["libdist.so", "libdist.a", "distrun", "dist-store"] {
         // A running program's file cannot be written, but it can be replaced.
         let fresh = stage.join(format!("{name}.new"));
         fs::copy(built.join(name), &fresh)?;

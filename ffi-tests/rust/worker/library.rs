@@ -11,12 +11,15 @@ use dist::ffi::group::{dist_group_abort, dist_group_create, dist_group_release};
 use dist::ffi::runtime::{
     dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
 };
-use dist::ffi::store::{dist_store_get, dist_store_release, dist_store_set};
-use dist::ffi::store_create::dist_store_tcp_create;
+use dist::ffi::store::{
+    dist_store_add, dist_store_get, dist_store_release, dist_store_set, dist_store_wait,
+};
+use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
+use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
     dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t, dist_init_options_t,
-    dist_op_t, dist_status_t, dist_store_t, dist_store_tcp_options_t,
+    dist_op_t, dist_status_t, dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t,
 };
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
@@ -37,6 +40,9 @@ unsafe impl Send for Group {}
 /// A store's handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Store(*mut dist_store_t);
+
+// SAFETY: as a group's.
+unsafe impl Send for Store {}
 
 /// The world group.
 pub(super) const WORLD: Group = Group(null_mut());
@@ -131,16 +137,37 @@ fn size(group: Group) -> i32 {
     unsafe { dist_get_world_size(group.0) }
 }
 
-/// A client of the store at an address.
-pub(super) fn connect(host: &str, port: i32, timeout_ms: i64) -> Result<Store, Outcome> {
+/// A client of the store at an address, and its server if that is asked for.
+pub(super) fn connect(
+    host: &str,
+    port: i32,
+    is_server: bool,
+    timeout_ms: i64,
+) -> Result<Store, Outcome> {
     let mut options: dist_store_tcp_options_t = defaults();
     options.struct_size = size_of::<dist_store_tcp_options_t>();
     options.host = terminated(host);
     options.port = port;
+    options.is_server = i32::from(is_server);
     options.timeout_ms = timeout_ms;
     let mut store = null_mut();
     // SAFETY: the options and their texts outlive the call, and `store` takes the handle.
     match unsafe { dist_store_tcp_create(&raw const options, &raw mut store) } {
+        DIST_OK => Ok(Store(store)),
+        status => Err(outcome(status)),
+    }
+}
+
+/// The store in the file that is the first word, with `size=` and `job=`.
+pub(super) fn open_file(words: &Words<'_>) -> Result<Store, Outcome> {
+    let mut options: dist_store_file_options_t = defaults();
+    options.struct_size = size_of::<dist_store_file_options_t>();
+    options.job_id = text(words, "job");
+    options.timeout_ms = words.number("timeout_ms").unwrap_or(20_000);
+    let (path, size) = (terminated(words.at(0)), words.number("size").unwrap_or(0));
+    let mut store = null_mut();
+    // SAFETY: the options and their texts outlive the call, and `store` takes the handle.
+    match unsafe { dist_store_file_create(path, size, &raw const options, &raw mut store) } {
         DIST_OK => Ok(Store(store)),
         status => Err(outcome(status)),
     }
@@ -155,6 +182,34 @@ pub(super) fn store_set(store: Store, key: &str, value: &str) -> Outcome {
     let (data, len) = (value.as_ptr().cast(), value.len());
     // SAFETY: key and value outlive the call, and the length is the value's.
     outcome(unsafe { dist_store_set(store.0, terminated(key), data, len) })
+}
+
+/// Adds 1 to a counter.
+pub(super) fn store_add(store: Store, key: &str) -> Outcome {
+    let mut sum = 0;
+    // SAFETY: the key outlives the call, and `sum` takes the result.
+    outcome(unsafe { dist_store_add(store.0, terminated(key), 1, &raw mut sum) })
+}
+
+pub(super) fn store_wait(store: Store, key: &str) -> Outcome {
+    let keys = [terminated(key)];
+    // SAFETY: one key, which outlives the call.
+    outcome(unsafe { dist_store_wait(store.0, keys.as_ptr(), keys.len(), 0) })
+}
+
+pub(super) fn store_meet(store: Store, key: &str, size: i32) -> Outcome {
+    // SAFETY: the key outlives the call.
+    outcome(unsafe { dist_store_barrier(store.0, terminated(key), size, 0) })
+}
+
+pub(super) fn store_pop(store: Store, queue: &str) -> Outcome {
+    let mut blob = null_mut();
+    // SAFETY: the name outlives the call, and `blob` takes the handle.
+    let popped =
+        outcome(unsafe { dist_store_queue_pop(store.0, terminated(queue), 1, &raw mut blob) });
+    // SAFETY: NULL or a handle; nothing points into the blob.
+    assert_eq!(unsafe { dist_blob_release(blob) }, DIST_OK);
+    popped
 }
 
 /// Gets a key and compares it with what it should be.

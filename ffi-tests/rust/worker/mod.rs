@@ -11,7 +11,12 @@
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
 //! | `gate NAME` | waits until the test opens it |
 //! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
-//! | `store HOST`, `set KEY VALUE`, `get KEY VALUE`, `unstore` | a client of the job's store |
+//! | `store` (`server=yes`: and its server), `unstore` | a client of the job's store |
+//! | `set KEY VALUE`, `get KEY VALUE`, `add KEY`, `wait KEY`, `pop QUEUE`, `meet KEY SIZE` | what it does there |
+//! | `file_store PATH` | a store in a file in its place; see [`library::open_file`] |
+//! | `fill KEY BYTES` | sets values of so many bytes until that fails; the third success is reported as `ready` |
+//! | `count KEY TIMES THREADS` | adds 1 so many times from each of so many threads |
+//! | `limit_file_size BYTES` | no file may grow beyond |
 //! | `group NAME`, `release NAME` | another group, through that store |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
 //! | `leaks` | fails if the process has descriptors, threads or maps that it did not start with |
@@ -122,9 +127,23 @@ impl Worker {
             }
             "abort" => library::abort(self.group(words), words.rest()),
             "abort_at" => self.abort_at(words),
-            "store" => self.connect(words),
+            "store" => {
+                let client = self.client(words);
+                self.keep(client)
+            }
+            "file_store" => self.keep(library::open_file(words)),
+            "fill" => self.fill(words),
+            "count" => self.count(words),
+            "limit_file_size" => limit_file_size(words.at(0).parse().unwrap()),
             "set" => library::store_set(self.store.unwrap(), words.at(0), words.at(1)),
             "get" => library::store_get(self.store.unwrap(), words.at(0), words.at(1)),
+            "add" => library::store_add(self.store.unwrap(), words.at(0)),
+            "wait" => library::store_wait(self.store.unwrap(), words.at(0)),
+            "pop" => library::store_pop(self.store.unwrap(), words.at(0)),
+            "meet" => {
+                let size = words.at(1).parse().unwrap();
+                library::store_meet(self.store.unwrap(), words.at(0), size)
+            }
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
@@ -157,11 +176,12 @@ impl Worker {
     fn client(&self, words: &Words<'_>) -> Result<Store, Outcome> {
         let host = variable("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".to_owned());
         let port = variable("MASTER_PORT").unwrap().parse().unwrap();
-        library::connect(&host, port, words.number("timeout_ms").unwrap_or(20_000))
+        let is_server = words.text("server").is_some();
+        library::connect(&host, port, is_server, words.number("timeout_ms").unwrap_or(20_000))
     }
 
-    fn connect(&mut self, words: &Words<'_>) -> Outcome {
-        match self.client(words) {
+    fn keep(&mut self, store: Result<Store, Outcome>) -> Outcome {
+        match store {
             Ok(store) => {
                 self.store = Some(store);
                 success()
@@ -199,6 +219,41 @@ impl Worker {
         success()
     }
 
+    /// The values differ from one to the next, and each consists of one letter.
+    fn fill(&self, words: &Words<'_>) -> Outcome {
+        let (began, length) = (Instant::now(), words.at(1).parse().unwrap());
+        for (turn, letter) in (1_u32..).zip(('a'..='z').cycle()) {
+            let value = letter.to_string().repeat(length);
+            let outcome = library::store_set(self.store.unwrap(), words.at(0), &value);
+            if outcome.0 != 0 {
+                return outcome;
+            }
+            if turn == READY_AFTER {
+                self.reporter.report("ready", began, &outcome);
+            }
+            assert!(began.elapsed() < LIMIT, "nothing has ended the filling");
+        }
+        success()
+    }
+
+    fn count(&self, words: &Words<'_>) -> Outcome {
+        let (times, threads): (usize, usize) =
+            (words.at(1).parse().unwrap(), words.at(2).parse().unwrap());
+        let threads = (0..threads).map(|_| {
+            let (store, key) = (self.store.unwrap(), words.at(0).to_owned());
+            let add = move || {
+                // The whole of it, so that the closure takes the part that may move to a thread.
+                let store: Store = store;
+                let outcomes = (0..times).map(|_| library::store_add(store, &key));
+                outcomes.into_iter().find(|outcome| outcome.0 != 0).unwrap_or_else(success)
+            };
+            std::thread::Builder::new().spawn(add).unwrap()
+        });
+        let threads: Vec<_> = threads.collect();
+        let mut outcomes = threads.into_iter().map(|thread| thread.join().unwrap());
+        outcomes.find(|outcome| outcome.0 != 0).unwrap_or_else(success)
+    }
+
     fn abort_at(&self, words: &Words<'_>) -> Outcome {
         let (folder, group) = (self.folder.clone(), self.group(words));
         let reporter = Reporter(self.reporter.0.try_clone().unwrap());
@@ -228,6 +283,14 @@ fn pass_gate(folder: &Path, name: &str) -> Outcome {
         std::thread::sleep(Duration::from_millis(1));
     }
     success()
+}
+
+#[allow(unsafe_code, reason = "the standard library cannot limit a process")]
+fn limit_file_size(bytes: u64) -> Outcome {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: reads one structure, which lives on this stack.
+    let status = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+    (status, String::new())
 }
 
 /// Forks a child that execs nothing, keeps every descriptor, and sleeps until it is killed.

@@ -13,6 +13,7 @@
 //! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`, `<id>/failures`, `<id>/failure`. Only set, get,
 //! add, wait, check and their batch forms are used.
 
+pub mod attendance;
 mod entry;
 #[cfg(test)]
 mod tests;

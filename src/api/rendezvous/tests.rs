@@ -1,7 +1,7 @@
 use super::*;
 use crate::store::HashStore;
 
-fn rendezvous<'a>(
+pub(super) fn rendezvous<'a>(
     store: &Arc<dyn Store>,
     rank: Rank,
     size: WorldSize,
@@ -13,7 +13,7 @@ fn rendezvous<'a>(
     Rendezvous { store, name: "t", rank, size, nonce: Nonce([nonce; 16]), who, deadline }
 }
 
-fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
+pub(super) fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
     let deadline = Deadline::after_ms(20_000);
     std::thread::scope(|scope| {
         let join = |(rank, &nonce): (usize, &u8)| {

@@ -30,7 +30,16 @@ Environment of each rank (all else is inherited):
   TORCHELASTIC_RUN_ID           the job's id (\"none\" for more than one node)
   TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS
                                 0: a failed job is not restarted
+  DIST_STORE_SECRET_FD, DIST_STORE_SECRET_FILE
+                                where the job's secret is, if there is one: an inherited descriptor,
+                                or --secret-file
   OMP_NUM_THREADS               1, if there are several ranks on this node and it was not set
+
+Secret:
+  Who cannot prove to know the job's secret is turned away by its store; libdist's programs find the
+  secret by themselves. A job of one node gets a new one. A job of several has none, unless each
+  node names a file with the same content: --secret-file PATH, or DIST_STORE_SECRET_FILE=PATH.
+  PyTorch's own client knows nothing of secrets: ranks that use it need --no-secret.
 
 Output:
   Each line of a rank is passed on with its rank before it: \"[3] loss 0.25\". Lines are never torn;
@@ -61,6 +70,9 @@ Examples:
     distrun --nproc-per-node cpu --log-dir logs --redirects 3 ./train
   Two hosts with eight ranks each (on the second: --node-rank 1):
     distrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc-per-node 8 ./train
+  The same with a secret (on one host, then copied to the other by a safe way):
+    (umask 077; head -c 32 /dev/urandom | base64 >job.secret)
+    distrun --secret-file job.secret --nnodes 2 --node-rank 0 ...
   A Python program:
     distrun --nproc-per-node 2 python3 train.py";
 
@@ -93,6 +105,15 @@ pub(crate) struct Options {
     /// address or port are given
     #[arg(long, conflicts_with_all = ["master_addr", "master_port"])]
     pub(crate) standalone: bool,
+
+    /// File with the secret of the job's store, the same on every node, to which only its owner has
+    /// access (mode 0600) [default: a new secret for a job of one node, none for several]
+    #[arg(long, alias = "secret_file", value_name = "PATH")]
+    pub(crate) secret_file: Option<PathBuf>,
+
+    /// A store without a secret, for ranks that use torch's own client
+    #[arg(long, alias = "no_secret", conflicts_with = "secret_file")]
+    pub(crate) no_secret: bool,
 
     /// Folder for the ranks' logs; made if it is not there
     #[arg(long, alias = "log_dir", value_name = "DIR")]
@@ -252,6 +273,7 @@ mod tests {
             "distrun --tee 3 prog",
             "distrun --log-dir d --tee 4 prog",
             "distrun --standalone --master-port 1 prog",
+            "distrun --no-secret --secret-file s prog",
             "distrun",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

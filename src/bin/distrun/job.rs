@@ -4,6 +4,7 @@ use crate::cli::{Master, Options};
 use crate::lines::Tail;
 use crate::pump::{Pump, Source};
 use crate::report::{self, Rank};
+use crate::secret::JobSecret;
 use crate::streams::{self, Route, Stream};
 use crate::{Failure, write_error};
 use dist::base::config::{self, Variable};
@@ -50,8 +51,9 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     signal::set_default(SIGCHLD);
     // Before anything that has threads: the guardian is a fork.
     let mut crew = Crew::new(&PASSED_ON)?;
-    let (store, master) = host_store(options)?;
-    let shared = shared_environment(options, &master)?;
+    let secret = JobSecret::of(options, &mut crew)?;
+    let (store, master) = host_store(options, &secret)?;
+    let shared = Shared { variables: shared_environment(options, &master)?, secret };
     let mut job = Job { ranks: Vec::new(), sources: [Vec::new(), Vec::new()] };
     for local_rank in 0..options.nproc_per_node.0 {
         job.start_rank(options, &shared, &mut crew, local_rank)?;
@@ -63,7 +65,10 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
 }
 
 /// On node 0, the store, with the port it got.
-fn host_store(options: &Options) -> Result<(Option<Arc<Server>>, Master), Failure> {
+fn host_store(
+    options: &Options,
+    secret: &JobSecret,
+) -> Result<(Option<Arc<Server>>, Master), Failure> {
     let mut master = options.master();
     if options.node_rank > 0 {
         return Ok((None, master));
@@ -71,6 +76,7 @@ fn host_store(options: &Options) -> Result<(Option<Arc<Server>>, Master), Failur
     let bind = ServerOptions {
         bind: master.address.clone(),
         port: master.port,
+        secret: secret.for_server(),
         ..ServerOptions::default()
     };
     let server = Server::start(bind).map_err(|error| {
@@ -84,7 +90,13 @@ fn host_store(options: &Options) -> Result<(Option<Arc<Server>>, Master), Failur
     Ok((Some(server), master))
 }
 
-/// What is the same for all ranks of this node.
+/// What all ranks of this node are told.
+struct Shared {
+    variables: Vec<(&'static str, String)>,
+    secret: JobSecret,
+}
+
+/// The variables that are the same for all ranks of this node.
 fn shared_environment(
     options: &Options,
     master: &Master,
@@ -123,14 +135,15 @@ impl Job {
     fn start_rank(
         &mut self,
         options: &Options,
-        shared: &[(&'static str, String)],
+        shared: &Shared,
         crew: &mut Crew,
         local_rank: usize,
     ) -> Result<(), Failure> {
         let number = options.node_rank * options.nproc_per_node.0 + local_rank;
         let (program, args) = options.program();
         let mut command = Command::new(program);
-        command.args(args).envs(shared.iter().map(|(name, value)| (name, value)));
+        command.args(args).envs(shared.variables.iter().map(|(name, value)| (name, value)));
+        shared.secret.tell(&mut command);
         command.env("RANK", number.to_string()).env("ROLE_RANK", number.to_string());
         command.env("LOCAL_RANK", local_rank.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `job` | one job from its start to its end |
+//! | `secret` | the secret of the job's store |
 //! | `streams` | which stream goes where: specs and log files |
 //! | `lines`, `pump` | cutting output into lines, and passing it on |
 //! | `report` | what is said about a failure |
@@ -16,6 +17,7 @@ mod job;
 mod lines;
 mod pump;
 mod report;
+mod secret;
 mod streams;
 
 use clap::Parser as _;

@@ -8,8 +8,10 @@ use super::connect::{self, Peer};
 use super::connection::{Connection, Failure, GRACE, at_least_grace};
 use super::link::{Again, Link};
 use super::proto::{self, Bytes, Request};
+use super::secret::Secret;
 use super::server::{Server, ServerOptions, Start};
 use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::store::limits::{check_count, check_total, check_value};
 use crate::store::table::parse_number;
 use crate::store::{Store, barrier_incomplete, composed, missing_keys, not_a_number};
 use crate::wait;
@@ -38,6 +40,8 @@ pub struct ClientOptions {
     pub wait_for_workers: bool,
     /// Use TCP also where the server is on this host and offers a Unix socket.
     pub tcp_only: bool,
+    /// What the server must prove that it knows, and this client to the server.
+    pub secret: Option<Secret>,
 }
 
 /// A store whose values are in a server, reached over TCP. Share it through an `Arc`.
@@ -466,29 +470,4 @@ fn wire_keys(keys: &[&[u8]]) -> Result<Vec<Bytes<'static>>> {
     check_count(keys.len())?;
     check_total(keys.iter().map(|key| key.len() + 1).sum())?;
     keys.iter().map(|key| wire_key(key)).collect()
-}
-
-fn check_value(value: &[u8]) -> Result<()> {
-    let limit = proto::MAX_VALUE_BYTES;
-    if value.len() <= limit {
-        return Ok(());
-    }
-    let message = format!("a value of {} bytes is longer than the store's {limit}", value.len());
-    Err(Error::invalid(message))
-}
-
-fn check_count(keys: usize) -> Result<()> {
-    if keys <= proto::MAX_KEYS {
-        return Ok(());
-    }
-    let limit = proto::MAX_KEYS;
-    Err(Error::invalid(format!("{keys} keys in one call are more than the store's {limit}")))
-}
-
-fn check_total(bytes: usize) -> Result<()> {
-    let limit = proto::MAX_REQUEST_BYTES;
-    if bytes <= limit {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("a call with {bytes} bytes is longer than the store's {limit}")))
 }

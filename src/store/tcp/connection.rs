@@ -56,6 +56,7 @@ pub(super) struct Connection {
     filled: usize,
     nonce: u32,
     patience: Patience,
+    write_patience: Patience,
     shortcut: bool,
 }
 
@@ -72,6 +73,7 @@ impl Connection {
             filled: 0,
             nonce: std::process::id(),
             patience: Patience::default(),
+            write_patience: Patience::default(),
             shortcut,
         }
     }
@@ -293,13 +295,25 @@ impl Connection {
     }
 
     fn write_all(&mut self, bytes: &[u8], deadline: &Deadline) -> Outcome<()> {
+        let stream = &self.stream;
         let mut sent = 0;
         while sent < bytes.len() {
-            match self.stream.send(&bytes[sent..]) {
+            let outcome = match stream.send(&bytes[sent..]) {
+                // The server may be about to make room.
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
+                    let again = || match stream.send(&bytes[sent..]) {
+                        Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => None,
+                        outcome => Some(outcome),
+                    };
+                    self.write_patience.look(again).unwrap_or(Err(cause))
+                }
+                outcome => outcome,
+            };
+            match outcome {
                 Ok(count) => sent += count,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
-                    match io_wait::ready_within(self.stream.as_fd(), Interest::WRITE, deadline) {
+                    match io_wait::ready_within(stream.as_fd(), Interest::WRITE, deadline) {
                         Ok(true) => {}
                         Ok(false) => return Err(Failure::Timeout),
                         Err(cause) => return Err(Failure::Lost { cause, sent: sent > 0 }),

@@ -4,7 +4,7 @@
 //! Rank 0 hosts the store on a free port of the loopback interface and tells each other rank the port
 //! over an abstract Unix socket named after the job. No port has to be guessed, and no file is left.
 
-use super::{ClientOptions, ServerOptions, TcpStore};
+use super::{ClientOptions, Secret, ServerOptions, TcpStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::log::Level;
@@ -25,32 +25,44 @@ const RETRY: Duration = Duration::from_millis(10);
 /// How often a long wait is told.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
-/// The store of the job, hosted by rank 0 and joined by the others.
+/// The store of the job, hosted by rank 0 and joined by the others. Where there is a secret, all have it.
 ///
 /// # Errors
 /// `Timeout` naming the ranks that did not come; `System` where another job of the same name is starting.
-pub fn host_or_join(job: &str, rank: usize, size: usize, deadline: &Deadline) -> Result<TcpStore> {
+pub fn host_or_join(
+    job: &str,
+    rank: usize,
+    size: usize,
+    secret: Option<Secret>,
+    deadline: &Deadline,
+) -> Result<TcpStore> {
     let name = format!("libdist-job-{:016x}", fingerprint(job));
+    let client = ClientOptions {
+        host: LOOPBACK.into(),
+        world_size: Some(size),
+        secret,
+        ..ClientOptions::default()
+    };
     if rank == 0 {
-        return host_store(&name, size, deadline);
+        return host_store(&name, size, client, deadline);
     }
     let port = ask_port(&name, rank, deadline)?;
-    TcpStore::connect(client(port, size), deadline)
+    TcpStore::connect(ClientOptions { port, ..client }, deadline)
 }
 
-fn client(port: u16, size: usize) -> ClientOptions {
-    ClientOptions {
-        host: LOOPBACK.into(),
-        port,
-        world_size: Some(size),
-        ..ClientOptions::default()
-    }
-}
-
-fn host_store(name: &str, size: usize, deadline: &Deadline) -> Result<TcpStore> {
+fn host_store(
+    name: &str,
+    size: usize,
+    client: ClientOptions,
+    deadline: &Deadline,
+) -> Result<TcpStore> {
     let listener = unix::listen(name)?;
-    let server = ServerOptions { bind: LOOPBACK.into(), port: 0, ..ServerOptions::default() };
-    let store = TcpStore::host(server, client(0, size), deadline)?;
+    let server = ServerOptions {
+        bind: LOOPBACK.into(),
+        secret: client.secret.clone(),
+        ..ServerOptions::default()
+    };
+    let store = TcpStore::host(server, client, deadline)?;
     let port = store.server().map_or(0, |server| server.port());
     let mut told = vec![false; size];
     told[0] = true;
@@ -137,12 +149,13 @@ mod tests {
     fn ranks_of_a_job_find_one_store() {
         let job = host::random_nonce().unwrap().to_string();
         let deadline = Deadline::after_ms(20_000);
+        let secret = Secret::from_bytes(b"of the three").unwrap();
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..3)
                 .map(|rank| {
                     scope.spawn({
-                        let (job, deadline) = (&job, &deadline);
-                        move || host_or_join(job, rank, 3, deadline).unwrap()
+                        let (job, deadline, secret) = (&job, &deadline, Some(secret.clone()));
+                        move || host_or_join(job, rank, 3, secret, deadline).unwrap()
                     })
                 })
                 .collect();
@@ -155,10 +168,10 @@ mod tests {
     #[test]
     fn a_missing_rank_is_named() {
         let job = host::random_nonce().unwrap().to_string();
-        let error = host_or_join(&job, 0, 3, &Deadline::after_ms(30)).unwrap_err();
+        let error = host_or_join(&job, 0, 3, None, &Deadline::after_ms(30)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.message().contains("ranks 1, 2"), "{error}");
-        let error = host_or_join(&job, 1, 3, &Deadline::after_ms(30)).unwrap_err();
+        let error = host_or_join(&job, 1, 3, None, &Deadline::after_ms(30)).unwrap_err();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::Timeout, Some(0)));
     }
 }

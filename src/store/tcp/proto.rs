@@ -6,19 +6,10 @@
 use std::borrow::Cow;
 
 pub use super::decoder::Decoder;
+pub use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 
 /// The number that a client introduces itself with.
 pub const MAGIC: u32 = 0x3C85_F7CE;
-/// The longest key.
-pub const MAX_KEY_BYTES: usize = 8192;
-/// The longest value of one request.
-pub const MAX_VALUE_BYTES: usize = 8 << 20;
-/// The most keys of one request.
-pub const MAX_KEYS: usize = 131_072;
-/// The longest request in all. Torch has no such limit; its lists of many large values could make a
-/// server take any amount of memory for one client.
-pub const MAX_REQUEST_BYTES: usize = 256 << 20;
-
 /// The answer to CHECK where all keys exist, and the answer to WAIT.
 pub const READY: u8 = 0;
 /// The answer to CHECK where a key is missing.

@@ -11,6 +11,7 @@
 
 use super::event_loop::EventLoop;
 use super::listen::{self, Listener, Opened};
+use super::secret::Secret;
 use crate::base::{Error, Result};
 use crate::sys::{thread, unix};
 use std::net::SocketAddr;
@@ -38,6 +39,8 @@ pub struct ServerOptions {
     pub multi_tenant: bool,
     /// Where the port is taken, [`TcpStore::host`](super::TcpStore::host) joins what listens there.
     pub join_if_taken: bool,
+    /// What clients must prove that they know; without one, whoever can reach the port is a client.
+    pub secret: Option<Secret>,
 }
 
 /// What became of an attempt to start a server.

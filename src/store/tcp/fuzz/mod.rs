@@ -7,10 +7,12 @@
 mod client;
 mod model;
 mod requests;
+mod secret;
 mod server;
 
 pub use client::client;
 pub use requests::requests;
+pub use secret::secret;
 pub use server::server;
 
 /// Bytes that say what to do, and end anywhere: what is missing is not done, or done with less.
@@ -57,5 +59,10 @@ mod tests {
     #[test]
     fn the_requests_corpus() {
         replay("store_requests", requests);
+    }
+
+    #[test]
+    fn the_secrets_corpus() {
+        replay("store_secret", secret);
     }
 }

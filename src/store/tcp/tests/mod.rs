@@ -2,6 +2,7 @@
 //! peers that behave badly. Everything is on the loopback interface, on free ports, with deadlines.
 
 mod client;
+mod handshake;
 mod hostile;
 mod hosting;
 mod limits;

@@ -1,0 +1,455 @@
+//! dist-store as its users meet it: the built program, against stores that it serves itself or that the
+//! test does.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+
+#[path = "program/mod.rs"]
+mod program;
+
+use dist::base::deadline::Deadline;
+use dist::store::tcp::ClientOptions;
+use dist::store::{Store as _, TcpStore};
+use program::{Ended, Folder, LIMIT, Program, free_port, until};
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// dist-store without what a launcher or a user may have set.
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dist-store"));
+    for name in
+        ["MASTER_ADDR", "MASTER_PORT", "DIST_LOG_LEVEL", "DIST_STORE_UNIX", "TORCH_CPP_LOG_LEVEL"]
+    {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Ended {
+    Program::start(command(args), |_| {}).end()
+}
+
+/// `dist-store serve`, listening.
+struct Served {
+    program: Program,
+    port: String,
+}
+
+impl Served {
+    fn start() -> Self {
+        Self::start_with(&["--port", "0"])
+    }
+
+    fn start_with(args: &[&str]) -> Self {
+        let program = Program::start(command(&[&["serve"], args].concat()), |_| {});
+        let line = program.lines(1).remove(0);
+        let address = line.strip_prefix("listening on ").unwrap().to_owned();
+        let port = address.rsplit_once(':').unwrap().1.to_owned();
+        Self { program, port }
+    }
+
+    /// Starts a command on this store.
+    fn begin(&self, args: &[&str]) -> Program {
+        let command = command(&[args, &["--port", &self.port]].concat());
+        Program::start(command, |_| {})
+    }
+
+    /// Runs a command on this store.
+    fn ask(&self, args: &[&str]) -> Ended {
+        self.begin(args).end()
+    }
+
+    /// Runs a command on this store, which must succeed; what it has printed.
+    fn answer(&self, args: &[&str]) -> String {
+        let ended = self.ask(args);
+        assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{args:?}: {}", ended.out);
+        ended.out
+    }
+
+    fn store(&self) -> TcpStore {
+        let port = self.port.parse().unwrap();
+        let options = ClientOptions { host: "127.0.0.1".into(), port, ..ClientOptions::default() };
+        TcpStore::connect(options, &soon()).unwrap()
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(LIMIT)
+}
+
+#[test]
+fn values_are_set_and_read_as_they_are() {
+    let served = Served::start();
+    assert_eq!(served.answer(&["set", "k", "one two"]), "");
+    assert_eq!(served.answer(&["get", "k"]), "one two");
+    let folder = Folder::new();
+    let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    fs::write(folder.path("in"), &bytes).unwrap();
+    let set = Program::start(command(&["set", "binary", "-", "--port", &served.port]), |command| {
+        command.stdin(File::open(folder.path("in")).unwrap());
+    });
+    assert_eq!(set.end().status, 0);
+    let mut get = served.begin(&["get", "binary"]);
+    assert!(get.child.wait().unwrap().success());
+    assert!(get.folder.bytes("out") == bytes);
+    served.answer(&["set", "lines", "a\nb\\"]);
+    assert_eq!(served.answer(&["get", "k", "lines"]), "one two\na\\nb\\\\\n");
+    assert_eq!(served.answer(&["get", "k", "lines", "--raw"]), "one twoa\nb\\");
+    assert_eq!(served.answer(&["set", "dash", "-5"]), "");
+    assert_eq!(served.answer(&["get", "dash", "--no-wait"]), "-5");
+}
+
+#[test]
+fn counters_count_and_refuse_what_is_no_number() {
+    let served = Served::start();
+    assert_eq!(served.answer(&["add", "n"]), "1\n");
+    assert_eq!(served.answer(&["add", "n", "41"]), "42\n");
+    assert_eq!(served.answer(&["add", "n", "-2"]), "40\n");
+    served.answer(&["set", "text", "abc"]);
+    let ended = served.ask(&["add", "text"]);
+    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
+    assert!(ended.err.starts_with("dist-store: ") && ended.err.contains("not a number"));
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+}
+
+#[test]
+fn missing_keys_are_told_at_once_or_waited_for() {
+    let served = Served::start();
+    served.answer(&["set", "there", "1"]);
+    let ended = served.ask(&["get", "there", "gone", "also gone", "--no-wait"]);
+    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
+    assert_eq!(ended.err, "dist-store: missing: \"gone\", \"also gone\"\n");
+    for what in ["get", "wait"] {
+        let ended = served.ask(&[what, "there", "gone", "--timeout", "1"]);
+        assert_eq!((ended.status, ended.out.as_str()), (4, ""), "{}", ended.err);
+        assert!(ended.err.starts_with("dist-store: timed out after "), "{}", ended.err);
+        assert!(ended.err.ends_with("; missing: \"gone\"\n"), "{}", ended.err);
+    }
+    let (get, wait) = (served.begin(&["get", "later"]), served.begin(&["wait", "later", "there"]));
+    served.answer(&["set", "later", "now"]);
+    let (get, wait) = (get.end(), wait.end());
+    assert_eq!((get.status, get.out.as_str()), (0, "now"));
+    assert_eq!((wait.status, wait.out.as_str(), wait.err.as_str()), (0, "", ""));
+}
+
+#[test]
+fn a_long_wait_says_what_is_missing() {
+    let served = Served::start();
+    let wait = served.begin(&["wait", "a", "b", "--timeout", "60"]);
+    served.answer(&["set", "a", ""]);
+    wait.until_error(" s; missing: \"b\"\n");
+    served.answer(&["set", "b", ""]);
+    let ended = wait.end();
+    assert_eq!(ended.status, 0);
+    assert!(ended.err.starts_with("dist-store: waiting for "), "{}", ended.err);
+}
+
+#[test]
+fn keys_are_listed_in_order_with_sizes() {
+    let served = Served::start();
+    let store = served.store();
+    for (key, value) in [(&b"b/2"[..], &b"xy"[..]), (b"a", b""), (b"b/1\n", b"z\0"), (b"c", b"3")] {
+        store.set(key, value, &soon()).unwrap();
+    }
+    let listed = |args: &[&str]| served.answer(&[&["list"], args].concat());
+    assert_eq!(listed(&[]), "         0  a\n         2  b/1\\n\n         2  b/2\n         1  c\n");
+    assert_eq!(listed(&["b/"]), "         2  b/1\\n\n         2  b/2\n");
+    assert_eq!(listed(&["b/", "--values"]), "         2  b/1\\n = z\\0\n         2  b/2 = xy\n");
+    assert_eq!(listed(&["none"]), "");
+    assert_eq!(
+        listed(&["--prefix", "b", "--values"]),
+        "         2  1\\n = z\\0\n         2  2 = xy\n"
+    );
+    assert_eq!(served.answer(&["get", "2", "--prefix", "b"]), "xy");
+}
+
+#[test]
+fn many_and_large_values_are_listed_in_batches() {
+    let served = Served::start();
+    let store = served.store();
+    let small: Vec<Vec<u8>> = (0..1500).map(|i| format!("small/{i:04}").into_bytes()).collect();
+    let pairs: Vec<(&[u8], &[u8])> = small.iter().map(|key| (key.as_slice(), &b"1"[..])).collect();
+    store.multi_set(&pairs, &soon()).unwrap();
+    // Together more than one answer may hold, so that they have to be fetched one by one.
+    let part = vec![b'x'; 8 << 20];
+    for key in [b"z/large/0", b"z/large/1", b"z/large/2"] {
+        (0..11).for_each(|_| store.append(key, &part, &soon()).unwrap());
+    }
+    let ended = served.ask(&["list", "--timeout", "60"]);
+    assert_eq!(ended.status, 0, "{}", ended.err);
+    let lines: Vec<&str> = ended.out.lines().collect();
+    assert_eq!((lines.len(), lines[1499]), (1503, "         1  small/1499"));
+    assert_eq!(lines[1502], "  92274688  z/large/2");
+}
+
+#[test]
+fn a_watcher_sees_keys_come_change_and_go() {
+    let served = Served::start();
+    let store = served.store();
+    store.set(b"w/old", b"1", &soon()).unwrap();
+    let watch = served.begin(&["watch", "w/", "--interval", "5"]);
+    let first = watch.lines(1).remove(0);
+    assert!(
+        first.ends_with(&format!("Z 1 key in the store at 127.0.0.1:{}", served.port)),
+        "{first}"
+    );
+    store.set(b"other", b"unseen", &soon()).unwrap();
+    store.set(b"w/new", b"a\n", &soon()).unwrap();
+    assert!(watch.lines(2)[1].ends_with("Z + w/new = \"a\\n\""), "{:?}", watch.lines(2));
+    store.set(b"w/new", &[b'b'; 100], &soon()).unwrap();
+    let line = watch.lines(3).remove(2);
+    assert!(
+        line.contains("Z ~ w/new \"a\\n\" -> \"bbb") && line.ends_with("...\" (100 bytes)"),
+        "{line}"
+    );
+    assert!(store.delete_key(b"w/old", &soon()).unwrap());
+    assert!(watch.lines(4)[3].ends_with("Z - w/old was \"1\""), "{:?}", watch.lines(4));
+    watch.signal("INT");
+    assert_eq!(watch.end().status, -1);
+}
+
+#[test]
+fn a_watch_ends_after_its_time_or_with_the_store() {
+    let served = Served::start();
+    let began = Instant::now();
+    let out = served.answer(&["watch", "--for", "0.3"]);
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(out.lines().count(), 1);
+    let watch = served.begin(&["watch", "--interval", "5"]);
+    drop(watch.lines(1));
+    drop(served);
+    let ended = watch.end();
+    assert_eq!(ended.status, 3, "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+}
+
+#[test]
+fn statistics_tell_what_is_there_and_who_has_come() {
+    let served = Served::start();
+    let store = served.store();
+    store.set(b"large", &[0; 5000], &soon()).unwrap();
+    let entry = |rank: usize, size: usize| {
+        let text = format!(
+            "{{\"nonce\":\"{rank:032x}\",\"size\":{size},\"version\":\"{}\",\"who\":\"pid {rank}, host h\"}}",
+            env!("CARGO_PKG_VERSION")
+        );
+        store.set(format!("dist/world/rank/{rank}").as_bytes(), text.as_bytes(), &soon()).unwrap();
+    };
+    [(0, 4), (1, 4), (3, 5)].into_iter().for_each(|(rank, size)| entry(rank, size));
+    let text = served.answer(&["stats"]);
+    for part in [
+        &format!("the store at 127.0.0.1:{}\nconnected in ", served.port),
+        "\nround trip ",
+        " (median of 100)\n4 keys with 5",
+        "\n      5000  \"large\"\n",
+        "\nworld of 4: ranks 0, 1, 3 are here; 2 is missing\n",
+        "\n  rank 3 was told a world size of 5\n  rank 0: pid 0, host h\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("joined"), "{text}");
+}
+
+#[test]
+fn statistics_count_the_workers_that_have_joined() {
+    let served = Served::start();
+    let port = served.port.parse().unwrap();
+    let worker = || {
+        let world_size = Some(4);
+        let options =
+            ClientOptions { host: "127.0.0.1".into(), port, world_size, ..Default::default() };
+        TcpStore::connect(options, &soon()).unwrap()
+    };
+    let _workers = [worker(), worker(), worker()];
+    let text = served.answer(&["stats"]);
+    assert!(
+        text.contains("\nclients that have joined as workers: 3\n0 keys with 0 bytes of values\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_job_that_lacks_a_rank_shows_which() {
+    let served = Served::start();
+    let store: std::sync::Arc<dyn dist::store::Store> = std::sync::Arc::new(served.store());
+    let join = |rank: usize, deadline: &Deadline| {
+        let store = std::sync::Arc::clone(&store);
+        let group = dist::api::GroupOptions {
+            store,
+            rank,
+            size: 3,
+            backend: None,
+            backend_options: String::new(),
+            name: "trainers".to_owned(),
+            timeout_ms: 0,
+            connect_timeout_ms: u64::try_from(deadline.allowed().as_millis()).unwrap(),
+        };
+        dist::api::Group::create(group)
+    };
+    join(2, &Deadline::after_ms(50)).unwrap_err();
+    let text = served.answer(&["stats"]);
+    assert!(text.contains("\ntrainers of 3: rank 2 is here; 0, 1 are missing\n"), "{text}");
+    assert!(text.contains(&format!("\n  rank 2: pid {}, host ", std::process::id())), "{text}");
+}
+
+#[test]
+fn a_measurement_names_every_call_and_leaves_nothing() {
+    let served = Served::start();
+    let text = served.answer(&["bench", "--seconds", "0.05", "--bytes", "1K"]);
+    assert!(text.contains("values of 1024 bytes, 50.00 ms for each kind of call"), "{text}");
+    let calls: Vec<&str> =
+        text.lines().skip(2).map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(calls, ["set", "get", "add", "check", "wait"]);
+    let rates = text.lines().skip(2).map(|line| line.split_whitespace().nth(1).unwrap());
+    rates.for_each(|rate| assert!(rate.parse::<f64>().unwrap() > 0.0, "{text}"));
+    let bench = served.begin(&["bench", "--seconds", "60"]);
+    until("the key", || !served.store().list_keys(&soon()).unwrap().is_empty());
+    bench.signal("TERM");
+    let ended = bench.end();
+    assert_eq!((ended.status, ended.err.as_str()), (143, "dist-store: SIGTERM received\n"));
+    assert!(served.store().list_keys(&soon()).unwrap().is_empty());
+}
+
+#[test]
+fn a_server_ends_in_order_when_told_to() {
+    for name in ["INT", "TERM"] {
+        let served = Served::start();
+        let store = served.store();
+        served.program.signal(name);
+        let ended = served.program.end();
+        assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+        assert!(store.check(&[b"k"], &Deadline::after_ms(10_000)).is_err());
+    }
+}
+
+#[test]
+fn a_server_listens_where_it_is_told_and_logs_to_standard_error() {
+    let served = Served::start_with(&["--port", "0", "--bind", "all", "--max-bytes", "4K"]);
+    assert!(["[::]:", "0.0.0.0:"].iter().any(|all| served.program.lines(1)[0].contains(all)));
+    served.answer(&["set", "k", "v"]);
+    let ended = served.ask(&["set", "large", &"x".repeat(5000)]);
+    assert_eq!(ended.status, 3, "{}", ended.err);
+    served.program.until_error("libdist WARN: store server: dropped ");
+    served.program.until_error("the store's 4096 bytes are full");
+    let ended = run(&["serve", "--port", &served.port, "--bind", "all"]);
+    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
+    assert!(ended.err.contains(&format!(":{}: ", served.port)), "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+}
+
+#[test]
+fn a_server_does_not_start_with_too_few_files() {
+    let program = env!("CARGO_BIN_EXE_dist-store");
+    let script = format!("ulimit -n 64; exec {program} serve --port 0 --connections \"$0\"");
+    let start = |connections: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &script, connections]);
+        Program::start(shell, |_| {})
+    };
+    let ended = start("100").end();
+    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
+    let text = "dist-store: 100 connections need 132 open files, but the limit is 64";
+    assert!(ended.err.starts_with(text), "{}", ended.err);
+    drop(start("32").lines(1));
+}
+
+#[test]
+fn a_store_that_is_not_there_is_told_with_its_address() {
+    let port = free_port();
+    for args in [
+        &["get", "k"][..],
+        &["set", "k", "v"],
+        &["add", "k"],
+        &["wait", "k"],
+        &["list"],
+        &["watch"],
+        &["stats"],
+        &["bench"],
+    ] {
+        let ended = run(&[args, &["--port", &port, "--timeout", "0.05"]].concat());
+        assert_eq!((ended.status, ended.out.as_str()), (3, ""), "{args:?}: {}", ended.err);
+        assert!(ended.err.starts_with("dist-store: "), "{}", ended.err);
+        assert!(ended.err.contains(&format!("127.0.0.1:{port}")), "{}", ended.err);
+        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    }
+    // Somebody listens, but says nothing.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = deaf.local_addr().unwrap().port().to_string();
+    let ended = run(&["list", "--port", &port, "--timeout", "0.1"]);
+    assert_eq!(ended.status, 3, "{}", ended.err);
+}
+
+#[test]
+fn a_store_that_hangs_is_a_time_out() {
+    let served = Served::start();
+    // Stopped once the client is connected: the next look is not answered.
+    let watch = served.begin(&["watch", "--interval", "1", "--timeout", "1"]);
+    drop(watch.lines(1));
+    served.program.signal("STOP");
+    let ended = watch.end();
+    assert_eq!(ended.status, 4, "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    served.program.signal("CONT");
+}
+
+#[test]
+fn the_environment_of_the_job_says_where_its_store_is() {
+    let served = Served::start();
+    served.answer(&["set", "k", "v"]);
+    let get = Program::start(command(&["get", "k"]), |command| {
+        command.env("MASTER_ADDR", "localhost").env("MASTER_PORT", &served.port);
+    });
+    assert_eq!(get.end().out, "v");
+    let wrong = Program::start(command(&["get", "k"]), |command| {
+        command.env("MASTER_PORT", "many");
+    });
+    let ended = wrong.end();
+    assert_eq!(ended.status, 2);
+    assert!(ended.err.contains("MASTER_PORT=\"many\""), "{}", ended.err);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let served = Served::start();
+    let store = served.store();
+    for i in 0..10 {
+        store.set(format!("k{i}").as_bytes(), b"", &soon()).unwrap();
+    }
+    let mut list = Program::start(command(&["list", "--port", &served.port]), |command| {
+        command.stdout(Stdio::piped());
+    });
+    drop(list.child.stdout.take());
+    let ended = list.end();
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+}
+
+#[test]
+fn wrong_usage_is_status_two() {
+    for args in [&["get"][..], &["fetch"], &["get", "k", "--timeout", "0"], &[]] {
+        let ended = run(args);
+        assert_eq!((ended.status, ended.out.as_str()), (2, ""), "{args:?}");
+        assert!(!ended.err.is_empty());
+    }
+    let served = Served::start();
+    let key = "k".repeat(9000);
+    let ended = served.ask(&["get", &key]);
+    assert_eq!(ended.status, 2, "{}", ended.err);
+}
+
+#[test]
+fn the_help_explains_statuses_and_examples() {
+    let ended = run(&["--help"]);
+    assert_eq!(ended.status, 0);
+    for text in ["Exit statuses:", "Examples:", "DIST_LOG_LEVEL", "MASTER_ADDR"] {
+        assert!(ended.out.contains(text), "{text}");
+    }
+    let commands = ["serve", "get", "set", "add", "wait", "list", "watch", "stats", "bench"];
+    for command in commands {
+        assert!(ended.out.contains(&format!("\n  {command} ")), "{command}");
+        let help = run(&[command, "--help"]);
+        assert_eq!(help.status, 0);
+        let place = help.out.contains("--timeout <SECONDS>") && help.out.contains("--prefix <P>");
+        assert_eq!(place, command != "serve", "{command}");
+    }
+}

@@ -1,0 +1,261 @@
+//! The store in a file between real processes: meeting in it, what an earlier run has left, writers that are killed,
+//! disks that are full.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
+
+mod harness;
+mod worker;
+
+use dist::base::deadline::Deadline;
+use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT};
+use dist::store::Store as _;
+use dist::store::file::replay::replay;
+use dist::store::file::{FileOptions, FileStore};
+use harness::{Ended, Job};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A program that uses a group and leaves it.
+const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
+
+/// The names of ranks.
+const NAMES: [&str; 4] = ["0", "1", "2", "3"];
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let serial = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("file-store-{}-{serial}", std::process::id());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("store")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after_ms(30_000)
+}
+
+fn open(path: &Path) -> FileStore {
+    FileStore::open(path, &FileOptions::default(), &soon()).unwrap()
+}
+
+/// The command with which a rank comes to a file.
+fn init(path: &Path, rank: usize, size: usize) -> String {
+    format!("init url=file://{}?rank={rank}&world_size={size}", path.display())
+}
+
+/// Starts ranks of a job that a launcher has given a name.
+fn start(path: &Path, size: usize, job_id: &str, then: &str) -> Job {
+    let mut job = Job::new();
+    for (rank, name) in NAMES[..size].iter().enumerate() {
+        let environment = [("TORCHELASTIC_RUN_ID", job_id.to_owned())];
+        job.start(name, &environment, &format!("{}\n{then}", init(path, rank, size)));
+    }
+    job
+}
+
+/// All of these have come together, used the group, and left nothing.
+fn have_worked(ended: &Ended, size: usize) {
+    for name in &NAMES[..size] {
+        ended.all_succeeded(name, 6);
+        assert_eq!(ended.status(name), 0);
+    }
+}
+
+#[test]
+fn ranks_meet_in_a_file_and_leave_none_again_and_again() {
+    let folder = Folder::new();
+    let path = folder.file();
+    for size in [4, 3, 1] {
+        have_worked(&start(&path, size, "", USE).finish(), size);
+        assert!(!path.exists());
+    }
+    // Who is who may also stand in the environment, or in the options.
+    let mut job = Job::new();
+    job.start_rank(0, 2, &format!("init url=file://{}\n{USE}", path.display()));
+    let options = format!("init url=file://{}?world_size=2 rank=1", path.display());
+    job.start("1", &[], &format!("{options}\n{USE}"));
+    have_worked(&job.finish(), 2);
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_another_job_or_an_earlier_run_has_left_is_an_error_of_all_ranks_at_once() {
+    let folder = Folder::new();
+    let path = folder.file();
+    let mut job = start(&path, 2, "first", "loop barrier\n");
+    job.all_report(&NAMES[..2], "ready");
+    // One who comes too many is told so, and disturbs nobody.
+    job.start("late", &[("TORCHELASTIC_RUN_ID", "first".to_owned())], &init(&path, 1, 2));
+    let report = job.report("late", &init(&path, 1, 2));
+    report.failed(DIST_ERR_MISMATCH, &["2 of 2", "joined already"]);
+    let pids = [job.pid("0"), job.pid("1")];
+    job.kill("0");
+    job.kill("1");
+    drop(job.finish());
+    assert!(path.exists());
+
+    let shown = path.display().to_string();
+    let of_another = ["job \"first\"", "job \"second\"", "remove it", &shown];
+    let dead = pids.map(|pid| format!("process {pid} on host "));
+    let of_an_earlier = ["without leaving", "remove it", &shown];
+    for (job_id, parts) in [("second", of_another.as_slice()), ("first", &of_an_earlier)] {
+        let ended = start(&path, 2, job_id, "leaks\n").finish();
+        for (rank, name) in NAMES[..2].iter().enumerate() {
+            let report = ended.report(name, &init(&path, rank, 2));
+            report.failed(DIST_ERR_MISMATCH, parts).within_ms(2000);
+            assert!(dead.iter().any(|dead| report.message.contains(dead)), "{report:?}");
+            ended.report(name, "leaks").succeeded();
+        }
+    }
+    fs::remove_file(&path).unwrap();
+    have_worked(&start(&path, 2, "first", USE).finish(), 2);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_start_that_failed_leaves_no_file() {
+    let folder = Folder::new();
+    let path = folder.file();
+    let mut job = Job::new();
+    for rank in [0, 2] {
+        let program = format!("{} connect_timeout_ms=500\nleaks\n", init(&path, rank, 4));
+        job.start(NAMES[rank], &[], &program);
+    }
+    let ended = job.finish();
+    for rank in [0, 2] {
+        let what = format!("{} connect_timeout_ms=500", init(&path, rank, 4));
+        ended.report(NAMES[rank], &what).failed(DIST_ERR_TIMEOUT, &["rank"]).within_ms(3000);
+        ended.report(NAMES[rank], "leaks").succeeded();
+    }
+    assert!(!path.exists());
+    have_worked(&start(&path, 4, "", USE).finish(), 4);
+}
+
+#[test]
+fn a_writer_killed_at_any_moment_leaves_a_readable_file() {
+    const TURNS: u64 = 16;
+    const BYTES: usize = 3_000_000;
+    let folder = Folder::new();
+    let path = folder.file();
+    let mut torn = 0;
+    for turn in 0..TURNS {
+        let keeper = open(&path);
+        let mut job = Job::new();
+        let program = format!("file_store {}\nfill value {BYTES}\n", path.display());
+        job.start("writer", &[], &program);
+        job.report("writer", "ready");
+        // At another moment of a write each time, whatever the machine's pace.
+        std::thread::sleep(Duration::from_micros(turn * 700));
+        job.kill("writer");
+        drop(job.finish());
+        let bytes = fs::read(&path).unwrap();
+        let (_, whole) = replay(&bytes).unwrap();
+        torn += usize::from(whole < bytes.len());
+        // Whoever was there goes on, and so does whoever comes.
+        assert_eq!(keeper.add(b"n", 1, &soon()).unwrap(), 1);
+        let newcomer = open(&path);
+        assert_eq!(newcomer.add(b"n", 1, &soon()).unwrap(), 2);
+        for store in [&keeper, &newcomer] {
+            let value = store.get(b"value", &soon()).unwrap();
+            assert_eq!(value.len(), BYTES);
+            assert!(value.iter().all(|&byte| byte == value[0]));
+        }
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(replay(&bytes).unwrap().1, bytes.len());
+        drop(keeper);
+        drop(newcomer);
+        assert!(!path.exists());
+    }
+    println!("{torn} of {TURNS} writers died in the middle of a record");
+}
+
+#[test]
+fn processes_of_many_threads_count_without_loss() {
+    let folder = Folder::new();
+    let path = folder.file();
+    let keeper = open(&path);
+    let mut job = Job::new();
+    for name in &NAMES[..3] {
+        let program = format!("file_store {}\ncount n 200 6\nunstore\nleaks\n", path.display());
+        job.start(name, &[], &program);
+    }
+    let ended = job.finish();
+    for name in &NAMES[..3] {
+        ended.all_succeeded(name, 5);
+    }
+    assert_eq!(keeper.get(b"n", &soon()).unwrap(), b"3600");
+}
+
+/// What a store is used for whose disk has little room: the last words of `why` say which.
+fn goes_on_when_there_is_no_room(mut job: Job, why: &str) {
+    let nothing = "nothing was stored";
+    let report = job.report("0", "fill large 5000000");
+    report.failed(DIST_ERR_SYSTEM, &[why, nothing]);
+    let ended = job.finish();
+    // Up to the last byte that there is room for.
+    ended.report("0", "fill small 300").failed(DIST_ERR_SYSTEM, &[why, nothing]);
+    for what in ["set before v", "get before v", "get between w", "unstore", "leaks"] {
+        ended.report("0", what).succeeded();
+    }
+    assert_eq!(ended.status("0"), 0);
+}
+
+/// The commands of such a store.
+fn without_room(path: &Path) -> String {
+    format!(
+        "file_store {}\nset before v\nfill large 5000000\nget before v\nset between w\nfill small 300\n\
+         get between w\nunstore\nleaks\n",
+        path.display()
+    )
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_the_store_goes_on() {
+    let folder = Folder::new();
+    let mount = "mount -t tmpfs -o size=600k none \"$1\" && shift && exec \"$@\"";
+    let words = ["-rm", "sh", "-c", mount, "sh"];
+    // In a name space of its own, so that nothing is left of it, whatever happens.
+    let small_disk = || {
+        let mut command = Command::new("unshare");
+        command.args(words).arg(&folder.0);
+        command
+    };
+    if !small_disk().arg("true").status().is_ok_and(|status| status.success()) {
+        println!("skipped: no file system can be mounted here");
+        return;
+    }
+    let mut command = small_disk();
+    command.env(worker::NAME, "0");
+    let mut job = Job::new();
+    job.start_under("0", command, &without_room(&folder.file()));
+    goes_on_when_there_is_no_room(job, "is full");
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_ends_no_process() {
+    let folder = Folder::new();
+    let mut job = Job::new();
+    let program = format!("limit_file_size 600000\n{}", without_room(&folder.file()));
+    job.start("0", &[], &program);
+    goes_on_when_there_is_no_room(job, "largest size");
+    assert!(!folder.file().exists());
+}

@@ -1,0 +1,119 @@
+//! What is left of a store when processes die: the server, or a client in mid-wait. Every process is real, and is
+//! killed without a chance to say goodbye.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
+
+mod harness;
+mod worker;
+
+use dist::base::deadline::Deadline;
+use dist::ffi::types::DIST_ERR_CONNECTION;
+use dist::store::Store;
+use dist::store::tcp::{ClientOptions, TcpStore};
+use harness::Job;
+
+/// How soon whoever waits learns that the server has died, on a busy machine.
+const AT_ONCE_US: u64 = 1_000_000;
+
+/// One that hosts the store until it is told to end, or is killed.
+const SERVER: &str = "store server=yes\nset here yes\nget here yes\ngate end\nunstore\nleaks\n";
+
+/// The ways to wait.
+const WAITS: [&str; 4] = ["get absent x", "wait absent", "pop empty", "meet corner 9"];
+
+fn soon() -> Deadline {
+    Deadline::after_ms(30_000)
+}
+
+/// A server and, for each way to wait, as many clients as asked for, which are about to wait.
+fn waiting(clients: usize, way: &str) -> (Job, Vec<String>) {
+    let mut job = Job::new();
+    let environment =
+        vec![("MASTER_PORT", job.port.to_string()), ("DIST_STORE_UNIX", way.to_owned())];
+    job.start("server", &environment, SERVER);
+    job.report("server", "get here yes");
+    let mut names = Vec::new();
+    for (kind, wait) in WAITS.iter().enumerate() {
+        for client in 0..clients {
+            let name = format!("client-{kind}-{client}");
+            let program =
+                format!("store timeout_ms=60000\ngate go\n{wait}\nadd alive\nunstore\nleaks\n");
+            job.start(&name, &environment, &program);
+            job.report(&name, "at go");
+            names.push(name);
+        }
+    }
+    (job, names)
+}
+
+/// A client in this process.
+fn observer(job: &Job) -> TcpStore {
+    let host = "127.0.0.1".to_owned();
+    let options = ClientOptions { host, port: job.port, ..ClientOptions::default() };
+    TcpStore::connect(options, &soon()).unwrap()
+}
+
+/// Lets the clients wait, and returns when those in the barrier are seen to.
+fn let_wait(job: &mut Job, store: &dyn Store, clients: usize) {
+    job.open("go");
+    let all = clients.to_string().into_bytes();
+    job.until("the clients have come to the barrier", |_| {
+        store.check(&[b"corner"], &soon()).unwrap() && store.get(b"corner", &soon()).unwrap() == all
+    });
+}
+
+#[test]
+fn a_dead_server_ends_every_wait_at_once() {
+    for way in ["on", "off"] {
+        let (mut job, names) = waiting(2, way);
+        let store = observer(&job);
+        let_wait(&mut job, &store, 2);
+        let killed_at = job.kill("server");
+        let ended = job.finish();
+        let mut last_us = 0;
+        for (name, wait) in names.iter().zip(WAITS.iter().flat_map(|wait| [wait, wait])) {
+            let report = ended.report(name, wait);
+            last_us = last_us.max(report.at_us.saturating_sub(killed_at));
+            report.failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
+            assert!(report.at_us < killed_at + AT_ONCE_US, "{report:?}, killed at {killed_at}");
+            // And what is called afterwards does not wait either.
+            ended.report(name, "add alive").failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
+            ended.report(name, "leaks").succeeded();
+        }
+        println!("Unix socket {way}: {} waits ended within {last_us} us", names.len());
+    }
+}
+
+#[test]
+fn dead_clients_are_nothing_to_the_others() {
+    for way in ["on", "off"] {
+        let (mut job, names) = waiting(2, way);
+        let store = observer(&job);
+        let_wait(&mut job, &store, 2);
+        let victims: Vec<_> = names.iter().filter(|name| name.ends_with("-0")).collect();
+        for victim in &victims {
+            job.kill(victim);
+        }
+        // What the others wait for comes, and each item finds somebody who lives.
+        store.multi_set(&[(b"absent", b"x")], &soon()).unwrap();
+        store.queue_push(b"empty", b"item", &soon()).unwrap();
+        for _ in 0..7 {
+            store.add(b"corner", 1, &soon()).unwrap();
+        }
+        store.barrier(b"corner", 9, &soon()).unwrap();
+        for name in names.iter().filter(|name| !victims.contains(name)) {
+            job.report(name, "leaks");
+        }
+        assert_eq!(store.get(b"alive", &soon()).unwrap(), b"4");
+        job.open("end");
+        let ended = job.finish();
+        for (name, wait) in names.iter().zip(WAITS.iter().flat_map(|wait| [wait, wait])) {
+            if name.ends_with("-1") {
+                ended.report(name, wait).succeeded();
+                ended.report(name, "leaks").succeeded();
+            }
+        }
+        ended.report("server", "leaks").succeeded();
+    }
+}

@@ -1,0 +1,239 @@
+//! A store with as many clients as a large job has, and one with fewer descriptors than clients.
+//!
+//! The server and the clients are processes of their own, so that the limits of open files and the
+//! server's memory are those of one program each.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+
+#[path = "program/mod.rs"]
+mod program;
+
+use dist::base::deadline::Deadline;
+use dist::store::tcp::ClientOptions;
+use dist::store::tcp::proto::{MAGIC, READY, Request};
+use dist::store::{Store as _, TcpStore};
+use dist::sys::limits;
+use program::{LIMIT, Program, until};
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Connections to the large store, all together.
+const WANTED: usize = 10_000;
+/// Fewer than this prove nothing.
+const LEAST: usize = 1_000;
+/// The processes that open them.
+const PROCESSES: usize = 4;
+/// Descriptors that a process needs besides.
+const OWN_FILES: usize = 100;
+/// What one waiting connection may cost the server, in bytes of resident memory.
+const BYTES_PER_CONNECTION: usize = 4096;
+
+/// Tells a client process its port and how many connections it opens; makes the test program one.
+const TASK: &str = "DIST_TEST_CLIENTS";
+
+/// The key that all wait for, as a user writes it and as it travels.
+const KEY: &[u8] = b"go";
+const WIRE_KEY: &[u8] = b"/go";
+
+fn serve(mut command: Command) -> (Program, u16) {
+    command.env_remove("DIST_LOG_LEVEL").env_remove("TORCH_CPP_LOG_LEVEL").stdin(Stdio::null());
+    let program = Program::start(command, |_| {});
+    let line = program.lines(1).remove(0);
+    (program, line.strip_prefix("listening on 127.0.0.1:").unwrap().parse().unwrap())
+}
+
+fn store(port: u16) -> TcpStore {
+    let options = ClientOptions { host: "127.0.0.1".into(), port, ..ClientOptions::default() };
+    TcpStore::connect(options, &soon()).unwrap()
+}
+
+fn soon() -> Deadline {
+    Deadline::after(LIMIT)
+}
+
+/// A client that has said who it is and that it waits. It pings before and after, so that the second
+/// answer shows that the server knows of the wait.
+fn open(port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut bytes = Vec::new();
+    for request in [
+        Request::Validate(MAGIC),
+        Request::Ping(1),
+        Request::Wait(vec![WIRE_KEY.into()]),
+        Request::Ping(2),
+    ] {
+        request.encode(&mut bytes);
+    }
+    stream.write_all(&bytes).unwrap();
+    stream
+}
+
+fn is_served(stream: &mut TcpStream) -> bool {
+    let mut pongs = [0; 8];
+    stream.read_exact(&mut pongs).is_ok() && pongs == [1, 0, 0, 0, 2, 0, 0, 0]
+}
+
+fn is_answered(stream: &mut TcpStream) -> bool {
+    let mut answer = [0xff];
+    stream.read_exact(&mut answer).is_ok() && answer == [READY]
+}
+
+#[test]
+#[ignore = "the body of the processes that the other tests start"]
+#[allow(clippy::disallowed_methods, reason = "a client is told by its environment what to do")]
+fn clients() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let (port, count) = task.split_once(' ').unwrap();
+    let (port, count): (u16, usize) = (port.parse().unwrap(), count.parse().unwrap());
+    limits::raise_open_files().unwrap();
+    let mut streams: Vec<TcpStream> = (0..count)
+        .map(|_| {
+            let mut stream = open(port);
+            assert!(is_served(&mut stream));
+            stream
+        })
+        .collect();
+    println!("{count} wait");
+    let answered =
+        streams.iter_mut().filter_map(|stream| is_answered(stream).then_some(())).count();
+    println!("{answered} answered");
+    // Until the test has seen enough.
+    drop(std::io::stdin().read_to_end(&mut Vec::new()));
+}
+
+fn start_clients(port: u16, count: usize) -> Program {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["clients", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"]);
+    command.env(TASK, format!("{port} {count}")).stdin(Stdio::piped());
+    Program::start(command, |_| {})
+}
+
+/// The descriptors that a process has.
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// The resident memory of a process in bytes.
+fn memory(pid: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().trim().parse::<usize>().unwrap() * 1024
+}
+
+/// How many connections the limits of this machine allow.
+#[allow(clippy::print_stdout, reason = "whoever reads the outcome should know what was tried")]
+fn possible() -> usize {
+    let limit = limits::raise_open_files().unwrap();
+    let possible = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OWN_FILES);
+    if possible < WANTED {
+        println!("the limit of open files is {limit}: only {possible} connections");
+    }
+    assert!(possible >= LEAST, "a limit of {limit} open files is too low for this test");
+    possible.min(WANTED) / PROCESSES * PROCESSES
+}
+
+#[test]
+fn ten_thousand_clients_wait_for_one_key() {
+    let began = Instant::now();
+    let count = possible();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dist-store"));
+    command.args(["serve", "--port", "0", "--connections", &count.to_string()]);
+    let (server, port) = serve(command);
+    let pid = server.child.id();
+    let (files, before) = (descriptors(pid), memory(pid));
+
+    let share = count / PROCESSES;
+    let mut clients: Vec<Program> = (0..PROCESSES).map(|_| start_clients(port, share)).collect();
+    let all = |what: &str| {
+        let line = format!("{share} {what}\n");
+        until(&line, || clients.iter().all(|it| it.folder.text("out").contains(&line)));
+    };
+    all("wait");
+    assert_eq!(descriptors(pid), files + count);
+    let each = memory(pid).saturating_sub(before) / count;
+    let connected = began.elapsed();
+
+    store(port).set(KEY, b"", &soon()).unwrap();
+    all("answered");
+    let peak = memory(pid).saturating_sub(before) / count;
+    println!(
+        "{count} connections in {connected:.1?}, all answered after {:.1?}; each takes {each} bytes of \
+         the server's memory, {peak} after its answer",
+        began.elapsed()
+    );
+    assert!(each < BYTES_PER_CONNECTION && peak < BYTES_PER_CONNECTION, "{each}, {peak}");
+
+    clients.iter_mut().for_each(|client| drop(client.child.stdin.take()));
+    clients.into_iter().for_each(|client| assert_eq!(client.end().status, 0));
+    until("the server to forget its clients", || descriptors(pid) == files);
+    assert_eq!(store(port).get(KEY, &soon()).unwrap(), b"");
+    server.signal("TERM");
+    let ended = server.end();
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+}
+
+/// What has become of a client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Not heard of yet.
+    Open,
+    Served,
+    /// The server has closed the connection.
+    Refused,
+}
+
+/// Looks once, without waiting.
+fn look(stream: &mut TcpStream, fate: &mut Fate) {
+    let mut bytes = [0; 8];
+    stream.set_nonblocking(true).unwrap();
+    match stream.peek(&mut bytes) {
+        Ok(8) => *fate = Fate::Served,
+        Ok(0) => *fate = Fate::Refused,
+        // What a server may say to a client that it has no room for.
+        Ok(_) if bytes.starts_with(b"FULL") => *fate = Fate::Refused,
+        Ok(_) => {}
+        Err(cause) if cause.kind() == ErrorKind::WouldBlock => {}
+        Err(_) => *fate = Fate::Refused,
+    }
+    stream.set_nonblocking(false).unwrap();
+}
+
+#[test]
+fn more_clients_than_descriptors_harm_nobody() {
+    let mut command = Command::new("/bin/sh");
+    let program = env!("CARGO_BIN_EXE_dist-store");
+    command.args(["-c", &format!("ulimit -n 64; exec {program} serve --port 0")]);
+    let (server, port) = serve(command);
+    let early = store(port);
+    early.set(b"k", b"v", &soon()).unwrap();
+    let mut waiter = open(port);
+    assert!(is_served(&mut waiter));
+
+    let mut crowd: Vec<(TcpStream, Fate)> = (0..100).map(|_| (open(port), Fate::Open)).collect();
+    server.until_error("store server: cannot take more clients: ");
+    server.until_error("; raise the limit of open files (ulimit -n)");
+    until("the server to be full", || {
+        crowd
+            .iter_mut()
+            .filter(|it| it.1 == Fate::Open)
+            .for_each(|(stream, fate)| look(stream, fate));
+        let served = crowd.iter().filter(|it| it.1 == Fate::Served).count();
+        assert!(served < 64);
+        served >= 40
+    });
+
+    assert_eq!(early.get(b"k", &soon()).unwrap(), b"v");
+    early.set(KEY, b"", &soon()).unwrap();
+    assert!(is_answered(&mut waiter));
+    for (stream, fate) in crowd.iter_mut().filter(|it| it.1 == Fate::Served) {
+        assert!(is_served(stream) && is_answered(stream) && *fate == Fate::Served);
+    }
+
+    drop(crowd);
+    let late = store(port);
+    assert_eq!(late.get(b"k", &soon()).unwrap(), b"v");
+    assert_eq!(early.get(b"k", &soon()).unwrap(), b"v");
+}

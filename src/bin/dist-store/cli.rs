@@ -1,0 +1,445 @@
+//! The command line. It only parses and checks; it reaches nothing.
+
+use clap::{Args, Parser, Subcommand};
+use dist::api::environment::DEFAULT_PORT;
+use dist::base::config;
+use dist::base::error::Result;
+use dist::store::tcp::proto::MAX_VALUE_BYTES;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The most connections that a server takes.
+const MAX_CONNECTIONS: u64 = 65_536;
+
+/// The longest time that can be asked for: a year.
+const LONGEST: f64 = 365.0 * 24.0 * 3600.0;
+
+const HELP: &str = "\
+Ranks:
+  stats reads what ranks of libdist write to find each other. What a rank has written stays in the
+  store: where a job was started again with the same store, a rank may be shown as here although
+  it is not here yet, until all have met.
+
+Exit statuses:
+  0    done
+  1    the answer is no: a key is missing (get --no-wait), a value is no number (add); or dist-store
+       itself failed, for instance because the port of serve is in use
+  2    wrong usage
+  3    the store cannot be reached, or broke the connection
+  4    the time-out has passed: a key did not appear, or the store did not answer
+  A command that a signal ends has 128 and the signal's number; serve ends with 0 then.
+
+Keys and values:
+  Both are bytes. Where they are shown, what cannot be printed is escaped as in Rust (\\n, \\x00), and
+  a backslash is doubled. A job's own keys are under the names that it uses; ranks of libdist meet
+  under dist/GROUP/, and torch's process groups under names of their own.
+
+Log:
+  What the library has to say goes to standard error. DIST_LOG_LEVEL is OFF, ERROR, WARN (here the
+  default), INFO or DEBUG.
+
+Examples:
+  Which ranks of the job have come, and which are missing (MASTER_ADDR and MASTER_PORT are set):
+    dist-store stats
+  The same for a job elsewhere:
+    dist-store stats --host node1 --port 29500
+  Everything in the store, with values:
+    dist-store list --values
+  What happens in it for the next minute:
+    dist-store watch --for 60
+  Hold back a job until the data is there: in the job's script, and when it is there
+    dist-store wait data/ready --timeout 3600
+    dist-store set data/ready yes
+  A store for experiments, with its port on standard output, and what it can do:
+    dist-store serve --port 0
+    dist-store bench --port PORT";
+
+/// Looks into the store of a job, changes it, hosts one, or measures one.
+#[derive(Debug, Parser)]
+#[command(name = "dist-store", version, after_long_help = HELP, max_term_width = 100)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Host a store until SIGINT or SIGTERM; prints "listening on ADDRESS:PORT"
+    Serve(Serve),
+    /// Print the values of keys, once they are there
+    Get(Get),
+    /// Store a value under a key
+    Set(Set),
+    /// Add to a counter and print the sum; a missing key counts as 0
+    Add(Add),
+    /// Wait until keys are there; tells every 5 seconds which are missing
+    Wait(Wait),
+    /// List the keys in order, with the sizes of their values
+    List(List),
+    /// Print a line for each key that appears (+), changes (~) or disappears (-)
+    Watch(Watch),
+    /// Show how the store answers, what is in it, and which ranks have come
+    Stats(Stats),
+    /// Measure what calls cost; leaves nothing in the store
+    ///
+    /// The rate of set counts those that the server has carried out; a single one is not waited for. On the
+    /// store's own host calls go through a Unix socket, unless DIST_STORE_UNIX is "off".
+    Bench(Bench),
+}
+
+/// Where the store is.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Store")]
+pub(crate) struct Place {
+    /// Its host [default: MASTER_ADDR, or 127.0.0.1]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+
+    /// Its port [default: MASTER_PORT, or 29500]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+
+    /// How long to wait for the store, and then for what is asked of it
+    #[arg(long, value_name = "SECONDS", default_value = "10")]
+    pub(crate) timeout: Seconds,
+
+    /// Use the keys below P: each key is P, "/" and what is named here
+    #[arg(long, value_name = "P")]
+    pub(crate) prefix: Option<OsString>,
+}
+
+impl Place {
+    /// The host.
+    pub(crate) fn host(&self) -> Result<String> {
+        match &self.host {
+            Some(host) => Ok(host.clone()),
+            None => Ok(config::text(config::MASTER_ADDR)?.unwrap_or_else(|| "127.0.0.1".into())),
+        }
+    }
+
+    /// The port.
+    pub(crate) fn port(&self) -> Result<u16> {
+        port_or_default(self.port)
+    }
+}
+
+fn port_or_default(port: Option<u16>) -> Result<u16> {
+    match port {
+        Some(port) => Ok(port),
+        None => Ok(config::number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT)),
+    }
+}
+
+/// `dist-store serve`.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The address to listen on, or "all" (or "") for all interfaces. Whoever can reach the port can use
+    /// the store, so by default only this host can
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    bind: String,
+
+    /// The port; 0 for a free one [default: MASTER_PORT, or 29500]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+
+    /// The most that the store keeps, roughly: bytes, or with K, M or G (times 1024) [default: 4G]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_bytes: Option<Size>,
+
+    /// Do not start if the limit of open files is too low for this many connections
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_CONNECTIONS))]
+    pub(crate) connections: Option<u64>,
+}
+
+impl Serve {
+    /// The address, empty for all.
+    pub(crate) fn bind(&self) -> &str {
+        if self.bind == "all" { "" } else { &self.bind }
+    }
+
+    /// The port.
+    pub(crate) fn port(&self) -> Result<u16> {
+        port_or_default(self.port)
+    }
+}
+
+/// `dist-store get`.
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// The keys
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<OsString>,
+
+    /// Do not wait: exit status 1 if a key is missing
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+
+    /// Print the bytes as they are, without an end of line, as one value is where standard output is no
+    /// terminal; otherwise each value is a line, escaped
+    #[arg(long)]
+    raw: bool,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+impl Get {
+    /// The keys.
+    pub(crate) fn keys(&self) -> Vec<&[u8]> {
+        as_bytes(&self.keys)
+    }
+
+    /// Whether the bytes are printed as they are.
+    pub(crate) fn is_raw(&self, to_terminal: bool) -> bool {
+        self.raw || self.keys.len() == 1 && !to_terminal
+    }
+}
+
+/// `dist-store set`.
+#[derive(Debug, Args)]
+pub(crate) struct Set {
+    /// The key
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+
+    /// The value; "-" for all of standard input
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    pub(crate) value: OsString,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// `dist-store add`.
+#[derive(Debug, Args)]
+pub(crate) struct Add {
+    /// The counter
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+
+    /// What to add; may be negative
+    #[arg(value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub(crate) amount: i64,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// `dist-store wait`.
+#[derive(Debug, Args)]
+pub(crate) struct Wait {
+    /// The keys
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+impl Wait {
+    /// The keys.
+    pub(crate) fn keys(&self) -> Vec<&[u8]> {
+        as_bytes(&self.keys)
+    }
+}
+
+/// `dist-store list`.
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// Only keys that begin with this
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) start: OsString,
+
+    /// Show the values too, escaped and whole
+    #[arg(long)]
+    pub(crate) values: bool,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// `dist-store watch`.
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// Only keys that begin with this
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) start: OsString,
+
+    /// Milliseconds between two looks; what comes and goes in between is not seen
+    #[arg(long, value_name = "MS", default_value = "200", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub(crate) interval: u64,
+
+    /// End after this time [default: at Ctrl-C]
+    #[arg(long = "for", value_name = "SECONDS")]
+    pub(crate) duration: Option<Seconds>,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// `dist-store stats`.
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// `dist-store bench`.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// Size of the values
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = value_size)]
+    pub(crate) bytes: Size,
+
+    /// How long to measure each kind of call
+    #[arg(long, value_name = "SECONDS", default_value = "1")]
+    pub(crate) seconds: Seconds,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// A time of more than zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seconds(pub(crate) Duration);
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
+        if !(0.001..=LONGEST).contains(&seconds) {
+            return Err(format!("it must be from 0.001 to {LONGEST} seconds"));
+        }
+        Ok(Self(Duration::from_secs_f64(seconds)))
+    }
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) usize);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let shift = match text.bytes().last() {
+            Some(b'k' | b'K') => 10,
+            Some(b'm' | b'M') => 20,
+            Some(b'g' | b'G') => 30,
+            _ => 0,
+        };
+        let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+        let count: usize = digits
+            .parse()
+            .map_err(|_| "it is no number of bytes, such as 64, 4K or 1G".to_owned())?;
+        match count.checked_mul(1 << shift) {
+            Some(0) => Err("it must be more than zero".to_owned()),
+            Some(bytes) => Ok(Self(bytes)),
+            None => Err("it is more than any memory has".to_owned()),
+        }
+    }
+}
+
+fn value_size(text: &str) -> std::result::Result<Size, String> {
+    let size: Size = text.parse()?;
+    if size.0 > MAX_VALUE_BYTES {
+        return Err(format!("a value has at most {MAX_VALUE_BYTES} bytes"));
+    }
+    Ok(size)
+}
+
+fn as_bytes(keys: &[OsString]) -> Vec<&[u8]> {
+    keys.iter().map(OsString::as_os_str).map(OsStr::as_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(line: &str) -> std::result::Result<Command, clap::Error> {
+        Options::try_parse_from(line.split(' ')).map(|options| options.command)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_takes_its_arguments() {
+        let Command::Get(get) =
+            parse("dist-store get a b --host h --port 7 --timeout 0.5").unwrap()
+        else {
+            panic!("not get")
+        };
+        assert_eq!(get.keys(), [b"a", b"b"]);
+        let place = &get.place;
+        assert_eq!((place.host().unwrap().as_str(), place.port().unwrap()), ("h", 7));
+        assert_eq!(place.timeout.0, Duration::from_millis(500));
+        let Command::Set(set) = parse("dist-store set k -v --prefix p").unwrap() else {
+            panic!("not set")
+        };
+        assert_eq!(
+            (set.value.as_bytes(), set.place.prefix.as_deref()),
+            (&b"-v"[..], Some("p".as_ref()))
+        );
+        let Command::Add(add) = parse("dist-store add k -3").unwrap() else { panic!("not add") };
+        assert_eq!(add.amount, -3);
+        let Command::Serve(serve) =
+            parse("dist-store serve --bind all --port 0 --max-bytes 2G").unwrap()
+        else {
+            panic!("not serve")
+        };
+        assert_eq!((serve.bind(), serve.port().unwrap()), ("", 0));
+        assert_eq!(serve.max_bytes, Some(Size(2 << 30)));
+        let Command::Watch(watch) = parse("dist-store watch dist/ --for 2 --interval 5").unwrap()
+        else {
+            panic!("not watch")
+        };
+        assert_eq!((watch.start.as_bytes(), watch.interval), (&b"dist/"[..], 5));
+        assert_eq!(watch.duration, Some(Seconds(Duration::from_secs(2))));
+    }
+
+    #[test]
+    fn one_value_is_raw_where_no_terminal_shows_it() {
+        let is_raw = |line: &str, to_terminal: bool| match parse(line).unwrap() {
+            Command::Get(get) => get.is_raw(to_terminal),
+            other => panic!("{other:?}"),
+        };
+        assert!(is_raw("dist-store get a", false) && !is_raw("dist-store get a", true));
+        assert!(!is_raw("dist-store get a b", false) && is_raw("dist-store get a b --raw", true));
+    }
+
+    #[test]
+    fn wrong_command_lines_are_refused() {
+        for line in [
+            "dist-store",
+            "dist-store get",
+            "dist-store wait",
+            "dist-store set k",
+            "dist-store add k one",
+            "dist-store get k --port 0",
+            "dist-store get k --port 65536",
+            "dist-store get k --timeout 0",
+            "dist-store get k --timeout -1",
+            "dist-store get k --timeout inf",
+            "dist-store get k --timeout nan",
+            "dist-store serve --host h",
+            "dist-store serve --connections 0",
+            "dist-store serve --connections 65537",
+            "dist-store serve --max-bytes 0",
+            "dist-store serve --max-bytes 99999999999G",
+            "dist-store serve --max-bytes G",
+            "dist-store bench --bytes 9M",
+            "dist-store watch --interval 0",
+            "dist-store fetch k",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

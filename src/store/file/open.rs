@@ -1,0 +1,204 @@
+//! Coming to a file and leaving it: who may join, what tells a file that an earlier run has left behind, and who
+//! removes it.
+
+use super::FileOptions;
+use super::lock;
+use super::log::{Log, REMEDY};
+use super::members::{self, Members};
+use super::record::{Header, MAX_JOB_ID_BYTES, Process, Record};
+use crate::base::{Deadline, Error, ErrorKind, Result};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
+
+/// How long leaving may take.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Opens the file, makes it where there is none, and joins. Returns the log and the number of the new member.
+pub(super) fn open(
+    path: &Path,
+    options: &FileOptions,
+    deadline: &Deadline,
+) -> Result<(Mutex<Log>, u32)> {
+    let world_size = options.checked_world_size()?;
+    loop {
+        let log = Mutex::new(Log::open(path)?);
+        let mut locked = lock::unread(&log, deadline)?;
+        // Else its last user removed it after it was opened here.
+        if locked.is_linked()? {
+            let member = join(&mut locked, options, world_size)?;
+            drop(locked);
+            return Ok((log, member));
+        }
+        if deadline.has_passed() {
+            let ms = deadline.elapsed().as_millis();
+            let path = path.display();
+            let message = format!("timed out after {ms} ms: {path} is removed again and again");
+            return Err(Error::new(ErrorKind::Timeout, message));
+        }
+    }
+}
+
+impl FileOptions {
+    /// The world size as the file has it.
+    fn checked_world_size(&self) -> Result<Option<u32>> {
+        if self.job_id.len() > MAX_JOB_ID_BYTES {
+            let length = self.job_id.len();
+            let message = format!("a job id of {length} bytes is longer than {MAX_JOB_ID_BYTES}");
+            return Err(Error::invalid(message));
+        }
+        let convert = |size: usize| {
+            u32::try_from(size).map_err(|_| Error::invalid(format!("no world has {size} members")))
+        };
+        self.world_size.filter(|&size| size > 0).map(convert).transpose()
+    }
+}
+
+fn join(log: &mut Log, options: &FileOptions, world_size: Option<u32>) -> Result<u32> {
+    log.settle()?;
+    let me = members::this_process();
+    let Some(header) = log.replay().header() else {
+        let header = Header {
+            made_at: now(),
+            world_size,
+            job_id: options.job_id.clone(),
+            made_by: me.clone(),
+        };
+        if let Err(error) = log.begin(header, &Record::Join(me)) {
+            // It is empty, and of no use to anybody.
+            drop(log.remove());
+            return Err(error);
+        }
+        return Ok(0);
+    };
+    check_header(log.path(), header, &options.job_id, world_size)?;
+    let members = &log.replay().members;
+    check_members(log.path(), members, options)?;
+    let member = u32::try_from(members.joined())
+        .map_err(|_| Error::internal("more members have joined than there are numbers"))?;
+    log.append(&Record::Join(me))?;
+    Ok(member)
+}
+
+/// The file is of this very job.
+fn check_header(path: &Path, header: &Header, job_id: &str, world_size: Option<u32>) -> Result<()> {
+    let size = |size: Option<u32>| match size {
+        Some(size) => format!("of {size} processes"),
+        None => "of an unknown number of processes".to_owned(),
+    };
+    let (theirs, ours) = if header.job_id != job_id {
+        (format!("job \"{}\"", header.job_id.escape_debug()), format!("job \"{job_id}\""))
+    } else if header.world_size != world_size {
+        (format!("a job {}", size(header.world_size)), format!("a job {}", size(world_size)))
+    } else {
+        return Ok(());
+    };
+    let message = format!(
+        "the file store {} belongs to {theirs}, but this process is part of {ours}; it was made {} ago by {}, and \
+         an earlier run has left it behind, or another job uses it: {REMEDY}",
+        path.display(),
+        age(now().saturating_sub(header.made_at)),
+        header.made_by.describe()
+    );
+    Err(Error::new(ErrorKind::Mismatch, message))
+}
+
+/// The file is of this very run, and not all members have come yet.
+fn check_members(path: &Path, members: &Members, options: &FileOptions) -> Result<()> {
+    let presence = members.presence(None);
+    let joined = members.joined();
+    let why = match options.world_size.filter(|&size| size > 0) {
+        None if joined > 0 && presence.living.is_empty() => format!(
+            "an earlier run has left it behind: nobody uses it any more ({})",
+            members.describe()
+        ),
+        None => return Ok(()),
+        Some(size) => {
+            if let Some(dead) = presence.dead.first() {
+                format!(
+                    "{} used it and has ended without leaving, so that an earlier run has left it behind, or this \
+                     one has lost a process",
+                    dead.describe()
+                )
+            } else if joined >= size {
+                format!(
+                    "as many processes as it is for have joined already, {joined} of {size} ({}): an earlier run \
+                     has left it behind, another job uses it, or more were started",
+                    members.describe()
+                )
+            } else if let Some(left) = members.first_left().filter(|_| options.together) {
+                return Err(given_up(path, left, size));
+            } else {
+                return Ok(());
+            }
+        }
+    };
+    let path = path.display();
+    let message = format!("the file store {path} cannot be joined: {why}; {REMEDY}");
+    Err(Error::new(ErrorKind::Mismatch, message))
+}
+
+/// Somebody has left whom the others need.
+fn given_up(path: &Path, left: &Process, size: usize) -> Error {
+    let message = format!(
+        "the file store {} cannot be joined: {} has left it before all {size} had come, so that this start of the \
+         job has failed; when all of its processes have ended, start it anew, or {REMEDY}",
+        path.display(),
+        left.describe()
+    );
+    Error::new(ErrorKind::Mismatch, message)
+}
+
+/// Leaves, and removes the file if nobody needs it any more.
+pub(super) fn leave(log: &Mutex<Log>, member: u32, together: bool) -> Result<()> {
+    let mut log = lock::exclusive(log, &Deadline::after(LEAVE_LIMIT))?;
+    let replay = log.replay();
+    let world_size = replay.header().and_then(|header| header.world_size);
+    let all_have_come =
+        world_size.is_none_or(|size| u64::from(size) <= replay.members.joined() as u64);
+    let is_last = replay.members.presence(Some(member)).living.is_empty();
+    let removed = if is_last && (all_have_come || together) && log.is_linked()? {
+        match log.remove() {
+            Ok(()) => return Ok(()),
+            failed => failed,
+        }
+    } else {
+        Ok(())
+    };
+    // Whoever comes is to know at least that nobody is there.
+    log.append(&Record::Leave { member })?;
+    removed
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// A time in the largest unit that there is at least one of.
+fn age(seconds: u64) -> String {
+    let units = [(86_400, "day"), (3600, "hour"), (60, "minute")];
+    let unit = units.into_iter().find(|(length, _)| seconds >= *length);
+    let (length, name) = unit.unwrap_or((1, "second"));
+    let count = seconds / length;
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_in_the_largest_unit() {
+        for (seconds, text) in [
+            (0, "0 seconds"),
+            (1, "1 second"),
+            (59, "59 seconds"),
+            (60, "1 minute"),
+            (7200, "2 hours"),
+            (200_000, "2 days"),
+        ] {
+            assert_eq!(age(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The format of a file store's file. Pure: records to bytes and back.
+//!
+//! The file is a header and then records, one behind the other, up to its end. It only ever grows by whole
+//! records, except that a writer which dies in the middle leaves the beginning of one: the *torn tail*, which the
+//! next writer cuts off. All numbers are little endian. A text or byte string is its length (u32) and its
+//! bytes.
+//!
+//! | header: offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 8 | [`MAGIC`] |
+//! | 8 | 4 | [`VERSION`] of all that follows |
+//! | 12 | 4 | the length of the header's body |
+//! | 16 | 4 | the same with all bits inverted |
+//! | 20 | 8 | the checksum of the body |
+//! | 28 | | the body: seconds since 1970 (u64), world size (u32, 0: unknown), job id, and who made the file (a process) |
+//!
+//! | record: offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 4 | the length of the body |
+//! | 4 | 4 | the same with all bits inverted |
+//! | 8 | 8 | the checksum of the body |
+//! | 16 | | the body: its kind (u8) and what the table below says |
+//!
+//! | kind | what happened | body behind the kind |
+//! |---|---|---|
+//! | 1 | a value was stored | key, value |
+//! | 2 | several values were stored | their number (u32), then key and value of each |
+//! | 3 | bytes were added to the end of a value | key, bytes |
+//! | 4 | a key was removed | key |
+//! | 5 | an item was added to a queue | queue, item |
+//! | 6 | the first item of a queue was taken | queue |
+//! | 7 | a member joined; the first one has number 0 | a process |
+//! | 8 | a member left | its number (u32) |
+//!
+//! A process is its id (u32), when it began (u64, in clock ticks since its host was started; 0: unknown), the space
+//! in which its id means something (text; empty: unknown) and the name of its host (text).
+//!
+//! A checksum is the first eight bytes of the BLAKE3 hash. Since a length is there twice, the bytes at the end of
+//! a file are torn if and only if they are fewer than a length that fits its copy says, or too few to be a length;
+//! everything else that is not as above is damage, and never repaired.
+
+use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
+
+/// The first bytes of every such file; the first one is in no text.
+pub const MAGIC: [u8; 8] = *b"\x89libdist";
+/// The version of the format.
+pub const VERSION: u32 = 1;
+/// The longest job id.
+pub const MAX_JOB_ID_BYTES: usize = 4096;
+/// The longest of the other texts.
+const MAX_TEXT_BYTES: usize = 512;
+
+/// Length, inverted length and checksum: what comes before any body.
+const FRAME_BYTES: usize = 16;
+/// What comes before the header's body.
+const HEADER_HEAD_BYTES: usize = MAGIC.len() + 4 + FRAME_BYTES;
+/// The longest body of a header: two numbers, the job id, a process.
+const MAX_HEADER_BODY_BYTES: usize = 12 + 4 + MAX_JOB_ID_BYTES + 12 + 2 * (4 + MAX_TEXT_BYTES);
+/// The longest body of a record: kind, number, and as many keys and values as one call may have.
+const MAX_RECORD_BODY_BYTES: usize = 1 + 4 + MAX_REQUEST_BYTES + 8 * MAX_KEYS;
+
+/// A process that uses or made a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// When it began, in clock ticks since its host was started.
+    pub began: Option<u64>,
+    /// Where its id means something; empty where that is not known.
+    pub pid_space: String,
+    /// The name of its host.
+    pub host: String,
+}
+
+/// The beginning of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// When the file was made, in seconds since 1970.
+    pub made_at: u64,
+    /// How many members will come; `None` where that is not known.
+    pub world_size: Option<u32>,
+    /// The job that it was made for; may be empty.
+    pub job_id: String,
+    /// Who made it.
+    pub made_by: Process,
+}
+
+/// One change of what a file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the table at the head of the file says what each is")]
+pub enum Record<'a> {
+    Set { key: &'a [u8], value: &'a [u8] },
+    MultiSet(Vec<(&'a [u8], &'a [u8])>),
+    Append { key: &'a [u8], bytes: &'a [u8] },
+    Delete { key: &'a [u8] },
+    Push { queue: &'a [u8], item: &'a [u8] },
+    Pop { queue: &'a [u8] },
+    Join(Process),
+    Leave { member: u32 },
+}
+
+/// Why bytes are not what a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// It begins otherwise.
+    #[error("it does not begin as such a file does")]
+    NotAStore,
+    /// It was written by another version of the library.
+    #[error("its format has version {0}, and this libdist knows version {VERSION}")]
+    Version(u32),
+    /// A length does not fit its copy, or is longer than any.
+    #[error("a length makes no sense")]
+    Length,
+    /// A checksum is not that of its bytes.
+    #[error("a checksum is wrong")]
+    Checksum,
+    /// The bytes are those that somebody wrote, but say nothing.
+    #[error("a record makes no sense")]
+    Content,
+}
+
+/// What stands at the beginning of some bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item<T> {
+    /// It is whole, and takes this many bytes.
+    Whole(T, usize),
+    /// It takes at least this many bytes, which is more than there are.
+    Partial(usize),
+}
+
+impl Header {
+    /// Appends the header's bytes to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut body = Vec::new();
+        body.extend_from_slice(&self.made_at.to_le_bytes());
+        put_u32(&mut body, self.world_size.unwrap_or(0));
+        put_bytes(&mut body, cut(&self.job_id, MAX_JOB_ID_BYTES).as_bytes());
+        self.made_by.encode(&mut body);
+        out.extend_from_slice(&MAGIC);
+        put_u32(out, VERSION);
+        out.extend_from_slice(&frame(&body));
+        out.extend_from_slice(&body);
+    }
+
+    /// The header at the beginning of a file.
+    ///
+    /// # Errors
+    /// A [`Violation`].
+    pub fn decode(bytes: &[u8]) -> Result<Item<Self>, Violation> {
+        let known = bytes.len().min(MAGIC.len());
+        if bytes[..known] != MAGIC[..known] {
+            return Err(Violation::NotAStore);
+        }
+        let mut fields = Fields(&bytes[known..]);
+        let Ok(version) = fields.u32() else { return Ok(Item::Partial(HEADER_HEAD_BYTES)) };
+        if version != VERSION {
+            return Err(Violation::Version(version));
+        }
+        let before = HEADER_HEAD_BYTES - FRAME_BYTES;
+        let body = match framed(fields.0, MAX_HEADER_BODY_BYTES)? {
+            Item::Whole(body, _) => body,
+            Item::Partial(needed) => return Ok(Item::Partial(before + needed)),
+        };
+        let mut fields = Fields(body);
+        let header = Self {
+            made_at: fields.u64()?,
+            world_size: Some(fields.u32()?).filter(|&size| size > 0),
+            job_id: fields.text(MAX_JOB_ID_BYTES)?,
+            made_by: Process::decode(&mut fields)?,
+        };
+        fields.end()?;
+        Ok(Item::Whole(header, HEADER_HEAD_BYTES + body.len()))
+    }
+}
+
+impl Process {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_u32(out, self.pid);
+        out.extend_from_slice(&self.began.unwrap_or(0).to_le_bytes());
+        put_bytes(out, cut(&self.pid_space, MAX_TEXT_BYTES).as_bytes());
+        put_bytes(out, cut(&self.host, MAX_TEXT_BYTES).as_bytes());
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Result<Self, Violation> {
+        Ok(Self {
+            pid: fields.u32()?,
+            began: Some(fields.u64()?).filter(|&began| began > 0),
+            pid_space: fields.text(MAX_TEXT_BYTES)?,
+            host: fields.text(MAX_TEXT_BYTES)?,
+        })
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Appends the record's bytes to `out`. Keys and values are within the limits of all stores.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let head = out.len();
+        out.extend_from_slice(&[0; FRAME_BYTES]);
+        let body = out.len();
+        out.push(self.kind());
+        match self {
+            Self::Set { key: name, value: bytes }
+            | Self::Append { key: name, bytes }
+            | Self::Push { queue: name, item: bytes } => {
+                put_bytes(out, name);
+                put_bytes(out, bytes);
+            }
+            Self::MultiSet(pairs) => {
+                put_length(out, pairs.len());
+                for (key, value) in pairs {
+                    put_bytes(out, key);
+                    put_bytes(out, value);
+                }
+            }
+            Self::Delete { key: name } | Self::Pop { queue: name } => put_bytes(out, name),
+            Self::Join(process) => process.encode(out),
+            Self::Leave { member } => put_u32(out, *member),
+        }
+        let frame = frame(&out[body..]);
+        out[head..body].copy_from_slice(&frame);
+    }
+
+    /// The record at the beginning of some bytes.
+    ///
+    /// # Errors
+    /// A [`Violation`].
+    pub fn decode(bytes: &'a [u8]) -> Result<Item<Self>, Violation> {
+        let (body, length) = match framed(bytes, MAX_RECORD_BODY_BYTES)? {
+            Item::Whole(body, length) => (body, length),
+            Item::Partial(needed) => return Ok(Item::Partial(needed)),
+        };
+        let mut fields = Fields(body);
+        let record = Self::decode_body(&mut fields)?;
+        fields.end()?;
+        Ok(Item::Whole(record, length))
+    }
+
+    fn decode_body(fields: &mut Fields<'a>) -> Result<Self, Violation> {
+        Ok(match fields.u8()? {
+            1 => Self::Set { key: fields.key()?, value: fields.value()? },
+            2 => {
+                let count = fields.length(MAX_KEYS)?;
+                let pairs = (0..count).map(|_| Ok((fields.key()?, fields.value()?)));
+                Self::MultiSet(pairs.collect::<Result<_, Violation>>()?)
+            }
+            3 => Self::Append { key: fields.key()?, bytes: fields.value()? },
+            4 => Self::Delete { key: fields.key()? },
+            5 => Self::Push { queue: fields.key()?, item: fields.value()? },
+            6 => Self::Pop { queue: fields.key()? },
+            7 => Self::Join(Process::decode(fields)?),
+            8 => Self::Leave { member: fields.u32()? },
+            _ => return Err(Violation::Content),
+        })
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Set { .. } => 1,
+            Self::MultiSet(_) => 2,
+            Self::Append { .. } => 3,
+            Self::Delete { .. } => 4,
+            Self::Push { .. } => 5,
+            Self::Pop { .. } => 6,
+            Self::Join(_) => 7,
+            Self::Leave { .. } => 8,
+        }
+    }
+}
+
+/// What is left to read of some bytes. Whatever is too short or too long is [`Violation::Content`].
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Violation> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Violation::Content)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
+        self.take(N)?.try_into().map_err(|_| Violation::Content)
+    }
+
+    fn u8(&mut self) -> Result<u8, Violation> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Violation> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Violation> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn length(&mut self, limit: usize) -> Result<usize, Violation> {
+        let length = usize::try_from(self.u32()?).map_err(|_| Violation::Content)?;
+        if length <= limit { Ok(length) } else { Err(Violation::Content) }
+    }
+
+    fn bytes(&mut self, limit: usize) -> Result<&'a [u8], Violation> {
+        let length = self.length(limit)?;
+        self.take(length)
+    }
+
+    fn key(&mut self) -> Result<&'a [u8], Violation> {
+        self.bytes(MAX_KEY_BYTES)
+    }
+
+    fn value(&mut self) -> Result<&'a [u8], Violation> {
+        self.bytes(MAX_VALUE_BYTES)
+    }
+
+    fn text(&mut self, limit: usize) -> Result<String, Violation> {
+        let bytes = self.bytes(limit)?;
+        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Violation::Content)
+    }
+
+    fn end(&self) -> Result<(), Violation> {
+        if self.0.is_empty() { Ok(()) } else { Err(Violation::Content) }
+    }
+}
+
+fn put_u32(out: &mut Vec<u8>, number: u32) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+/// A length that the limits keep far below 4 GiB.
+fn put_length(out: &mut Vec<u8>, length: usize) {
+    put_u32(out, u32::try_from(length).unwrap_or(u32::MAX));
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_length(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// The beginning of a text, as much as fits.
+fn cut(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Appends a body of any bytes with a right frame.
+#[cfg(any(test, fuzzing))]
+pub(super) fn put_framed(body: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&frame(body));
+    out.extend_from_slice(body);
+}
+
+/// What comes before a body.
+fn frame(body: &[u8]) -> [u8; FRAME_BYTES] {
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    let mut frame = [0; FRAME_BYTES];
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    frame[4..8].copy_from_slice(&(!length).to_le_bytes());
+    frame[8..].copy_from_slice(&checksum(body));
+    frame
+}
+
+/// The body behind the frame that some bytes begin with.
+fn framed(bytes: &[u8], limit: usize) -> Result<Item<&[u8]>, Violation> {
+    let Some((frame, rest)) = bytes.split_at_checked(FRAME_BYTES) else {
+        return Ok(Item::Partial(FRAME_BYTES));
+    };
+    let mut fields = Fields(frame);
+    let (length, inverted) = (fields.u32()?, fields.u32()?);
+    let whole = usize::try_from(length).map_err(|_| Violation::Length)?;
+    if length != !inverted || whole > limit {
+        return Err(Violation::Length);
+    }
+    let Some(body) = rest.get(..whole) else { return Ok(Item::Partial(FRAME_BYTES + whole)) };
+    if fields.0 != checksum(body) {
+        return Err(Violation::Checksum);
+    }
+    Ok(Item::Whole(body, FRAME_BYTES + whole))
+}
+
+fn checksum(body: &[u8]) -> [u8; 8] {
+    let mut sum = [0; 8];
+    sum.copy_from_slice(&blake3::hash(body).as_bytes()[..8]);
+    sum
+}

@@ -1,0 +1,306 @@
+//! The job's secret: whoever knows it may use the job's store.
+//!
+//! What is kept is only a key that was derived from it, in one place in memory, however often a [`Secret`] is
+//! cloned. No error, no log line and no `Debug` output has any of its bytes. How two sides prove to each
+//! other that they know it is `handshake`'s.
+
+use crate::base::{Error, Result};
+use crate::sys::{host, shm, small_file};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The longest secret.
+pub const MAX_SECRET_BYTES: usize = 4096;
+
+/// What keys are derived for; another version of the handshake takes another text.
+const CONTEXT: &str = "libdist 2026 TCP store handshake 1: key from the job's secret";
+
+/// The permissions that a file with a secret must not give: those of group and others.
+const FOR_OTHERS: u32 = 0o077;
+
+/// A secret that the clients and the server of a store share.
+#[derive(Clone)]
+pub struct Secret(Arc<Key>);
+
+struct Key([u8; blake3::KEY_LEN]);
+
+impl Secret {
+    /// A secret of 1 to [`MAX_SECRET_BYTES`] bytes. Those of a random generator cannot be guessed; whoever
+    /// can reach the server's port may try to guess others at leisure.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there are fewer or more.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        match bytes.len() {
+            0 => Err(Error::invalid("the store's secret is empty")),
+            1..=MAX_SECRET_BYTES => Ok(Self(Arc::new(Key(blake3::derive_key(CONTEXT, bytes))))),
+            _ => {
+                let message = format!("the store's secret is longer than {MAX_SECRET_BYTES} bytes");
+                Err(Error::invalid(message))
+            }
+        }
+    }
+
+    /// The secret in a file that nobody but its owner may read. One newline at its end does not count.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it is no regular file, belongs neither to this user nor to root, may be used by
+    /// others, is empty or too long; `System` where it cannot be read. All name the file.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let name = path.display();
+        let file = small_file::open(path)
+            .map_err(|cause| Error::system(format_args!("opening {name}"), &cause))?;
+        let wrong = |why: String| Err(Error::invalid(format!("{name} {why}")));
+        let facts = file
+            .metadata()
+            .map_err(|cause| Error::system(format_args!("looking at {name}"), &cause))?;
+        let (owner, user, mode) = (facts.uid(), host::uid(), facts.mode() & 0o7777);
+        if !facts.is_file() {
+            return wrong("is no regular file".to_owned());
+        }
+        if owner != user && owner != 0 {
+            return wrong(format!(
+                "belongs to user {owner}, neither to this one, {user}, nor to root"
+            ));
+        }
+        if mode & FOR_OTHERS != 0 {
+            return wrong(format!(
+                "has mode {mode:04o}, so that others may use it: chmod 600 {name}"
+            ));
+        }
+        read(&file, &name)
+    }
+
+    /// The secret in the file behind a descriptor that this process has inherited. It is read from its beginning
+    /// without moving the position, so that many processes can share the descriptor. One newline at its
+    /// end does not count.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it is no regular file, is empty or too long; `System` where there is no
+    /// such descriptor or it cannot be read. All name the descriptor.
+    pub fn from_fd(fd: RawFd) -> Result<Self> {
+        let name = format!("descriptor {fd}");
+        let wrong = |why: &str| Err(Error::invalid(format!("{name} {why}")));
+        let file = match small_file::behind(fd) {
+            Ok(file) => file,
+            Err(cause) => {
+                return wrong(&format!("cannot be used ({cause}): was it not inherited?"));
+            }
+        };
+        match file.metadata() {
+            Ok(facts) if facts.is_file() => read(&file, &name),
+            Ok(_) => wrong("is neither a regular file nor one in memory"),
+            Err(cause) => Err(Error::system(format_args!("looking at {name}"), &cause)),
+        }
+    }
+
+    /// A new secret of 32 random bytes, and a sealed file in memory from which processes that inherit its
+    /// descriptor get the same secret with [`Secret::from_fd`].
+    ///
+    /// # Errors
+    /// `System` or `OutOfMemory`.
+    pub fn fresh() -> Result<(Self, OwnedFd)> {
+        let mut random: [u8; 32] = host::random_bytes()?;
+        // As text, since a random byte might be taken for the newline at the end.
+        let mut text = [0; 64];
+        for (digits, byte) in text.chunks_exact_mut(2).zip(random) {
+            digits[0] = hexadecimal(byte >> 4);
+            digits[1] = hexadecimal(byte & 15);
+        }
+        erase(&mut random);
+        let made =
+            Self::from_bytes(&text).and_then(|secret| Ok((secret, shm::sealed_file(&text)?)));
+        erase(&mut text);
+        made
+    }
+
+    /// The hash of these parts that only those can make who know the secret.
+    pub(super) fn hash(&self, parts: &[&[u8]]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0.0);
+        for part in parts {
+            hasher.update(part);
+        }
+        hasher.finalize()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        erase(&mut self.0);
+    }
+}
+
+/// The secret that a file consists of.
+fn read(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
+    // One more for a newline, and one more to see that there is more.
+    let mut bytes = vec![0; MAX_SECRET_BYTES + 2];
+    let outcome = small_file::read_from_start(file, &mut bytes)
+        .map_err(|cause: io::Error| Error::system(format_args!("reading {name}"), &cause))
+        .and_then(|length| {
+            let content = &bytes[..length];
+            Secret::from_bytes(content.strip_suffix(b"\n").unwrap_or(content))
+                .map_err(|error| error.context(name))
+        });
+    erase(&mut bytes);
+    outcome
+}
+
+fn hexadecimal(digit: u8) -> u8 {
+    if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
+}
+
+/// Overwrites what is needed no longer, and keeps the compiler from leaving that out as without effect. Copies
+/// that it has made in registers and on the stack are beyond reach.
+fn erase(bytes: &mut [u8]) {
+    bytes.fill(0);
+    std::hint::black_box(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ErrorKind;
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
+    use std::path::PathBuf;
+
+    const WORDS: &[u8] = b"correct horse battery staple";
+
+    /// A folder of a test's own.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Self {
+            let name = format!("libdist-secret-{}", host::random_nonce().unwrap());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn file(&self, content: &[u8], mode: u32) -> PathBuf {
+            let path = self.0.join(host::random_nonce().unwrap().to_string());
+            let mut options = fs::OpenOptions::new();
+            let mut file = options.write(true).create_new(true).mode(0o600).open(&path).unwrap();
+            file.write_all(content).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    fn same(left: &Secret, right: &Secret) -> bool {
+        left.hash(&[b"x"]) == right.hash(&[b"x"])
+    }
+
+    fn words() -> Secret {
+        Secret::from_bytes(WORDS).unwrap()
+    }
+
+    #[test]
+    fn equal_bytes_are_one_secret_and_others_another() {
+        assert!(same(&words(), &words()));
+        let other = Secret::from_bytes(b"correct horse battery stapl").unwrap();
+        assert!(!same(&words(), &other));
+        for (length, ok) in [(0, false), (1, true), (4096, true), (4097, false)] {
+            let made = Secret::from_bytes(&vec![7; length]);
+            assert_eq!(made.is_ok(), ok, "{length} bytes");
+        }
+    }
+
+    /// The hash was computed with another implementation of BLAKE3.
+    #[test]
+    fn the_hash_is_that_of_every_other_version() {
+        let hash = words().hash(&[b"libdist store server", &[1; 32], &[2; 32]]);
+        let expected = "4b480fff22f68eb33f302eeaece0d5e8462bd7ed1426c614724e7b152591203e";
+        assert_eq!(hash.to_hex().as_str(), expected);
+    }
+
+    #[test]
+    fn a_file_and_a_descriptor_of_it_are_the_same_secret() {
+        let folder = Folder::new();
+        let with = |end: &[u8]| folder.file(&[WORDS, end].concat(), 0o600);
+        for (path, ok) in [(with(b""), true), (with(b"\n"), true), (with(b"\n\n"), false)] {
+            let file = File::open(&path).unwrap();
+            assert_eq!(same(&Secret::from_file(&path).unwrap(), &words()), ok);
+            assert_eq!(same(&Secret::from_fd(file.as_raw_fd()).unwrap(), &words()), ok);
+        }
+        let link = folder.0.join("link");
+        symlink(folder.file(WORDS, 0o400), &link).unwrap();
+        assert!(same(&Secret::from_file(&link).unwrap(), &words()));
+        let longest = folder.file(&[&[7; 4096][..], b"\n"].concat(), 0o600);
+        assert!(same(
+            &Secret::from_file(&longest).unwrap(),
+            &Secret::from_bytes(&[7; 4096]).unwrap()
+        ));
+    }
+
+    #[test]
+    fn a_file_that_cannot_hold_a_secret_is_refused_and_its_content_not_told() {
+        let folder = Folder::new();
+        let long = [WORDS, &[b'x'; 5000]].concat();
+        for (path, why) in [
+            (folder.file(WORDS, 0o640), "mode 0640"),
+            (folder.file(WORDS, 0o604), "mode 0604"),
+            (folder.file(WORDS, 0o620), "chmod 600"),
+            (folder.file(b"", 0o600), "is empty"),
+            (folder.file(b"\n", 0o600), "is empty"),
+            (folder.file(&long, 0o600), "longer than 4096"),
+            (folder.0.clone(), "no regular file"),
+            (folder.0.join("missing"), "missing"),
+            (PathBuf::from("/dev/zero"), "no regular file"),
+        ] {
+            let error = Secret::from_file(&path).unwrap_err();
+            assert!(error.message().contains(why), "{why}: {error}");
+            assert!(error.message().contains(&path.display().to_string()), "{error}");
+            assert!(!error.message().contains("horse"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_cannot_hold_a_secret_is_refused() {
+        let refusal = |fd| Secret::from_fd(fd).unwrap_err();
+        let (reader, _writer) = io::pipe().unwrap();
+        let pipe = refusal(reader.as_raw_fd());
+        assert!(pipe.message().contains("neither a regular file"), "{pipe}");
+        let empty = shm::sealed_file(b"").unwrap();
+        let empty = refusal(empty.as_raw_fd());
+        assert!(empty.message().contains("is empty"), "{empty}");
+        for fd in [-1, i32::MAX] {
+            let error = refusal(fd);
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains(&format!("descriptor {fd}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_fresh_secret_is_that_of_its_descriptor_and_of_no_other() {
+        let (secret, fd) = Secret::fresh().unwrap();
+        for _ in 0..2 {
+            assert!(same(&Secret::from_fd(fd.as_raw_fd()).unwrap(), &secret));
+        }
+        assert!(!same(&Secret::fresh().unwrap().0, &secret));
+    }
+
+    #[test]
+    fn debug_output_has_nothing_of_it() {
+        assert_eq!(format!("{:?}", words()), "Secret(..)");
+    }
+}

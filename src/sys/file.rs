@@ -1,0 +1,161 @@
+//! Files that several processes write to: locks that are never waited for, and writes whose failure is an
+//! error and not a signal.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt as _;
+
+/// What a lock excludes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// Others may hold it shared as well.
+    Shared,
+    /// Nobody else holds any.
+    Exclusive,
+}
+
+/// Locks the whole of a file if that can be done at once. False: another lock is in the way. What this open
+/// file had locked before is changed to the new kind.
+///
+/// The lock belongs to the open file, so that threads which have opened it separately exclude each other, and
+/// ends with it: whoever dies holds none (unless a child, forked without exec, keeps the open file).
+///
+/// # Errors
+/// The reason as the system gives it; a file system may know no locks.
+pub fn try_lock(file: &File, lock: Lock) -> io::Result<bool> {
+    let kind = match lock {
+        Lock::Shared => libc::F_RDLCK,
+        Lock::Exclusive => libc::F_WRLCK,
+    };
+    match set_lock(file, kind) {
+        Ok(()) => Ok(true),
+        Err(cause) => match cause.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES | libc::EINTR) => Ok(false),
+            _ => Err(cause),
+        },
+    }
+}
+
+/// Ends the lock of this open file, if it has one.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn unlock(file: &File) -> io::Result<()> {
+    set_lock(file, libc::F_UNLCK)
+}
+
+fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
+    let whole = libc::flock {
+        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: reads one structure, which lives on this stack.
+    let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Writes all bytes at an offset; in one system call, unless the system takes only a part. Where it fails, some
+/// may have been written. A file that may not grow further is an error, and no SIGXFSZ ends the process.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let size_signal = set_of(libc::SIGXFSZ);
+    let before = block(&size_signal)?;
+    let was_pending = is_pending(libc::SIGXFSZ);
+    let outcome = file.write_all_at(bytes, offset);
+    if is_too_large(&outcome) && !was_pending {
+        take(&size_signal);
+    }
+    restore(&before);
+    outcome
+}
+
+fn is_too_large(outcome: &io::Result<()>) -> bool {
+    outcome.as_ref().is_err_and(|cause| cause.raw_os_error() == Some(libc::EFBIG))
+}
+
+fn set_of(signal: libc::c_int) -> libc::sigset_t {
+    let mut set = empty_set();
+    // SAFETY: changes the set on this stack.
+    unsafe { libc::sigaddset(&raw mut set, signal) };
+    set
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Blocks signals in this thread; returns what it blocked before.
+fn block(set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = empty_set();
+    // SAFETY: reads one set and writes the other, which lives on this stack.
+    let status = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) };
+    if status == 0 { Ok(before) } else { Err(io::Error::from_raw_os_error(status)) }
+}
+
+fn restore(before: &libc::sigset_t) {
+    // SAFETY: reads the set; a null third argument asks for nothing back. It cannot fail: the first argument is
+    // valid.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}
+
+fn is_pending(signal: libc::c_int) -> bool {
+    let mut pending = empty_set();
+    // SAFETY: writes the set on this stack.
+    unsafe { libc::sigpending(&raw mut pending) };
+    // SAFETY: reads the set on this stack.
+    unsafe { libc::sigismember(&raw const pending, signal) == 1 }
+}
+
+/// Takes a blocked signal that has arrived for this thread, if one has.
+fn take(set: &libc::sigset_t) {
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: reads the set and the time; a null second argument asks for nothing back.
+    unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), &raw const at_once) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened_twice() -> (File, File) {
+        let path = std::env::temp_dir().join(format!("dist-lock-{}", std::process::id()));
+        let a = File::create(&path).unwrap();
+        let b = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        (a, b)
+    }
+
+    #[test]
+    fn locks_exclude_whoever_has_opened_the_file_separately() {
+        let (a, b) = opened_twice();
+        // The first was opened for writing alone, which a shared lock needs more than.
+        assert!(try_lock(&a, Lock::Exclusive).unwrap());
+        assert!(!try_lock(&b, Lock::Exclusive).unwrap());
+        assert!(!try_lock(&b, Lock::Shared).unwrap());
+        unlock(&a).unwrap();
+        assert!(try_lock(&b, Lock::Shared).unwrap());
+        assert!(!try_lock(&a, Lock::Exclusive).unwrap());
+        drop(b);
+        assert!(try_lock(&a, Lock::Exclusive).unwrap());
+    }
+
+    #[test]
+    fn a_write_leaves_the_threads_signals_as_they_were() {
+        let (file, _) = opened_twice();
+        let before = block(&empty_set()).unwrap();
+        // SAFETY: reads the set on this stack.
+        let is_blocked =
+            |set: &libc::sigset_t| unsafe { libc::sigismember(set, libc::SIGXFSZ) == 1 };
+        write_all_at(&file, b"abc", 5).unwrap();
+        assert_eq!(is_blocked(&before), is_blocked(&block(&empty_set()).unwrap()));
+        assert_eq!(file.metadata().unwrap().len(), 8);
+    }
+}

@@ -1,0 +1,53 @@
+//! What the system allows this process: so far, how many files it may have open.
+
+use crate::base::error::{Error, Result};
+use std::io;
+
+/// How many descriptors this process may have at once (the soft limit).
+///
+/// # Errors
+/// `System`.
+pub fn open_files() -> Result<u64> {
+    Ok(read()?.rlim_cur)
+}
+
+/// Raises the limit of open files as far as it goes without particular rights, to the hard limit, and
+/// returns the limit that holds then. It is the whole process's, so only a program may do this.
+///
+/// # Errors
+/// `System`.
+pub fn raise_open_files() -> Result<u64> {
+    let mut limit = read()?;
+    if limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: reads one structure, which lives on this stack.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+            return Err(Error::system("setrlimit(RLIMIT_NOFILE)", &io::Error::last_os_error()));
+        }
+    }
+    open_files()
+}
+
+fn read() -> Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes one structure, which lives on this stack.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        return Ok(limit);
+    }
+    Err(Error::system("getrlimit(RLIMIT_NOFILE)", &io::Error::last_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_what_the_kernel_shows_and_is_never_lowered() {
+        let text = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let shown = line.split_whitespace().nth(3).unwrap();
+        let before = open_files().unwrap();
+        assert!(shown == "unlimited" || shown == before.to_string(), "{shown}, {before}");
+        assert!(raise_open_files().unwrap() >= before);
+    }
+}
