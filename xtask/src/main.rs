@@ -12,6 +12,7 @@
 mod bench_store;
 mod demo;
 mod examples;
+mod fuzz;
 mod header;
 mod interop;
 mod run;
@@ -28,6 +29,9 @@ cargo xtask <command>
   demo [--ranks N]    build, then train a digit classifier, written in C, on N processes (4)
   test [--no-install] run every check this machine allows; installs missing tools through apt
                       where it may, unless told not to
+  fuzz [TARGET...] [--seconds N] [--merge]
+                      feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
+                      needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
   header              write include/dist.h anew from the source
   interop [--venv DIR] [--only WORDS] [--no-install]
                       torch's store clients on our server and ours on torch's, both on one, and our
@@ -63,6 +67,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match command {
         "demo" => demo::main(rest),
         "test" => test::main(rest),
+        "fuzz" => fuzz::main(rest),
         "header" => header::main(rest),
         "interop" => interop::main(rest),
         "bench-store" => bench_store::main(rest),

@@ -344,6 +344,13 @@ fn cut(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
+/// Appends a body of any bytes with a right frame.
+#[cfg(any(test, fuzzing))]
+pub(super) fn put_framed(body: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&frame(body));
+    out.extend_from_slice(body);
+}
+
 /// What comes before a body.
 fn frame(body: &[u8]) -> [u8; FRAME_BYTES] {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);

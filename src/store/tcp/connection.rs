@@ -82,6 +82,12 @@ impl Connection {
         }
     }
 
+    /// The same with a number of one's choice for the first PING.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn with_nonce(self, nonce: u32) -> Self {
+        Self { nonce, ..self }
+    }
+
     /// True where the server is of libdist and on this host.
     pub(super) fn is_shortcut(&self) -> bool {
         self.shortcut
@@ -165,9 +171,17 @@ impl Connection {
         Ok(value)
     }
 
-    /// The answer to ADD, GETNUMKEYS and `DELETE_KEY`.
+    /// The answer to ADD.
     pub(super) fn number(&mut self, deadline: &Deadline) -> Outcome<i64> {
         Ok(i64::from_le_bytes(self.array(deadline)?))
+    }
+
+    /// The answer to GETNUMKEYS, `DELETE_KEY` and `QUEUE_LEN`, and the beginning of others.
+    pub(super) fn count(&mut self, deadline: &Deadline) -> Outcome<i64> {
+        match self.number(deadline)? {
+            count @ 0.. => Ok(count),
+            negative => Err(Failure::Garbled(format!("{negative} as a count"))),
+        }
     }
 
     /// CHECK: whether all keys exist.
@@ -235,14 +249,14 @@ impl Connection {
 
     /// The answer to `LIST_KEYS`.
     pub(super) fn list(&mut self, deadline: &Deadline) -> Outcome<Vec<Vec<u8>>> {
-        let count = self.number(deadline)?;
+        let count = self.count(deadline)?;
         (0..count).map(|_| self.bytes(deadline)).collect()
     }
 
     /// `QUEUE_POP`: the first item, if there is one.
     pub(super) fn pop(&mut self, key: &Bytes<'_>, deadline: &Deadline) -> Outcome<Option<Vec<u8>>> {
         self.send(&[Request::QueuePop(key.clone())], deadline)?;
-        if self.number(deadline)? == 0 { Ok(None) } else { self.bytes(deadline).map(Some) }
+        if self.count(deadline)? == 0 { Ok(None) } else { self.bytes(deadline).map(Some) }
     }
 
     /// Those of `keys` that do not exist, by position.
