@@ -19,6 +19,8 @@ pub mod tcp;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod corpus;
 
 pub use file::FileStore;
 pub use hash::HashStore;

@@ -7,6 +7,10 @@ use std::collections::{HashMap, VecDeque};
 /// What a key or a queue costs besides its bytes, roughly: its place in the map and its allocations.
 const OVERHEAD_BYTES: usize = 96;
 
+/// What may be added where the limit leaves room for a key and its value: the overhead, and the digits of a number.
+#[cfg(any(test, fuzzing))]
+pub(super) const LARGEST_ADDITION_BYTES: usize = OVERHEAD_BYTES + 20;
+
 /// Keys and their values, and beside them queues: a name may be a key and a queue at once.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -145,6 +149,23 @@ impl Table {
         }
         self.bytes -= queue.len() + item.len() + OVERHEAD_BYTES;
         Some(item)
+    }
+
+    /// The names of all queues.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn queues(&self) -> impl Iterator<Item = &[u8]> {
+        self.queues.keys().map(Vec::as_slice)
+    }
+
+    /// Whether `bytes` is what its parts come to.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn is_counted(&self) -> bool {
+        let cost = |name: &[u8], bytes: &[u8]| name.len() + bytes.len() + OVERHEAD_BYTES;
+        let values = self.values.iter().map(|(key, value)| cost(key, value));
+        let queues = self.queues.iter();
+        let items = queues.flat_map(|(name, items)| items.iter().map(|item| cost(name, item)));
+        self.bytes == values.chain(items).sum::<usize>()
+            && self.queues.values().all(|q| !q.is_empty())
     }
 
     pub(super) fn queue_len(&self, queue: &[u8]) -> usize {

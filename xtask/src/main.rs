@@ -1,20 +1,24 @@
 //! The project's own commands: what a developer, and the integration server, runs.
 //!
 //! `cargo xtask help` lists them. Each command is a module; what they share is in [`workspace`] (paths, builds),
-//! [`run`] (child processes with deadlines), [`tools`] (what the machine offers) and [`examples`] (the C programs).
+//! [`run`] (child processes with deadlines), [`tools`] (what the machine offers), [`torch`] (where that is) and
+//! [`examples`] (the C programs).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
 #![allow(
     clippy::disallowed_methods,
     reason = "the rules on environment and threads are the library's"
 )]
 
+mod bench_store;
 mod demo;
 mod examples;
+mod fuzz;
 mod header;
 mod interop;
 mod run;
 mod test;
 mod tools;
+mod torch;
 mod workspace;
 
 use std::process::ExitCode;
@@ -25,10 +29,18 @@ cargo xtask <command>
   demo [--ranks N]    build, then train a digit classifier, written in C, on N processes (4)
   test [--no-install] run every check this machine allows; installs missing tools through apt
                       where it may, unless told not to
+  fuzz [TARGET...] [--seconds N] [--merge]
+                      feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
+                      needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
   header              write include/dist.h anew from the source
-  interop [--venv DIR] [--no-install]
-                      run the trainer under torchrun, Open MPI and MPICH and compare the results;
-                      downloads torch (large) into .interop, or uses the environment in DIR
+  interop [--venv DIR] [--only WORDS] [--no-install]
+                      torch's store clients on our server and ours on torch's, both on one, and our
+                      programs under torchrun, Open MPI and MPICH; downloads torch (large) into
+                      .interop, or uses the environment in DIR; --only takes part of a case's name
+  bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
+                      measure our store and torch's in turns (10 pairs) and compare; --tcp leaves
+                      our Unix socket out, --quick only tries the command out, --write puts the
+                      table into BENCHMARKS.md
   help                this text
 ";
 
@@ -55,8 +67,10 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match command {
         "demo" => demo::main(rest),
         "test" => test::main(rest),
+        "fuzz" => fuzz::main(rest),
         "header" => header::main(rest),
         "interop" => interop::main(rest),
+        "bench-store" => bench_store::main(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

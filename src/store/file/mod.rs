@@ -10,6 +10,8 @@
 //! The users of a file are recorded in it (`members`, `open`): what an earlier run has left behind is an error
 //! at once and never believed, and the last user removes the file.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod lock;
 mod log;
 mod members;

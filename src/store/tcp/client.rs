@@ -71,7 +71,8 @@ impl TcpStore {
     /// # Errors
     /// Those of [`Server::start`] and [`TcpStore::connect`].
     pub fn host(server: ServerOptions, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        let joins = server.join_if_taken;
+        // Whoever proves to know the job's secret is the job's own store.
+        let joins = server.join_if_taken || client.secret.is_some();
         let server = match Server::start_unless_taken(server)? {
             Start::Started(server) => server,
             Start::Taken(error) if joins => return Self::join_taken(error, client, deadline),
@@ -154,6 +155,14 @@ impl TcpStore {
             }
             wait::pause(ARRIVALS_EVERY, deadline);
         }
+    }
+
+    /// A store over a connection to a server of libdist that cannot be reached a second time.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn over(connection: Connection) -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let peer = Peer::new(&ClientOptions::default(), Some(nowhere));
+        Self { link: Link::new(peer, connection), abilities: Abilities::all(), server: None }
     }
 
     #[cfg(test)]
@@ -309,12 +318,12 @@ impl Store for TcpStore {
     }
 
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
-        self.ask("num_keys", Again::Once, &Request::NumKeys, deadline, Connection::number)
+        self.ask("num_keys", Again::Once, &Request::NumKeys, deadline, Connection::count)
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
         let request = Request::DeleteKey(wire_key(key)?);
-        Ok(self.ask("delete_key", Again::Never, &request, deadline, Connection::number)? > 0)
+        Ok(self.ask("delete_key", Again::Never, &request, deadline, Connection::count)? > 0)
     }
 
     fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
@@ -401,7 +410,7 @@ impl Store for TcpStore {
             return composed::queue_len(self, queue, deadline);
         }
         let request = Request::QueueLen(wire_key(queue)?);
-        self.ask("queue_len", Again::Once, &request, deadline, Connection::number)
+        self.ask("queue_len", Again::Once, &request, deadline, Connection::count)
     }
 
     fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {

@@ -3,7 +3,9 @@
 //! After a [`Failure`] the connection is of no use: what the server still sends could no longer be
 //! told apart. The one exception is a WAIT (and a BARRIER, which waits alike), which can be cancelled.
 
+use super::handshake::{ClientHandshake, MESSAGE_BYTES, Obstacle};
 use super::proto::{self, Bytes, Request};
+use super::secret::Secret;
 use crate::base::Deadline;
 use crate::sys::poll::Interest;
 use crate::sys::stream::{self, Stream};
@@ -41,6 +43,8 @@ pub(super) enum Failure {
     },
     /// The server sent what no store sends.
     Garbled(String),
+    /// One of the two sides did not prove that it knows the job's secret.
+    Unproven(Obstacle),
     /// The server said, instead of answering the introduction, why it does not want this client.
     Refused(proto::Word),
 }
@@ -78,23 +82,53 @@ impl Connection {
         }
     }
 
+    /// The same with a number of one's choice for the first PING.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn with_nonce(self, nonce: u32) -> Self {
+        Self { nonce, ..self }
+    }
+
     /// True where the server is of libdist and on this host.
     pub(super) fn is_shortcut(&self) -> bool {
         self.shortcut
     }
 
-    /// Introduces this client. All bytes in one write: torch's server loses track otherwise.
-    pub(super) fn introduce(&mut self, deadline: &Deadline) -> Outcome<()> {
+    /// Introduces this client, and has the server prove that it knows the secret, if there is one. All bytes
+    /// that are not an answer in one write: torch's server loses track otherwise.
+    pub(super) fn introduce(
+        &mut self,
+        secret: Option<&Secret>,
+        deadline: &Deadline,
+    ) -> Outcome<()> {
+        let mut hello = Vec::new();
+        if let Some(secret) = secret {
+            hello.extend(self.prove(secret, deadline)?);
+        }
         let nonce = self.nonce;
-        match self.send(&[Request::Validate(proto::MAGIC), Request::Ping(nonce)], deadline) {
+        Request::Validate(proto::MAGIC).encode(&mut hello);
+        Request::Ping(nonce).encode(&mut hello);
+        match self.write_all(&hello, deadline) {
             Ok(()) => self.pong(nonce, deadline),
             // The server may have said why before it closed.
-            Err(failure @ Failure::Lost { .. }) => match self.array(deadline) {
-                Ok(word) if proto::WORDS.contains(&word) => Err(Failure::Refused(word)),
-                _ => Err(failure),
-            },
+            Err(failure @ Failure::Lost { .. }) => {
+                let word = self.array(deadline).ok().and_then(refusal);
+                Err(word.unwrap_or(failure))
+            }
             Err(failure) => Err(failure),
         }
+    }
+
+    /// The proof that this client knows the secret, once the server has given its own.
+    fn prove(&mut self, secret: &Secret, deadline: &Deadline) -> Outcome<[u8; MESSAGE_BYTES]> {
+        let (handshake, challenge) = ClientHandshake::begin(secret)
+            .map_err(|error| Failure::Lost { cause: io::Error::other(error), sent: false })?;
+        self.write_all(&challenge, deadline)?;
+        let word = self.array(deadline).map_err(|_| Failure::Unproven(Obstacle::NoAnswer))?;
+        if word == proto::FULL {
+            return Err(Failure::Refused(word));
+        }
+        ClientHandshake::greet(word).map_err(Failure::Unproven)?;
+        handshake.finish(&self.array(deadline)?).map_err(Failure::Unproven)
     }
 
     /// True while the server has neither closed the connection nor sent anything unasked.
@@ -137,9 +171,17 @@ impl Connection {
         Ok(value)
     }
 
-    /// The answer to ADD, GETNUMKEYS and `DELETE_KEY`.
+    /// The answer to ADD.
     pub(super) fn number(&mut self, deadline: &Deadline) -> Outcome<i64> {
         Ok(i64::from_le_bytes(self.array(deadline)?))
+    }
+
+    /// The answer to GETNUMKEYS, `DELETE_KEY` and `QUEUE_LEN`, and the beginning of others.
+    pub(super) fn count(&mut self, deadline: &Deadline) -> Outcome<i64> {
+        match self.number(deadline)? {
+            count @ 0.. => Ok(count),
+            negative => Err(Failure::Garbled(format!("{negative} as a count"))),
+        }
     }
 
     /// CHECK: whether all keys exist.
@@ -207,14 +249,14 @@ impl Connection {
 
     /// The answer to `LIST_KEYS`.
     pub(super) fn list(&mut self, deadline: &Deadline) -> Outcome<Vec<Vec<u8>>> {
-        let count = self.number(deadline)?;
+        let count = self.count(deadline)?;
         (0..count).map(|_| self.bytes(deadline)).collect()
     }
 
     /// `QUEUE_POP`: the first item, if there is one.
     pub(super) fn pop(&mut self, key: &Bytes<'_>, deadline: &Deadline) -> Outcome<Option<Vec<u8>>> {
         self.send(&[Request::QueuePop(key.clone())], deadline)?;
-        if self.number(deadline)? == 0 { Ok(None) } else { self.bytes(deadline).map(Some) }
+        if self.count(deadline)? == 0 { Ok(None) } else { self.bytes(deadline).map(Some) }
     }
 
     /// Those of `keys` that do not exist, by position.
@@ -262,8 +304,8 @@ impl Connection {
         if answer == nonce.to_le_bytes() {
             return Ok(());
         }
-        if proto::WORDS.contains(&answer) {
-            return Err(Failure::Refused(answer));
+        if let Some(refusal) = refusal(answer) {
+            return Err(refusal);
         }
         let (sent, got) = (nonce.to_le_bytes().escape_ascii().to_string(), answer.escape_ascii());
         Err(Failure::Garbled(format!("\"{got}\" in answer to PING \"{sent}\"")))
@@ -377,6 +419,14 @@ fn receive(
             }
         };
     }
+}
+
+/// What a server means by a word in the place of an answer to the introduction.
+fn refusal(word: proto::Word) -> Option<Failure> {
+    if let Some(obstacle) = Obstacle::from_word(word) {
+        return Some(Failure::Unproven(obstacle));
+    }
+    proto::WORDS.contains(&word).then_some(Failure::Refused(word))
 }
 
 /// Time to finish what has begun: the deadline, but not less than the grace.

@@ -1,6 +1,9 @@
-//! One client of the server: its socket, what has arrived of its next request, and what it is still to be sent.
+//! One client of the server: its socket, what it says (`intake`), and what it is still to be sent.
 
-use super::proto::{self, Decoder, Opcode, Request};
+use super::handshake::ServerHandshake;
+use super::intake::Intake;
+use super::proto::Request;
+use super::secret::Secret;
 use super::session::{ConnectionId, Refusal};
 use crate::sys::poll::{Interest, Poller};
 use crate::sys::stream::Stream;
@@ -35,8 +38,7 @@ impl fmt::Display for Name {
 pub(super) struct Conversation {
     stream: Stream,
     name: Name,
-    decoder: Decoder,
-    validated: bool,
+    intake: Intake,
     /// The client will send nothing more; what it is owed is still sent.
     ended: bool,
     output: Vec<u8>,
@@ -64,14 +66,15 @@ impl Conversation {
         stream: Stream,
         name: Name,
         id: ConnectionId,
+        secret: Option<&Secret>,
         poller: &Poller,
     ) -> io::Result<Self> {
+        let handshake = ServerHandshake::new(secret).map_err(io::Error::other)?;
         poller.add(stream.as_fd(), id, Interest::READ)?;
         Ok(Self {
             stream,
             name,
-            decoder: Decoder::default(),
-            validated: false,
+            intake: Intake::new(handshake),
             ended: false,
             output: Vec::new(),
             sent: 0,
@@ -86,7 +89,7 @@ impl Conversation {
 
     /// True once it has shown that it is a store client.
     pub(super) fn is_validated(&self) -> bool {
-        self.validated
+        self.intake.is_validated()
     }
 
     /// True once it has sent all that it will and been sent all that it is owed.
@@ -96,7 +99,7 @@ impl Conversation {
 
     /// How much memory waits here: for the rest of a request, or for the client to read.
     pub(super) fn held(&self) -> usize {
-        self.decoder.held() + self.unsent()
+        self.intake.held() + self.unsent()
     }
 
     /// How many bytes the client is still to be sent.
@@ -133,30 +136,7 @@ impl Conversation {
     /// # Errors
     /// The client is to be dropped.
     pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Request<'static>>, Refusal> {
-        while let Some(request) = self.decoder.next(input)? {
-            if self.validated {
-                return Ok(Some(request));
-            }
-            self.validate(&request)?;
-        }
-        match self.decoder.begun() {
-            // Nothing else can become the introduction, so there is no reason to wait for the rest.
-            Some(opcode) if !self.validated && opcode != Opcode::Validate => {
-                Err(Refusal::NotValidated)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn validate(&mut self, request: &Request<'_>) -> Result<(), Refusal> {
-        match *request {
-            Request::Validate(proto::MAGIC) => {
-                self.validated = true;
-                Ok(())
-            }
-            Request::Validate(magic) => Err(Refusal::WrongMagic(magic)),
-            _ => Err(Refusal::NotValidated),
-        }
+        self.intake.next(input, &mut self.output)
     }
 
     /// Sends as much as the socket takes.

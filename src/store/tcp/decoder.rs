@@ -89,9 +89,11 @@ impl Decoder {
         }
     }
 
-    /// How much memory the strings of an unfinished request take, roughly.
+    /// How much memory the strings of an unfinished request take, roughly. What is announced and has not arrived
+    /// takes none.
     pub fn held(&self) -> usize {
-        self.total + self.texts.len() * size_of::<Vec<u8>>()
+        let coming = if let Step::Body { left } = self.step { left } else { 0 };
+        self.total - coming + self.texts.len() * size_of::<Vec<u8>>()
     }
 
     /// The operation of the request that has begun to arrive, if one has.

@@ -3,12 +3,16 @@
 //! Pure: a request goes in, the bytes of its answer and the connections that it wakes come out.
 //! Each connection has at most one pending WAIT or BARRIER; another one replaces it.
 //!
-//! Differs from torch's server in three points. A failed compare-and-set on a missing key wakes nobody,
+//! Differs from torch's server in four points. A failed compare-and-set on a missing key wakes nobody,
 //! since there is still nothing to be had. The first to come to a barrier wakes those who wait for a key of
 //! that name, since it exists from then on. And an item of a queue that was offered to a waiter who then
-//! does not take it (its wait was cancelled, it has gone, it asks for something else) is offered to the next.
+//! does not take it (its wait was cancelled, it has gone, it asks for something else) is offered to the next; and
+//! so is one whose first waiter could not take it now, since it waits for other keys as well.
 
+#[cfg(any(test, fuzzing))]
+use super::super::table;
 use super::super::table::{Table, count};
+use super::handshake;
 use super::proto::{self, Bytes, Request, Violation};
 use super::waiters::Waiters;
 use std::collections::HashSet;
@@ -27,6 +31,8 @@ const MAX_STORED_BYTES: usize = MAX_PENDING_BYTES / 2;
 pub(super) enum Refusal {
     #[error(transparent)]
     Violation(#[from] Violation),
+    #[error(transparent)]
+    NotAdmitted(#[from] handshake::Refusal),
     #[error("it did not begin as a store client does")]
     NotValidated,
     #[error("it sent the magic number {0:#010x} instead of {expected:#010x}", expected = proto::MAGIC)]
@@ -154,6 +160,30 @@ impl Session {
         if let Some(queue) = self.waiters.end_offer(connection) {
             self.offer(&queue, woken);
         }
+    }
+
+    /// Panics where the parts contradict each other.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn check(&self) {
+        let table = &self.table;
+        assert!(table.is_counted(), "its size is not that of its parts");
+        let limit = self.max_bytes + table::LARGEST_ADDITION_BYTES;
+        assert!(table.bytes() <= limit, "{} bytes, {limit} allowed", table.bytes());
+        assert!(self.waiters.is_consistent(|key| table.contains(key)), "{:?}", self.waiters);
+        for queue in table.queues() {
+            assert!(!self.waiters.are_kept_from(queue), "{queue:?}: {:?}", self.waiters);
+        }
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn has_waiting(&self, connection: ConnectionId) -> bool {
+        self.waiters.waits(connection)
+    }
+
+    /// Whether nobody waits for anything.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiters.is_empty()
     }
 
     fn offer(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
@@ -284,6 +314,30 @@ mod tests {
         ]
     }
 
+    /// The connections that a request wakes.
+    fn woken_by(session: &mut Session, from: ConnectionId, request: Request<'_>) -> Vec<u64> {
+        let mut woken = Vec::new();
+        session.serve(from, request, &mut Vec::new(), &mut woken).unwrap();
+        session.check();
+        woken
+    }
+
+    #[test]
+    fn an_item_goes_past_a_waiter_who_lacks_more_than_that() {
+        let name = |letter: &'static [u8]| Bytes::Borrowed(letter);
+        let session = &mut Session::new(1 << 20);
+        // The first waits for two queues and the others for one of them each.
+        woken_by(session, 0, Request::Wait(vec![name(b"a"), name(b"b")]));
+        woken_by(session, 1, Request::Wait(vec![name(b"a")]));
+        woken_by(session, 2, Request::Wait(vec![name(b"b")]));
+        let push = |queue| Request::QueuePush(name(queue), name(b"item"));
+        assert_eq!(woken_by(session, 3, push(b"a")), [1]);
+        // Now the first lacks nothing, and came before the third.
+        assert_eq!(woken_by(session, 3, push(b"b")), [0]);
+        // It does not take the item, so the next may.
+        assert_eq!(woken_by(session, 0, Request::NumKeys), [2]);
+    }
+
     proptest! {
         #[test]
         fn nobody_waits_for_what_is_there(script in vec((0_u64..3, request()), 0..60)) {
@@ -313,14 +367,13 @@ mod tests {
                     prop_assert!(*was, "woken without waiting, or twice");
                     *was = false;
                 }
-                let table = &session.table;
-                prop_assert!(session.waiters.is_consistent(|key| table.contains(key)));
+                session.check();
                 for (id, waits) in (0..).zip(pending) {
-                    prop_assert_eq!(session.waiters.waits(id), waits);
+                    prop_assert_eq!(session.has_waiting(id), waits);
                 }
             }
             (0..3).for_each(|connection| session.forget(connection, &mut Vec::new()));
-            prop_assert!(session.waiters.is_empty());
+            prop_assert!(session.is_idle());
         }
     }
 }

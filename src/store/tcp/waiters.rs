@@ -63,17 +63,19 @@ impl Waiters {
         }
     }
 
-    /// A queue has got an item: offers it to the first who waits for it. Adds that connection to `woken`
-    /// if its wait is over.
+    /// A queue has got an item: offers it to the first who waits for nothing but it, and adds that connection to
+    /// `woken`. Those before it lack the queue no longer, but could not take the item, since they lack more.
     pub(super) fn offer(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
-        let Some(list) = self.for_keys.get_mut(queue) else { return };
-        let first = list.pop_first();
-        if list.is_empty() {
-            self.for_keys.remove(queue);
-        }
-        if let Some((_, connection)) = first {
-            self.cross_off(connection, queue, woken);
-            self.offered.insert(connection, queue.to_vec());
+        while let Some(list) = self.for_keys.get_mut(queue) {
+            let first = list.pop_first();
+            if list.is_empty() {
+                self.for_keys.remove(queue);
+            }
+            let Some((_, connection)) = first else { return };
+            if self.cross_off(connection, queue, woken) {
+                self.offered.insert(connection, queue.to_vec());
+                return;
+            }
         }
     }
 
@@ -114,27 +116,49 @@ impl Waiters {
         }
     }
 
-    fn cross_off(&mut self, connection: ConnectionId, key: &[u8], woken: &mut Vec<ConnectionId>) {
-        let Some(Pending::Keys { lacking, .. }) = self.pending.get_mut(&connection) else { return };
+    /// The connection lacks `key` no longer. True where that ended its wait; then it is added to `woken`.
+    fn cross_off(
+        &mut self,
+        connection: ConnectionId,
+        key: &[u8],
+        woken: &mut Vec<ConnectionId>,
+    ) -> bool {
+        let Some(Pending::Keys { lacking, .. }) = self.pending.get_mut(&connection) else {
+            return false;
+        };
         lacking.remove(key);
-        if lacking.is_empty() {
-            self.pending.remove(&connection);
-            woken.push(connection);
+        if !lacking.is_empty() {
+            return false;
         }
+        self.pending.remove(&connection);
+        woken.push(connection);
+        true
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn waits(&self, connection: ConnectionId) -> bool {
         self.pending.contains_key(&connection)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn is_empty(&self) -> bool {
-        self.for_keys.is_empty() && self.in_barriers.is_empty() && self.pending.is_empty()
+        self.for_keys.is_empty()
+            && self.in_barriers.is_empty()
+            && self.pending.is_empty()
+            && self.offered.is_empty()
+    }
+
+    /// Whether connections wait for a queue, which is not empty, while none has been told that it may take an item.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn are_kept_from(&self, queue: &[u8]) -> bool {
+        let told = |(connection, offered): (&ConnectionId, &Vec<u8>)| {
+            offered == queue && !self.waits(*connection)
+        };
+        self.for_keys.contains_key(queue) && !self.offered.iter().any(told)
     }
 
     /// Whether lists and waits say the same, and nobody waits for a key that `exists`.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn is_consistent(&self, exists: impl Fn(&[u8]) -> bool) -> bool {
         let listed = |lists: &Lists, key: &[u8], ticket: u64| {
             lists.get(key).is_some_and(|list| list.contains_key(&ticket))

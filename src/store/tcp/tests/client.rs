@@ -279,6 +279,14 @@ fn an_addition_that_ends_the_connection_is_explained() {
 }
 
 #[test]
+fn a_negative_count_is_no_answer() {
+    let lines = &[("07", "ff ff ff ff ff ff ff ff")];
+    let error = with_exchange(lines, |store| store.num_keys(&soon()).unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::Connection);
+    assert!(error.message().contains("sent -1 as a count"), "{error}");
+}
+
+#[test]
 fn a_lost_connection_is_replaced_for_what_changes_nothing() {
     let script = |listener: &TcpListener, mut raw: Raw| {
         raw.gets(CHECK_K);

@@ -102,6 +102,17 @@ fn a_request_of_many_large_values_has_an_end() {
 }
 
 #[test]
+fn a_text_that_is_only_announced_takes_no_memory() {
+    let mut decoder = Decoder::default();
+    let announced =
+        [&[Opcode::Set as u8][..], &[0; 8], &(MAX_VALUE_BYTES as u64).to_le_bytes()].concat();
+    assert_eq!(decoder.next(&mut &announced[..]), Ok(None));
+    assert!(decoder.held() < 100, "{}", decoder.held());
+    assert_eq!(decoder.next(&mut &[7; 1000][..]), Ok(None));
+    assert!((1000..1100).contains(&decoder.held()), "{}", decoder.held());
+}
+
+#[test]
 fn numbers_of_operations_are_the_protocols() {
     for byte in 0..=18 {
         assert_eq!(Opcode::from_byte(byte).map(|opcode| opcode as u8), Some(byte));

@@ -1,0 +1,260 @@
+//! `cargo xtask fuzz`: the fuzz targets, built so that libFuzzer sees what an input reaches, and run.
+//!
+//! Works with a stable compiler: the instrumentation is LLVM's, asked for by flags, and libFuzzer comes with the crate
+//! `libfuzzer-sys`, which compiles it with a C++ compiler.
+
+use crate::workspace::{cargo, root, scratch};
+use crate::{Arguments, Outcome, run, tools};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const SECONDS: u64 = 60;
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+/// What a run may take beyond the time it was given: to read the corpus, and to end.
+const SLACK: Duration = Duration::from_secs(300);
+/// How often progress is shown.
+const SHOW_EVERY: Duration = Duration::from_secs(10);
+
+/// A counter for each place that a branch leads to, a table of these places, and a look at each comparison.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// The longest input, how long and how much memory one may take (in seconds and MiB), and figures at the end.
+const OPTIONS: [&str; 4] =
+    ["-max_len=4096", "-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1"];
+
+/// Runs the command.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    let mut arguments = Arguments::new(rest);
+    let seconds = match arguments.value("--seconds")? {
+        Some(text) => text.parse().map_err(|_| format!("--seconds {text} is not a number"))?,
+        None => SECONDS,
+    };
+    let merges = arguments.flag("--merge");
+    let targets = chosen(&arguments.rest)?;
+    let programs = build()?;
+    let mut lines = Vec::new();
+    let mut clean = true;
+    for name in &targets {
+        let target = Target::new(name, &programs)?;
+        let result = target.run(seconds)?;
+        clean &= result.finding.is_none();
+        if merges {
+            target.merge()?;
+        }
+        lines.push(result.describe(&target));
+    }
+    println!();
+    lines.iter().for_each(|line| println!("{line}"));
+    Ok(clean)
+}
+
+/// The targets that were named, or all.
+fn chosen(names: &[String]) -> Result<Vec<String>, String> {
+    let folder = root().join("fuzz/targets");
+    let files = fs::read_dir(&folder).map_err(|cause| format!("{}: {cause}", folder.display()))?;
+    let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    let mut all: Vec<String> = files.flatten().filter_map(|file| stem(file.path())).collect();
+    all.sort();
+    match names.iter().find(|name| !all.contains(name)) {
+        Some(name) => Err(format!("no fuzz target \"{name}\"; there are: {}", all.join(", "))),
+        None if names.is_empty() => Ok(all),
+        None => Ok(names.to_vec()),
+    }
+}
+
+/// Builds all targets; returns the folder with the programs.
+fn build() -> Result<PathBuf, String> {
+    if std::env::var_os("CXX").is_none() && !tools::has("c++") {
+        return Err("no C++ compiler found, and libFuzzer needs one: install g++ or clang \
+                    (Debian, Ubuntu: `apt-get install g++`), or set CXX"
+            .into());
+    }
+    let host = host()?;
+    let mut build = cargo();
+    // With a target, the flags are not used for what runs while building.
+    build.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
+    build.args(["--target", &host]).env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    build.env_remove("CARGO_TARGET_DIR");
+    let built = run::shown(&mut build, BUILD_LIMIT)?;
+    if !built.success() {
+        return Err(format!("building the fuzz targets: {}", built.ending()));
+    }
+    Ok(root().join("fuzz/target").join(host).join("release"))
+}
+
+fn host() -> Result<String, String> {
+    let mut rustc = run::command("rustc");
+    let text = run::must(rustc.arg("-vV").current_dir(root()), SLACK)?.text;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
+}
+
+struct Target {
+    name: String,
+    program: PathBuf,
+    /// What is in the repository.
+    corpus: PathBuf,
+    /// What runs on this machine have found so far.
+    found: PathBuf,
+    /// Inputs that are findings.
+    artifacts: PathBuf,
+}
+
+impl Target {
+    fn new(name: &str, programs: &Path) -> Result<Self, String> {
+        let target = Self {
+            name: name.to_owned(),
+            program: programs.join(name),
+            corpus: root().join("fuzz/corpus").join(name),
+            found: scratch("fuzz")?.join(name),
+            artifacts: root().join("fuzz/artifacts").join(name),
+        };
+        for folder in [&target.corpus, &target.found, &target.artifacts] {
+            fs::create_dir_all(folder)
+                .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
+        }
+        Ok(target)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = run::command(&self.program);
+        command.args(OPTIONS).arg(format!("-artifact_prefix={}/", self.artifacts.display()));
+        command
+    }
+
+    fn run(&self, seconds: u64) -> Result<Figures, String> {
+        println!("{}: for {seconds} s", self.name);
+        let mut command = self.command();
+        command.arg(format!("-max_total_time={seconds}")).args([&self.found, &self.corpus]);
+        let (started, mut shown, mut failed) = (Instant::now(), Instant::now(), false);
+        let finished = run::watched(&mut command, Duration::from_secs(seconds) + SLACK, |line| {
+            failed |= line.contains("panicked at") || line.contains("ERROR: libFuzzer");
+            if failed || line.starts_with('#') && shown.elapsed() >= SHOW_EVERY {
+                shown = Instant::now();
+                println!("{line}");
+            }
+        })?;
+        let mut figures = Figures::read(&finished.text, started.elapsed())
+            .ok_or_else(|| format!("{}: no coverage was measured{}", self.name, finished.tail()))?;
+        if !finished.success() {
+            let ending = finished.ending();
+            figures.finding.get_or_insert_with(|| format!("it ended with {ending}"));
+        }
+        Ok(figures)
+    }
+
+    /// Makes the corpus of the repository the smallest that reaches all that it and the runs here have reached.
+    fn merge(&self) -> Result<(), String> {
+        let merged = self.found.with_extension("merged");
+        tools::fresh_folder(&merged)?;
+        let mut command = self.command();
+        command.arg("-merge=1").args([&merged, &self.corpus, &self.found]);
+        run::must(&mut command, BUILD_LIMIT)?;
+        tools::fresh_folder(&self.corpus)?;
+        let copy = || -> std::io::Result<()> {
+            for file in fs::read_dir(&merged)? {
+                let file = file?;
+                fs::copy(file.path(), self.corpus.join(file.file_name()))?;
+            }
+            Ok(())
+        };
+        copy().map_err(|cause| format!("{}: {cause}", self.corpus.display()))
+    }
+}
+
+/// What libFuzzer says of a run.
+#[derive(Debug, PartialEq, Eq)]
+struct Figures {
+    executions: u64,
+    seconds: u64,
+    reached: u64,
+    places: u64,
+    /// The input that is one, or another reason why the run failed.
+    finding: Option<String>,
+}
+
+impl Figures {
+    /// `None` where the program was not built to measure coverage.
+    fn read(text: &str, took: Duration) -> Option<Self> {
+        let places = number_after(text, "inline 8-bit counters): ")?;
+        let written = text.split("Test unit written to ").nth(1);
+        Some(Self {
+            executions: number_after(text, "stat::number_of_executed_units: ").unwrap_or(0),
+            seconds: took.as_secs(),
+            reached: number_after(text.rsplit(" cov: ").next()?, "").unwrap_or(0),
+            places,
+            finding: written.and_then(|rest| rest.lines().next()).map(str::to_owned),
+        })
+    }
+
+    fn describe(&self, target: &Target) -> String {
+        let Self { executions, seconds, reached, places, finding } = self;
+        let verdict = match finding {
+            None => "no finding".to_owned(),
+            Some(input) => format!(
+                "FINDING: {input}\n  again: {} {input}\n  once it is corrected: move the input to {}, \
+                 where the tests replay it",
+                target.program.display(),
+                target.corpus.display()
+            ),
+        };
+        format!(
+            "{}: {executions} executions in {seconds} s, {reached} of {places} places reached, {verdict}",
+            target.name
+        )
+    }
+}
+
+/// The number that follows the first such words.
+fn number_after(text: &str, words: &str) -> Option<u64> {
+    let rest = text[text.find(words)? + words.len()..].trim_start();
+    rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: &str = "INFO: Loaded 1 modules   (2859 inline 8-bit counters): 2859 [0x55, 0x56),\n\
+                         #2\tINITED cov: 45 ft: 46 corp: 1/1b exec/s: 0 rss: 29Mb\n\
+                         #9\tNEW    cov: 1033 ft: 3903 corp: 634/97Kb\n";
+
+    #[test]
+    fn a_clean_run() {
+        let text = format!("{START}stat::number_of_executed_units: 105518\n");
+        let figures = Figures::read(&text, Duration::from_secs(40));
+        let expected = Figures {
+            executions: 105_518,
+            seconds: 40,
+            reached: 1033,
+            places: 2859,
+            finding: None,
+        };
+        assert_eq!(figures, Some(expected));
+    }
+
+    #[test]
+    fn a_finding_is_the_input_that_was_written() {
+        let text =
+            format!("{START}artifact_prefix='a/'; Test unit written to a/crash-1f\nBase64: A\n");
+        let figures = Figures::read(&text, Duration::ZERO).unwrap();
+        assert_eq!(figures.finding.as_deref(), Some("a/crash-1f"));
+    }
+
+    #[test]
+    fn a_program_without_counters_is_not_taken_for_a_fuzzer() {
+        assert_eq!(Figures::read("#9\tDONE   cov: 1\n", Duration::ZERO), None);
+    }
+
+    #[test]
+    fn targets_are_those_in_the_folder() {
+        assert!(chosen(&[]).unwrap().contains(&"store_server".to_owned()));
+        assert!(chosen(&["nothing".to_owned()]).unwrap_err().contains("store_client"));
+    }
+}
