@@ -66,7 +66,7 @@ fn meet(mut server: ServerHandshake, ours: &Secret, is_same: bool, script: &mut 
     let (client, mut challenge) = ClientHandshake::begin(ours).expect("random bytes");
     let (asks, cut) = (script.byte().unwrap_or_default(), script.byte().unwrap_or_default());
     let (place, change) = (script.byte().unwrap_or_default(), script.byte().unwrap_or_default());
-    let mut spoils = |at: u8, bytes: &mut [u8]| {
+    let spoils = |at: u8, bytes: &mut [u8]| {
         let place = usize::from(place) % bytes.len();
         let is_here = asks & 3 == at && change != 0;
         bytes[place] ^= if is_here { change } else { 0 };

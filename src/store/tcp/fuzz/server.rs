@@ -11,8 +11,8 @@ use super::Script;
 
 /// What the store may take: little, so that it gets full.
 const MAX_BYTES: usize = 8 << 10;
-/// How much of a long text one step sends at most.
-const RUN_BYTES: usize = 40 << 10;
+/// How much of long texts a script sends at most, so that the memory that it takes stays small.
+const RUN_BYTES: usize = 64 << 10;
 
 /// Runs a script.
 ///
@@ -74,12 +74,14 @@ struct Server {
     session: Session,
     clients: [Client; CLIENTS],
     next_id: ConnectionId,
+    /// What is left of [`RUN_BYTES`].
+    runs: usize,
 }
 
 impl Server {
     fn new() -> Self {
         let clients = [0, 1, 2].map(Client::new);
-        Self { session: Session::new(MAX_BYTES), clients, next_id: 3 }
+        Self { session: Session::new(MAX_BYTES), clients, next_id: 3, runs: RUN_BYTES }
     }
 
     /// What a client may do besides sending bytes of the script.
@@ -95,7 +97,8 @@ impl Server {
             2 => self.clients[who].answers.clear(),
             _ => {
                 let length = script.number().unsigned_abs();
-                let length = usize::try_from(length).map_or(RUN_BYTES, |n| n.min(RUN_BYTES));
+                let length = usize::try_from(length).map_or(self.runs, |n| n.min(self.runs));
+                self.runs -= length;
                 self.receive(who, &vec![b'x'; length]);
             }
         }
