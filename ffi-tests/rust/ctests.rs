@@ -51,6 +51,76 @@ programs!(
     threads,
 );
 
+/// The suite that every kind of store passes, and the example whose store is one of the kinds.
+const CONFORMANCE: &[&str] = &[
+    "store_conformance.c",
+    "store_suite.c",
+    "store_checks_handles.c",
+    "store_checks_many.c",
+    "store_checks_names.c",
+    "store_checks_processes.c",
+    "store_checks_queues.c",
+    "store_checks_time.c",
+    "store_checks_values.c",
+    "store_checks_waits.c",
+    "../../c-examples/directory_files.c",
+    "../../c-examples/directory_queues.c",
+    "../../c-examples/directory_store.c",
+];
+
+/// How long the suite may take with one kind of store, its waits for time-outs included.
+const CONFORMANCE_LIMIT: Duration = Duration::from_secs(120);
+
+/// How many checks apply to every kind, at the least.
+const CHECKS: usize = 60;
+
+/// Runs the suite with one kind of store.
+fn conforms(kind: &str) {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.program(&format!("store_conformance_{kind}"), CONFORMANCE);
+    has_passed(run(&[&program.display().to_string(), kind], CONFORMANCE_LIMIT), kind);
+}
+
+fn has_passed(outcome: Outcome, kind: &str) {
+    let output = outcome.expect_success().output;
+    let passed = output.lines().find_map(|line| {
+        line.split_once(&format!(" checks passed on {kind},"))?.0.parse::<usize>().ok()
+    });
+    assert!(passed.is_some_and(|passed| passed >= CHECKS), "{output}");
+}
+
+macro_rules! conformance {
+    ($($test:ident: $kind:ident),+ $(,)?) => {
+        $(
+            #[test]
+            fn $test() {
+                conforms(stringify!($kind));
+            }
+        )+
+        const KINDS: &[&str] = &[$(stringify!($kind)),+];
+    };
+}
+
+conformance!(
+    store_conformance_hash: hash,
+    store_conformance_tcp: tcp,
+    store_conformance_file: file,
+    store_conformance_prefix: prefix,
+    store_conformance_prefix_of_prefix: prefix_of_prefix,
+    store_conformance_custom: custom,
+    store_conformance_custom_with_composed_queues: custom_with_composed_queues,
+);
+
+#[test]
+fn no_kind_of_store_is_forgotten() {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.program("store_conformance", CONFORMANCE);
+    let Outcome { output, status, .. } = run(&[&program.display().to_string()], LIMIT);
+    let kinds = output.trim().rsplit_once("the kinds are ").map(|(_, kinds)| kinds);
+    let kinds: Vec<&str> = kinds.unwrap_or_default().split(' ').collect();
+    assert_eq!((status, kinds.as_slice()), (Some(2), KINDS), "{output}");
+}
+
 #[test]
 #[should_panic(expected = "had not ended")]
 fn a_program_that_hangs_is_ended() {
@@ -65,11 +135,28 @@ fn a_program_that_fails_is_a_failure() {
 
 /// Runs a program under Valgrind: no invalid access, nothing lost.
 fn leaks_nothing(name: &str) {
-    let Some(compiler) = Compiler::find() else { return };
+    if let Some(outcome) = under_valgrind(name, &[&format!("{name}.c")], &[]) {
+        outcome.expect_success();
+    }
+}
+
+/// The suite of stores under Valgrind, with one kind of store.
+fn conforms_and_leaks_nothing(kind: &str) {
+    if let Some(outcome) =
+        under_valgrind(&format!("store_conformance_{kind}"), CONFORMANCE, &[kind])
+    {
+        has_passed(outcome, kind);
+    }
+}
+
+/// What came of a program under Valgrind; none where there is no compiler or no Valgrind.
+fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outcome> {
+    let compiler = Compiler::find()?;
     let Some(valgrind) = find_program("valgrind") else {
-        return toolchain::skip("valgrind is not installed");
+        toolchain::skip("valgrind is not installed");
+        return None;
     };
-    let program = compiler.program(&format!("leak_{name}"), &[&format!("{name}.c")]);
+    let program = compiler.program(&format!("leak_{name}"), files);
     let suppressions = format!("--suppressions={ROOT}/ffi-tests/sanitize/valgrind.supp");
     let words = [
         valgrind.to_str().expect("a path in UTF-8"),
@@ -81,7 +168,7 @@ fn leaks_nothing(name: &str) {
         &suppressions,
         program.to_str().expect("a path in UTF-8"),
     ];
-    run(&words, LIMIT_UNDER_VALGRIND).expect_success();
+    Some(run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND))
 }
 
 #[test]
@@ -105,6 +192,21 @@ fn leak_store_custom() {
 }
 
 #[test]
+fn leak_store_conformance_custom() {
+    conforms_and_leaks_nothing("custom");
+}
+
+#[test]
+fn leak_store_conformance_hash() {
+    conforms_and_leaks_nothing("hash");
+}
+
+#[test]
+fn leak_store_conformance_tcp() {
+    conforms_and_leaks_nothing("tcp");
+}
+
+#[test]
 fn leak_threads() {
     leaks_nothing("threads");
 }
@@ -122,7 +224,9 @@ fn no_program_is_forgotten() {
     let cmake = std::fs::read_to_string(format!("{ROOT}/ffi-tests/CMakeLists.txt")).expect("text");
     for file in sources(".c").union(&sources(".cpp")) {
         let name = file.trim_end_matches(".cpp").trim_end_matches(".c");
-        let is_run_by_name = name == "abi_layout" || name.starts_with("hdr_");
+        let is_run_by_name = name == "abi_layout"
+            || name.starts_with("hdr_")
+            || CONFORMANCE.contains(&file.as_str());
         assert!(is_run_by_name || PROGRAMS.contains(&name), "{file} is not run by this test");
         let words: Vec<_> = cmake.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
         assert!(words.contains(&name), "{file} is not in ffi-tests/CMakeLists.txt");

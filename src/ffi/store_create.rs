@@ -74,6 +74,11 @@ dist_export! {
     }
 }
 
+/// The deadline of making a store; 0 means the default.
+fn deadline_of(timeout_ms: u64) -> Deadline {
+    Deadline::after_ms(if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms })
+}
+
 /// The caller's secret, if there is one.
 fn secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
     let dist_store_tcp_options_t { secret, secret_len_bytes, .. } = *options;
@@ -81,11 +86,6 @@ fn secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
         return Ok(None);
     }
     Secret::from_bytes(bytes(secret, secret_len_bytes, "secret")?).map(Some)
-}
-
-/// The deadline of making a store; 0 means the default.
-fn deadline_of(timeout_ms: u64) -> Deadline {
-    Deadline::after_ms(if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms })
 }
 
 /// The caller's socket, which is the store's from here on.

@@ -86,8 +86,8 @@ fn c_key(key: &[u8]) -> Result<CString> {
 }
 
 fn left_ms(deadline: &Deadline) -> i64 {
-    // At least 1: 0 would mean a default.
-    i64::try_from(deadline.left().as_millis()).unwrap_or(i64::MAX).max(1)
+    // Rounded up, so that nothing times out before its time, and at least 1: 0 would mean a default.
+    i64::try_from(deadline.left().as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
 }
 
 fn outcome(what: &str, status: dist_status_t) -> Result<()> {

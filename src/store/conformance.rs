@@ -173,7 +173,13 @@ fn aside<T: Send + 'static>(
 ) -> mpsc::Receiver<T> {
     let (sender, receiver) = mpsc::channel();
     let store = store.clone();
-    drop(thread::spawn("test-aside", move || drop(sender.send(act(&*store)))).unwrap());
+    let run = move || {
+        let outcome = act(&*store);
+        // Before the test can end, so that the last one to drop a store does so before the process ends.
+        drop(store);
+        drop(sender.send(outcome));
+    };
+    drop(thread::spawn("test-aside", run).unwrap());
     receiver
 }
 

@@ -17,6 +17,10 @@ pub(crate) struct Example {
 
 pub(crate) const HELLO: Example = Example { name: "hello", sources: &["hello.c"] };
 pub(crate) const ALL_REDUCE: Example = Example { name: "all_reduce", sources: &["all_reduce.c"] };
+pub(crate) const STORE_DIRECTORY: Example = Example {
+    name: "store_directory",
+    sources: &["store_directory.c", "directory_store.c", "directory_queues.c", "directory_files.c"],
+};
 pub(crate) const TRAIN_DIGITS: Example = Example {
     name: "train_digits",
     sources: &["train_digits.c", "train_options.c", "digits_data.c", "mlp.c"],

@@ -1,13 +1,15 @@
 //! The project's own commands: what a developer, and the integration server, runs.
 //!
 //! `cargo xtask help` lists them. Each command is a module; what they share is in [`workspace`] (paths, builds),
-//! [`run`] (child processes with deadlines), [`tools`] (what the machine offers) and [`examples`] (the C programs).
+//! [`run`] (child processes with deadlines), [`tools`] (what the machine offers), [`torch`] (where that is) and
+//! [`examples`] (the C programs).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
 #![allow(
     clippy::disallowed_methods,
     reason = "the rules on environment and threads are the library's"
 )]
 
+mod bench_store;
 mod demo;
 mod examples;
 mod fuzz;
@@ -16,6 +18,7 @@ mod interop;
 mod run;
 mod test;
 mod tools;
+mod torch;
 mod workspace;
 
 use std::process::ExitCode;
@@ -30,9 +33,14 @@ cargo xtask <command>
                       feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
                       needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
   header              write include/dist.h anew from the source
-  interop [--venv DIR] [--no-install]
-                      run the trainer under torchrun, Open MPI and MPICH and compare the results;
-                      downloads torch (large) into .interop, or uses the environment in DIR
+  interop [--venv DIR] [--only WORDS] [--no-install]
+                      torch's store clients on our server and ours on torch's, both on one, and our
+                      programs under torchrun, Open MPI and MPICH; downloads torch (large) into
+                      .interop, or uses the environment in DIR; --only takes part of a case's name
+  bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
+                      measure our store and torch's in turns (10 pairs) and compare; --tcp leaves
+                      our Unix socket out, --quick only tries the command out, --write puts the
+                      table into BENCHMARKS.md
   help                this text
 ";
 
@@ -62,6 +70,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "fuzz" => fuzz::main(rest),
         "header" => header::main(rest),
         "interop" => interop::main(rest),
+        "bench-store" => bench_store::main(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

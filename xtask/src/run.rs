@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -87,18 +87,93 @@ pub(crate) fn must(command: &mut Command, limit: Duration) -> Result<Finished, S
     Err(format!("{name}: {}{}", finished.ending(), finished.tail()))
 }
 
-/// Runs to the end or to the limit, and hands each line of output to `show` at once.
-pub(crate) fn watched(
-    command: &mut Command,
-    limit: Duration,
-    mut show: impl FnMut(&str),
-) -> Result<Finished, String> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|cause| format!("{}: {cause}", command.get_program().to_string_lossy()))?;
+/// Runs several at once, quietly and each to its end, and gives what they said; an error names all that failed.
+pub(crate) fn together(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>, String> {
+    let outcomes: Vec<Result<Finished, String>> = thread::scope(|scope| {
+        let run = |mut command| scope.spawn(move || must(&mut command, limit));
+        let threads: Vec<_> = commands.into_iter().map(run).collect();
+        let died = |_| Err("a thread that watched a process died".to_string());
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
+    });
+    let mut problems = Vec::new();
+    let mut texts = Vec::new();
+    for outcome in outcomes {
+        match outcome {
+            Ok(finished) => texts.push(finished.text),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() { Ok(texts) } else { Err(problems.join("\n  and ")) }
+}
+
+/// A child process that runs beside others, and ends when its standard input does: when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Background {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    said: String,
+}
+
+impl Background {
+    pub(crate) fn start(command: &mut Command) -> Result<Self, String> {
+        let mut child = spawn(command.stdin(Stdio::piped()))?;
+        let lines = output(&mut child);
+        Ok(Self { stdin: child.stdin.take(), child, lines, said: String::new() })
+    }
+
+    /// Waits for a line that begins like this, and gives its rest.
+    pub(crate) fn line(&mut self, start: &str, limit: Duration) -> Result<String, String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    if let Some(rest) = line.strip_prefix(start) {
+                        return Ok(rest.to_string());
+                    }
+                    self.keep(&line);
+                }
+                Err(_) => return Err(format!("a process has not said \"{start}\": {}", self.said)),
+            }
+        }
+    }
+
+    /// What it has said so far, but for the lines that were waited for.
+    pub(crate) fn said(&mut self) -> &str {
+        while let Ok(line) = self.lines.try_recv() {
+            self.keep(&line);
+        }
+        &self.said
+    }
+
+    fn keep(&mut self, line: &str) {
+        self.said.push_str(line);
+        self.said.push('\n');
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let deadline = Instant::now() + GRACE;
+        while Instant::now() < deadline {
+            // Where it cannot be asked, there is nothing to end.
+            if poll(&mut self.child).map_or(true, |status| status.is_some()) {
+                return;
+            }
+            thread::sleep(TICK);
+        }
+        drop(end(&mut self.child));
+    }
+}
+
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    piped.spawn().map_err(|cause| format!("{}: {cause}", command.get_program().to_string_lossy()))
+}
+
+/// The lines of both streams, as they come.
+fn output(child: &mut Child) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     if let Some(out) = child.stdout.take() {
         forward(out, sender.clone());
@@ -106,7 +181,17 @@ pub(crate) fn watched(
     if let Some(err) = child.stderr.take() {
         forward(err, sender);
     }
+    lines
+}
 
+/// Runs to the end or to the limit, and hands each line of output to `show` at once.
+pub(crate) fn watched(
+    command: &mut Command,
+    limit: Duration,
+    mut show: impl FnMut(&str),
+) -> Result<Finished, String> {
+    let mut child = spawn(command.stdin(Stdio::null()))?;
+    let lines = output(&mut child);
     let deadline = Instant::now() + limit;
     let mut text = String::new();
     let mut status = None;
@@ -199,6 +284,37 @@ mod tests {
         let finished = quiet(&mut shell("sleep 30 & echo $!"), Duration::from_secs(20)).unwrap();
         assert!(finished.success());
         let _ended = shell(&format!("kill {}", finished.text.trim())).status();
+    }
+
+    #[test]
+    fn all_run_at_once_and_all_failures_are_told() {
+        let folder = std::env::temp_dir().join(format!("xtask-together-{}", std::process::id()));
+        let (one, other) = (folder.join("one"), folder.join("other"));
+        std::fs::create_dir_all(&folder).unwrap();
+        // Each end of a pipe waits for the other.
+        let pipes = format!("mkfifo {} {}", one.display(), other.display());
+        assert!(shell(&pipes).status().unwrap().success());
+        let ask = format!("echo ask > {}; cat {}", one.display(), other.display());
+        let answer = format!("cat {}; echo answer > {}", one.display(), other.display());
+        let said = together(vec![shell(&ask), shell(&answer)], Duration::from_secs(20));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(said.unwrap(), ["answer\n", "ask\n"]);
+
+        let commands =
+            vec![shell("echo first; exit 1"), shell("true"), shell("echo third; exit 3")];
+        let problem = together(commands, Duration::from_secs(20)).unwrap_err();
+        assert!(problem.contains("first") && problem.contains("third"));
+    }
+
+    #[test]
+    fn what_runs_beside_ends_with_its_input() {
+        let script = "echo hello; echo port 12; read line; echo $line end >&2";
+        let mut server = Background::start(&mut shell(script)).unwrap();
+        assert_eq!(server.line("port ", Duration::from_secs(20)).unwrap(), "12");
+        assert_eq!(server.said(), "hello\n");
+        drop(server.stdin.take());
+        assert_eq!(server.line("end", Duration::from_secs(20)).unwrap(), "");
+        assert!(server.line("more", Duration::from_secs(20)).unwrap_err().contains("hello"));
     }
 
     #[test]

@@ -40,6 +40,19 @@ pub(crate) fn c_compiler() -> Result<String, String> {
     })
 }
 
+/// The C++ compiler: `CXX` where it is set, else the first of the usual names.
+pub(crate) fn cxx_compiler() -> Result<String, String> {
+    if let Ok(chosen) = std::env::var("CXX")
+        && !chosen.trim().is_empty()
+    {
+        return Ok(chosen);
+    }
+    let usual = ["c++", "g++", "clang++"].into_iter().find(|name| has(name));
+    usual.map(String::from).ok_or_else(|| {
+        "no C++ compiler found: install g++ or clang (Debian, Ubuntu: `apt-get install g++`), or set CXX".to_string()
+    })
+}
+
 /// Installs through apt those tools that are missing, where that is allowed without asking anybody; else says what
 /// to install. What is missing afterwards is for the checks themselves to report.
 pub(crate) fn provide(tools: &[Tool], may_install: bool) {

@@ -1,17 +1,16 @@
 //! The command line. It only parses and checks; it reaches nothing.
 
 use clap::{Args, Parser, Subcommand};
-use dist::api::environment::DEFAULT_PORT;
+use dist::api::environment::{DEFAULT_PORT, job_secret};
 use dist::base::config;
 use dist::base::error::Result;
 use dist::store::tcp::proto::MAX_VALUE_BYTES;
+use dist::store::tcp::{MAX_CONNECTIONS, Secret};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-
-/// The most connections that a server takes.
-const MAX_CONNECTIONS: u64 = 65_536;
 
 /// The longest time that can be asked for: a year.
 const LONGEST: f64 = 365.0 * 24.0 * 3600.0;
@@ -109,6 +108,27 @@ pub(crate) struct Place {
     /// Use the keys below P: each key is P, "/" and what is named here
     #[arg(long, value_name = "P")]
     pub(crate) prefix: Option<OsString>,
+
+    #[command(flatten)]
+    pub(crate) secret: SecretFile,
+}
+
+/// The secret of the store.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SecretFile {
+    /// The file (mode 0600) with the store's secret [default: DIST_STORE_SECRET_FILE, or none]
+    #[arg(long, value_name = "PATH")]
+    secret_file: Option<PathBuf>,
+}
+
+impl SecretFile {
+    /// The secret, if there is one.
+    pub(crate) fn read(&self) -> Result<Option<Secret>> {
+        match &self.secret_file {
+            Some(path) => Secret::from_file(path).map(Some),
+            None => job_secret(),
+        }
+    }
 }
 
 impl Place {
@@ -149,8 +169,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_bytes: Option<Size>,
 
+    #[command(flatten)]
+    pub(crate) secret: SecretFile,
+
     /// Do not start if the limit of open files is too low for this many connections
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_CONNECTIONS))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_CONNECTIONS as u64))]
     pub(crate) connections: Option<u64>,
 }
 

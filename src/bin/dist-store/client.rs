@@ -30,7 +30,13 @@ pub(crate) struct Client {
 
 /// The one place that says how to reach the store.
 fn client_options(place: &Place) -> Result<ClientOptions> {
-    Ok(ClientOptions { host: place.host()?, port: place.port()?, ..ClientOptions::default() })
+    let secret = place.secret.read()?;
+    Ok(ClientOptions {
+        host: place.host()?,
+        port: place.port()?,
+        secret,
+        ..ClientOptions::default()
+    })
 }
 
 impl Client {

@@ -21,6 +21,7 @@ fn server_options(options: &cli::Serve) -> Result<ServerOptions> {
     Ok(ServerOptions {
         bind: options.bind().to_owned(),
         port: options.port()?,
+        secret: options.secret.read()?,
         max_bytes: options.max_bytes.map_or(0, |size| size.0),
         ..ServerOptions::default()
     })

@@ -210,6 +210,7 @@ impl Store for FileStore {
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
+        keys.iter().try_for_each(|key| check_key(key))?;
         self.look(deadline, |table| keys.iter().all(|key| table.contains(key)))
     }
 
@@ -218,6 +219,7 @@ impl Store for FileStore {
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
+        check_key(key)?;
         self.change(deadline, |log| {
             let is_there = log.replay().table.contains(key);
             if is_there {
@@ -271,6 +273,7 @@ impl Store for FileStore {
     }
 
     fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        check_key(queue)?;
         self.change(deadline, |log| {
             let item = log.replay().table.first(queue).map(<[u8]>::to_vec);
             if item.is_some() {
@@ -281,6 +284,7 @@ impl Store for FileStore {
     }
 
     fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
+        check_key(queue)?;
         self.look(deadline, |table| count(table.queue_len(queue)))
     }
 

@@ -12,7 +12,7 @@
 //! | 12 | 4 | the length of the header's body |
 //! | 16 | 4 | the same with all bits inverted |
 //! | 20 | 8 | the checksum of the body |
-//! | 28 | | the body: seconds since 1970 (u64), world size (u32, 0: unknown), job id, and who made the file (a process) |
+//! | 28 | | the body: seconds since 1970 (u64), world size (u32, 0: unknown), job id, the maker (a process) |
 //!
 //! | record: offset | bytes | what |
 //! |---|---|---|

@@ -71,7 +71,8 @@ impl TcpStore {
     /// # Errors
     /// Those of [`Server::start`] and [`TcpStore::connect`].
     pub fn host(server: ServerOptions, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        let joins = server.join_if_taken;
+        // Whoever proves to know the job's secret is the job's own store.
+        let joins = server.join_if_taken || client.secret.is_some();
         let server = match Server::start_unless_taken(server)? {
             Start::Started(server) => server,
             Start::Taken(error) if joins => return Self::join_taken(error, client, deadline),

@@ -2,6 +2,7 @@
 
 use super::client::ClientOptions;
 use super::connection::{Connection, Failure};
+use super::secret::Secret;
 use super::{proto, shortcut};
 use crate::base::log::Level;
 use crate::base::{Deadline, Error, ErrorKind, Result};
@@ -35,13 +36,15 @@ pub(super) struct Peer {
     pub(super) local: Option<SocketAddr>,
     /// Not over a Unix socket, even where there is one.
     pub(super) tcp_only: bool,
+    /// What both sides must prove that they know.
+    pub(super) secret: Option<Secret>,
 }
 
 impl Peer {
     /// The server that these options name.
     pub(super) fn new(options: &ClientOptions, local: Option<SocketAddr>) -> Self {
-        let ClientOptions { host, port, tcp_only, .. } = options;
-        Self { host: host.clone(), port: *port, local, tcp_only: *tcp_only }
+        let ClientOptions { host, port, tcp_only, secret, .. } = options.clone();
+        Self { host, port, local, tcp_only, secret }
     }
 }
 
@@ -136,7 +139,7 @@ fn introduce(
     deadline: &Deadline,
 ) -> std::result::Result<Connection, Attempt> {
     let limit = deadline.capped(INTRODUCTION);
-    let failure = match connection.introduce(&limit) {
+    let failure = match connection.introduce(peer.secret.as_ref(), &limit) {
         Ok(()) => return Ok(connection),
         Err(Failure::Refused(proto::FULL)) => {
             let message = format!(
@@ -150,6 +153,9 @@ fn introduce(
     };
     let hopeless = matches!(failure, Failure::Garbled(_) | Failure::Refused(_));
     let (kind, what) = match failure {
+        Failure::Unproven(obstacle) => {
+            return Err(Attempt { error: obstacle.error(peer), hopeless: obstacle.is_final() });
+        }
         Failure::Timeout => {
             let ms = limit.elapsed().as_millis();
             let what = format!("accepted the connection but did not answer within {ms} ms");
@@ -211,7 +217,8 @@ mod tests {
     #[test]
     fn addresses_are_shown_as_users_write_them() {
         let of = |host: &str| {
-            Peer { host: host.to_owned(), port: 7, local: None, tcp_only: false }.to_string()
+            Peer { host: host.to_owned(), port: 7, local: None, tcp_only: false, secret: None }
+                .to_string()
         };
         assert_eq!(of("node1"), "node1:7");
         assert_eq!(of("::1"), "[::1]:7");

@@ -3,7 +3,9 @@
 //! After a [`Failure`] the connection is of no use: what the server still sends could no longer be
 //! told apart. The one exception is a WAIT (and a BARRIER, which waits alike), which can be cancelled.
 
+use super::handshake::{ClientHandshake, MESSAGE_BYTES, Obstacle};
 use super::proto::{self, Bytes, Request};
+use super::secret::Secret;
 use crate::base::Deadline;
 use crate::sys::poll::Interest;
 use crate::sys::stream::{self, Stream};
@@ -41,6 +43,8 @@ pub(super) enum Failure {
     },
     /// The server sent what no store sends.
     Garbled(String),
+    /// One of the two sides did not prove that it knows the job's secret.
+    Unproven(Obstacle),
     /// The server said, instead of answering the introduction, why it does not want this client.
     Refused(proto::Word),
 }
@@ -89,18 +93,42 @@ impl Connection {
         self.shortcut
     }
 
-    /// Introduces this client. All bytes in one write: torch's server loses track otherwise.
-    pub(super) fn introduce(&mut self, deadline: &Deadline) -> Outcome<()> {
+    /// Introduces this client, and has the server prove that it knows the secret, if there is one. All bytes
+    /// that are not an answer in one write: torch's server loses track otherwise.
+    pub(super) fn introduce(
+        &mut self,
+        secret: Option<&Secret>,
+        deadline: &Deadline,
+    ) -> Outcome<()> {
+        let mut hello = Vec::new();
+        if let Some(secret) = secret {
+            hello.extend(self.prove(secret, deadline)?);
+        }
         let nonce = self.nonce;
-        match self.send(&[Request::Validate(proto::MAGIC), Request::Ping(nonce)], deadline) {
+        Request::Validate(proto::MAGIC).encode(&mut hello);
+        Request::Ping(nonce).encode(&mut hello);
+        match self.write_all(&hello, deadline) {
             Ok(()) => self.pong(nonce, deadline),
             // The server may have said why before it closed.
-            Err(failure @ Failure::Lost { .. }) => match self.array(deadline) {
-                Ok(word) if proto::WORDS.contains(&word) => Err(Failure::Refused(word)),
-                _ => Err(failure),
-            },
+            Err(failure @ Failure::Lost { .. }) => {
+                let word = self.array(deadline).ok().and_then(refusal);
+                Err(word.unwrap_or(failure))
+            }
             Err(failure) => Err(failure),
         }
+    }
+
+    /// The proof that this client knows the secret, once the server has given its own.
+    fn prove(&mut self, secret: &Secret, deadline: &Deadline) -> Outcome<[u8; MESSAGE_BYTES]> {
+        let (handshake, challenge) = ClientHandshake::begin(secret)
+            .map_err(|error| Failure::Lost { cause: io::Error::other(error), sent: false })?;
+        self.write_all(&challenge, deadline)?;
+        let word = self.array(deadline).map_err(|_| Failure::Unproven(Obstacle::NoAnswer))?;
+        if word == proto::FULL {
+            return Err(Failure::Refused(word));
+        }
+        ClientHandshake::greet(word).map_err(Failure::Unproven)?;
+        handshake.finish(&self.array(deadline)?).map_err(Failure::Unproven)
     }
 
     /// True while the server has neither closed the connection nor sent anything unasked.
@@ -276,8 +304,8 @@ impl Connection {
         if answer == nonce.to_le_bytes() {
             return Ok(());
         }
-        if proto::WORDS.contains(&answer) {
-            return Err(Failure::Refused(answer));
+        if let Some(refusal) = refusal(answer) {
+            return Err(refusal);
         }
         let (sent, got) = (nonce.to_le_bytes().escape_ascii().to_string(), answer.escape_ascii());
         Err(Failure::Garbled(format!("\"{got}\" in answer to PING \"{sent}\"")))
@@ -391,6 +419,14 @@ fn receive(
             }
         };
     }
+}
+
+/// What a server means by a word in the place of an answer to the introduction.
+fn refusal(word: proto::Word) -> Option<Failure> {
+    if let Some(obstacle) = Obstacle::from_word(word) {
+        return Some(Failure::Unproven(obstacle));
+    }
+    proto::WORDS.contains(&word).then_some(Failure::Refused(word))
 }
 
 /// Time to finish what has begun: the deadline, but not less than the grace.

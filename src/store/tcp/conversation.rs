@@ -1,7 +1,9 @@
 //! One client of the server: its socket, what it says (`intake`), and what it is still to be sent.
 
+use super::handshake::ServerHandshake;
 use super::intake::Intake;
 use super::proto::Request;
+use super::secret::Secret;
 use super::session::{ConnectionId, Refusal};
 use crate::sys::poll::{Interest, Poller};
 use crate::sys::stream::Stream;
@@ -64,13 +66,15 @@ impl Conversation {
         stream: Stream,
         name: Name,
         id: ConnectionId,
+        secret: Option<&Secret>,
         poller: &Poller,
     ) -> io::Result<Self> {
+        let handshake = ServerHandshake::new(secret).map_err(io::Error::other)?;
         poller.add(stream.as_fd(), id, Interest::READ)?;
         Ok(Self {
             stream,
             name,
-            intake: Intake::default(),
+            intake: Intake::new(handshake),
             ended: false,
             output: Vec::new(),
             sent: 0,
@@ -132,7 +136,7 @@ impl Conversation {
     /// # Errors
     /// The client is to be dropped.
     pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Request<'static>>, Refusal> {
-        self.intake.next(input)
+        self.intake.next(input, &mut self.output)
     }
 
     /// Sends as much as the socket takes.

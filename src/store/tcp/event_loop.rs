@@ -6,6 +6,7 @@
 use super::conversation::{Arrival, Conversation, Name};
 use super::listen::Listener;
 use super::proto;
+use super::secret::Secret;
 use super::session::{ConnectionId, MAX_PENDING_BYTES, Refusal, Session};
 use crate::base::Result;
 use crate::base::error::Error;
@@ -22,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// The most connections at once.
-const MAX_CONNECTIONS: usize = 65_536;
+pub const MAX_CONNECTIONS: usize = 65_536;
 /// How many connections one turn accepts.
 const ACCEPTS_PER_TURN: usize = 64;
 /// How long a new connection may take to prove that it is a store client's.
@@ -50,6 +51,8 @@ pub(super) struct EventLoop {
     /// Held so that its token stays watched; readable once the server is to end.
     _stop: UnixStream,
     session: Session,
+    /// What clients must prove that they know.
+    secret: Option<Secret>,
     connections: HashMap<ConnectionId, Conversation>,
     next_id: ConnectionId,
     /// Connections in the order in which they must have validated.
@@ -93,6 +96,7 @@ impl EventLoop {
         listeners: Vec<Listener>,
         stop: UnixStream,
         max_bytes: usize,
+        secret: Option<Secret>,
     ) -> Result<Self> {
         let poller = Poller::new()?;
         let watch = || {
@@ -108,6 +112,7 @@ impl EventLoop {
             listeners,
             _stop: stop,
             session: Session::new(max_bytes),
+            secret,
             connections: HashMap::new(),
             next_id: FIRST_CONNECTION,
             newcomers: VecDeque::new(),
@@ -201,7 +206,7 @@ impl EventLoop {
             return;
         }
         let id = self.next_id;
-        match Conversation::begin(stream, name, id, &self.poller) {
+        match Conversation::begin(stream, name, id, self.secret.as_ref(), &self.poller) {
             Ok(conversation) => {
                 self.next_id += 1;
                 self.newcomers.push_back((Instant::now() + VALIDATE_WITHIN, id));

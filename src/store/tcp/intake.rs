@@ -1,16 +1,24 @@
-//! What a client says: its introduction, and then requests. Pure: bytes go in as they come.
+//! What a client says: the handshake, its introduction, and then requests. Pure: bytes go in as they come.
 
+use super::handshake::{Progress, ServerHandshake};
 use super::proto::{self, Decoder, Opcode, Request};
 use super::session::Refusal;
 
 /// What has arrived of a client's introduction or its next request.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
+    /// What comes before requests; none once it is over.
+    handshake: Option<ServerHandshake>,
     decoder: Decoder,
     validated: bool,
 }
 
 impl Intake {
+    /// That of a client which first has this handshake.
+    pub(super) fn new(handshake: ServerHandshake) -> Self {
+        Self { handshake: Some(handshake), ..Self::default() }
+    }
+
     /// True once the client has shown that it is a store client.
     pub(super) fn is_validated(&self) -> bool {
         self.validated
@@ -21,11 +29,22 @@ impl Intake {
         self.decoder.held()
     }
 
-    /// The next request in what was received, once it is complete. The introduction is none.
+    /// The next request in what was received, once it is complete. Handshake and introduction are none; what
+    /// the client is to be told in the former goes to `output`, also where it is refused.
     ///
     /// # Errors
     /// The client is to be dropped.
-    pub(super) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Request<'static>>, Refusal> {
+    pub(super) fn next(
+        &mut self,
+        input: &mut &[u8],
+        output: &mut Vec<u8>,
+    ) -> Result<Option<Request<'static>>, Refusal> {
+        if let Some(handshake) = &mut self.handshake {
+            match handshake.take(input, output)? {
+                Progress::More => return Ok(None),
+                Progress::Done => self.handshake = None,
+            }
+        }
         while let Some(request) = self.decoder.next(input)? {
             if self.validated {
                 return Ok(Some(request));

@@ -232,6 +232,7 @@ impl Link {
             Failure::Lost { cause, .. } => {
                 (ErrorKind::Connection, format!("connection to {store} lost ({cause})"))
             }
+            Failure::Unproven(obstacle) => return obstacle.error(&self.peer).context(call.what),
             Failure::Garbled(got) => (ErrorKind::Connection, format!("{store} sent {got}")),
             Failure::Refused(word) => {
                 (ErrorKind::Connection, format!("{store} sent \"{}\"", word.escape_ascii()))

@@ -32,5 +32,6 @@ mod waiters;
 mod tests;
 
 pub use client::{ClientOptions, TcpStore};
+pub use event_loop::MAX_CONNECTIONS;
 pub use secret::{MAX_SECRET_BYTES, Secret};
 pub use server::{DEFAULT_MAX_BYTES, Server, ServerOptions};

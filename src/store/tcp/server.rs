@@ -1,9 +1,10 @@
 //! The store's server: one thread that serves all clients of a job.
 //!
-//! It speaks the protocol of [`super::proto`], so that torch's clients can use it as well. Whoever
-//! can reach the port can use the store. Bind it to an address that only the job's hosts can reach. What is
-//! bounded: all values together, each request, each value, each answer, what a client may leave unread,
-//! the number of connections, and the time until a connection has proved to be a store client's.
+//! It speaks the protocol of [`super::proto`], so that torch's clients can use it as well. Without a
+//! secret, whoever can reach the port can use the store: bind it to an address that only the job's hosts can
+//! reach. What is bounded: all values together, each request, each value, each answer, what a client may
+//! leave unread, the number of connections, and the time until a connection has proved to be a store
+//! client's.
 //!
 //! Where it differs from torch's server, to the good of clients of both: it takes a VALIDATE in
 //! pieces; it drops at once, with a log line, whoever does not begin with one; a second WAIT on a
@@ -59,6 +60,7 @@ static SHARED: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    secret: Option<Secret>,
     /// Closing this end wakes the thread and tells it to end.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
@@ -87,6 +89,13 @@ impl Server {
         shared.retain(|server| server.strong_count() > 0);
         let same = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
         if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(same) {
+            if server.secret != options.secret {
+                let message = format!(
+                    "this process serves a store on port {} already, with another secret or none",
+                    options.port
+                );
+                return Err(Error::invalid(message));
+            }
             return Ok(Start::Started(server));
         }
         let start = Self::launch(options)?;
@@ -101,6 +110,7 @@ impl Server {
             0 => DEFAULT_MAX_BYTES,
             bytes => bytes,
         };
+        let secret = options.secret.clone();
         let listeners = match listen::open(options)? {
             Opened::Listening(listeners) => listeners,
             Opened::Taken(error) => return Ok(Start::Taken(error)),
@@ -110,9 +120,14 @@ impl Server {
             .find_map(Listener::address)
             .ok_or_else(|| Error::internal("a server without a listening socket"))?;
         let (stop, stopped) = unix::pair()?;
-        let mut events = EventLoop::new(listeners, stopped, max_bytes)?;
+        let mut events = EventLoop::new(listeners, stopped, max_bytes, secret.clone())?;
         let thread = thread::spawn("dist-store", move || events.run())?;
-        Ok(Start::Started(Arc::new(Self { address, stop: Some(stop), thread: Some(thread) })))
+        Ok(Start::Started(Arc::new(Self {
+            address,
+            secret,
+            stop: Some(stop),
+            thread: Some(thread),
+        })))
     }
 
     /// The port that clients connect to.

@@ -12,6 +12,7 @@
 #[cfg(any(test, fuzzing))]
 use super::super::table;
 use super::super::table::{Table, count};
+use super::handshake;
 use super::proto::{self, Bytes, Request, Violation};
 use super::waiters::Waiters;
 use std::collections::HashSet;
@@ -30,6 +31,8 @@ const MAX_STORED_BYTES: usize = MAX_PENDING_BYTES / 2;
 pub(super) enum Refusal {
     #[error(transparent)]
     Violation(#[from] Violation),
+    #[error(transparent)]
+    NotAdmitted(#[from] handshake::Refusal),
     #[error("it did not begin as a store client does")]
     NotValidated,
     #[error("it sent the magic number {0:#010x} instead of {expected:#010x}", expected = proto::MAGIC)]

@@ -1,9 +1,9 @@
 //! The C programs against the staged release build: the examples on several numbers of ranks, README's program.
 
 use super::report::{Checked, PASSED, Report};
-use crate::examples::{self, ALL_REDUCE, HELLO, TRAIN_DIGITS, Training, distrun};
-use crate::run;
+use crate::examples::{self, ALL_REDUCE, HELLO, STORE_DIRECTORY, TRAIN_DIGITS, Training, distrun};
 use crate::workspace::{self, Stage};
+use crate::{run, tools};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ pub(super) fn run(report: &mut Report) -> Option<Stage> {
     });
     let stage = stage?;
     hello_and_all_reduce(report, &stage);
+    report.check("example store_directory, twice 3 ranks", || store_directory(&stage));
     train_digits(report, &stage);
     report.check("README's program", || readme_program(&stage));
     Some(stage)
@@ -38,6 +39,19 @@ fn hello_and_all_reduce(report: &mut Report, stage: &Stage) {
             all_said(&text, (0..ranks).map(|rank| format!("rank {rank} of {ranks}: 1000 sums")))
         });
     }
+}
+
+/// The second time in the directory that the first has left.
+fn store_directory(stage: &Stage) -> Checked {
+    let program = STORE_DIRECTORY.compile(stage)?;
+    let folder = workspace::scratch("directory_store")?;
+    tools::fresh_folder(&folder)?;
+    let folder = folder.to_str().ok_or("the target folder's name is not UTF-8")?;
+    for _ in 0..2 {
+        let text = output(stage, 3, &program, &[folder, "sum"])?;
+        all_said(&text, (0..3).map(|rank| format!("rank {rank} of 3: the sum is 6")))?;
+    }
+    Ok(PASSED)
 }
 
 fn train_digits(report: &mut Report, stage: &Stage) {

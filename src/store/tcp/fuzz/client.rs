@@ -79,7 +79,7 @@ fn converse(mut connection: Connection, calls: &[u8], deadline: &Deadline) -> us
 fn call_on(connection: &mut Connection, call: u8, deadline: &Deadline) -> Result<usize, Failure> {
     let (keys, key) = (keys(), Bytes::Borrowed(&b"/k"[..]));
     Ok(match call % 13 {
-        0 => connection.introduce(deadline).map(|()| 0)?,
+        0 => connection.introduce(None, deadline).map(|()| 0)?,
         1 => connection.ping(deadline).map(|()| 0)?,
         2 => connection.number(deadline).map(|_| 0)?,
         3 => connection.bytes(deadline)?.len(),

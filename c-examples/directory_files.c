@@ -1,0 +1,237 @@
+/*
+ * See directory_files.h.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "directory_files.h"
+#include "directory_store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+int folder_of(const void *user)
+{
+    const struct directory *directory = user;
+    return directory->folder;
+}
+
+dist_status_t failure(void)
+{
+    return errno == ENOMEM ? DIST_ERR_OUT_OF_MEMORY : DIST_ERR_SYSTEM;
+}
+
+/* ---- Waiting ---- */
+
+#define SHORTEST_NAP_NS 50000
+#define LONGEST_NAP_NS 5000000
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+struct patience patience_of(int64_t timeout_ms)
+{
+    int64_t now = now_ns();
+    int forever = timeout_ms > (INT64_MAX - now) / 1000000;
+    struct patience patience = { forever ? INT64_MAX : now + timeout_ms * 1000000, SHORTEST_NAP_NS };
+    return patience;
+}
+
+int nap(struct patience *patience)
+{
+    int64_t left_ns = patience->until_ns - now_ns();
+    if (left_ns <= 0) {
+        return 0;
+    }
+    int64_t ns = patience->nap_ns < left_ns ? patience->nap_ns : left_ns;
+    struct timespec time = { 0, (long)ns };
+    nanosleep(&time, NULL);
+    if (patience->nap_ns < LONGEST_NAP_NS) {
+        patience->nap_ns *= 2;
+    }
+    return 1;
+}
+
+/* Each call opens the file anew, so that threads of one process exclude each other as processes do. */
+dist_status_t lock(int folder, struct patience *patience, int *held)
+{
+    int fd = openat(folder, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return failure();
+    }
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        dist_status_t status = errno == EWOULDBLOCK || errno == EINTR ? DIST_OK : failure();
+        if (status == DIST_OK && !nap(patience)) {
+            status = DIST_ERR_TIMEOUT;
+        }
+        if (status != DIST_OK) {
+            close(fd);
+            return status;
+        }
+    }
+    *held = fd;
+    return DIST_OK;
+}
+
+void unlock(int held)
+{
+    /* A process that is being forked may hold a copy of the descriptor: closing this one would not do. */
+    flock(held, LOCK_UN);
+    close(held);
+}
+
+/* ---- Names ---- */
+
+/* Any byte string becomes a path: letters, digits, "-" and "_" stay, every other byte is written as %XX. File systems
+ * bound the length of a name, so a long key is cut into folders whose names end in "%". The empty key is "%". */
+#define PART_BYTES 64
+#define PLAIN "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+dist_status_t path_of(const char *under, const char *key, char path[PATH_BYTES])
+{
+    size_t len = strlen(key);
+    if (len > DIRECTORY_STORE_LONGEST_KEY) {
+        return DIST_ERR_INVALID_ARGUMENT;
+    }
+    char *end = path + sprintf(path, "%s/%s", under, len == 0 ? "%" : "");
+    for (size_t i = 0; i < len; i++) {
+        if (i > 0 && i % PART_BYTES == 0) {
+            end += sprintf(end, "%%/");
+        }
+        end += sprintf(end, strchr(PLAIN, key[i]) != NULL ? "%c" : "%%%02X", (unsigned char)key[i]);
+    }
+    return DIST_OK;
+}
+
+int is_part(const char *name)
+{
+    size_t len = strlen(name);
+    return len > 1 && name[len - 1] == '%';
+}
+
+size_t decode(const char *name, char *key, size_t len)
+{
+    while (*name != '\0' && strcmp(name, "%") != 0 && len < DIRECTORY_STORE_LONGEST_KEY) {
+        if (*name == '%') {
+            char digits[3] = { name[1], name[2], '\0' };
+            key[len++] = (char)strtol(digits, NULL, 16);
+            name += name[2] == '\0' ? 2 : 3;
+        } else {
+            key[len++] = *name++;
+        }
+    }
+    return len;
+}
+
+static dist_status_t make_folders(int folder, char *path)
+{
+    for (char *slash = strchr(path, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int made = mkdirat(folder, path, 0777);
+        *slash = '/';
+        if (made != 0 && errno != EEXIST) {
+            return failure();
+        }
+    }
+    return DIST_OK;
+}
+
+/* ---- Files ---- */
+
+static dist_status_t read_all(int fd, struct bytes *bytes)
+{
+    struct stat about;
+    size_t got = 0;
+    if (fstat(fd, &about) != 0) {
+        return failure();
+    }
+    bytes->len = (size_t)about.st_size;
+    bytes->data = malloc(bytes->len + 1);
+    if (bytes->data == NULL) {
+        return DIST_ERR_OUT_OF_MEMORY;
+    }
+    while (got < bytes->len) {
+        ssize_t n = read(fd, bytes->data + got, bytes->len - got);
+        if (n <= 0 && !(n < 0 && errno == EINTR)) {
+            free(bytes->data);
+            return DIST_ERR_SYSTEM;
+        }
+        got += n > 0 ? (size_t)n : 0;
+    }
+    bytes->data[got] = '\0';
+    return DIST_OK;
+}
+
+dist_status_t read_file(int folder, const char *path, struct bytes *bytes)
+{
+    int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return errno == ENOENT ? DIST_ERR_NOT_FOUND : failure();
+    }
+    dist_status_t status = read_all(fd, bytes);
+    close(fd);
+    return status;
+}
+
+static int write_all(int fd, const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(fd, data, len);
+        if (n < 0 && errno != EINTR) {
+            return -1;
+        }
+        data += n > 0 ? n : 0;
+        len -= n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+dist_status_t write_file(int folder, char *path, struct bytes head, struct bytes tail)
+{
+    int fd = openat(folder, "new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return failure();
+    }
+    int written = write_all(fd, head.data, head.len) == 0 && write_all(fd, tail.data, tail.len) == 0;
+    dist_status_t status = written ? DIST_OK : failure();
+    if (close(fd) != 0 && status == DIST_OK) {
+        status = failure();
+    }
+    if (status != DIST_OK || renameat(folder, "new", folder, path) == 0) {
+        return status;
+    }
+    if (errno != ENOENT) {
+        return failure();
+    }
+    /* The first key, or queue, in its folder. */
+    status = make_folders(folder, path);
+    if (status == DIST_OK && renameat(folder, "new", folder, path) != 0) {
+        status = failure();
+    }
+    return status;
+}
+
+dist_status_t remove_file(int folder, const char *path)
+{
+    if (unlinkat(folder, path, 0) == 0) {
+        return DIST_OK;
+    }
+    return errno == ENOENT ? DIST_ERR_NOT_FOUND : failure();
+}
+
+struct bytes lent(const void *data, size_t len)
+{
+    struct bytes bytes = { (char *)data, len };
+    return bytes;
+}
+
+const struct bytes nothing = { NULL, 0 };

@@ -1,0 +1,173 @@
+/*
+ * Handles: who may go on when one is released, what a released one is, what is written where a call fails.
+ */
+#include "store_suite.h"
+
+#include <string.h>
+
+static dist_store_t *clone_of(dist_store_t *store)
+{
+    dist_store_t *clone = NULL;
+    REQUIRE(dist_store_clone(store, &clone) == DIST_OK);
+    return clone;
+}
+
+static void clone_is_the_same_store(struct users *u)
+{
+    dist_store_t *clone = clone_of(u->a);
+    CHECK(clone != u->a);
+    set_text(u->a, "key", "v");
+    CHECK(holds_text(clone, "key", "v"));
+    CHECK(sum_of(clone, "n", 2) == 2);
+    CHECK(sum_of(u->a, "n", 1) == 3);
+    push_text(clone, "queue", "item");
+    CHECK(pops_text(u->a, "queue", "item"));
+    CHECK_OK(dist_store_release(clone));
+}
+
+static void clone_goes_on_without_the_first(struct users *u)
+{
+    dist_store_t *first = clone_of(u->a);
+    dist_store_t *clone = clone_of(first);
+    set_text(first, "key", "v");
+    CHECK_OK(dist_store_release(first));
+    CHECK(holds_text(clone, "key", "v"));
+    CHECK(sum_of(clone, "n", 1) == 1);
+    CHECK_OK(dist_store_release(clone));
+    CHECK(holds_text(u->a, "key", "v"));
+    CHECK(holds_text(u->b, "n", "1"));
+}
+
+static void waiter_goes_on_without_the_handle(struct users *u)
+{
+    struct aside waiter;
+    dist_store_t *clone = clone_of(u->a);
+    begin(&waiter, getting, clone, "key", 0);
+    /* It may be released before the other thread has used it, which then is told so. */
+    CHECK_OK(dist_store_release(clone));
+    set_text(u->a, "key", "v");
+    end(&waiter);
+    CHECK(waiter.status == DIST_OK || waiter.status == DIST_ERR_INVALID_HANDLE);
+    CHECK(waiter.status != DIST_OK || strcmp(waiter.text, "v") == 0);
+}
+
+static void refuses_everything(dist_store_t *store)
+{
+    const char *key = "key";
+    const void *value = "v";
+    size_t len = 1;
+    int64_t number = 0;
+    int32_t flag = 0;
+    dist_blob_t *blob = NULL;
+    dist_store_t *other = NULL;
+    char text[16];
+#define REFUSED(call) CHECK_STATUS(call, DIST_ERR_INVALID_HANDLE)
+    REFUSED(dist_store_clone(store, &other));
+    REFUSED(dist_store_prefix_create("p", store, &other));
+    REFUSED(dist_store_set(store, key, value, len));
+    REFUSED(dist_store_get(store, key, &blob));
+    REFUSED(dist_store_add(store, key, 1, &number));
+    REFUSED(dist_store_compare_set(store, key, value, len, value, len, &blob));
+    REFUSED(dist_store_wait(store, &key, 1, 10));
+    REFUSED(dist_store_check(store, &key, 1, &flag));
+    REFUSED(dist_store_num_keys(store, &number));
+    REFUSED(dist_store_list_keys(store, &blob));
+    REFUSED(dist_store_delete_key(store, key, &flag));
+    REFUSED(dist_store_append(store, key, value, len));
+    REFUSED(dist_store_multi_get(store, &key, 1, &blob));
+    REFUSED(dist_store_multi_set(store, &key, &value, &len, 1));
+    REFUSED(dist_store_queue_push(store, key, value, len));
+    REFUSED(dist_store_queue_pop(store, key, 0, &blob));
+    REFUSED(dist_store_queue_len(store, key, &number));
+    REFUSED(dist_store_barrier(store, key, 1, 10));
+    REFUSED(dist_store_set_timeout(store, 10));
+    CHECK(dist_store_get_timeout(store) == 0);
+    CHECK(dist_store_port(store) == -1);
+    CHECK(dist_store_host(store, text, sizeof(text)) == 0);
+    CHECK(blob == NULL && other == NULL);
+}
+
+static void released_handle_is_refused(struct users *u)
+{
+    dist_store_t *clone = clone_of(u->a);
+    CHECK_OK(dist_store_release(clone));
+    refuses_everything(clone);
+    CHECK_STATUS(dist_store_release(clone), DIST_ERR_INVALID_HANDLE);
+    CHECK(count_keys(u->a) == 0);
+}
+
+static void null_is_refused_and_its_release_is_nothing(struct users *u)
+{
+    refuses_everything(NULL);
+    CHECK_OK(dist_store_release(NULL));
+    CHECK(count_keys(u->a) == 0);
+}
+
+static void failure_leaves_null(struct users *u)
+{
+    const char *keys[] = { "absent" };
+    dist_blob_t *blob;
+    dist_store_t *other = u->b;
+    CHECK_OK(dist_store_set_timeout(u->a, 20));
+#define LEAVES_NULL(call, wanted) \
+    blob = (dist_blob_t *)(void *)&keys; \
+    CHECK_STATUS(call, wanted); \
+    CHECK(blob == NULL)
+    LEAVES_NULL(dist_store_get(u->a, "absent", &blob), DIST_ERR_TIMEOUT);
+    LEAVES_NULL(dist_store_multi_get(u->a, keys, 1, &blob), DIST_ERR_TIMEOUT);
+    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", 1, &blob), DIST_ERR_TIMEOUT);
+    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", 0, &blob), DIST_ERR_QUEUE_EMPTY);
+    LEAVES_NULL(dist_store_get(u->a, NULL, &blob), DIST_ERR_INVALID_ARGUMENT);
+    LEAVES_NULL(dist_store_compare_set(u->a, "k", NULL, 1, NULL, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_prefix_create(NULL, u->a, &other), DIST_ERR_INVALID_ARGUMENT);
+    CHECK(other == NULL);
+}
+
+static void null_is_a_value_only_if_it_is_empty(struct users *u)
+{
+    const char *key = "key";
+    const void *value = NULL;
+    size_t len = 1;
+    CHECK_REFUSED(dist_store_set(u->a, "key", NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
+    CHECK_REFUSED(dist_store_append(u->a, "key", NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
+    CHECK_REFUSED(dist_store_queue_push(u->a, "key", NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
+    CHECK_REFUSED(dist_store_multi_set(u->a, &key, &value, &len, 1), DIST_ERR_INVALID_ARGUMENT, "values");
+    CHECK(exists(u->a, "key") == 0);
+    CHECK(length_of(u->a, "key") == 0);
+}
+
+static void address_is_told(struct users *u)
+{
+    char host[64] = "";
+    dist_store_t *prefixed = NULL;
+    CHECK(dist_store_port(u->a) > 0);
+    CHECK(dist_store_port(u->b) == dist_store_port(u->a));
+    CHECK(dist_store_host(u->a, host, sizeof(host)) == sizeof("127.0.0.1"));
+    CHECK(strcmp(host, "127.0.0.1") == 0);
+    CHECK(dist_store_host(u->a, NULL, 0) == sizeof("127.0.0.1"));
+    REQUIRE(dist_store_prefix_create("p", u->b, &prefixed) == DIST_OK);
+    CHECK(dist_store_port(prefixed) == dist_store_port(u->a));
+    CHECK_OK(dist_store_release(prefixed));
+}
+
+static void address_is_not_made_up(struct users *u)
+{
+    char host[64] = "untouched";
+    CHECK(dist_store_port(u->a) == -1);
+    CHECK(dist_store_host(u->a, host, sizeof(host)) == 0);
+    CHECK(strcmp(host, "untouched") == 0);
+}
+
+static const struct check rows[] = {
+    ROW(clone_is_the_same_store, 0),
+    ROW(clone_goes_on_without_the_first, 0),
+    ROW(waiter_goes_on_without_the_handle, 0),
+    ROW(released_handle_is_refused, 0),
+    ROW(null_is_refused_and_its_release_is_nothing, 0),
+    ROW(failure_leaves_null, 0),
+    ROW(null_is_a_value_only_if_it_is_empty, 0),
+    ROW(address_is_told, HAS_ADDRESS),
+    ROW(address_is_not_made_up, HAS_NO_ADDRESS),
+};
+
+const struct checks handle_checks = CHECKS(rows);

@@ -1,0 +1,329 @@
+/*
+ * Names of keys, the counting and listing of them, and prefixes.
+ */
+#include "store_suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Each of these names is a key of its own, seen by both users, and listed as it was given. */
+static void are_distinct(struct users *u, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        set_text(i % 2 == 0 ? u->a : u->b, names[i], names[i]);
+    }
+    settle(u->a);
+    settle(u->b);
+    for (size_t i = 0; i < n; i++) {
+        CHECK(exists(u->a, names[i]) == 1);
+        CHECK(holds_text(u->a, names[i], names[i]));
+        CHECK(holds_text(u->b, names[i], names[i]));
+    }
+    CHECK(count_keys(u->a) == (int64_t)n);
+    CHECK(lists(u->b, names, n));
+    CHECK(was_deleted(u->b, names[0]) == 1);
+    CHECK(lists(u->a, names + 1, n - 1));
+}
+
+static void empty_key_is_a_key(struct users *u)
+{
+    const char *const names[] = { "", "x" };
+    CHECK(exists(u->a, "") == 0);
+    are_distinct(u, names, COUNT(names));
+    CHECK(sum_of(u->a, "", 3) == 3);
+    CHECK(holds_text(u->b, "", "3"));
+}
+
+static void slashes_have_no_meaning(struct users *u)
+{
+    const char *const names[] = { "a", "a/", "a/b", "/a", "/", "//", "a//b", "a/b/", "a/b/c/d/e/f" };
+    are_distinct(u, names, COUNT(names));
+}
+
+static void any_byte_may_be_in_a_key(struct users *u)
+{
+    const char *const names[] = { "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", "\xff\xfe", "\xc3", "\x01", "\x7f", "\r",
+                                  "line\nline", " ", "a b", "a\tb", "\"quoted\"", "back\\slash" };
+    are_distinct(u, names, COUNT(names));
+}
+
+/* What a store may use itself, or may confuse when it writes names in its own way. */
+static void similar_names_are_distinct(struct users *u)
+{
+    const char *const names[] = { "key", "Key", "KEY", "key ", " key", "%", "%25", "%2F", "%2f", ".", "..", "./key",
+                                  "~", "*", "init/", "lock", "new", "queue", "keys/key", "key%", "0", "00", "-1", "+" };
+    are_distinct(u, names, COUNT(names));
+}
+
+static void key_of_many_lengths(struct users *u)
+{
+    static const size_t lengths[] = { 1, 63, 64, 65, 127, 128, 129, 254, 255, 256, 257, 1000 };
+    char *names[COUNT(lengths)];
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        names[i] = malloc(lengths[i] + 1);
+        REQUIRE(names[i] != NULL);
+        /* Half of them of bytes that some stores have to write in a longer way. */
+        memset(names[i], i % 2 == 0 ? 'k' : '/', lengths[i]);
+        names[i][lengths[i]] = '\0';
+    }
+    are_distinct(u, (const char *const *)names, COUNT(lengths));
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        free(names[i]);
+    }
+}
+
+static void refuses_a_key_of(struct users *u, size_t len)
+{
+    char *name = malloc(len + 1);
+    const char *keys[2];
+    int64_t sum;
+    int32_t flag;
+    dist_blob_t *blob = NULL;
+    REQUIRE(name != NULL);
+    memset(name, 'k', len);
+    name[len] = '\0';
+    keys[0] = "ok";
+    keys[1] = name;
+    set_text(u->a, "ok", "v");
+    CHECK_STATUS(dist_store_set(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_get(u->a, name, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_add(u->a, name, 1, &sum), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_check(u->a, keys, 2, &flag), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_wait(u->a, keys, 2, 0), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_append(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_delete_key(u->a, name, &flag), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_compare_set(u->a, name, "", 0, "v", 1, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_push(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_pop(u->a, name, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_pop(u->a, name, 1, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_len(u->a, name, &sum), DIST_ERR_INVALID_ARGUMENT);
+    CHECK(blob == NULL);
+    CHECK(count_keys(u->a) == 1);
+    CHECK(holds_text(u->a, "ok", "v"));
+    free(name);
+}
+
+static void key_at_the_limit_is_a_key(struct users *u)
+{
+    char *name = malloc(u->kind->longest_key + 1);
+    REQUIRE(name != NULL);
+    memset(name, '.', u->kind->longest_key);
+    name[u->kind->longest_key] = '\0';
+    const char *const names[] = { name, "." };
+    are_distinct(u, names, COUNT(names));
+    free(name);
+}
+
+static void key_over_the_limit_is_refused(struct users *u)
+{
+    refuses_a_key_of(u, u->kind->longest_key + 1);
+}
+
+/* So long that there must be a terminator missing: no store takes it. */
+static void key_of_a_mebibyte_is_refused(struct users *u)
+{
+    refuses_a_key_of(u, ((size_t)1 << 20) + 1);
+}
+
+/* ---- Counting and listing ---- */
+
+static void fresh_store_is_empty(struct users *u)
+{
+    CHECK(count_keys(u->a) == 0);
+    CHECK(count_keys(u->b) == 0);
+    CHECK(lists(u->a, NULL, 0));
+    CHECK(lists(u->b, NULL, 0));
+}
+
+static void every_way_to_make_a_key_counts_once(struct users *u)
+{
+    const char *keys[] = { "multi_set", "set", "add", "append", "compare_set" };
+    const void *values[] = { "v" };
+    size_t lens[] = { 1 };
+    for (int twice = 0; twice < 2; twice++) {
+        CHECK_OK(dist_store_multi_set(u->a, keys, values, lens, 1));
+        set_text(u->a, "set", "v");
+        CHECK(sum_of(u->a, "add", 1) == twice + 1);
+        CHECK_OK(dist_store_append(u->a, "append", "v", 1));
+        CHECK(compares(u->a, "compare_set", twice ? "v" : "", "v", "v"));
+        CHECK(count_keys(u->a) == 5);
+        CHECK(count_keys(u->b) == 5);
+        CHECK(lists(u->b, keys, 5));
+    }
+}
+
+static void looking_makes_no_keys(struct users *u)
+{
+    const char *keys[] = { "x", "y" };
+    int32_t all_present;
+    CHECK(exists(u->a, "x") == 0);
+    CHECK_OK(dist_store_check(u->a, keys, 2, &all_present));
+    CHECK_STATUS(dist_store_wait(u->a, keys, 2, 10), DIST_ERR_TIMEOUT);
+    CHECK(was_deleted(u->a, "x") == 0);
+    CHECK(compares(u->a, "x", "something", "else", "something"));
+    CHECK(length_of(u->a, "x") == 0);
+    CHECK(count_keys(u->a) == 0);
+    CHECK(lists(u->b, NULL, 0));
+}
+
+static void count_and_list_agree(struct users *u)
+{
+    const char *keys[] = { "a", "b", "c", "d" };
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        set_text(i % 2 == 0 ? u->a : u->b, keys[i], "v");
+        settle(i % 2 == 0 ? u->a : u->b);
+        CHECK(count_keys(u->a) == (int64_t)i + 1);
+        CHECK(lists(u->b, keys, i + 1));
+    }
+    for (size_t i = COUNT(keys); i > 0; i--) {
+        CHECK(was_deleted(u->a, keys[i - 1]) == 1);
+        CHECK(count_keys(u->b) == (int64_t)i - 1);
+        CHECK(lists(u->a, keys, i - 1));
+    }
+}
+
+/* ---- Prefixes ---- */
+
+static dist_store_t *under(const char *prefix, dist_store_t *store)
+{
+    dist_store_t *prefixed = NULL;
+    REQUIRE(dist_store_prefix_create(prefix, store, &prefixed) == DIST_OK);
+    return prefixed;
+}
+
+static void prefix_and_slash_come_before_the_key(struct users *u)
+{
+    dist_store_t *p = under("p", u->a);
+    set_text(p, "key", "v");
+    settle(p);
+    CHECK(holds_text(u->b, "p/key", "v"));
+    set_text(u->b, "p/other", "w");
+    settle(u->b);
+    CHECK(holds_text(p, "other", "w"));
+    CHECK(exists(p, "p/key") == 0);
+    CHECK(exists(u->a, "key") == 0);
+    CHECK_OK(dist_store_release(p));
+}
+
+static void prefixes_hide_each_other(struct users *u)
+{
+    dist_store_t *p = under("p", u->a);
+    dist_store_t *q = under("q", u->b);
+    set_text(u->a, "key", "below");
+    set_text(p, "key", "p's");
+    set_text(q, "key", "q's");
+    settle(u->a);
+    CHECK(holds_text(u->b, "key", "below"));
+    CHECK(holds_text(p, "key", "p's"));
+    CHECK(holds_text(q, "key", "q's"));
+    CHECK(sum_of(p, "n", 1) == 1);
+    CHECK(sum_of(q, "n", 5) == 5);
+    CHECK(was_deleted(p, "key") == 1);
+    CHECK(was_deleted(p, "key") == 0);
+    CHECK(holds_text(q, "key", "q's"));
+    push_text(p, "queue", "p's");
+    CHECK(length_of(p, "queue") == 1);
+    CHECK(length_of(q, "queue") == 0);
+    CHECK_OK(dist_store_release(p));
+    CHECK_OK(dist_store_release(q));
+}
+
+/* A prefix that another begins with does not reach into it. */
+static void listing_strips_the_prefix(struct users *u)
+{
+    dist_store_t *p = under("p", u->a);
+    const char *const in_p[] = { "", "key", "a/b", "p/key" };
+    const char *const in_all[] = { "p/", "p/key", "p/a/b", "p/p/key", "p", "pp/key", "key" };
+    for (size_t i = 0; i < COUNT(in_p); i++) {
+        set_text(p, in_p[i], "v");
+    }
+    set_text(u->a, "p", "v");
+    set_text(u->a, "pp/key", "v");
+    set_text(u->a, "key", "v");
+    settle(u->a);
+    CHECK(lists(p, in_p, COUNT(in_p)));
+    CHECK(lists(u->b, in_all, COUNT(in_all)));
+    CHECK(count_keys(p) == (int64_t)COUNT(in_all));
+    CHECK_OK(dist_store_release(p));
+}
+
+static void inner_most_prefix_comes_first(struct users *u)
+{
+    dist_store_t *inner = under("inner", u->a);
+    dist_store_t *outer = under("outer", inner);
+    set_text(outer, "key", "v");
+    settle(outer);
+    CHECK(holds_text(inner, "outer/key", "v"));
+    CHECK(holds_text(u->b, "inner/outer/key", "v"));
+    CHECK(exists(u->b, "outer/inner/key") == 0);
+    const char *const keys[] = { "key" };
+    CHECK(lists(outer, keys, 1));
+    CHECK_OK(dist_store_release(outer));
+    CHECK_OK(dist_store_release(inner));
+}
+
+static void prefix_that_ends_in_a_slash_gets_another(struct users *u)
+{
+    dist_store_t *p = under("p/", u->a);
+    dist_store_t *nothing = under("", u->a);
+    set_text(p, "key", "v");
+    set_text(nothing, "key", "w");
+    settle(u->a);
+    CHECK(holds_text(u->b, "p//key", "v"));
+    CHECK(holds_text(u->b, "/key", "w"));
+    CHECK_OK(dist_store_release(p));
+    CHECK_OK(dist_store_release(nothing));
+}
+
+static void prefix_keeps_its_store_alive(struct users *u)
+{
+    dist_store_t *clone = NULL;
+    REQUIRE(dist_store_clone(u->a, &clone) == DIST_OK);
+    dist_store_t *p = under("p", clone);
+    CHECK_OK(dist_store_release(clone));
+    set_text(p, "key", "v");
+    CHECK(holds_text(p, "key", "v"));
+    dist_store_t *q = under("q", p);
+    CHECK_OK(dist_store_release(p));
+    CHECK(sum_of(q, "n", 1) == 1);
+    CHECK(holds_text(u->b, "p/q/n", "1"));
+    CHECK_OK(dist_store_release(q));
+}
+
+static void messages_name_key_and_prefix(struct users *u)
+{
+    dist_store_t *p = under("the-prefix", u->a);
+    const char *key = "odd\n\"key\"";
+    int64_t sum;
+    CHECK_REFUSED(dist_store_wait(p, &key, 1, 10), DIST_ERR_TIMEOUT, "the-prefix");
+    CHECK_SAYS(dist_last_error(), "odd\\n\\\"key\\\"");
+    set_text(p, "text", "abc");
+    CHECK_REFUSED(dist_store_add(p, "text", 1, &sum), DIST_ERR_NOT_A_NUMBER, "add");
+    CHECK_OK(dist_store_release(p));
+}
+
+static const struct check rows[] = {
+    ROW(empty_key_is_a_key, 0),
+    ROW(slashes_have_no_meaning, 0),
+    ROW(any_byte_may_be_in_a_key, 0),
+    ROW(similar_names_are_distinct, 0),
+    ROW(key_of_many_lengths, 0),
+    ROW(key_at_the_limit_is_a_key, HAS_KEY_LIMIT),
+    ROW(key_over_the_limit_is_refused, HAS_KEY_LIMIT),
+    ROW(key_of_a_mebibyte_is_refused, 0),
+    ROW(fresh_store_is_empty, 0),
+    ROW(every_way_to_make_a_key_counts_once, 0),
+    ROW(looking_makes_no_keys, 0),
+    ROW(count_and_list_agree, 0),
+    ROW(prefix_and_slash_come_before_the_key, 0),
+    ROW(prefixes_hide_each_other, 0),
+    ROW(listing_strips_the_prefix, 0),
+    ROW(inner_most_prefix_comes_first, 0),
+    ROW(prefix_that_ends_in_a_slash_gets_another, 0),
+    ROW(prefix_keeps_its_store_alive, 0),
+    ROW(messages_name_key_and_prefix, 0),
+};
+
+const struct checks name_checks = CHECKS(rows);

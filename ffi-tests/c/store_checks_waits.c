@@ -1,0 +1,366 @@
+/*
+ * Waiting for keys: what ends a wait, what does not, and who is held up by it.
+ *
+ * Two who wait for each other in turn make sure that each is often found waiting, without a sleep that hopes for it.
+ */
+#include "store_suite.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void wait_for_nothing_is_over(struct users *u)
+{
+    CHECK_OK(dist_store_wait(u->a, NULL, 0, 1));
+    CHECK_OK(dist_store_wait(u->a, NULL, 0, 0));
+    CHECK_OK(dist_store_wait(u->a, NULL, 0, DIST_WAIT_FOREVER));
+}
+
+static void wait_for_what_is_there_is_over(struct users *u)
+{
+    const char *keys[] = { "x", "empty", "x" };
+    set_text(u->a, "x", "1");
+    set_text(u->a, "empty", "");
+    CHECK_OK(dist_store_wait(u->b, keys, 3, 0));
+    CHECK_OK(dist_store_wait(u->a, keys, 3, 1000));
+    CHECK(holds_text(u->b, "x", "1"));
+}
+
+/* ---- Every kind of write wakes ---- */
+
+#define ROUNDS 10
+
+/* Answers each key of a row as soon as it is there. */
+static dist_status_t answering(struct aside *aside)
+{
+    char name[64];
+    const char *key = name;
+    for (int64_t round = 0; round < aside->number; round++) {
+        sprintf(name, "%s/%d", aside->key, (int)round);
+        dist_status_t status = dist_store_wait(aside->store, &key, 1, 0);
+        if (status == DIST_OK) {
+            sprintf(name, "%s/%d/answer", aside->key, (int)round);
+            status = dist_store_set(aside->store, name, "", 0);
+        }
+        if (status != DIST_OK) {
+            return status;
+        }
+    }
+    return DIST_OK;
+}
+
+/* The other user waits for keys that this one writes, and this one for the other's answers. */
+static void wakes(struct users *u, const char *what, void (*write)(dist_store_t *store, const char *key))
+{
+    struct aside other;
+    char name[64];
+    const char *key = name;
+    begin(&other, answering, u->b, what, ROUNDS);
+    for (int round = 0; round < ROUNDS; round++) {
+        sprintf(name, "%s/%d", what, round);
+        write(u->a, name);
+        sprintf(name, "%s/%d/answer", what, round);
+        CHECK_OK(dist_store_wait(u->a, &key, 1, 0));
+    }
+    end(&other);
+    CHECK(other.status == DIST_OK);
+}
+
+static void write_set(dist_store_t *store, const char *key)
+{
+    set_text(store, key, "v");
+}
+
+static void write_empty(dist_store_t *store, const char *key)
+{
+    set_text(store, key, "");
+}
+
+static void write_add(dist_store_t *store, const char *key)
+{
+    CHECK(sum_of(store, key, 1) == 1);
+}
+
+static void write_append(dist_store_t *store, const char *key)
+{
+    CHECK_OK(dist_store_append(store, key, "v", 1));
+}
+
+static void write_multi_set(dist_store_t *store, const char *key)
+{
+    const char *keys[] = { "another", key };
+    const void *values[] = { "v", "w" };
+    size_t lens[] = { 1, 1 };
+    CHECK_OK(dist_store_multi_set(store, keys, values, lens, 2));
+}
+
+static void write_compare_set(dist_store_t *store, const char *key)
+{
+    CHECK(compares(store, key, "", "v", "v"));
+}
+
+static void set_wakes(struct users *u)
+{
+    wakes(u, "set", write_set);
+}
+
+static void set_to_nothing_wakes(struct users *u)
+{
+    wakes(u, "empty", write_empty);
+}
+
+static void add_wakes(struct users *u)
+{
+    wakes(u, "add", write_add);
+}
+
+static void append_wakes(struct users *u)
+{
+    wakes(u, "append", write_append);
+}
+
+static void multi_set_wakes(struct users *u)
+{
+    wakes(u, "multi_set", write_multi_set);
+}
+
+static void compare_set_wakes(struct users *u)
+{
+    wakes(u, "compare_set", write_compare_set);
+}
+
+static void failed_compare_wakes_nobody(struct users *u)
+{
+    struct aside waiter;
+    begin(&waiter, waiting, u->b, "key", 200);
+    for (int i = 0; i < 20; i++) {
+        CHECK(compares(u->a, "key", "something", "else", "something"));
+    }
+    end(&waiter);
+    CHECK(waiter.status == DIST_ERR_TIMEOUT);
+    CHECK(exists(u->a, "key") == 0);
+}
+
+static void another_key_wakes_nobody(struct users *u)
+{
+    struct aside waiter;
+    begin(&waiter, waiting, u->b, "key", 200);
+    set_text(u->a, "ke", "v");
+    set_text(u->a, "key2", "v");
+    set_text(u->a, "key/", "v");
+    CHECK(sum_of(u->a, "Key", 1) == 1);
+    CHECK(was_deleted(u->a, "Key") == 1);
+    CHECK(was_deleted(u->a, "key") == 0);
+    end(&waiter);
+    CHECK(waiter.status == DIST_ERR_TIMEOUT);
+    CHECK_DOES_NOT_SAY(waiter.error, "key2");
+}
+
+/* ---- Several keys ---- */
+
+static dist_status_t getting_three(struct aside *aside)
+{
+    const char *keys[] = { "x", "y", "x", "z" };
+    dist_blob_t *blob = NULL;
+    dist_status_t status = dist_store_multi_get(aside->store, keys, 4, &blob);
+    if (status == DIST_OK) {
+        CHECK(blob_is(blob, 0, "1", 1) && blob_is(blob, 1, "2", 1) && blob_is(blob, 2, "1", 1));
+        CHECK(blob_is(blob, 3, "3", 1));
+        CHECK_OK(dist_blob_release(blob));
+    }
+    return status;
+}
+
+static dist_status_t waiting_for_three(struct aside *aside)
+{
+    const char *keys[] = { "z", "x", "y", "z" };
+    return dist_store_wait(aside->store, keys, 4, 0);
+}
+
+/* In each of the six orders, by both users, with one set twice. */
+static void wait_ends_with_the_last_key_in_any_order(struct users *u)
+{
+    static const char *const orders[] = { "xyz", "xzy", "yxz", "yzx", "zxy", "zyx" };
+    for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+        struct aside waiter;
+        struct aside getter;
+        begin(&waiter, waiting_for_three, u->a, NULL, 0);
+        begin(&getter, getting_three, u->b, NULL, 0);
+        for (int j = 0; j < 3; j++) {
+            dist_store_t *setter = j % 2 == 0 ? u->a : u->b;
+            char key[2] = { orders[i][j], '\0' };
+            char value[2] = { (char)('1' + (key[0] - 'x')), '\0' };
+            set_text(setter, key, value);
+            if (j < 2) {
+                set_text(setter, key, value);
+            }
+            settle(setter);
+        }
+        end(&waiter);
+        end(&getter);
+        CHECK(waiter.status == DIST_OK && getter.status == DIST_OK);
+        CHECK(was_deleted(u->a, "x") == 1 && was_deleted(u->b, "y") == 1 && was_deleted(u->a, "z") == 1);
+    }
+}
+
+static void wait_needs_every_key(struct users *u)
+{
+    const char *keys[] = { "x", "y" };
+    struct aside getter;
+    CHECK_OK(dist_store_set_timeout(u->b, 200));
+    begin(&getter, getting_three, u->b, NULL, 0);
+    set_text(u->a, "x", "1");
+    set_text(u->a, "y", "2");
+    CHECK_OK(dist_store_wait(u->a, keys, 2, 0));
+    end(&getter);
+    CHECK(getter.status == DIST_ERR_TIMEOUT);
+    CHECK_SAYS(getter.error, "z\"");
+}
+
+static void get_waits_for_its_key(struct users *u)
+{
+    struct aside getter;
+    begin(&getter, getting, u->b, "key", 0);
+    settle(u->a);
+    set_text(u->a, "key", "come");
+    end(&getter);
+    CHECK(getter.status == DIST_OK && strcmp(getter.text, "come") == 0);
+}
+
+#define FETCHES 60
+
+/* Fetches each key of a row, in two ways by turns, and says so. */
+static dist_status_t fetching(struct aside *aside)
+{
+    char name[32];
+    const char *key = name;
+    for (int i = 0; i < FETCHES; i++) {
+        dist_blob_t *blob = NULL;
+        sprintf(name, "%d", i);
+        dist_status_t status = i % 2 == 0 ? dist_store_get(aside->store, key, &blob)
+                                          : dist_store_multi_get(aside->store, &key, 1, &blob);
+        if (status != DIST_OK) {
+            return status;
+        }
+        CHECK(blob_is(blob, 0, "value", 5));
+        CHECK_OK(dist_blob_release(blob));
+        sprintf(name, "%d/answer", i);
+        set_text(aside->store, name, "");
+    }
+    return DIST_OK;
+}
+
+/* A key that comes while it is asked for is missing or has its value: never is it there and empty. */
+static void get_gives_the_value_that_comes_meanwhile(struct users *u)
+{
+    struct aside getter;
+    char name[32];
+    const char *key = name;
+    begin(&getter, fetching, u->b, NULL, 0);
+    for (int i = 0; i < FETCHES; i++) {
+        sprintf(name, "%d", i);
+        set_text(u->a, name, "value");
+        sprintf(name, "%d/answer", i);
+        CHECK_OK(dist_store_wait(u->a, &key, 1, 0));
+    }
+    end(&getter);
+    CHECK(getter.status == DIST_OK);
+}
+
+static void get_waits_for_a_deleted_key(struct users *u)
+{
+    struct aside getter;
+    set_text(u->a, "key", "old");
+    CHECK(was_deleted(u->a, "key") == 1);
+    begin(&getter, getting, u->b, "key", 0);
+    CHECK(exists(u->a, "key") == 0);
+    set_text(u->a, "key", "new");
+    end(&getter);
+    CHECK(getter.status == DIST_OK && strcmp(getter.text, "new") == 0);
+}
+
+/* ---- Several waiters ---- */
+
+#define WAITERS 12
+
+static void one_key_wakes_all_who_wait(struct users *u)
+{
+    struct aside waiters[WAITERS];
+    for (int i = 0; i < WAITERS; i++) {
+        begin(&waiters[i], i % 3 == 0 ? waiting : getting, i % 2 == 0 ? u->a : u->b, "key", 0);
+    }
+    set_text(u->a, "key", "v");
+    for (int i = 0; i < WAITERS; i++) {
+        end(&waiters[i]);
+        CHECK(waiters[i].status == DIST_OK);
+        CHECK(i % 3 == 0 || strcmp(waiters[i].text, "v") == 0);
+    }
+}
+
+static void each_key_wakes_those_who_wait_for_it(struct users *u)
+{
+    static const char *const keys[] = { "0", "1", "2", "3" };
+    struct aside waiters[4];
+    for (int i = 0; i < 4; i++) {
+        begin(&waiters[i], getting, i % 2 == 0 ? u->a : u->b, keys[i], 0);
+    }
+    for (int i = 3; i >= 0; i--) {
+        set_text(u->a, keys[i], keys[i]);
+        end(&waiters[i]);
+        CHECK(waiters[i].status == DIST_OK && strcmp(waiters[i].text, keys[i]) == 0);
+    }
+}
+
+/* Through the same handle, and without end. */
+static void waiters_hold_up_nobody(struct users *u)
+{
+    struct aside waiters[6];
+    for (int i = 0; i < 6; i++) {
+        begin(&waiters[i], i == 5 ? popping : waiting, u->a, "last", DIST_WAIT_FOREVER);
+    }
+    for (int i = 0; i < 20; i++) {
+        CHECK(sum_of(u->a, "n", 1) == 2 * i + 1);
+        CHECK(sum_of(u->b, "n", 1) == 2 * i + 2);
+        set_text(u->a, "x", "v");
+        CHECK(holds_text(u->b, "x", "v"));
+        CHECK(was_deleted(u->b, "x") == 1);
+    }
+    set_text(u->a, "last", "v");
+    push_text(u->a, "last", "item");
+    for (int i = 0; i < 6; i++) {
+        end(&waiters[i]);
+        CHECK(waiters[i].status == DIST_OK);
+    }
+}
+
+static void two_take_turns(struct users *u)
+{
+    wakes(u, "first", write_set);
+    struct users swapped = *u;
+    swapped.a = u->b;
+    swapped.b = u->a;
+    wakes(&swapped, "second", write_add);
+}
+
+static const struct check rows[] = {
+    ROW(wait_for_nothing_is_over, 0),
+    ROW(wait_for_what_is_there_is_over, 0),
+    ROW(set_wakes, 0),
+    ROW(set_to_nothing_wakes, 0),
+    ROW(add_wakes, 0),
+    ROW(append_wakes, 0),
+    ROW(multi_set_wakes, 0),
+    ROW(compare_set_wakes, 0),
+    ROW(failed_compare_wakes_nobody, 0),
+    ROW(another_key_wakes_nobody, 0),
+    ROW(wait_ends_with_the_last_key_in_any_order, 0),
+    ROW(wait_needs_every_key, 0),
+    ROW(get_waits_for_its_key, 0),
+    ROW(get_gives_the_value_that_comes_meanwhile, 0),
+    ROW(get_waits_for_a_deleted_key, 0),
+    ROW(one_key_wakes_all_who_wait, 0),
+    ROW(each_key_wakes_those_who_wait_for_it, 0),
+    ROW(waiters_hold_up_nobody, 0),
+    ROW(two_take_turns, 0),
+};
+
+const struct checks wait_checks = CHECKS(rows);

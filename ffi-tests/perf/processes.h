@@ -1,0 +1,155 @@
+/*
+ * Processes that a benchmark starts: forked while there is one thread, pinned to a core, let go all at once, and dead
+ * when their parent or one of them fails. The including program sets `leader` and defines _GNU_SOURCE.
+ */
+#ifndef PROCESSES_H
+#define PROCESSES_H
+
+#include <dirent.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The process that starts all others, once it has. */
+static pid_t leader;
+
+/* Ends all processes: children die with their parent. */
+static void fail(const char *what)
+{
+    fprintf(stderr, "store_bench: %s\n", what);
+    if (leader != 0 && getpid() != leader) {
+        kill(leader, SIGKILL);
+    }
+    _exit(1);
+}
+
+static void must(int holds, const char *what)
+{
+    if (!holds) {
+        fail(what);
+    }
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static void pin(int core)
+{
+    cpu_set_t cores;
+    if (core >= 0) {
+        CPU_ZERO(&cores);
+        CPU_SET(core, &cores);
+        must(sched_setaffinity(0, sizeof(cores), &cores) == 0, "sched_setaffinity failed");
+    }
+}
+
+/* The n-th of the cores that this process may use. */
+static int allowed_core(int n)
+{
+    cpu_set_t cores;
+    int core;
+    must(sched_getaffinity(0, sizeof(cores), &cores) == 0, "sched_getaffinity failed");
+    for (core = 0; core < CPU_SETSIZE; core++) {
+        if (CPU_ISSET(core, &cores) && n-- == 0) {
+            return core;
+        }
+    }
+    fail("there are not enough cores");
+    return -1;
+}
+
+/* A fork copies one thread; with more, what the others hold is lost to the child. */
+static void must_have_one_thread(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    const struct dirent *task;
+    int threads = 0;
+    must(tasks != NULL, "/proc/self/task cannot be read");
+    while ((task = readdir(tasks)) != NULL) {
+        threads += task->d_name[0] != '.';
+    }
+    closedir(tasks);
+    must(threads == 1, "there are threads before the fork");
+}
+
+/* Where children say that they are ready, and wait until they are all let go. */
+struct gate {
+    int ready[2];
+    int go[2];
+};
+
+static struct gate gate_new(void)
+{
+    struct gate gate;
+    must(pipe(gate.ready) == 0 && pipe(gate.go) == 0, "pipe failed");
+    return gate;
+}
+
+/* In a child: only the parent holds the end whose closing is the signal. */
+static void gate_enter(struct gate *gate)
+{
+    close(gate->go[1]);
+    close(gate->ready[0]);
+}
+
+static void gate_pass(struct gate *gate)
+{
+    char byte = 0;
+    must(write(gate->ready[1], &byte, 1) == 1, "the parent has gone");
+    must(read(gate->go[0], &byte, 1) == 0, "the signal is not the pipe's end");
+}
+
+/* In the parent: lets all go once they are ready. Returns when that was. */
+static int64_t gate_open(struct gate *gate, int children)
+{
+    char byte;
+    int64_t start;
+    int i;
+    close(gate->go[0]);
+    close(gate->ready[1]);
+    for (i = 0; i < children; i++) {
+        must(read(gate->ready[0], &byte, 1) == 1, "a client has died");
+    }
+    start = now_ns();
+    close(gate->go[1]);
+    close(gate->ready[0]);
+    return start;
+}
+
+/* True in the child, which dies with its parent. */
+static int fork_child(pid_t *child, int core)
+{
+    pid_t parent = getpid();
+    must_have_one_thread();
+    fflush(stdout);
+    *child = fork();
+    must(*child >= 0, "fork failed");
+    if (*child != 0) {
+        return 0;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    must(getppid() == parent, "the parent has gone");
+    pin(core);
+    return 1;
+}
+
+static void must_end_well(pid_t child)
+{
+    int status = 0;
+    must(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+         "a child has failed");
+}
+
+#endif

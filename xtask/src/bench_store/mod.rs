@@ -1,0 +1,219 @@
+//! `cargo xtask bench-store`: our store against torch's own, server and client.
+//!
+//! Both programs (`ffi-tests/perf/store_bench*`) measure in the same way and run in turns: a pair is one run of each,
+//! and every other pair begins with the other one, so that what else the machine does meets both alike.
+
+mod rows;
+
+use crate::torch::Torch;
+use crate::workspace::{self, Stage, root, scratch};
+use crate::{Arguments, Outcome, examples, run, tools};
+use rows::{Row, Samples};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const COMPILE_LIMIT: Duration = Duration::from_secs(600);
+const RUN_LIMIT: Duration = Duration::from_secs(300);
+const PAIRS: usize = 10;
+const QUICK_PAIRS: usize = 2;
+/// How server and clients are pinned: see `store_bench.h`.
+const MODES: [&str; 3] = ["same", "apart", "free"];
+const REPORT: &str = "BENCHMARKS.md";
+const MARKS: (&str, &str) = ("<!-- store:begin -->\n", "<!-- store:end -->");
+
+/// The two programs, and how they are run.
+struct Programs {
+    ours: PathBuf,
+    torch: PathBuf,
+    /// What names come from.
+    names: Names,
+    quick: bool,
+    /// Our clients do not use the Unix socket that servers have for clients of their own host.
+    tcp: bool,
+}
+
+/// Runs the command.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    let mut arguments = Arguments::new(rest);
+    let venv = arguments.value("--venv")?.map(PathBuf::from);
+    let quick = arguments.flag("--quick");
+    let tcp = arguments.flag("--tcp");
+    let write = arguments.flag("--write");
+    let pairs = match arguments.value("--pairs")? {
+        None if quick => QUICK_PAIRS,
+        None => PAIRS,
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|pairs| (1..=1000).contains(pairs))
+            .ok_or_else(|| format!("--pairs takes a number from 1 to 1000, not \"{text}\""))?,
+    };
+    arguments.finish()?;
+    if quick && write {
+        return Err("--quick measures too little to be written down".into());
+    }
+
+    let torch = Torch::find(venv.as_deref())?;
+    let stage = workspace::release()?;
+    println!("Compiling ffi-tests/perf/store_bench.c and store_bench_torch.cpp");
+    let programs = Programs {
+        ours: examples::compile(&stage, "store_bench", &[source("store_bench.c")])?,
+        torch: compile_against_torch(&stage, &torch)?,
+        names: Names::from_files()?,
+        quick,
+        tcp,
+    };
+    let samples = measure(&programs, pairs)?;
+    let report = report(&samples, &torch, &programs, pairs)?;
+    print!("\n{report}");
+    if write {
+        write_report(&report)?;
+        println!("written into {REPORT}");
+    }
+    Ok(true)
+}
+
+fn source(name: &str) -> PathBuf {
+    root().join("ffi-tests/perf").join(name)
+}
+
+fn compile_against_torch(stage: &Stage, torch: &Torch) -> Result<PathBuf, String> {
+    let program = stage.lib.join("store_bench_torch");
+    let libraries = torch.package.join("lib");
+    let compiler = tools::cxx_compiler()?;
+    let mut words = compiler.split_whitespace();
+    let mut cxx = run::command(words.next().unwrap_or("c++"));
+    cxx.args(words)
+        .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_USE_CXX11_ABI=1"])
+        .arg("-isystem")
+        .arg(torch.package.join("include"))
+        .arg(source("store_bench_torch.cpp"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(&libraries)
+        .arg(format!("-Wl,-rpath,{}", libraries.display()))
+        .args(["-ltorch_cpu", "-lc10"]);
+    run::must(&mut cxx, COMPILE_LIMIT)?;
+    Ok(program)
+}
+
+/// Whether host names come from files only. torch looks up the name of every peer, and where a name server does not
+/// answer would spend its time with that.
+enum Names {
+    /// In a mount name space of its own, begun with these words.
+    Files(Vec<String>),
+    /// This machine does not permit that.
+    AsFound,
+}
+
+impl Names {
+    fn from_files() -> Result<Self, String> {
+        let folder = scratch("names")?;
+        tools::fresh_folder(&folder)?;
+        let file = folder.join("nsswitch.conf");
+        fs::write(&file, "hosts: files\n")
+            .map_err(|cause| format!("writing {}: {cause}", file.display()))?;
+        let script = "mount --bind \"$0\" /etc/nsswitch.conf && exec \"$@\"";
+        let mut reason = String::new();
+        // As root; or as whoever may be root in a name space.
+        for unshare in [&["unshare", "-m"][..], &["unshare", "-r", "-m"][..]] {
+            let mut words: Vec<String> = unshare.iter().map(ToString::to_string).collect();
+            words.extend(["sh", "-c", script].map(String::from));
+            words.push(file.display().to_string());
+            let mut probe = command(&words);
+            probe.args(["grep", "-qx", "hosts: files", "/etc/nsswitch.conf"]);
+            match run::must(&mut probe, Duration::from_secs(30)) {
+                Ok(_) => return Ok(Self::Files(words)),
+                Err(problem) => reason = problem,
+            }
+        }
+        println!("names come from wherever this machine takes them: {reason}");
+        Ok(Self::AsFound)
+    }
+
+    /// A program that gets its names so.
+    fn command(&self, program: &Path) -> Command {
+        match self {
+            Self::Files(words) => {
+                let mut command = command(words);
+                command.arg(program);
+                command
+            }
+            Self::AsFound => run::command(program),
+        }
+    }
+}
+
+fn command(words: &[String]) -> Command {
+    let mut command = run::command(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Runs the pairs, and says how far it is.
+fn measure(programs: &Programs, pairs: usize) -> Result<Samples, String> {
+    let mut samples = Samples::default();
+    for pair in 0..pairs {
+        for mode in MODES {
+            println!("pair {} of {pairs}, {mode}", pair + 1);
+            let (ours, torch) = if pair % 2 == 0 {
+                let ours = programs.run(&programs.ours, mode)?;
+                (ours, programs.run(&programs.torch, mode)?)
+            } else {
+                let torch = programs.run(&programs.torch, mode)?;
+                (programs.run(&programs.ours, mode)?, torch)
+            };
+            samples.add(mode, &ours, &torch)?;
+        }
+    }
+    Ok(samples)
+}
+
+impl Programs {
+    fn run(&self, program: &Path, mode: &str) -> Result<String, String> {
+        let mut command = self.names.command(program);
+        command.arg(mode).args(self.quick.then_some("--quick"));
+        command.envs(self.tcp.then_some(("DIST_STORE_UNIX", "off")));
+        Ok(run::must(&mut command, RUN_LIMIT)?.text)
+    }
+}
+
+fn report(
+    samples: &Samples,
+    torch: &Torch,
+    programs: &Programs,
+    pairs: usize,
+) -> Result<String, String> {
+    let rows = Row::all();
+    let results = rows.iter().map(|row| samples.result(row)).collect::<Result<Vec<_>, _>>()?;
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let names = match programs.names {
+        Names::Files(_) => "names from files only",
+        Names::AsFound => "names as this machine resolves them",
+    };
+    let path = if programs.tcp { "clients over TCP" } else { "clients as by default" };
+    let version = &torch.version;
+    let mut text = format!(
+        "libdist {} against torch {version}, {pairs} pairs, {cores} cores, {names}, {path}.\n\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    text.push_str(&rows::table(&rows, &results));
+    let wanted = rows.iter().filter(|row| row.needed.is_some()).count();
+    let met = rows.iter().zip(&results).filter(|(row, result)| result.meets(row)).count();
+    text.push_str(&format!("\n{met} of {wanted} requirements are met.\n"));
+    Ok(text)
+}
+
+/// Puts the report between its marks.
+fn write_report(report: &str) -> Result<(), String> {
+    let path = root().join(REPORT);
+    let text = fs::read_to_string(&path).map_err(|cause| format!("reading {REPORT}: {cause}"))?;
+    let missing = || format!("{REPORT} lacks the marks {} and {}", MARKS.0.trim(), MARKS.1);
+    let (head, rest) = text.split_once(MARKS.0).ok_or_else(missing)?;
+    let (_, tail) = rest.split_once(MARKS.1).ok_or_else(missing)?;
+    let text = format!("{head}{}{report}{}{tail}", MARKS.0, MARKS.1);
+    fs::write(&path, text).map_err(|cause| format!("writing {REPORT}: {cause}"))
+}

@@ -1,0 +1,74 @@
+//! torch: the user's own environment, or a private one that is downloaded once.
+
+use crate::{run, workspace};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const QUICK: Duration = Duration::from_secs(60);
+const DOWNLOAD_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Says where torch is and which one, without the seconds that importing it takes.
+const LOOK: &str = "import importlib.metadata, importlib.util
+print(importlib.util.find_spec('torch').submodule_search_locations[0])
+print(importlib.metadata.version('torch'))";
+
+/// A Python environment with torch in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Torch {
+    /// The environment's folder.
+    environment: PathBuf,
+    /// Where torch's headers and libraries are.
+    pub(crate) package: PathBuf,
+    /// Its version, as in "2.15.0+cpu".
+    pub(crate) version: String,
+}
+
+impl Torch {
+    /// The environment in `folder`; without one, our own, which is made if it is not there.
+    pub(crate) fn find(folder: Option<&Path>) -> Result<Self, String> {
+        let environment = match folder {
+            // Programs are run in other folders than this one.
+            Some(folder) => std::path::absolute(folder)
+                .map_err(|cause| format!("{}: {cause}", folder.display()))?,
+            None => private_environment()?,
+        };
+        let mut look = run::command(environment.join("bin/python"));
+        let text = run::must(look.args(["-c", LOOK]), QUICK)
+            .map_err(|problem| format!("no torch in {}: {problem}", environment.display()))?
+            .text;
+        let lines: Vec<&str> = text.lines().collect();
+        let [package, version] = lines[..] else {
+            return Err(format!("Python does not say where torch is, but: {text}"));
+        };
+        Ok(Self { environment, package: PathBuf::from(package), version: version.to_string() })
+    }
+
+    /// A Python script of this repository.
+    pub(crate) fn script(&self, script: &str) -> Command {
+        let mut command = run::command(self.environment.join("bin/python"));
+        command.arg(workspace::root().join(script));
+        command
+    }
+
+    /// torchrun, for programs that are not Python's.
+    pub(crate) fn torchrun(&self, ranks: usize, options: &[&str]) -> Command {
+        let mut command = run::command(self.environment.join("bin/torchrun"));
+        command.args(["--nproc-per-node", &ranks.to_string()]).args(options).arg("--no-python");
+        command
+    }
+}
+
+/// Makes a virtual environment with torch, unless it is there already.
+fn private_environment() -> Result<PathBuf, String> {
+    let folder = workspace::root().join(".interop");
+    if folder.join("bin/torchrun").is_file() {
+        return Ok(folder);
+    }
+    println!("downloading torch into {} (large)", folder.display());
+    run::must(run::command("python3").args(["-m", "venv"]).arg(&folder), DOWNLOAD_LIMIT)?;
+    let mut pip = run::command(folder.join("bin/pip"));
+    // Without NumPy torch cannot gather objects.
+    run::must(pip.args(["install", "--quiet", "torch", "numpy"]), DOWNLOAD_LIMIT)?;
+    Ok(folder)
+}
