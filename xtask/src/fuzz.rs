@@ -80,7 +80,7 @@ fn build() -> Result<PathBuf, String> {
     // With a target, the flags are not used for what runs while building.
     build.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
     build.args(["--target", &host]).env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
-    build.env_remove("CARGO_TARGET_DIR");
+    build.args(["--target-dir", "fuzz/target"]);
     let built = run::shown(&mut build, BUILD_LIMIT)?;
     if !built.success() {
         return Err(format!("building the fuzz targets: {}", built.ending()));
@@ -149,22 +149,12 @@ impl Target {
         Ok(figures)
     }
 
-    /// Makes the corpus of the repository the smallest that reaches all that it and the runs here have reached.
+    /// Adds to the corpus of the repository, smallest first, what reaches a place that nothing in it reaches. How often
+    /// a place is reached does not count, so that the corpus stays small; nothing is removed.
     fn merge(&self) -> Result<(), String> {
-        let merged = self.found.with_extension("merged");
-        tools::fresh_folder(&merged)?;
         let mut command = self.command();
-        command.arg("-merge=1").args([&merged, &self.corpus, &self.found]);
-        run::must(&mut command, BUILD_LIMIT)?;
-        tools::fresh_folder(&self.corpus)?;
-        let copy = || -> std::io::Result<()> {
-            for file in fs::read_dir(&merged)? {
-                let file = file?;
-                fs::copy(file.path(), self.corpus.join(file.file_name()))?;
-            }
-            Ok(())
-        };
-        copy().map_err(|cause| format!("{}: {cause}", self.corpus.display()))
+        command.args(["-merge=1", "-use_counters=0"]).args([&self.corpus, &self.found]);
+        run::must(&mut command, BUILD_LIMIT).map(|_| ())
     }
 }
 
