@@ -201,7 +201,38 @@ impl TcpStore {
 
     /// The value of a key of the wire, if it exists.
     fn value(&self, what: &str, key: &Bytes<'_>, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
-        self.link.ask(what, Again::Once, deadline, |connection| connection.get(key, deadline))
+        let keys = std::slice::from_ref(key);
+        self.fetch(what, keys, deadline, |connection| connection.get(key, deadline))
+    }
+
+    /// What `get` finds under keys that may be missing. A server that closes the connection on those is
+    /// asked whether they exist first; that it is one is found out where nothing can be lost by it.
+    fn fetch<T>(
+        &self,
+        what: &str,
+        keys: &[Bytes<'_>],
+        deadline: &Deadline,
+        get: impl Fn(&mut Connection) -> std::result::Result<Option<T>, Failure>,
+    ) -> Result<Option<T>> {
+        let ability = Ability::EmptyGets;
+        if self.abilities.known(ability).is_none() && !self.link.has_told(what, deadline)? {
+            match self.link.ask(what, Again::Never, deadline, &get) {
+                Err(error) if error.kind() == ErrorKind::Connection => {
+                    self.abilities.learn(ability, false);
+                }
+                Ok(None) => {
+                    self.abilities.learn(ability, true);
+                    return Ok(None);
+                }
+                outcome => return outcome,
+            }
+        }
+        if self.has(ability, deadline)? {
+            return self.link.ask(what, Again::Once, deadline, get);
+        }
+        self.link.ask(what, Again::Once, deadline, |connection| {
+            if connection.check(keys, deadline)? { get(connection) } else { Ok(None) }
+        })
     }
 
     /// Waits for all keys, then fetches, on a connection of its own. A fetch that finds a key gone (deleted
@@ -343,8 +374,8 @@ impl Store for TcpStore {
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
         let wire = wire_keys(keys)?;
         let limit = at_least_grace(deadline);
-        let fetch = |connection: &mut Connection| connection.multi_get(&wire, &limit);
-        if let Some(values) = self.link.ask("multi_get", Again::Once, &limit, fetch)? {
+        let get = |connection: &mut Connection| connection.multi_get(&wire, &limit);
+        if let Some(values) = self.fetch("multi_get", &wire, &limit, get)? {
             return Ok(values);
         }
         self.once_there("multi_get", Again::Once, &wire, keys, deadline, |connection, limit| {

@@ -156,6 +156,15 @@ fn introduce(
         Failure::Unproven(obstacle) => {
             return Err(Attempt { error: obstacle.error(peer), hopeless: obstacle.is_final() });
         }
+        // The call's own time was too short to say anything about the server.
+        Failure::Timeout if deadline.has_passed() && limit.elapsed() < INTRODUCTION => {
+            let ms = deadline.elapsed().as_millis();
+            let message = format!("the store at {peer} did not answer within {ms} ms");
+            return Err(Attempt {
+                error: Error::new(ErrorKind::Timeout, message),
+                hopeless: false,
+            });
+        }
         Failure::Timeout => {
             let ms = limit.elapsed().as_millis();
             let what = format!("accepted the connection but did not answer within {ms} ms");

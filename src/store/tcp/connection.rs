@@ -184,6 +184,12 @@ impl Connection {
         }
     }
 
+    /// CHECK: whether all keys exist.
+    pub(super) fn check(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> Outcome<bool> {
+        self.send(&[Request::Check(keys.to_vec())], deadline)?;
+        self.ready(deadline)
+    }
+
     /// WAIT: true once all keys exist, false when the deadline passes first. Either way the
     /// connection stays usable.
     pub(super) fn wait(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> Outcome<bool> {

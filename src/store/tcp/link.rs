@@ -143,6 +143,15 @@ impl Link {
         Ok(value)
     }
 
+    /// Whether something was told that no answer has confirmed yet.
+    ///
+    /// # Errors
+    /// `Timeout` where the main connection is in use.
+    pub(super) fn has_told(&self, what: &str, deadline: &Deadline) -> Result<bool> {
+        let call = Call { what, again: Again::Once, deadline };
+        self.on_main(call, |lane| Ok(lane.unanswered > 0))
+    }
+
     /// A connection of its own for a request that may end it.
     ///
     /// # Errors

@@ -269,6 +269,29 @@ fn an_older_server_is_found_out_and_spared() {
 }
 
 #[test]
+fn a_server_that_closes_on_a_missing_key_is_asked_first() {
+    let script = |listener: &TcpListener, mut raw: Raw| {
+        raw.gets(GET_K);
+        drop(raw);
+        let mut again = side(listener);
+        again.gets(CHECK_K);
+        again.sends("00");
+        again.gets(GET_K);
+        again.sends(V1);
+        // It is known from here on.
+        again.gets(CHECK_K);
+        again.sends("00");
+        again.gets(GET_K);
+        again.sends(V1);
+    };
+    with_script(script, |store| {
+        for _ in 0..2 {
+            assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
+        }
+    });
+}
+
+#[test]
 fn an_addition_that_ends_the_connection_is_explained() {
     let value = "02 00 00 00 00 00 00 00";
     for (text, kind) in [("76 31", ErrorKind::NotANumber), ("31 32", ErrorKind::Connection)] {
