@@ -174,7 +174,9 @@ fn what_was_told_has_taken_place_before_anybody_waits() {
         // Gone already: somebody has deleted it.
         main.sends(NOTHING);
         main.gets(CHECK_K);
+        main.gets(GET_K);
         main.sends("01");
+        main.sends(NOTHING);
         let mut side = side(listener);
         side.gets(WAIT_K);
         side.sends("00");
