@@ -73,6 +73,7 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
     let mut pause = FIRST_PAUSE;
     let mut patience = FIRST_ATTEMPT;
     let mut log_at = Instant::now() + LOG_EVERY;
+    let mut before: Option<Error> = None;
     for attempts in 1_u64.. {
         let failed = match attempt(peer, patience, deadline) {
             Ok(connection) => return Ok(connection),
@@ -80,7 +81,10 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
         };
         let left = deadline.left();
         if failed.hopeless || left.is_zero() {
-            return Err(given_up(failed.error, attempts, deadline));
+            // An attempt that the deadline cut short says less than the one before it.
+            let was_cut_short = failed.error.kind() == ErrorKind::Timeout && !failed.hopeless;
+            let error = before.filter(|_| was_cut_short).unwrap_or(failed.error);
+            return Err(given_up(error, attempts, deadline));
         }
         if Instant::now() >= log_at {
             log_at = Instant::now() + LOG_EVERY;
@@ -92,6 +96,7 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
                 failed.error
             );
         }
+        before = Some(failed.error);
         wait::pause(jittered(pause), deadline);
         pause = (pause * 3 / 2).min(LONGEST_PAUSE);
         patience = (patience * 2).min(LONGEST_ATTEMPT);

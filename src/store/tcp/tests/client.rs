@@ -81,7 +81,8 @@ const V1: &str = "02 00 00 00 00 00 00 00 76 31";
 #[test]
 fn a_set_is_not_waited_for_and_a_get_is_one_round_trip() {
     let lines = &[(SET_K, ""), (GET_K, V1)];
-    with_exchange(lines, |store| {
+    with_exchange(lines, |mut store| {
+        store.assume_all_abilities();
         store.set(b"k", b"v1", &soon()).unwrap();
         assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
     });
@@ -125,7 +126,8 @@ fn lists() {
         raw.sends("01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32");
         raw.sends("04 00 00 00 00 00 00 00 78 78 79 79");
     };
-    with_script(script, |store| {
+    with_script(script, |mut store| {
+        store.assume_all_abilities();
         store.multi_set(&[(b"a", b"1"), (b"b", b"22")], &soon()).unwrap();
         let values = store.multi_get(&[b"a", b"b", b"ap"], &soon()).unwrap();
         assert_eq!(values, [&b"1"[..], b"22", b"xxyy"]);

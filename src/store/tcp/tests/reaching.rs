@@ -71,7 +71,7 @@ fn a_server_that_stays_full_says_what_to_do() {
             accept(&listener).send(b"FULL");
         }
     });
-    let error = refusal(options, 300);
+    let error = refusal(options, 1000);
     assert_eq!(error.kind(), ErrorKind::Connection);
     assert!(error.message().contains("ulimit -n"), "{error}");
     over.store(true, Ordering::Relaxed);
