@@ -13,10 +13,10 @@
 extern char **environ;
 
 #define PROCESSES 4
-#define TIMES 100
+#define TIMES 50
 #define PRODUCERS 2
 #define CONSUMERS 3
-#define ITEMS 150
+#define ITEMS 60
 #define NO_MORE "no more"
 
 /* ---- What the processes do ---- */

@@ -237,7 +237,7 @@ static void timed_out_pop_takes_nothing(struct users *u)
 }
 
 #define CONSUMERS 6
-#define EACH 30
+#define EACH 20
 
 /* Pops its share of the items; each must be later than the one before. Counts each under its own key. */
 static dist_status_t consuming(struct aside *aside)

@@ -23,6 +23,8 @@ use std::time::Duration;
 const ARRIVALS: &[u8] = b"init/";
 /// How often the arrivals are looked at.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(10);
+/// How long after a wait that ended for nothing the next one begins.
+const AGAIN_AFTER: Duration = Duration::from_millis(2);
 /// How long the store that holds a port may take to show that it is the job's own.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -224,6 +226,13 @@ impl TcpStore {
                 if let Some(value) = fetch(connection, &at_least_grace(deadline))? {
                     return Ok(Ok(value));
                 }
+                // Gone again; or a queue of that name ends the wait for a key, or a key that for an item.
+                if deadline.has_passed() {
+                    let missing = connection.missing(keys)?;
+                    let all = || (0..keys.len()).collect();
+                    return Ok(Err(if missing.is_empty() { all() } else { missing }));
+                }
+                wait::pause(AGAIN_AFTER, deadline);
             }
         };
         // Also a wait that has no time left asks, so that it can name what is missing.

@@ -184,12 +184,6 @@ impl Connection {
         }
     }
 
-    /// CHECK: whether all keys exist.
-    pub(super) fn check(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> Outcome<bool> {
-        self.send(&[Request::Check(keys.to_vec())], deadline)?;
-        self.ready(deadline)
-    }
-
     /// WAIT: true once all keys exist, false when the deadline passes first. Either way the
     /// connection stays usable.
     pub(super) fn wait(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> Outcome<bool> {
@@ -222,9 +216,15 @@ impl Connection {
     pub(super) fn get(&mut self, key: &Bytes<'_>, deadline: &Deadline) -> Outcome<Option<Vec<u8>>> {
         self.send(&[Request::Get(key.clone())], deadline)?;
         let value = self.bytes(deadline)?;
-        // A missing key has an empty value.
-        let there = !value.is_empty() || self.check(std::slice::from_ref(key), deadline)?;
-        Ok(there.then_some(value))
+        if !value.is_empty() {
+            return Ok(Some(value));
+        }
+        // Empty, or missing. The key may come at any time, and must not seem to have come with this value: so the value
+        // is asked for again, after whether it exists and in the same write.
+        self.send(&[Request::Check(vec![key.clone()]), Request::Get(key.clone())], deadline)?;
+        let there = self.ready(deadline)?;
+        let value = self.bytes(deadline)?;
+        Ok((there || !value.is_empty()).then_some(value))
     }
 
     /// `MULTI_GET`: the values of keys, if all of them exist.
@@ -234,17 +234,26 @@ impl Connection {
         deadline: &Deadline,
     ) -> Outcome<Option<Vec<Vec<u8>>>> {
         self.send(&[Request::MultiGet(keys.to_vec())], deadline)?;
-        let mut values = Vec::new();
-        let mut empty = Vec::new();
-        for key in keys {
-            let value = self.bytes(deadline)?;
-            if value.is_empty() {
-                empty.push(key.clone());
-            }
-            values.push(value);
+        let (values, complete) = self.values(keys.len(), deadline)?;
+        if complete {
+            return Ok(Some(values));
         }
-        let there = empty.is_empty() || self.check(&empty, deadline)?;
-        Ok(there.then_some(values))
+        // As for GET.
+        let requests = [Request::Check(keys.to_vec()), Request::MultiGet(keys.to_vec())];
+        self.send(&requests, deadline)?;
+        let there = self.ready(deadline)?;
+        let (values, complete) = self.values(keys.len(), deadline)?;
+        Ok((there || complete).then_some(values))
+    }
+
+    /// So many values, and whether none of them is empty.
+    fn values(&mut self, count: usize, deadline: &Deadline) -> Outcome<(Vec<Vec<u8>>, bool)> {
+        let mut values = Vec::new();
+        for _ in 0..count {
+            values.push(self.bytes(deadline)?);
+        }
+        let complete = values.iter().all(|value| !value.is_empty());
+        Ok((values, complete))
     }
 
     /// The answer to `LIST_KEYS`.

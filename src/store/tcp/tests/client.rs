@@ -204,7 +204,9 @@ fn a_key_that_comes_with_the_time_out_has_come() {
         main.gets(GET_K);
         main.sends(NOTHING);
         main.gets(CHECK_K);
+        main.gets(GET_K);
         main.sends("01");
+        main.sends(NOTHING);
         let mut side = side(listener);
         side.gets(WAIT_K);
         side.gets("0c");
@@ -223,7 +225,9 @@ fn a_get_survives_a_wake_without_a_key() {
         main.gets(GET_K);
         main.sends(NOTHING);
         main.gets(CHECK_K);
+        main.gets(GET_K);
         main.sends("01");
+        main.sends(NOTHING);
         let mut side = side(listener);
         // Woken, and not there: wait on. Woken, there, and empty.
         for answer in ["01", "00"] {
@@ -232,7 +236,9 @@ fn a_get_survives_a_wake_without_a_key() {
             side.gets(GET_K);
             side.sends(NOTHING);
             side.gets(CHECK_K);
+            side.gets(GET_K);
             side.sends(answer);
+            side.sends(NOTHING);
         }
     };
     with_script(script, |store| assert_eq!(store.get(b"k", &soon()).unwrap(), b""));
