@@ -23,6 +23,10 @@ pub(super) type ConnectionId = u64;
 /// The most bytes of answers that a connection may leave unread, and so also the longest answer.
 pub(super) const MAX_PENDING_BYTES: usize = 256 << 20;
 
+/// The most that the keys of one WAIT, and those of all pending ones, may take.
+const MAX_WAIT_BYTES: usize = 64 << 20;
+const MAX_WAITS_BYTES: usize = 512 << 20;
+
 /// The longest value that APPEND may build, so that a GET can always answer it.
 const MAX_STORED_BYTES: usize = MAX_PENDING_BYTES / 2;
 
@@ -45,6 +49,10 @@ pub(super) enum Refusal {
     NoBarrier,
     #[error("it appended to a value until that was longer than {MAX_STORED_BYTES} bytes")]
     ValueTooLong,
+    #[error(
+        "it waits for keys of {0} bytes; {MAX_WAIT_BYTES} are allowed, and {MAX_WAITS_BYTES} for all clients"
+    )]
+    WaitTooLarge(usize),
     #[error("the store's {0} bytes are full")]
     Full(usize),
     #[error("it left more than {MAX_PENDING_BYTES} bytes of answers unread")]
@@ -107,7 +115,7 @@ impl Session {
                 let ready = keys.iter().all(|key| self.table.contains(key));
                 answer.push(if ready { proto::READY } else { proto::NOT_READY });
             }
-            Request::Wait(keys) => self.wait(from, keys, answer),
+            Request::Wait(keys) => self.wait(from, keys, answer)?,
             Request::NumKeys => proto::put_i64(answer, count(self.table.len())),
             Request::DeleteKey(key) => {
                 proto::put_i64(answer, i64::from(self.table.delete(&key)));
@@ -244,18 +252,28 @@ impl Session {
         Ok(())
     }
 
-    fn wait(&mut self, from: ConnectionId, keys: Vec<Bytes<'_>>, answer: &mut Vec<u8>) {
+    fn wait(
+        &mut self,
+        from: ConnectionId,
+        keys: Vec<Bytes<'_>>,
+        answer: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        self.waiters.forget(from);
         let missing: HashSet<_> = keys
             .into_iter()
             .filter(|key| !self.table.is_there(key))
             .map(Bytes::into_owned)
             .collect();
         if missing.is_empty() {
-            self.waiters.forget(from);
             answer.push(proto::READY);
-        } else {
-            self.waiters.wait(from, missing);
+            return Ok(());
         }
+        let bytes = Waiters::cost(&missing);
+        if bytes > MAX_WAIT_BYTES || bytes + self.waiters.bytes() > MAX_WAITS_BYTES {
+            return Err(Refusal::WaitTooLarge(bytes));
+        }
+        self.waiters.wait(from, missing);
+        Ok(())
     }
 
     fn barrier(

@@ -18,7 +18,12 @@ pub(super) struct Waiters {
     /// Connections that were told of an item and have not asked for anything since, and its queue.
     offered: HashMap<ConnectionId, Vec<u8>>,
     next_ticket: u64,
+    /// What the keys of all pending waits take, roughly.
+    bytes: usize,
 }
+
+/// What a key costs besides its bytes, roughly: it is in two tables.
+const OVERHEAD_BYTES: usize = 128;
 
 /// One connection's wait.
 #[derive(Debug)]
@@ -30,9 +35,20 @@ enum Pending {
 }
 
 impl Waiters {
+    /// What a wait for these keys takes, roughly.
+    pub(super) fn cost(lacking: &HashSet<Vec<u8>>) -> usize {
+        lacking.iter().map(|key| cost(key)).sum()
+    }
+
+    /// What all pending waits for keys take, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// `connection` waits for these keys, of which there is at least one, and for nothing else.
     pub(super) fn wait(&mut self, connection: ConnectionId, lacking: HashSet<Vec<u8>>) {
         let ticket = self.ticket();
+        self.bytes += Self::cost(&lacking);
         for key in &lacking {
             self.for_keys.entry(key.clone()).or_default().insert(ticket, connection);
         }
@@ -110,6 +126,7 @@ impl Waiters {
     fn strike(&mut self, pending: &Pending) {
         match pending {
             Pending::Keys { ticket, lacking } => {
+                self.bytes -= Self::cost(lacking);
                 lacking.iter().for_each(|key| strike(&mut self.for_keys, key, *ticket));
             }
             Pending::Barrier { ticket, name } => strike(&mut self.in_barriers, name, *ticket),
@@ -126,7 +143,9 @@ impl Waiters {
         let Some(Pending::Keys { lacking, .. }) = self.pending.get_mut(&connection) else {
             return false;
         };
-        lacking.remove(key);
+        if lacking.remove(key) {
+            self.bytes -= cost(key);
+        }
         if !lacking.is_empty() {
             return false;
         }
@@ -146,6 +165,7 @@ impl Waiters {
             && self.in_barriers.is_empty()
             && self.pending.is_empty()
             && self.offered.is_empty()
+            && self.bytes == 0
     }
 
     /// Whether connections wait for a queue, which is not empty, while none has been told that it may take an item.
@@ -184,6 +204,10 @@ impl Waiters {
         let none_empty = lists().all(|list| !list.is_empty());
         all_listed && none_empty && lists().map(BTreeMap::len).sum::<usize>() == entries
     }
+}
+
+fn cost(key: &[u8]) -> usize {
+    2 * key.len() + OVERHEAD_BYTES
 }
 
 fn strike(lists: &mut Lists, key: &[u8], ticket: u64) {

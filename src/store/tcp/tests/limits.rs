@@ -87,3 +87,18 @@ fn the_client_refuses_what_the_server_would_drop() {
     let error = store.wait(&many[..MAX_KEYS], &crate::base::Deadline::after_ms(50)).unwrap_err();
     assert!(error.message().ends_with("and 131064 more"), "{error}");
 }
+
+#[test]
+fn waiters_cannot_fill_the_memory() {
+    let server = start();
+    let mut raw = Raw::introduced(&server);
+    // Long keys that differ, and more of them than one wait may have.
+    let count = (64 << 20) / MAX_KEY_BYTES / 2 + 1;
+    raw.send(&[&[6], &length(count)[..]].concat());
+    for number in 0..count {
+        let mut key = vec![b'k'; MAX_KEY_BYTES];
+        key[..8].copy_from_slice(&length(number));
+        raw.send(&[&length(MAX_KEY_BYTES)[..], &key].concat());
+    }
+    raw.is_dropped();
+}
