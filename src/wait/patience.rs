@@ -1,17 +1,23 @@
 //! Whether to look for something again and again before sleeping until it comes.
 //!
 //! A sleeper needs tens of microseconds to wake, and whoever wakes it a few more; an answer from another core
-//! comes within ten. But looking is in vain where the one that is waited for needs this very core, or is slow,
-//! and then it only takes time from others. So it is tried, and given up for longer and longer while it does
-//! not pay.
+//! comes within ten. Where the one that is waited for shares this core, looking only keeps it from running, and
+//! what helps is to give the core away and look again. Where it is slow, neither helps. Which of these it is shows
+//! in what was successful lately; and what has not paid for a while is tried less and less.
 
 use std::time::{Duration, Instant};
 
 /// How long one look lasts.
 const LOOK_FOR: Duration = Duration::from_micros(50);
 
+/// A look that took longer was interrupted by others who need the core: it does not count as one that paid.
+const TOO_LONG: Duration = Duration::from_micros(500);
+
 /// How many looks are taken between two glances at the clock.
 const LOOKS_PER_CHECK: u32 = 8;
+
+/// How often the core is given away before that is in vain.
+const TURNS_GIVEN: u32 = 4;
 
 /// After how many looks in vain in a row looking is given up for a while.
 const MISSES_ALLOWED: u32 = 3;
@@ -19,9 +25,14 @@ const MISSES_ALLOWED: u32 = 3;
 /// The most waits for which looking is given up.
 const LONGEST_REST: u32 = 512;
 
+/// How many waits the first rest lasts.
+const FIRST_REST: u32 = 8;
+
 /// What has been learnt about the waits of one kind so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
+    /// What is waited for needs this core.
+    shares_core: bool,
     misses: u32,
     /// How many waits the next rest lasts.
     rest: u32,
@@ -31,7 +42,7 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { misses: 0, rest: 8, resting: 0 }
+        Self { shares_core: false, misses: 0, rest: FIRST_REST, resting: 0 }
     }
 }
 
@@ -43,19 +54,28 @@ impl Patience {
             return None;
         }
         let started = Instant::now();
-        loop {
-            for _ in 0..LOOKS_PER_CHECK {
-                if let Some(value) = ready() {
-                    *self = Self::default();
-                    return Some(value);
-                }
-                std::hint::spin_loop();
-            }
-            if started.elapsed() >= LOOK_FOR {
-                self.missed();
-                return None;
-            }
+        let found = if self.shares_core {
+            let value = give_turns(&mut ready);
+            value.or_else(|| {
+                let value = spin(started, &mut ready);
+                self.shares_core = value.is_none();
+                value
+            })
+        } else {
+            let value = spin(started, &mut ready);
+            value.or_else(|| {
+                let value = give_turns(&mut ready);
+                self.shares_core = value.is_some();
+                value
+            })
+        };
+        if found.is_some() && started.elapsed() < TOO_LONG {
+            self.misses = 0;
+            self.rest = FIRST_REST;
+        } else {
+            self.missed();
         }
+        found
     }
 
     fn missed(&mut self) {
@@ -69,6 +89,27 @@ impl Patience {
     }
 }
 
+fn spin<T>(started: Instant, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
+    loop {
+        for _ in 0..LOOKS_PER_CHECK {
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            std::hint::spin_loop();
+        }
+        if started.elapsed() >= LOOK_FOR {
+            return None;
+        }
+    }
+}
+
+fn give_turns<T>(ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
+    (0..TURNS_GIVEN).find_map(|_| {
+        std::thread::yield_now();
+        ready()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,13 +120,11 @@ mod tests {
         let mut tries = 0;
         for _ in 0..2000 {
             let mut looked = false;
-            assert_eq!(
-                patience.look(|| {
-                    looked = true;
-                    None::<()>
-                }),
-                None
-            );
+            let look = patience.look(|| {
+                looked = true;
+                None::<()>
+            });
+            assert_eq!(look, None);
             tries += u32::from(looked);
         }
         assert!(tries <= 3 + 8 + 4, "{tries}");
@@ -96,5 +135,29 @@ mod tests {
         }
         assert!(waits <= LONGEST_REST, "{waits}");
         assert_eq!(patience.look(|| Some(7)), Some(7));
+    }
+
+    #[test]
+    fn whoever_shares_the_core_is_given_it() {
+        let mut patience = Patience::default();
+        let began = Instant::now();
+        // Comes only when the core has been given away once.
+        let mut looks = 0;
+        let found = patience.look(|| {
+            looks += 1;
+            (began.elapsed() >= LOOK_FOR).then_some(())
+        });
+        assert!(found.is_some() && looks > 1 || patience.misses > 0);
+        if patience.shares_core {
+            // The first look comes after the core was given away, not after a spin.
+            let mut looks = 0;
+            assert_eq!(
+                patience.look(|| {
+                    looks += 1;
+                    Some(looks)
+                }),
+                Some(1)
+            );
+        }
     }
 }
