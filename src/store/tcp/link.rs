@@ -7,6 +7,11 @@
 //! connections, once the main one has nothing outstanding any more. So a thread that waits for a key holds up
 //! nobody, and what one thread does in order, all see in order.
 //!
+//! On the server's own host the main connection is a Unix socket, which answers sooner than TCP. But many small
+//! requests that are not answered cost more there, since each is a message of its own for the kernel. So a long
+//! row of those goes on over TCP (the *bulk* connection), up to the next request with an answer; only one of the
+//! two ever has anything outstanding.
+//!
 //! When a connection breaks, another is made, and a request is repeated on it, once, if it changes nothing or if
 //! not a byte of it was sent. If requests without an answer were outstanding, they may be lost, and the next
 //! call says so. Torch's protocol has no other way to refuse a request than to close the connection.
@@ -27,6 +32,12 @@ const KEPT_IDLE: usize = 4;
 /// After how long without use the main connection is looked at before it is used again.
 const FRESH: Duration = Duration::from_millis(10);
 
+/// How many requests without an answer in a row are worth the bulk connection.
+const LONG_ROW: u32 = 16;
+
+/// How long the bulk connection may take to be made.
+const BULK_WITHIN: Duration = Duration::from_secs(1);
+
 /// Whether an operation is tried anew when its connection is lost in mid-operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
@@ -41,10 +52,22 @@ pub(super) enum Again {
 pub(super) struct Link {
     peer: Peer,
     /// Away while somebody uses it.
-    main: Mutex<Option<Lane>>,
-    /// Rung when the main lane comes back.
+    main: Mutex<Option<Main>>,
+    /// Rung when that comes back.
     returned: Bell,
     side: Mutex<Vec<Lane>>,
+}
+
+/// The connections for what does not wait. Only one of them ever has something unanswered.
+#[derive(Debug)]
+struct Main {
+    near: Lane,
+    /// Over TCP where the near one is not.
+    bulk: Lane,
+    /// How many requests without an answer were the last ones.
+    in_a_row: u32,
+    /// The bulk connection could not be made; the near one does as well.
+    no_bulk: bool,
 }
 
 /// A connection, which is made when it is needed, and what is known of it.
@@ -54,6 +77,8 @@ struct Lane {
     /// How many requests without an answer were sent since the last answer.
     unanswered: u64,
     last_used: Instant,
+    /// Not over a Unix socket.
+    tcp_only: bool,
 }
 
 /// A request in words: for messages.
@@ -67,9 +92,12 @@ struct Call<'a> {
 impl Link {
     /// The connections to a server, of which the first is this one.
     pub(super) fn new(peer: Peer, connection: Connection) -> Self {
+        let tcp_only = peer.tcp_only;
+        let near = Lane::new(Some(connection), tcp_only);
+        let main = Main { near, bulk: Lane::new(None, true), in_a_row: 0, no_bulk: false };
         Self {
             peer,
-            main: Mutex::new(Some(Lane::new(Some(connection)))),
+            main: Mutex::new(Some(main)),
             returned: Bell::default(),
             side: Mutex::new(Vec::new()),
         }
@@ -91,7 +119,8 @@ impl Link {
         deadline: &Deadline,
     ) -> Result<()> {
         let call = Call { what, again: Again::Never, deadline };
-        self.on_main(call, |lane| {
+        self.on_main(call, |main| {
+            let lane = self.lane_to_tell(main, call)?;
             let send = |connection: &mut Connection| {
                 connection.send(std::slice::from_ref(request), deadline)
             };
@@ -99,6 +128,26 @@ impl Link {
             lane.unanswered += 1;
             Ok(())
         })
+    }
+
+    /// Where a request without an answer goes.
+    fn lane_to_tell<'a>(&self, main: &'a mut Main, call: Call<'_>) -> Result<&'a mut Lane> {
+        main.in_a_row = main.in_a_row.saturating_add(1);
+        let Main { near, bulk, in_a_row, no_bulk } = main;
+        if bulk.unanswered > 0 {
+            return Ok(bulk);
+        }
+        let is_near = near.connection.as_ref().is_some_and(Connection::is_shortcut);
+        if *in_a_row <= LONG_ROW || !is_near || *no_bulk {
+            return Ok(near);
+        }
+        if bulk.connection.is_none() {
+            let limit = call.deadline.capped(BULK_WITHIN);
+            bulk.connection = self.connect(bulk, Call { deadline: &limit, ..call }).ok();
+            *no_bulk = bulk.connection.is_none();
+        }
+        self.confirm(near, call)?;
+        Ok(if *no_bulk { near } else { bulk })
     }
 
     /// Runs an operation on the main connection that ends with an answer.
@@ -114,9 +163,10 @@ impl Link {
         operation: impl FnMut(&mut Connection) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
         let call = Call { what, again, deadline };
-        self.on_main(call, |lane| {
+        self.on_main(call, |main| {
+            let lane = main.lane_to_ask();
             let value = self.run(lane, call, operation)?;
-            lane.unanswered = 0;
+            lane.answered();
             Ok(value)
         })
     }
@@ -134,7 +184,7 @@ impl Link {
     ) -> Result<T> {
         let call = Call { what, again, deadline };
         self.settle(call)?;
-        let mut lane = self.side().pop().unwrap_or_else(|| Lane::new(None));
+        let mut lane = self.side().pop().unwrap_or_else(|| Lane::new(None, self.peer.tcp_only));
         let value = self.run(&mut lane, call, operation)?;
         let mut side = self.side();
         if side.len() < KEPT_IDLE {
@@ -149,7 +199,7 @@ impl Link {
     /// `Timeout` where the main connection is in use.
     pub(super) fn has_told(&self, what: &str, deadline: &Deadline) -> Result<bool> {
         let call = Call { what, again: Again::Once, deadline };
-        self.on_main(call, |lane| Ok(lane.unanswered > 0))
+        self.on_main(call, |main| Ok(main.near.unanswered + main.bulk.unanswered > 0))
     }
 
     /// A connection of its own for a request that may end it.
@@ -162,23 +212,26 @@ impl Link {
 
     /// Returns when all that was told has taken place.
     fn settle(&self, call: Call<'_>) -> Result<()> {
-        self.on_main(call, |lane| {
-            if lane.unanswered > 0 {
-                self.run(lane, call, |connection| connection.ping(call.deadline))?;
-                lane.unanswered = 0;
-            }
-            Ok(())
-        })
+        self.on_main(call, |main| self.confirm(main.lane_to_ask(), call))
     }
 
-    /// Lends out the main lane, to one caller at a time.
-    fn on_main<T>(&self, call: Call<'_>, act: impl FnOnce(&mut Lane) -> Result<T>) -> Result<T> {
+    /// Returns when all that was told on a lane has taken place.
+    fn confirm(&self, lane: &mut Lane, call: Call<'_>) -> Result<()> {
+        if lane.unanswered > 0 {
+            self.run(lane, call, |connection| connection.ping(call.deadline))?;
+            lane.answered();
+        }
+        Ok(())
+    }
+
+    /// Lends out the main connection, to one caller at a time.
+    fn on_main<T>(&self, call: Call<'_>, act: impl FnOnce(&mut Main) -> Result<T>) -> Result<T> {
         let take = || self.main.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let lane = until(&self.returned, Pace::PATIENT, call.deadline, || None, take)
+        let main = until(&self.returned, Pace::PATIENT, call.deadline, || None, take)
             .map_err(|_| self.failed(call, &Failure::Timeout))?;
-        let mut lent = Lent { link: self, lane: Some(lane) };
-        match &mut lent.lane {
-            Some(lane) => act(lane),
+        let mut lent = Lent { link: self, main: Some(main) };
+        match &mut lent.main {
+            Some(main) => act(main),
             None => Err(Error::internal("the main connection was lent out empty")),
         }
     }
@@ -199,7 +252,7 @@ impl Link {
         loop {
             let mut connection = match lane.take() {
                 Some(connection) => connection,
-                None => connect::once(&self.peer, call.deadline).context(|| match &first_loss {
+                None => self.connect(lane, call).context(|| match &first_loss {
                     Some(cause) => {
                         format!("{}: connection to {} lost ({cause})", call.what, self.describe())
                     }
@@ -209,7 +262,6 @@ impl Link {
             match operation(&mut connection) {
                 Ok(value) => {
                     lane.connection = Some(connection);
-                    lane.last_used = Instant::now();
                     return Ok(value);
                 }
                 Err(Failure::Lost { cause, sent })
@@ -225,6 +277,13 @@ impl Link {
                 }
             }
         }
+    }
+
+    fn connect(&self, lane: &Lane, call: Call<'_>) -> Result<Connection> {
+        if lane.tcp_only == self.peer.tcp_only {
+            return connect::once(&self.peer, call.deadline);
+        }
+        connect::once(&Peer { tcp_only: lane.tcp_only, ..self.peer.clone() }, call.deadline)
     }
 
     fn failed(&self, call: Call<'_>, failure: &Failure) -> Error {
@@ -261,6 +320,11 @@ impl Link {
     }
 
     #[cfg(test)]
+    pub(super) fn has_bulk(&self) -> bool {
+        self.main.lock().unwrap().as_ref().is_some_and(|main| main.bulk.connection.is_some())
+    }
+
+    #[cfg(test)]
     pub(super) fn is_shortcut(&self) -> bool {
         self.main_is(Connection::is_shortcut)
     }
@@ -268,7 +332,7 @@ impl Link {
     #[cfg(test)]
     fn main_is(&self, what: fn(&Connection) -> bool) -> bool {
         let main = self.main.lock().unwrap();
-        main.as_ref().and_then(|lane| lane.connection.as_ref()).is_some_and(what)
+        main.as_ref().and_then(|main| main.near.connection.as_ref()).is_some_and(what)
     }
 }
 
@@ -285,9 +349,23 @@ fn told_in_vain(lost: u64, error: Error) -> Error {
     Error::new(ErrorKind::Connection, message)
 }
 
+impl Main {
+    /// Where a request with an answer goes: behind those that have none yet.
+    fn lane_to_ask(&mut self) -> &mut Lane {
+        self.in_a_row = 0;
+        if self.bulk.unanswered > 0 { &mut self.bulk } else { &mut self.near }
+    }
+}
+
 impl Lane {
-    fn new(connection: Option<Connection>) -> Self {
-        Self { connection, unanswered: 0, last_used: Instant::now() }
+    fn new(connection: Option<Connection>, tcp_only: bool) -> Self {
+        Self { connection, unanswered: 0, last_used: Instant::now(), tcp_only }
+    }
+
+    /// All that was sent on it has taken place.
+    fn answered(&mut self) {
+        self.unanswered = 0;
+        self.last_used = Instant::now();
     }
 
     /// Takes out the connection, unless the server has closed it meanwhile.
@@ -300,15 +378,15 @@ impl Lane {
     }
 }
 
-/// The main lane in use; goes back whatever happens.
+/// The main connection in use; goes back whatever happens.
 struct Lent<'a> {
     link: &'a Link,
-    lane: Option<Lane>,
+    main: Option<Main>,
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        *self.link.main.lock().unwrap_or_else(PoisonError::into_inner) = self.lane.take();
+        *self.link.main.lock().unwrap_or_else(PoisonError::into_inner) = self.main.take();
         self.link.returned.ring();
     }
 }

@@ -206,3 +206,23 @@ fn a_taken_port_is_joined_if_a_store_holds_it_and_that_is_wanted() {
     let text = error.message();
     assert!(text.contains("in use") && text.contains("nor is it this job's store"), "{text}");
 }
+
+#[test]
+fn a_long_row_of_sets_goes_over_tcp_and_stays_in_order() {
+    let server = start();
+    let store = connect(server.address());
+    let other = connect(server.address());
+    for round in 0..3_u8 {
+        for number in 0..100_u8 {
+            store.set(b"k", &[round, number], &soon()).unwrap();
+            assert_eq!(store.link().has_bulk(), round > 0 || number >= 16);
+            if number % 40 == 20 {
+                assert_eq!(store.get(b"k", &soon()).unwrap(), [round, number]);
+            }
+        }
+        // What may wait has a connection of its own, and finds all of it done; so does everybody else then.
+        store.append(b"k", b"!", &soon()).unwrap();
+        store.barrier(&[b'b', round], 1, &soon()).unwrap();
+        assert_eq!(other.get(b"k", &soon()).unwrap(), [round, 99, b'!']);
+    }
+}
