@@ -47,6 +47,17 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// Whether what was waited for lately needed this very core.
+    pub fn shares_core(&self) -> bool {
+        self.shares_core
+    }
+
+    /// One that has learnt that it does.
+    #[cfg(test)]
+    pub fn on_shared_core() -> Self {
+        Self { shares_core: true, ..Self::default() }
+    }
+
     /// Looks for a while, unless that has been in vain lately. `None`: it is time to sleep.
     pub fn look<T>(&mut self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         if self.resting > 0 {

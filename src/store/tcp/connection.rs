@@ -93,6 +93,16 @@ impl Connection {
         self.shortcut
     }
 
+    /// True where the server was seen to run on this thread's core.
+    pub(super) fn shares_core(&self) -> bool {
+        self.patience.shares_core()
+    }
+
+    #[cfg(test)]
+    pub(super) fn assume_shared_core(&mut self) {
+        self.patience = Patience::on_shared_core();
+    }
+
     /// Introduces this client, and has the server prove that it knows the secret, if there is one. All bytes
     /// that are not an answer in one write: torch's server loses track otherwise.
     pub(super) fn introduce(

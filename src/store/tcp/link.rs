@@ -8,9 +8,9 @@
 //! nobody, and what one thread does in order, all see in order.
 //!
 //! On the server's own host the main connection is a Unix socket, which answers sooner than TCP. But many small
-//! requests that are not answered cost more there, since each is a message of its own for the kernel. So a long
-//! row of those goes on over TCP (the *bulk* connection), up to the next request with an answer; only one of the
-//! two ever has anything outstanding.
+//! requests that are not answered take more of the kernel's time there, since each is a message of its own; that
+//! shows where client and server share a core. So there a long row of those goes on over TCP (the *bulk*
+//! connection), up to the next request with an answer; only one of the two ever has anything outstanding.
 //!
 //! When a connection breaks, another is made, and a request is repeated on it, once, if it changes nothing or if
 //! not a byte of it was sent. If requests without an answer were outstanding, they may be lost, and the next
@@ -137,8 +137,8 @@ impl Link {
         if bulk.unanswered > 0 {
             return Ok(bulk);
         }
-        let is_near = near.connection.as_ref().is_some_and(Connection::is_shortcut);
-        if *in_a_row <= LONG_ROW || !is_near || *no_bulk {
+        let pays = |near: &Connection| near.is_shortcut() && near.shares_core();
+        if *in_a_row <= LONG_ROW || *no_bulk || !near.connection.as_ref().is_some_and(pays) {
             return Ok(near);
         }
         if bulk.connection.is_none() {
@@ -317,6 +317,13 @@ impl Link {
     #[cfg(test)]
     pub(super) fn is_usable(&self) -> bool {
         self.main_is(Connection::is_usable)
+    }
+
+    #[cfg(test)]
+    pub(super) fn assume_shared_core(&self) {
+        let mut main = self.main.lock().unwrap();
+        let near = main.as_mut().and_then(|main| main.near.connection.as_mut());
+        near.unwrap().assume_shared_core();
     }
 
     #[cfg(test)]
