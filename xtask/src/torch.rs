@@ -69,6 +69,6 @@ fn private_environment() -> Result<PathBuf, String> {
     run::must(run::command("python3").args(["-m", "venv"]).arg(&folder), DOWNLOAD_LIMIT)?;
     let mut pip = run::command(folder.join("bin/pip"));
     // Without NumPy torch cannot gather objects.
-    run::must(pip.args(["install", "--quiet", "torch", "numpy"]), DOWNLOAD_LIMIT)?;
+    run::must(pip.args(["install", "--quiet", "torch==2.15.*", "numpy"]), DOWNLOAD_LIMIT)?;
     Ok(folder)
 }
