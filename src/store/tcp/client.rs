@@ -7,7 +7,8 @@ use super::abilities::{Abilities, Ability};
 use super::connect::{self, Peer};
 use super::connection::{Connection, Failure, GRACE, at_least_grace};
 use super::link::{Again, Link};
-use super::proto::{self, Bytes, Request};
+use super::names::{wire_key, wire_keys};
+use super::proto::{Bytes, Request};
 use super::secret::Secret;
 use super::server::{Server, ServerOptions, Start};
 use crate::base::{Deadline, Error, ErrorKind, Result};
@@ -495,20 +496,4 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
         IpAddr::V4(_) | IpAddr::V6(_) => {}
     }
     address
-}
-
-/// A user's key as it travels.
-fn wire_key(key: &[u8]) -> Result<Bytes<'static>> {
-    if key.len() >= proto::MAX_KEY_BYTES {
-        let limit = proto::MAX_KEY_BYTES - 1;
-        let message = format!("a key of {} bytes is longer than the store's {limit}", key.len());
-        return Err(Error::invalid(message));
-    }
-    Ok(Bytes::Owned([b"/", key].concat()))
-}
-
-fn wire_keys(keys: &[&[u8]]) -> Result<Vec<Bytes<'static>>> {
-    check_count(keys.len())?;
-    check_total(keys.iter().map(|key| key.len() + 1).sum())?;
-    keys.iter().map(|key| wire_key(key)).collect()
 }

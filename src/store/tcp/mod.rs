@@ -21,6 +21,7 @@ mod intake;
 mod link;
 mod listen;
 pub mod local;
+mod names;
 pub mod proto;
 mod secret;
 mod server;
