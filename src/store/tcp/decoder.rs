@@ -6,6 +6,9 @@ use super::proto::{
 };
 use std::borrow::Cow;
 
+/// How many strings' places are kept for the next request.
+const KEPT_TEXTS: usize = 4;
+
 /// What follows an operation's first byte: perhaps a count; then, that many times or once, a group of
 /// strings; then perhaps a number.
 struct Shape {
@@ -148,6 +151,7 @@ impl Decoder {
     }
 
     fn begin(&mut self, opcode: Opcode) {
+        self.texts.shrink_to(KEPT_TEXTS);
         let shape = opcode.shape();
         self.opcode = Some(opcode);
         if shape.counted {
@@ -213,7 +217,8 @@ impl Decoder {
         // A field of four bytes was read with zeros above them.
         let short = u32::try_from(number).unwrap_or_default();
         self.total = 0;
-        let mut texts = std::mem::take(&mut self.texts).into_iter().map(Cow::Owned);
+        // What it has room for stays, so that most requests take no memory for their list.
+        let mut texts = self.texts.drain(..).map(Cow::Owned);
         let mut text = || texts.next().unwrap_or_default();
         match opcode {
             Opcode::Validate => Request::Validate(short),

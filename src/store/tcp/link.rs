@@ -33,7 +33,7 @@ const KEPT_IDLE: usize = 4;
 const FRESH: Duration = Duration::from_millis(10);
 
 /// How many requests without an answer in a row are worth the bulk connection.
-const LONG_ROW: u32 = 16;
+const LONG_ROW: u32 = 8;
 
 /// How long the bulk connection may take to be made.
 const BULK_WITHIN: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) enum Again {
 pub(super) struct Link {
     peer: Peer,
     /// Away while somebody uses it.
-    main: Mutex<Option<Main>>,
+    main: Mutex<Option<Box<Main>>>,
     /// Rung when that comes back.
     returned: Bell,
     side: Mutex<Vec<Lane>>,
@@ -73,7 +73,7 @@ struct Main {
 /// A connection, which is made when it is needed, and what is known of it.
 #[derive(Debug)]
 struct Lane {
-    connection: Option<Connection>,
+    connection: Option<Box<Connection>>,
     /// How many requests without an answer were sent since the last answer.
     unanswered: u64,
     last_used: Instant,
@@ -97,7 +97,7 @@ impl Link {
         let main = Main { near, bulk: Lane::new(None, true), in_a_row: 0, no_bulk: false };
         Self {
             peer,
-            main: Mutex::new(Some(main)),
+            main: Mutex::new(Some(Box::new(main))),
             returned: Bell::default(),
             side: Mutex::new(Vec::new()),
         }
@@ -138,7 +138,7 @@ impl Link {
             return Ok(bulk);
         }
         let pays = |near: &Connection| near.is_shortcut() && near.shares_core();
-        if *in_a_row <= LONG_ROW || *no_bulk || !near.connection.as_ref().is_some_and(pays) {
+        if *in_a_row <= LONG_ROW || *no_bulk || !near.connection.as_deref().is_some_and(pays) {
             return Ok(near);
         }
         if bulk.connection.is_none() {
@@ -279,11 +279,14 @@ impl Link {
         }
     }
 
-    fn connect(&self, lane: &Lane, call: Call<'_>) -> Result<Connection> {
-        if lane.tcp_only == self.peer.tcp_only {
-            return connect::once(&self.peer, call.deadline);
-        }
-        connect::once(&Peer { tcp_only: lane.tcp_only, ..self.peer.clone() }, call.deadline)
+    fn connect(&self, lane: &Lane, call: Call<'_>) -> Result<Box<Connection>> {
+        let connection = if lane.tcp_only == self.peer.tcp_only {
+            connect::once(&self.peer, call.deadline)
+        } else {
+            let peer = Peer { tcp_only: lane.tcp_only, ..self.peer.clone() };
+            connect::once(&peer, call.deadline)
+        };
+        connection.map(Box::new)
     }
 
     fn failed(&self, call: Call<'_>, failure: &Failure) -> Error {
@@ -322,7 +325,7 @@ impl Link {
     #[cfg(test)]
     pub(super) fn assume_shared_core(&self) {
         let mut main = self.main.lock().unwrap();
-        let near = main.as_mut().and_then(|main| main.near.connection.as_mut());
+        let near = main.as_mut().and_then(|main| main.near.connection.as_deref_mut());
         near.unwrap().assume_shared_core();
     }
 
@@ -339,7 +342,7 @@ impl Link {
     #[cfg(test)]
     fn main_is(&self, what: fn(&Connection) -> bool) -> bool {
         let main = self.main.lock().unwrap();
-        main.as_ref().and_then(|main| main.near.connection.as_ref()).is_some_and(what)
+        main.as_ref().and_then(|main| main.near.connection.as_deref()).is_some_and(what)
     }
 }
 
@@ -366,6 +369,7 @@ impl Main {
 
 impl Lane {
     fn new(connection: Option<Connection>, tcp_only: bool) -> Self {
+        let connection = connection.map(Box::new);
         Self { connection, unanswered: 0, last_used: Instant::now(), tcp_only }
     }
 
@@ -376,7 +380,7 @@ impl Lane {
     }
 
     /// Takes out the connection, unless the server has closed it meanwhile.
-    fn take(&mut self) -> Option<Connection> {
+    fn take(&mut self) -> Option<Box<Connection>> {
         let connection = self.connection.take()?;
         // One with something outstanding must not be replaced unnoticed.
         let is_good =
@@ -388,7 +392,7 @@ impl Lane {
 /// The main connection in use; goes back whatever happens.
 struct Lent<'a> {
     link: &'a Link,
-    main: Option<Main>,
+    main: Option<Box<Main>>,
 }
 
 impl Drop for Lent<'_> {

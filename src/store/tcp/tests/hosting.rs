@@ -217,7 +217,7 @@ fn a_long_row_of_sets_goes_over_tcp_and_stays_in_order() {
         store.link().assume_shared_core();
         for number in 0..100_u8 {
             store.set(b"k", &[round, number], &soon()).unwrap();
-            assert_eq!(store.link().has_bulk(), round > 0 || number >= 16);
+            assert_eq!(store.link().has_bulk(), round > 0 || number >= 8);
             if number % 40 == 20 {
                 assert_eq!(store.get(b"k", &soon()).unwrap(), [round, number]);
             }
