@@ -195,6 +195,26 @@ fn a_port_that_is_something_elses_is_named() {
 }
 
 #[test]
+fn a_store_may_listen_elsewhere_than_others_find_it() {
+    // An address for documentation, which is none of this host's: as behind a balancer or a name of a service.
+    let elsewhere = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1")];
+    alone(&elsewhere, "init")
+        .failed(DIST_ERR_SYSTEM, &["192.0.2.1", "no such address", "DIST_STORE_BIND_ADDRESS"])
+        .within_ms(2000);
+    let mut job = Job::new();
+    for rank in 0..2 {
+        let mut environment = job.environment(rank, 2);
+        if rank == 0 {
+            environment.retain(|(name, _)| *name != "MASTER_ADDR");
+            environment.push(("MASTER_ADDR", "192.0.2.1".to_owned()));
+            environment.push(("DIST_STORE_BIND_ADDRESS", LOOPBACK.to_owned()));
+        }
+        job.start(&rank.to_string(), &environment, &format!("init\n{USE}"));
+    }
+    have_worked(&job.finish(), &["0", "1"], "init");
+}
+
+#[test]
 fn different_world_sizes_are_told_to_both() {
     let mut job = Job::new();
     job.start_rank(0, 2, "init\nleaks\n");
