@@ -3,11 +3,12 @@
 //! Pure: a request goes in, the bytes of its answer and the connections that it wakes come out.
 //! Each connection has at most one pending WAIT or BARRIER; another one replaces it.
 //!
-//! Differs from torch's server in four points. A failed compare-and-set on a missing key wakes nobody,
-//! since there is still nothing to be had. The first to come to a barrier wakes those who wait for a key of
-//! that name, since it exists from then on. And an item of a queue that was offered to a waiter who then
-//! does not take it (its wait was cancelled, it has gone, it asks for something else) is offered to the next; and
-//! so is one whose first waiter could not take it now, since it waits for other keys as well.
+//! Differs from torch's server in five points. CHECK sees keys only, and not a queue of that name. A failed
+//! compare-and-set on a missing key wakes nobody, since there is still nothing to be had. The first to come to a
+//! barrier wakes those who wait for a key of that name, since it exists from then on. And an item of a queue that
+//! was offered to a waiter who then does not take it (its wait was cancelled, it has gone, it asks for something
+//! else) is offered to the next; and so is one whose first waiter could not take it now, since it waits for other
+//! keys as well.
 
 #[cfg(any(test, fuzzing))]
 use super::super::table;
