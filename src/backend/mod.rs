@@ -12,7 +12,7 @@ use crate::algo::Operation;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::transport::{OpKind, PeerName};
+use crate::transport::{OpKind, PeerName, PointToPoint};
 use serde_json::Value;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -88,6 +88,11 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// Any; the message says who is to blame.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
+
+    /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back end has none.
+    fn messages(&self) -> Option<&dyn PointToPoint> {
+        None
+    }
 
     /// Fails the group on all its ranks; the first reason stays.
     fn abort(&self, reason: &Error);

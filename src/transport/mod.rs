@@ -12,12 +12,14 @@ pub mod abort;
 pub mod endpoint;
 pub mod inproc;
 pub mod line;
+pub mod point_to_point;
 pub mod region;
 pub mod shm;
 
 pub use abort::Failure;
 pub use endpoint::Endpoint;
 pub use line::{Descriptor, Line, OpKind};
+pub use point_to_point::{Completion, Delivery, Incoming, Outgoing, PointToPoint};
 pub use region::{Geometry, Region};
 
 use crate::base::error::Error;

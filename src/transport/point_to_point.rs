@@ -1,0 +1,89 @@
+//! Point-to-point messages: what a matching engine offers to those who post sends and receives.
+
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A message to send. Its bytes are lent until the completion is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    /// Who gets it; this rank itself is possible.
+    pub to: Rank,
+    /// What it is matched by, beside its sender.
+    pub tag: u32,
+    /// The type of its elements.
+    pub dtype: DataType,
+    /// The message.
+    pub bytes: Src<'static>,
+    /// When it must have been taken over or delivered.
+    pub deadline: Deadline,
+}
+
+/// A place for a message. Its bytes are lent until the completion is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    /// From whom; `None` for anybody.
+    pub from: Option<Rank>,
+    /// Under which tag; `None` for any.
+    pub tag: Option<u32>,
+    /// The type of its elements, which must be the sender's.
+    pub dtype: DataType,
+    /// Where it goes; it may be shorter.
+    pub into: Dst<'static>,
+    /// When it must have arrived.
+    pub deadline: Deadline,
+}
+
+/// A message that has gone or come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Who sent it, or got it.
+    pub peer: Rank,
+    /// Its tag.
+    pub tag: u32,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// Told what has become of a posted message.
+pub trait Completion: Send + Sync + Debug {
+    /// Called exactly once, by whichever thread completes the message, while no lock of the engine is held. From
+    /// then on the engine does not touch the message's memory. Must not block.
+    fn complete(&self, outcome: Result<Delivery>);
+}
+
+/// Sends and receives between the ranks of a group, in any order, beside its collectives.
+///
+/// Obligations of an implementation:
+/// * messages from one rank under one tag are received in the order of their sending; a receive takes the first
+///   message that it matches, and a message the first receive, in the order in which they were posted;
+/// * what is kept for a receiver that has posted nothing is bounded; a message beyond that stays with its sender;
+/// * a message that is longer than the first receive that it matches, or of another type, fails that receive with
+///   `Mismatch`, writes nothing, and stays for the next;
+/// * a posted message whose deadline passes is completed with `Timeout` and forgotten; that fails nobody else,
+///   unless part of it has been transferred already, which fails the group;
+/// * the death or departure of a peer completes what can only be done with it, `PeerFailed`; the failure of the
+///   group completes everything with its cause;
+/// * progress is made also where nobody attends.
+pub trait PointToPoint: Send + Sync + Debug {
+    /// Posts a message to send.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a rank that does not exist, `OutOfMemory` where too many are outstanding, the group's
+    /// failure; then `done` is never called.
+    fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()>;
+
+    /// Posts a place for a message.
+    ///
+    /// # Errors
+    /// As [`PointToPoint::send`].
+    fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()>;
+
+    /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over` holds or the limit
+    /// has passed.
+    fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
+}
