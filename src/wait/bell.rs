@@ -10,6 +10,9 @@
 //! A bell lives in process memory or in a segment shared between processes; it has one owner, who
 //! waits, and any number of ringers. Two threads of one process may wait on one bell: the mode counts
 //! them.
+//!
+//! An owner that waits for descriptors too cannot sleep on the word. It *listens* instead, and a ringer that
+//! finds a listener must reach it in another way (see `SharedDomain::ring`).
 
 use crate::sys::futex::{self, Scope};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -23,6 +26,8 @@ pub struct Bell {
     word: AtomicU32,
     /// How many threads are asleep or about to be.
     sleepers: AtomicU32,
+    /// How many of the owner's threads want to be told without sleeping here.
+    listeners: AtomicU32,
 }
 
 /// What the word was before the last look.
@@ -43,6 +48,22 @@ impl Bell {
             self.word.fetch_add(1, Ordering::Release);
             futex::wake_all(&self.word, Scope::Host);
         }
+    }
+
+    /// Begins to listen. Look again at what is waited for afterwards: what was said before is not told.
+    pub fn listen(&self) {
+        self.listeners.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Ends what [`Bell::listen`] began.
+    pub fn stop_listening(&self) {
+        self.listeners.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the owner listens; for ringers, after a `fence(SeqCst)` of their own.
+    pub fn has_listeners(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) != 0
     }
 
     /// Announces that the owner is about to sleep. Look again before [`Bell::sleep`], and call

@@ -9,6 +9,7 @@
 
 pub mod bell;
 pub mod io;
+pub mod nudge;
 pub mod patience;
 pub mod service;
 

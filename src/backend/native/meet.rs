@@ -112,7 +112,7 @@ fn meet(
     let (group, rank) = (context.group, context.rank);
     if plan.in_process {
         let peers = places.iter().map(|place| place.name.clone()).collect();
-        let domain = inproc::Domain::join(group, rank, peers, plan.geometry, plan.pace)?;
+        let domain = inproc::Domain::join(group, 0, rank, peers, plan.geometry, plan.pace)?;
         return Ok(Box::new(domain));
     }
     let member = |(place, card): (&Place, &Card)| Member {
