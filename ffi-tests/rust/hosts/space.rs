@@ -51,12 +51,15 @@ impl Space {
         run(&["-n", &self.0, "-batch", "-"], commands)
     }
 
-    /// Waits until an interface carries packets and its addresses can be used.
+    /// Waits until an interface carries packets and the addresses that it was given can be used. The one
+    /// that the kernel adds takes a second or two to be sure that no neighbour has it.
     pub(super) fn until_ready(&self, interface: &str) {
         let began = Instant::now();
         loop {
             let state = self.ip(&format!("address show dev {interface}"));
-            if state.contains("LOWER_UP") && !state.contains("tentative") {
+            let is_waiting =
+                |line: &str| line.contains("tentative") && !line.contains("scope link");
+            if state.contains("LOWER_UP") && !state.lines().any(is_waiting) {
                 return;
             }
             assert!(began.elapsed() < LIMIT, "{interface} is not ready: {state}");
