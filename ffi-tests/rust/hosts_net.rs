@@ -11,10 +11,9 @@ mod interface;
 mod toolchain;
 mod worker;
 
-use harness::Job;
+use harness::{Job, Place};
 use hosts::{ETHERNET, Hosts, Line};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Where servers listen: every name space has all its ports to itself.
@@ -174,9 +173,10 @@ fn the_seed_decides_which_packets_are_lost() {
 }
 
 /// A process that sleeps on a host, and is no worker of any job.
-fn sleeper(name: &str) -> Child {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", name, "sh", "-c", "echo; exec sleep 600"]);
+fn sleeper(place: &Place) -> Child {
+    let (program, arguments) = place.prefix().split_first().unwrap();
+    let mut command = Command::new(program);
+    command.args(arguments).args(["sh", "-c", "echo; exec sleep 600"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     // Its first line says that it is there.
     let mut line = [0];
@@ -195,7 +195,7 @@ fn nothing_is_left_of_hosts_even_after_a_panic() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let names = hosts.names();
     assert!(names.iter().all(|name| hosts::exists(name)), "{names:?}");
-    let child = sleeper(&names[1]);
+    let child = sleeper(&hosts.place(1));
     let failing = std::panic::AssertUnwindSafe(move || {
         let _hosts = hosts;
         std::panic::resume_unwind(Box::new("the test fails"));
@@ -211,10 +211,10 @@ fn what_a_killed_test_has_left_is_removed_by_the_next() {
     let mut owner = Command::new("true").spawn().unwrap();
     owner.wait().unwrap();
     let name = hosts.names()[0].replace(&std::process::id().to_string(), &owner.id().to_string());
-    let status = Command::new("ip").args(["netns", "add", &name]).status().unwrap();
-    assert!(status.success());
+    let ip = hosts.place(0).prefix()[0].clone();
+    assert!(Command::new(ip).args(["netns", "add", &name]).status().unwrap().success());
     drop(Hosts::try_new(1, ETHERNET).unwrap());
-    assert!(!Path::new("/run/netns").join(&name).exists());
+    assert!(!hosts::exists(&name));
     // What belongs to a living one is not.
     assert!(hosts.names().iter().all(|name| hosts::exists(name)));
 }

@@ -5,7 +5,6 @@
 pub(crate) struct Place {
     identity: String,
     address: String,
-    /// What a command line begins with to run there.
     prefix: Vec<String>,
 }
 
@@ -33,7 +32,8 @@ impl Place {
         &self.address
     }
 
-    pub(super) fn prefix(&self) -> &[String] {
+    /// What a command line begins with to run there; empty where it is this network.
+    pub(crate) fn prefix(&self) -> &[String] {
         &self.prefix
     }
 }
