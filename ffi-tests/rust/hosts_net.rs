@@ -71,10 +71,39 @@ fn hosts_of_the_same_addresses_are_there_at_the_same_time() {
 }
 
 #[test]
+fn ranks_on_several_hosts_meet_in_the_store_of_the_first() {
+    let Some(hosts) = Hosts::find(3, ETHERNET) else { return };
+    let places = [0, 1, 1, 2].map(|host| hosts.place(host));
+    for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
+        let job = Job::spread(&places, &master, |rank| {
+            let server = if rank == 0 { " server=yes" } else { "" };
+            format!("store{server}\nset from-{rank} {rank}\nwait from-0\nmeet all 4\nmeet end 4\n")
+        });
+        let ended = job.finish();
+        (0..4).for_each(|rank| ended.all_succeeded(&rank.to_string(), 6));
+    }
+}
+
+#[test]
+fn hosts_have_names_of_their_own() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let mut job = Job::new();
+    for host in 0..2 {
+        let words = ["sh", "-c", "uname -n; echo $DIST_HOST_ID"];
+        job.start_program_at(&hosts.place(host), &format!("asked-{host}"), &[], &words);
+    }
+    let ended = job.finish();
+    assert_eq!(ended.output("asked-0"), "host-0\nhost-0\n");
+    assert_eq!(ended.output("asked-1"), "host-1\nhost-1\n");
+}
+
+#[test]
 fn a_host_that_is_cut_off_is_reached_no_more() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "10 1");
     hosts.ip(1, "link set eth0 down");
+    // Else it would be looked for where it was for a while.
+    hosts.ip(0, "neighbour flush dev eth0");
     let mut job = Job::new();
     let exchange = format!("exchange {} 10 1", at(&hosts.ipv4(1, 0)));
     job.start_at(&hosts.place(0), "client", &[], &exchange);

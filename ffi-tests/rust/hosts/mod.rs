@@ -6,8 +6,8 @@
 //! outside these name spaces is changed. Dropping the hosts kills what runs on them and removes them,
 //! also when the test panics; what a killed test leaves behind, the next test to make hosts removes.
 //!
-//! Hosts share everything but the network: memory, files, process ids, the boot id. That is why a place
-//! has an identity of its own.
+//! Hosts share everything but the network and the name: memory, files, process ids, the boot id. That is
+//! why a place has an identity of its own.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod relay;
@@ -104,7 +104,8 @@ impl Hosts {
 
     /// Where processes are on a host.
     pub(crate) fn place(&self, host: usize) -> Place {
-        Place::in_space(&format!("host-{host}"), &ipv4(host, 0), self.hosts[host].prefix())
+        let name = format!("host-{host}");
+        Place::in_space(&name, &ipv4(host, 0), self.hosts[host].prefix(&name))
     }
 
     /// A host's address in a network.

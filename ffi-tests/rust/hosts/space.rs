@@ -16,6 +16,10 @@ const FOLDER: &str = "/run/netns";
 /// What all names begin with.
 const PREFIX: &str = "libdist-test-";
 
+/// A script that gives its name to the host, and becomes the program that follows.
+const TAKE_NAME: &str =
+    "{ hostname \"$0\" || echo \"$0\" >/proc/sys/kernel/hostname; } 2>/dev/null; exec \"$@\"";
+
 /// How long the kernel may take for anything, on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
@@ -36,9 +40,13 @@ impl Space {
         &self.0
     }
 
-    /// What a command line must begin with to run in it.
-    pub(super) fn prefix(&self) -> Vec<String> {
-        [program().unwrap_or("ip"), "netns", "exec", &self.0].map(str::to_owned).to_vec()
+    /// What a command line must begin with to run in it, and to find that it is on a host of that name.
+    /// The process is the one that was started: each of these programs becomes the next.
+    pub(super) fn prefix(&self, host: &str) -> Vec<String> {
+        let ip = program().unwrap_or("ip");
+        let mut words = vec![ip, "netns", "exec", &self.0, "unshare", "--uts"];
+        words.extend(["sh", "-c", TAKE_NAME, host]);
+        words.into_iter().map(str::to_owned).collect()
     }
 
     /// Runs commands of `ip` in it, one per line.
