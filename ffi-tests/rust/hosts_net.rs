@@ -75,12 +75,18 @@ fn ranks_on_several_hosts_meet_in_the_store_of_the_first() {
     let Some(hosts) = Hosts::find(3, ETHERNET) else { return };
     let places = [0, 1, 1, 2].map(|host| hosts.place(host));
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
-        let job = Job::spread(&places, &master, |rank| {
-            let server = if rank == 0 { " server=yes" } else { "" };
-            format!("store{server}\nset from-{rank} {rank}\nwait from-0\nmeet all 4\nmeet end 4\n")
+        let mut job = Job::spread(&places, &master, |rank| {
+            // The one that has the server leaves last.
+            let (server, wait) = if rank == 0 { (" server=yes", "gate end\n") } else { ("", "") };
+            format!(
+                "store{server}\nset from-{rank} {rank}\nwait from-0\nmeet all 4\n{wait}unstore\n"
+            )
         });
+        job.all_report(&["1", "2", "3"], "unstore");
+        job.open("end");
         let ended = job.finish();
-        (0..4).for_each(|rank| ended.all_succeeded(&rank.to_string(), 6));
+        ended.all_succeeded("0", 8);
+        (1..4).for_each(|rank| ended.all_succeeded(&rank.to_string(), 6));
     }
 }
 
