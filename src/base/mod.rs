@@ -9,6 +9,7 @@ pub mod dtype;
 pub mod error;
 pub mod ids;
 pub mod log;
+pub mod nodes;
 pub mod op;
 
 pub use buffer::{Dst, Src};
