@@ -12,6 +12,8 @@ pub mod abort;
 pub mod endpoint;
 pub mod inproc;
 pub mod line;
+#[cfg(all(test, loom))]
+mod models;
 pub mod point_to_point;
 pub mod region;
 pub mod shm;
