@@ -74,6 +74,7 @@ impl Group {
         let deadline = Deadline::after_ms(connect_ms);
         let who = format!("pid {}, host {}", this::pid(), this::host_name());
         let nonce = this::fresh_nonce()?;
+        let address = store.address();
         let meeting =
             Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
         // A rank alone needs nobody to agree with.
@@ -82,6 +83,7 @@ impl Group {
             group: id,
             rank,
             size,
+            store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
             options: &options.backend_options,
             deadline: &deadline,
         };

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
 pub mod child;
+pub mod event;
 pub mod file;
 pub mod fork;
 pub mod futex;

@@ -1,18 +1,66 @@
-//! Messages between ranks: the trait that `algo/message` and point-to-point build on.
+//! Byte streams between ranks: what `algo/message` and the matching engine build on.
 
+use super::PeerName;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::wait::Pace;
 use std::fmt::Debug;
+use std::sync::Weak;
+use std::time::Duration;
 
-/// Sends and receives between any two ranks, matched in order per (peer, tag).
+/// The most parallel streams for collectives from one rank to another.
+pub const MAX_LANES: usize = 8;
+
+/// Which of the streams from one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Channel {
+    /// Messages of collectives; large ones are spread over several of these, numbered from 0.
+    Collective(u8),
+    /// Point-to-point messages.
+    PointToPoint,
+}
+
+/// Which way bytes go, seen from this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the peer.
+    Out,
+    /// From the peer.
+    In,
+}
+
+/// Something that is waited for: that a stream may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The other end.
+    pub peer: Rank,
+    /// The stream.
+    pub channel: Channel,
+    /// Which way.
+    pub direction: Direction,
+}
+
+/// Who goes on with point-to-point streams when nobody waits for them.
+pub trait Attendant: Send + Sync + Debug {
+    /// Called on the service thread when a stream may go on ([`Endpoint::ready`] says which). Must not block.
+    fn attend(&self);
+}
+
+/// Ordered, reliable streams of bytes from this rank to every other and back: one per direction and [`Channel`].
 ///
 /// Obligations of an implementation:
-/// * messages from one rank under one tag arrive in the order of their sending;
-/// * what is buffered on behalf of a receiver is bounded; a sender beyond the bound waits;
-/// * a message longer than the receiver's buffer is `Mismatch` and writes nothing;
-/// * a peer that is gone ends the wait for it with `PeerFailed`.
+/// * bytes arrive once, in order, or not at all; what a stream holds is bounded, so that a sender that is faster
+///   than its receiver waits;
+/// * a stream is made when it is first used: until it is there it takes no bytes and gives none;
+/// * a peer that died or left ends its streams: bytes that it sent before can still be received, then
+///   [`Endpoint::try_receive`] (and [`Endpoint::try_send`] at once) is `PeerFailed` with the peer as the culprit,
+///   and says which of the two it was;
+/// * when a rank of another node dies, [`Endpoint::failure`] becomes `Some` and every rest ends, without anybody
+///   asking, also where no stream to it was made; the failure of one rank's node reaches all nodes;
+/// * dropping the endpoint is leaving in order.
+///
+/// Collective streams are used by one thread at a time, point-to-point ones too, but both at once.
 pub trait Endpoint: Send + Sync + Debug {
     /// This process's rank.
     fn rank(&self) -> Rank;
@@ -20,15 +68,44 @@ pub trait Endpoint: Send + Sync + Debug {
     /// The number of ranks.
     fn size(&self) -> WorldSize;
 
-    /// Sends bytes. Returns once they have been copied or delivered: the memory is free again.
-    ///
-    /// # Errors
-    /// `Timeout`, `PeerFailed`, `InvalidArgument` for a rank that does not exist.
-    fn send(&self, to: Rank, tag: u64, bytes: Src<'_>, deadline: &Deadline) -> Result<()>;
+    /// Who a rank is.
+    fn peer(&self, rank: Rank) -> &PeerName;
 
-    /// Receives the next message of a rank under a tag; returns its length.
+    /// How many parallel collective streams there are to each peer; the same on all ranks, 1 to [`MAX_LANES`].
+    fn lanes(&self) -> u8;
+
+    /// How long to look before resting pays.
+    fn pace(&self) -> Pace;
+
+    /// Puts the parts, one after another, into a stream as far as goes without waiting; how many bytes that was.
     ///
     /// # Errors
-    /// As [`Endpoint::send`], and `Mismatch` for a message longer than `into`.
-    fn receive(&self, from: Rank, tag: u64, into: Dst<'_>, deadline: &Deadline) -> Result<usize>;
+    /// `PeerFailed`, `Connection` where the peer cannot be reached.
+    fn try_send(&self, to: Rank, channel: Channel, parts: &[Src<'_>]) -> Result<usize>;
+
+    /// Takes what has come, as far as there is room; how many bytes that was.
+    ///
+    /// # Errors
+    /// `PeerFailed`, `Connection`.
+    fn try_receive(&self, from: Rank, channel: Channel, into: Dst<'_>) -> Result<usize>;
+
+    /// Sleeps until one of the wishes may have come true, somebody has failed, or the limit has passed; may end
+    /// early. For collective streams.
+    fn rest(&self, wishes: &[Wish], limit: Duration);
+
+    /// Adds the peers whose point-to-point streams may go on: bytes have come, or there is room again where the
+    /// last [`Endpoint::try_send`] took less than it was given, or the stream has ended.
+    fn ready(&self, peers: &mut Vec<Rank>);
+
+    /// Says who attends to the point-to-point streams when nobody waits.
+    fn set_attendant(&self, attendant: Weak<dyn Attendant>);
+
+    /// While paused, the attendant is not called: somebody looks at [`Endpoint::ready`] without end.
+    fn pause_attendant(&self, paused: bool);
+
+    /// Why the group has failed, if it has.
+    fn failure(&self) -> Option<Error>;
+
+    /// Fails the group on all nodes; the first reason stays.
+    fn fail(&self, error: &Error);
 }

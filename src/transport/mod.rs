@@ -2,7 +2,7 @@
 //!
 //! * [`SharedDomain`]: the ranks of one host, which share memory: control lines, staging slots, an
 //!   abort record, and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
-//! * [`Endpoint`]: messages between any two ranks. Implemented by [`inproc`]; TCP comes with hosts.
+//! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`inproc`]; TCP comes with hosts.
 //!
 //! Everything that several ranks write is described in [`region`]; it is the same for both domains.
 //!
@@ -12,12 +12,14 @@ pub mod abort;
 pub mod endpoint;
 pub mod inproc;
 pub mod line;
+#[cfg(all(test, loom))]
+mod models;
 pub mod point_to_point;
 pub mod region;
 pub mod shm;
 
 pub use abort::Failure;
-pub use endpoint::Endpoint;
+pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
 pub use line::{Descriptor, Line, OpKind};
 pub use point_to_point::{Completion, Delivery, Incoming, Outgoing, PointToPoint};
 pub use region::{Geometry, Region};
@@ -26,6 +28,8 @@ use crate::base::error::Error;
 use crate::base::ids::{Rank, WorldSize};
 use crate::wait::Pace;
 use std::fmt::Debug;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Mutex, PoisonError, Weak};
 
 /// Who a rank is, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +48,12 @@ impl std::fmt::Display for PeerName {
     }
 }
 
+/// Who is told that another rank of the domain has rung while this one listens ([`Bell::listen`](crate::wait::bell::Bell::listen)).
+pub trait Listener: Send + Sync + Debug {
+    /// Called by any thread, perhaps within a call of the listener's own: it raises a flag and returns.
+    fn on_knock(&self);
+}
+
 /// The ranks of one host and the memory they share.
 ///
 /// Obligations of an implementation:
@@ -51,6 +61,7 @@ impl std::fmt::Display for PeerName {
 /// * when a rank dies, every other member's `failure` becomes `Some` and its doorbell rings, without
 ///   anybody asking;
 /// * when a rank leaves in order, `has_left` becomes true on every other member and its doorbell rings;
+/// * a rank that listens is knocked for whenever its doorbell is rung;
 /// * dropping the domain is leaving.
 pub trait SharedDomain: Send + Sync + Debug {
     /// The memory.
@@ -80,6 +91,48 @@ pub trait SharedDomain: Send + Sync + Debug {
 
     /// Fails the domain for all its ranks; the first reason stays.
     fn fail(&self, error: &Error) {
-        self.region().fail(error);
+        self.region().failure().set(error);
+        self.ring_all();
+    }
+
+    /// Calls the listeners of a rank, in its process.
+    fn knock(&self, rank: Rank);
+
+    /// Adds somebody to call when this rank is knocked for; it is forgotten when it is gone.
+    fn add_listener(&self, listener: Weak<dyn Listener>);
+
+    /// Wakes a rank that waits for what this one has just stored. The caller has put a `fence(SeqCst)` between
+    /// the store and this.
+    fn ring_fenced(&self, rank: Rank) {
+        let bell = self.region().bell(rank);
+        bell.ring_fenced();
+        if bell.has_listeners() {
+            self.knock(rank);
+        }
+    }
+
+    /// Wakes every rank, this one included.
+    fn ring_all(&self) {
+        fence(Ordering::SeqCst);
+        (0..self.size()).for_each(|rank| self.ring_fenced(rank));
+    }
+}
+
+/// The listeners of one rank.
+#[derive(Debug, Default)]
+pub(in crate::transport) struct Listeners {
+    list: Mutex<Vec<Weak<dyn Listener>>>,
+}
+
+impl Listeners {
+    pub(in crate::transport) fn add(&self, listener: Weak<dyn Listener>) {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|known| known.strong_count() > 0);
+        list.push(listener);
+    }
+
+    pub(in crate::transport) fn call(&self) {
+        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        list.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_knock());
     }
 }

@@ -14,9 +14,9 @@ use super::line::{Descriptor, Line};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::sync::{AtomicU64, Ordering};
 use crate::wait::bell::Bell;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Lines per rank: how far a root may run ahead of its readers with small payloads.
 pub const LINES: u64 = 64;
@@ -220,18 +220,6 @@ impl Region {
     pub fn read_presence(&self, rank: Rank) -> [u64; 2] {
         let presence = self.presence(rank);
         std::array::from_fn(|i| presence.nonce[i].load(Ordering::Acquire))
-    }
-
-    /// Fails the domain: keeps the reason if it is the first, and wakes every rank.
-    pub fn fail(&self, error: &Error) {
-        self.failure().set(error);
-        self.ring_all();
-    }
-
-    /// Rings every doorbell.
-    pub fn ring_all(&self) {
-        fence(Ordering::SeqCst);
-        (0..self.geometry.ranks).for_each(|rank| self.bell(rank).ring_fenced());
     }
 
     fn presence(&self, rank: Rank) -> &Presence {

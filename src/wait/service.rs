@@ -1,12 +1,12 @@
-//! The process's one service thread: it watches descriptors (lifelines today; listeners, control
-//! connections and heartbeats later) and calls whoever registered them when something happens.
+//! The process's one service thread: it watches descriptors (lifelines, listeners, control connections)
+//! and clocks, and calls whoever registered them when something happens.
 //!
 //! It starts with the first registration and ends with the last one. Callbacks run on it one at a
 //! time and must not block; a panic in one is caught and ends only that registration.
 
 use crate::base::error::{Error, Result};
 use crate::base::log::Level;
-use crate::sys::poll::{Events, Interest, Poller};
+use crate::sys::poll::{Event, Events, Interest, Poller};
 use crate::sys::{host, thread, unix};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What a watcher wants after it was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,18 @@ pub trait Watched: Send + Sync + Debug {
 
     /// Called on the service thread when the descriptor can be read or was closed by its peer.
     fn on_readable(&self) -> Next;
+
+    /// Called on the service thread when bytes can be written, for a watch that asked for that with
+    /// [`Watch::want`].
+    fn on_writable(&self) -> Next {
+        Next::Keep
+    }
+}
+
+/// Something to do at a certain time.
+pub trait Alarmed: Send + Sync + Debug {
+    /// Called on the service thread once the time has come; the alarm is not set any more then.
+    fn on_alarm(&self);
 }
 
 /// A registration; dropping it ends the watch (a callback that is already running finishes).
@@ -39,12 +52,26 @@ pub struct Watch {
     id: u64,
 }
 
+/// An alarm clock; dropping it ends it (a callback that is already running finishes).
+#[derive(Debug)]
+pub struct Alarm {
+    id: u64,
+}
+
 #[derive(Debug)]
 struct Service {
     next_id: u64,
     watched: BTreeMap<u64, Arc<dyn Watched>>,
+    alarms: BTreeMap<u64, Clock>,
     /// Present while the thread runs.
     thread: Option<Running>,
+}
+
+/// An alarm, and for when it is set.
+#[derive(Debug)]
+struct Clock {
+    alarmed: Arc<dyn Alarmed>,
+    due: Option<Instant>,
 }
 
 /// What the registering threads and the running one share.
@@ -57,14 +84,18 @@ struct Running {
     pid: u32,
 }
 
-/// The token of the wake-up socket; registrations count up from 0 and never get here.
+/// The token of the wake-up socket; registrations count up from 1 and never get here.
 const WAKE: u64 = u64::MAX;
 
 /// How many events one turn takes.
 const EVENTS: u16 = 64;
 
-static SERVICE: Mutex<Service> =
-    Mutex::new(Service { next_id: 0, watched: BTreeMap::new(), thread: None });
+static SERVICE: Mutex<Service> = Mutex::new(Service {
+    next_id: 0,
+    watched: BTreeMap::new(),
+    alarms: BTreeMap::new(),
+    thread: None,
+});
 
 /// Watches a descriptor from now on, starting the service thread if none runs.
 ///
@@ -72,19 +103,125 @@ static SERVICE: Mutex<Service> =
 /// `System` where the thread or its wake-up socket cannot be made, or the descriptor not be watched.
 pub fn watch(watched: Arc<dyn Watched>) -> Result<Watch> {
     let mut service = lock();
-    let running = match service.thread.clone().filter(|running| running.pid == host::pid()) {
-        Some(running) => running,
-        None => {
-            service.watched.clear();
-            service.thread.insert(start()?).clone()
-        }
-    };
-    let id = service.next_id;
-    service.next_id += 1;
+    let running = service.running()?;
+    let id = service.fresh_id();
     let added = running.poller.add(watched.descriptor(), id, Interest::READ);
     added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
     service.watched.insert(id, watched);
     Ok(Watch { id })
+}
+
+/// An alarm clock that is not set yet, starting the service thread if none runs.
+///
+/// # Errors
+/// `System` where the thread or its wake-up socket cannot be made.
+pub fn alarm(alarmed: Arc<dyn Alarmed>) -> Result<Alarm> {
+    let mut service = lock();
+    service.running()?;
+    let id = service.fresh_id();
+    service.alarms.insert(id, Clock { alarmed, due: None });
+    Ok(Alarm { id })
+}
+
+impl Service {
+    /// The thread, started if it does not run in this process.
+    fn running(&mut self) -> Result<Running> {
+        match self.thread.clone().filter(|running| running.pid == host::pid()) {
+            Some(running) => Ok(running),
+            None => {
+                self.watched.clear();
+                self.alarms.clear();
+                Ok(self.thread.insert(start()?).clone())
+            }
+        }
+    }
+
+    fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn is_idle(&self) -> bool {
+        self.watched.is_empty() && self.alarms.is_empty()
+    }
+
+    /// Makes the thread look around.
+    fn wake(&self) {
+        if let Some(running) = &self.thread {
+            // A full socket means that a wake-up is pending already.
+            drop(unix::send(&running.wake, &[1], None));
+        }
+    }
+
+    /// The time until the next alarm.
+    fn next_alarm(&self) -> Option<Duration> {
+        let next = self.alarms.values().filter_map(|clock| clock.due).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Those whose time has come.
+    fn take_due(&mut self) -> Vec<Arc<dyn Alarmed>> {
+        let now = Instant::now();
+        let due = self.alarms.values_mut().filter(|clock| clock.due.is_some_and(|due| due <= now));
+        due.map(|clock| {
+            clock.due = None;
+            Arc::clone(&clock.alarmed)
+        })
+        .collect()
+    }
+}
+
+impl Watch {
+    /// Calls no more until [`Watch::want`]. A caller that does this in one thread and the other in another holds
+    /// a lock of its own, so that the last one counts.
+    pub fn rest(&self) {
+        let service = lock();
+        if let (Some(watched), Some(running)) = (service.watched.get(&self.id), &service.thread) {
+            // Fails only where it rests already.
+            drop(running.poller.remove(watched.descriptor()));
+        }
+    }
+
+    /// Changes what the descriptor is watched for; what has happened meanwhile is told at once.
+    pub fn want(&self, interest: Interest) {
+        let service = lock();
+        let (Some(watched), Some(running)) = (service.watched.get(&self.id), &service.thread)
+        else {
+            return;
+        };
+        let descriptor = watched.descriptor();
+        // One of the two fails: it rests, or it is watched already.
+        if running.poller.change(descriptor, self.id, interest).is_err() {
+            drop(running.poller.add(descriptor, self.id, interest));
+        }
+    }
+}
+
+impl Alarm {
+    /// Sets the clock, or with `None` turns it off.
+    pub fn set(&self, due: Option<Instant>) {
+        let mut service = lock();
+        if let Some(clock) = service.alarms.get_mut(&self.id) {
+            let earlier = due.is_some_and(|due| clock.due.is_none_or(|before| due < before));
+            clock.due = due;
+            if earlier {
+                service.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        let mut service = lock();
+        let clock = service.alarms.remove(&self.id);
+        if service.is_idle() {
+            service.wake();
+        }
+        drop(service);
+        // Outside the lock: it may own further registrations.
+        drop(clock);
+    }
 }
 
 impl Drop for Watch {
@@ -99,11 +236,10 @@ fn forget(id: u64) -> Option<Arc<dyn Watched>> {
     let mut service = lock();
     let watched = service.watched.remove(&id)?;
     if let Some(running) = &service.thread {
-        // Fails only where the descriptor was closed, which ends the watch too.
+        // Fails only where the descriptor was closed, which ends the watch too, or rests.
         drop(running.poller.remove(watched.descriptor()));
-        if service.watched.is_empty() {
-            // A full socket means that a wake-up is pending already.
-            drop(unix::send(&running.wake, &[1], None));
+        if service.is_idle() {
+            service.wake();
         }
     }
     Some(watched)
@@ -125,11 +261,12 @@ fn start() -> Result<Running> {
     Ok(running)
 }
 
-/// The thread: waits for any descriptor or a wake-up, calls those concerned, until nothing is watched.
+/// The thread: waits for any descriptor, an alarm or a wake-up, calls those concerned, until nothing is left.
 fn run(poller: &Arc<Poller>, wake: &UnixStream) {
     let mut events = Events::with_room(EVENTS);
     loop {
-        if let Err(cause) = poller.wait(&mut events, None) {
+        let limit = lock().next_alarm();
+        if let Err(cause) = poller.wait(&mut events, limit) {
             crate::log!(Level::Error, "the service thread cannot wait: {cause}");
             lock().thread = None;
             return;
@@ -139,25 +276,39 @@ fn run(poller: &Arc<Poller>, wake: &UnixStream) {
                 let mut bytes = [0; 64];
                 while unix::receive(wake, &mut bytes).is_ok_and(|(got, _)| got == bytes.len()) {}
             } else {
-                call(event.token);
+                call(event);
+            }
+        }
+        let due = lock().take_due();
+        for alarmed in due {
+            if catch_unwind(AssertUnwindSafe(|| alarmed.on_alarm())).is_err() {
+                crate::log!(Level::Error, "a callback of the service thread panicked: {alarmed:?}");
             }
         }
         let mut service = lock();
-        if service.watched.is_empty() {
+        if service.is_idle() {
             service.thread = None;
             return;
         }
     }
 }
 
-fn call(id: u64) {
-    let Some(watched) = lock().watched.get(&id).cloned() else { return };
-    let next = catch_unwind(AssertUnwindSafe(|| watched.on_readable()));
-    if next.is_err() {
-        crate::log!(Level::Error, "a callback of the service thread panicked: {watched:?}");
-    }
-    if !matches!(next, Ok(Next::Keep)) {
-        drop(forget(id));
+fn call(event: Event) {
+    let Some(watched) = lock().watched.get(&event.token).cloned() else { return };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let next = if event.readable { watched.on_readable() } else { Next::Keep };
+        match next {
+            Next::Keep if event.writable => watched.on_writable(),
+            next => next,
+        }
+    }));
+    match outcome {
+        Ok(Next::Keep) => {}
+        Ok(Next::Done) => drop(forget(event.token)),
+        Err(_) => {
+            crate::log!(Level::Error, "a callback of the service thread panicked: {watched:?}");
+            drop(forget(event.token));
+        }
     }
 }
 
@@ -195,7 +346,7 @@ mod tests {
             Arc::new(Flag { stream: near, seen: AtomicBool::new(false), bell: Bell::default() });
         let watch = watch(flag.clone()).unwrap();
         drop(far);
-        let pace = Pace { spin: std::time::Duration::ZERO, crowded: true };
+        let pace = Pace { spin: Duration::ZERO, crowded: true };
         let seen = || flag.seen.load(Ordering::Acquire).then_some(());
         until(&flag.bell, pace, &Deadline::after_ms(10_000), || None, seen).unwrap();
         drop(watch);

@@ -189,7 +189,7 @@ impl<'a> Steps<'a> {
 
     fn ring_others(&self) {
         fence(Ordering::SeqCst);
-        self.others().for_each(|rank| self.domain.region().bell(rank).ring_fenced());
+        self.others().for_each(|rank| self.domain.ring_fenced(rank));
     }
 
     /// Waits until every other rank has finished a step.

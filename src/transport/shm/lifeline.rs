@@ -1,5 +1,5 @@
 //! One socket to each other rank of the host. A rank that leaves in order says goodbye on it; the end
-//! of file without a goodbye is a death.
+//! of file without a goodbye is a death. A rank that listens (`SharedDomain::knock`) is told on it too.
 //!
 //! A process that forked without exec leaves its end open in the child, so the death of the process
 //! itself is watched too, where the kernel shows us the same process id that the peer has told.
@@ -10,6 +10,7 @@ use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::sys::pidfd::PidFd;
 use crate::sys::{host, unix};
+use crate::transport::SharedDomain as _;
 use crate::wait::service::{Next, Watched};
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,13 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const GOODBYE: u8 = b'B';
+const KNOCK: u8 = b'K';
 
-/// The connection to one peer.
+/// The connection to one peer, as the service thread watches it.
 #[derive(Debug)]
 pub(super) struct Lifeline {
     shared: Arc<Shared>,
     peer: Rank,
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
 }
 
 /// The death of a peer's process, as the kernel reports it.
@@ -35,14 +37,12 @@ struct Death {
 }
 
 impl Lifeline {
-    pub(super) fn new(shared: Arc<Shared>, peer: Rank, stream: UnixStream) -> Self {
-        Self { shared, peer, stream }
-    }
-
-    /// Tells the peer that this rank leaves in order.
-    pub(super) fn say_goodbye(&self) {
-        // A peer that is gone does not need it.
-        drop(unix::send(&self.stream, &[GOODBYE], None));
+    /// Those to all other ranks.
+    pub(super) fn of_all(shared: &Arc<Shared>) -> impl Iterator<Item = Arc<Self>> {
+        shared.streams.iter().enumerate().filter_map(|(peer, stream)| {
+            let stream = Arc::clone(stream.as_ref()?);
+            Some(Arc::new(Self { shared: Arc::clone(shared), peer, stream }))
+        })
     }
 
     /// Something to watch that ends with the peer's process, where that is possible.
@@ -62,8 +62,14 @@ impl Lifeline {
         loop {
             match unix::receive(&self.stream, &mut bytes) {
                 Ok((0, _)) => return true,
-                Ok((got, _)) if bytes[..got].contains(&GOODBYE) => self.mark_left(),
-                Ok(_) => {}
+                Ok((got, _)) => {
+                    if bytes[..got].contains(&GOODBYE) {
+                        self.mark_left();
+                    }
+                    if bytes[..got].contains(&KNOCK) {
+                        self.shared.listeners.call();
+                    }
+                }
                 Err(cause) if cause.kind() == Io::Interrupted => {}
                 Err(cause) => return cause.kind() != Io::WouldBlock,
             }
@@ -73,6 +79,7 @@ impl Lifeline {
     fn mark_left(&self) {
         self.shared.left[self.peer].store(true, Ordering::Release);
         self.shared.region.bell(self.shared.rank).ring();
+        self.shared.listeners.call();
     }
 
     /// The peer can say nothing more: it has left, or it has died.
@@ -85,7 +92,24 @@ impl Lifeline {
         let doing = shared.region.progress(self.peer).describe();
         let message = format!("{name} died; it {doing}");
         crate::log!(Level::Error, "{message}");
-        shared.region.fail(&Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank));
+        shared.fail(&Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank));
+    }
+}
+
+/// Tells the other ranks that this one leaves in order.
+pub(super) fn say_goodbye(shared: &Shared) {
+    for stream in shared.streams.iter().flatten() {
+        // A peer that is gone does not need it.
+        drop(unix::send(stream, &[GOODBYE], None));
+    }
+}
+
+/// Calls the listeners of a rank, in its process.
+pub(super) fn knock(shared: &Shared, rank: Rank) {
+    match &shared.streams[rank] {
+        None => shared.listeners.call(),
+        // Where the socket is full, knocks enough wait there already.
+        Some(stream) => drop(unix::send(stream, &[KNOCK], None)),
     }
 }
 

@@ -10,7 +10,7 @@ mod meet;
 pub use meet::{Meeting, Member, Party};
 
 use super::region::{Backing, Region};
-use super::{PeerName, SharedDomain};
+use super::{Listener, Listeners, PeerName, SharedDomain};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::sys::shm::Segment;
@@ -18,8 +18,8 @@ use crate::wait::Pace;
 use crate::wait::service::{self, Watch};
 use lifeline::Lifeline;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new one is zeroed.
 #[allow(unsafe_code, reason = "vouches for the mapping")]
@@ -39,15 +39,17 @@ struct Shared {
     region: Region,
     rank: Rank,
     peers: Vec<PeerName>,
+    pace: Pace,
     left: Vec<AtomicBool>,
+    /// The connection to each other rank.
+    streams: Vec<Option<Arc<UnixStream>>>,
+    listeners: Listeners,
 }
 
 /// One process's membership.
 #[derive(Debug)]
 pub struct Domain {
     shared: Arc<Shared>,
-    pace: Pace,
-    lifelines: Vec<Arc<Lifeline>>,
     /// Dropped before the lifelines close.
     watches: Vec<Watch>,
 }
@@ -62,35 +64,36 @@ impl Domain {
         streams: Vec<(Rank, UnixStream)>,
     ) -> Result<Self> {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
-        let shared = Arc::new(Shared { region, rank, peers, left });
-        let mut domain =
-            Self { shared: Arc::clone(&shared), pace, lifelines: Vec::new(), watches: Vec::new() };
-        for (peer, stream) in streams {
-            let lifeline = Arc::new(Lifeline::new(Arc::clone(&shared), peer, stream));
-            domain.watches.push(service::watch(lifeline.clone())?);
+        let mut by_rank: Vec<Option<Arc<UnixStream>>> = peers.iter().map(|_| None).collect();
+        streams.into_iter().for_each(|(peer, stream)| by_rank[peer] = Some(Arc::new(stream)));
+        let listeners = Listeners::default();
+        let shared = Shared { region, rank, peers, pace, left, streams: by_rank, listeners };
+        let shared = Arc::new(shared);
+        let mut watches = Vec::new();
+        for lifeline in Lifeline::of_all(&shared) {
+            watches.push(service::watch(lifeline.clone())?);
             if let Some(death) = lifeline.watch_process() {
-                domain.watches.push(service::watch(death)?);
+                watches.push(service::watch(death)?);
             }
-            domain.lifelines.push(lifeline);
         }
-        Ok(domain)
+        Ok(Self { shared, watches })
     }
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        self.lifelines.iter().for_each(|lifeline| lifeline.say_goodbye());
+        lifeline::say_goodbye(&self.shared);
         self.watches.clear();
     }
 }
 
-impl SharedDomain for Domain {
+impl SharedDomain for Shared {
     fn region(&self) -> &Region {
-        &self.shared.region
+        &self.region
     }
 
     fn rank(&self) -> Rank {
-        self.shared.rank
+        self.rank
     }
 
     fn pace(&self) -> Pace {
@@ -98,10 +101,48 @@ impl SharedDomain for Domain {
     }
 
     fn peer(&self, rank: Rank) -> &PeerName {
-        &self.shared.peers[rank]
+        &self.peers[rank]
     }
 
     fn has_left(&self, rank: Rank) -> bool {
-        self.shared.left[rank].load(Ordering::Acquire)
+        self.left[rank].load(Ordering::Acquire)
+    }
+
+    fn knock(&self, rank: Rank) {
+        lifeline::knock(self, rank);
+    }
+
+    fn add_listener(&self, listener: Weak<dyn Listener>) {
+        self.listeners.add(listener);
+    }
+}
+
+impl SharedDomain for Domain {
+    fn region(&self) -> &Region {
+        self.shared.region()
+    }
+
+    fn rank(&self) -> Rank {
+        self.shared.rank()
+    }
+
+    fn pace(&self) -> Pace {
+        self.shared.pace()
+    }
+
+    fn peer(&self, rank: Rank) -> &PeerName {
+        self.shared.peer(rank)
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        self.shared.has_left(rank)
+    }
+
+    fn knock(&self, rank: Rank) {
+        self.shared.knock(rank);
+    }
+
+    fn add_listener(&self, listener: Weak<dyn Listener>) {
+        self.shared.add_listener(listener);
     }
 }
