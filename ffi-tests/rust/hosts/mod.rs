@@ -59,6 +59,8 @@ impl Hosts {
             let lacks = |why| format!("the kernel makes no interface of type {kind}: {why}");
             switch.try_ip(&probe).map_err(lacks)?;
         }
+        let six = switch.try_ip("address add fd00::1/128 dev lo");
+        six.map_err(|why| format!("the kernel has no IPv6, or it is disabled: {why}"))?;
         let hosts = (0..count).map(|host| Space::new(serial, &format!("h{host}")));
         let hosts: Vec<Space> = hosts.collect::<Result<_, _>>()?;
         let networks: Vec<String> = networks.iter().map(|&name| name.to_owned()).collect();
@@ -129,19 +131,18 @@ impl Hosts {
     /// at most one line. None where there is no C compiler or no TUN device, which is then said.
     pub(crate) fn line(&mut self, pair: [usize; 2], line: &Line) -> Option<Relay> {
         let compiler = Compiler::find()?;
-        let spaces = pair.map(|host| &self.hosts[host]);
-        let device = format!("tuntap add dev {LINE_DEVICE} mode tun");
-        if let Err(why) = spaces[0].try_ip(&device) {
-            skip(&format!("the kernel makes no TUN device (modprobe tun): {why}"));
+        let probe = "tuntap add dev probe mode tun\ntuntap del dev probe mode tun";
+        if let Err(why) = self.switch.try_ip(probe) {
+            skip(&format!("no TUN device can be made (modprobe tun; /dev/net/tun): {why}"));
             return None;
         }
-        spaces[1].ip(&device);
         let name = format!("relay-{}-{}", std::process::id(), self.serial);
         let program = self.relay.get_or_insert_with(|| Relay::compile(&compiler, &name)).clone();
         let network = FIRST_LINE + self.lines;
         self.lines += 1;
         let spaces = pair.map(|host| &self.hosts[host]);
         for (space, host) in spaces.iter().zip(pair) {
+            space.ip(&format!("tuntap add dev {LINE_DEVICE} mode tun"));
             space.ip(&take_up(LINE_DEVICE, host, network));
         }
         let relay = Relay::start(&program, line, spaces, LINE_DEVICE);
@@ -162,7 +163,6 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         if let Some(program) = &self.relay {
             drop(fs::remove_file(program));
-            drop(fs::remove_file(program.with_extension("err")));
         }
     }
 }
