@@ -23,9 +23,9 @@ pub struct CallOptions {
     pub algorithm: Option<String>,
 }
 
-/// What distinguishes one collective from another, before it has a sequence number.
+/// One collective, before it has a sequence number: which, and with what.
 #[derive(Clone, Copy, Debug)]
-struct Call<'a> {
+pub struct Call<'a> {
     kind: OpKind,
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
@@ -48,126 +48,68 @@ pub fn buffer_bytes(count: usize, dtype: DataType, blocks: usize) -> Result<usiz
     })
 }
 
-impl Group {
+impl<'a> Call<'a> {
     /// Reduces `send` of all ranks into `recv` of all ranks.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn all_reduce(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn all_reduce(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let count = send.len() / dtype.size();
         let (dtype, op) = (Some(dtype), Some(op));
-        let call = Call { kind: OpKind::AllReduce, dtype, op, root: None, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::AllReduce, dtype, op, root: None, count, send, recv }
     }
 
     /// Reduces `send` of all ranks into `recv` of the root; `recv` is empty elsewhere.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn reduce(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        op: ReduceOp,
-        root: Rank,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn reduce(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp, root: Rank) -> Self {
         let count = send.len() / dtype.size();
         let (dtype, op, root) = (Some(dtype), Some(op), Some(root));
-        let call = Call { kind: OpKind::Reduce, dtype, op, root, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::Reduce, dtype, op, root, count, send, recv }
     }
 
-    /// Copies `buf` of the root into `buf` of all ranks.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn broadcast(
-        &self,
-        buf: Dst<'_>,
-        dtype: DataType,
-        root: Rank,
-        options: &CallOptions,
-    ) -> Result<()> {
+    /// Copies `buf` of the root into `buf` of all ranks; `rank` is the caller's.
+    pub fn broadcast(buf: Dst<'a>, dtype: DataType, root: Rank, rank: Rank) -> Self {
         let count = buf.len() / dtype.size();
         let (send, recv) =
-            if root == self.rank() { (buf.as_src(), Dst::empty()) } else { (Src::empty(), buf) };
+            if root == rank { (buf.as_src(), Dst::empty()) } else { (Src::empty(), buf) };
         let (dtype, root) = (Some(dtype), Some(root));
-        let call = Call { kind: OpKind::Broadcast, dtype, op: None, root, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::Broadcast, dtype, op: None, root, count, send, recv }
     }
 
     /// Puts `send` of every rank into `recv` of all ranks, in rank order.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn all_gather(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn all_gather(send: Src<'a>, recv: Dst<'a>, dtype: DataType) -> Self {
         let count = send.len() / dtype.size();
         let dtype = Some(dtype);
-        let call = Call { kind: OpKind::AllGather, dtype, op: None, root: None, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::AllGather, dtype, op: None, root: None, count, send, recv }
     }
 
     /// Reduces `send` of all ranks, one block per rank, and gives each rank its block in `recv`.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn reduce_scatter(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn reduce_scatter(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let count = recv.len() / dtype.size();
         let (dtype, op) = (Some(dtype), Some(op));
-        let call = Call { kind: OpKind::ReduceScatter, dtype, op, root: None, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::ReduceScatter, dtype, op, root: None, count, send, recv }
     }
 
-    /// Returns when all ranks have called it.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn barrier(&self, options: &CallOptions) -> Result<()> {
+    /// Ends when all ranks have called it.
+    pub fn barrier() -> Self {
         let (send, recv) = (Src::empty(), Dst::empty());
-        let kind = OpKind::Barrier;
-        let call = Call { kind, dtype: None, op: None, root: None, count: 0, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::Barrier, dtype: None, op: None, root: None, count: 0, send, recv }
     }
 
-    /// Checks a call, takes its place in the order, and runs it.
+    /// What the ranks must agree on.
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        let Self { kind, dtype, op, root, count, .. } = *self;
+        Descriptor { kind, dtype, op, root, count: count as u64, sequence }
+    }
+}
+
+impl Group {
+    /// Checks a call, takes its place in the order, and runs it on the calling thread.
     ///
     /// # Errors
     /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`, `PeerFailed`,
     /// `Mismatch` or `Aborted`, all of which fail the group.
-    fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
+    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         self.check(&call, options).context(|| call.kind.name())?;
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
-        let descriptor = Descriptor {
-            kind: call.kind,
-            dtype: call.dtype,
-            op: call.op,
-            root: call.root,
-            count: call.count as u64,
-            sequence: ticket.sequence(),
-        };
+        let descriptor = call.descriptor(ticket.sequence());
         let operation = Operation {
             descriptor,
             send: call.send,

@@ -13,7 +13,7 @@ pub mod rendezvous;
 pub mod runtime;
 pub mod store;
 
-pub use collective::CallOptions;
+pub use collective::{Call, CallOptions};
 pub use group::{Group, GroupOptions};
 pub use runtime::InitOptions;
 pub use store::StoreHandle;

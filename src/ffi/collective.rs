@@ -4,8 +4,8 @@ use super::args::{dst, index, milliseconds, optional_str, src};
 use super::group::group;
 use super::options;
 use super::types::*;
-use crate::api::CallOptions;
 use crate::api::collective::buffer_bytes;
+use crate::api::{Call, CallOptions};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::op::ReduceOp;
@@ -56,7 +56,8 @@ dist_export! {
         let group = self::group(group)?;
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
-        group.all_reduce(src(send, bytes, "send")?, dst(recv, bytes, "recv")?, dtype, op, &options)
+        let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
+        group.run(Call::all_reduce(send, recv, dtype, op), &options)
     }
 }
 
@@ -84,7 +85,7 @@ dist_export! {
         let bytes = buffer_bytes(count, dtype, 1)?;
         let result = if group.rank() == root { bytes } else { 0 };
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
-        group.reduce(send, recv, dtype, op, root, &options)
+        group.run(Call::reduce(send, recv, dtype, op, root), &options)
     }
 }
 
@@ -109,7 +110,8 @@ dist_export! {
         let dtype = DataType::from_number(dtype)?;
         let root = index(root, "root")?;
         let bytes = buffer_bytes(count, dtype, 1)?;
-        group.broadcast(dst(buf, bytes, "buf")?, dtype, root, &options)
+        let buf = dst(buf, bytes, "buf")?;
+        group.run(Call::broadcast(buf, dtype, root, group.rank()), &options)
     }
 }
 
@@ -134,7 +136,7 @@ dist_export! {
         let dtype = DataType::from_number(dtype)?;
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, group.size())?, "recv")?;
-        group.all_gather(send, recv, dtype, &options)
+        group.run(Call::all_gather(send, recv, dtype), &options)
     }
 }
 
@@ -161,7 +163,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let send = src(send, buffer_bytes(count, dtype, group.size())?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
-        group.reduce_scatter(send, recv, dtype, op, &options)
+        group.run(Call::reduce_scatter(send, recv, dtype, op), &options)
     }
 }
 
@@ -176,6 +178,6 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let options = call_options(options, work)?;
-        self::group(group)?.barrier(&options)
+        self::group(group)?.run(Call::barrier(), &options)
     }
 }
