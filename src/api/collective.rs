@@ -1,5 +1,6 @@
 //! Collective calls: what is checked before anybody else is told, and in what order they run.
 
+use super::callbacks;
 use super::group::Group;
 use super::recorder;
 use crate::algo::Operation;
@@ -92,8 +93,21 @@ impl<'a> Call<'a> {
         Self { kind: OpKind::Barrier, dtype: None, op: None, root: None, count: 0, send, recv }
     }
 
+    /// Which operation.
+    pub fn kind(&self) -> OpKind {
+        self.kind
+    }
+
+    pub(super) fn send(&self) -> Src<'a> {
+        self.send
+    }
+
+    pub(super) fn recv(&self) -> Dst<'a> {
+        self.recv
+    }
+
     /// What the ranks must agree on.
-    fn descriptor(&self, sequence: u64) -> Descriptor {
+    pub(super) fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, count, .. } = *self;
         Descriptor { kind, dtype, op, root, count: count as u64, sequence }
     }
@@ -106,7 +120,8 @@ impl Group {
     /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`, `PeerFailed`,
     /// `Mismatch` or `Aborted`, all of which fail the group.
     pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
-        self.check(&call, options).context(|| call.kind.name())?;
+        callbacks::refuse_to_block("a blocking call")?;
+        self.check_call(&call, options)?;
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
@@ -125,7 +140,12 @@ impl Group {
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome);
-        outcome.context(|| format!("{descriptor} on group {}, rank {}", self.name(), self.rank()))
+        outcome.context(|| format!("{descriptor} on {}", self.whom()))
+    }
+
+    /// What can be checked alone.
+    pub(super) fn check_call(&self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
+        self.check(call, options).context(|| call.kind.name())
     }
 
     fn check(&self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
@@ -149,14 +169,14 @@ impl Group {
         check_overlap(call, self.rank())
     }
 
-    fn deadline(&self, options: &CallOptions) -> Deadline {
+    pub(super) fn deadline(&self, options: &CallOptions) -> Deadline {
         let ms = if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
         Deadline::after_ms(ms)
     }
 
     /// The operations before this one took too long. On other ranks it may run all the same, so that
     /// the group cannot go on.
-    fn overtaken(&self, descriptor: &Descriptor, deadline: &Deadline) -> Error {
+    pub(super) fn overtaken(&self, descriptor: &Descriptor, deadline: &Deadline) -> Error {
         let message = format!(
             "{descriptor} of rank {} timed out after {} ms behind earlier operations of this rank",
             self.rank(),
