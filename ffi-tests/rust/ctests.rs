@@ -49,6 +49,7 @@ programs!(
     log,
     store_custom,
     threads,
+    works,
 );
 
 /// The suite that every kind of store passes, and the example whose store is one of the kinds.
@@ -211,6 +212,11 @@ fn leak_threads() {
     leaks_nothing("threads");
 }
 
+#[test]
+fn leak_works() {
+    leaks_nothing("works");
+}
+
 /// The files of `ffi-tests/c` with an ending.
 fn sources(ending: &str) -> BTreeSet<String> {
     let folder =
@@ -325,6 +331,7 @@ fn c_sees_the_types_as_rust_does() {
         format!("dist_op_t {}", size_of::<dist_op_t>()),
         format!("dist_log_fn {}", size_of::<dist_log_fn>()),
         format!("dist_store_sink_fn {}", size_of::<dist_store_sink_fn>()),
+        format!("dist_work_fn {}", size_of::<dist_work_fn>()),
     ];
     layout!(lines;
         dist_init_options_t {

@@ -98,6 +98,21 @@ impl Group {
         Ok(Self { id, name, rank, size, timeout_ms, backend, queue, messages_issued })
     }
 
+    /// Rank 0 of a group over a back end that is there already.
+    #[cfg(test)]
+    pub(super) fn over(name: &str, backend: Arc<dyn Backend>) -> Self {
+        Self {
+            id: this::fresh_nonce().unwrap(),
+            name: name.to_owned(),
+            rank: 0,
+            size: backend.places().len(),
+            timeout_ms: AtomicU64::new(60_000),
+            backend,
+            queue: Arc::default(),
+            messages_issued: AtomicU64::new(0),
+        }
+    }
+
     /// Its id, different for every group that was ever made.
     pub fn id(&self) -> GroupId {
         self.id

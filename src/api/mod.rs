@@ -18,6 +18,9 @@ pub mod runtime;
 pub mod store;
 pub mod work;
 
+#[cfg(test)]
+mod tests;
+
 pub use collective::{Call, CallOptions};
 pub use group::{Group, GroupOptions};
 pub use runtime::InitOptions;

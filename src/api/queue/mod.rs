@@ -225,10 +225,11 @@ impl RunQueue {
         limit: &Deadline,
         mut mine: Option<(u64, Deadline)>,
     ) -> bool {
-        let ready = || if over() { Some(None) } else { self.claim(limit).map(Some) };
         loop {
             let own = mine.map(|(_, own)| own).filter(|own| own.left() < limit.left());
             let first = own.as_ref().unwrap_or(limit);
+            // Neither may be missed because of somebody else's operation.
+            let ready = || if over() { Some(None) } else { self.claim(first).map(Some) };
             match until(&self.bell, Pace::PATIENT, first, || self.failure(), ready) {
                 Ok(None) => return true,
                 Ok(Some(claim)) => claim.run(),

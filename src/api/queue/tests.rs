@@ -165,7 +165,11 @@ fn a_caller_runs_the_jobs_before_it() {
     (1..=3).for_each(|number| assert_eq!(bench.next(), Fate::Ran(number)));
     // What comes after it is none of its business.
     assert!(bench.is_silent());
-    assert!(bench.queue.wait_for(|| bench.queue.first.load(Ordering::Relaxed) == NO_JOB, &Deadline::never(), None));
+    assert!(bench.queue.wait_for(
+        || bench.queue.first.load(Ordering::Relaxed) == NO_JOB,
+        &Deadline::never(),
+        None
+    ));
     assert_eq!(bench.next(), Fate::Ran(5));
 }
 

@@ -4,19 +4,17 @@ mod batches;
 mod collectives;
 mod messages;
 
+use super::CallOptions;
 use super::collective::Call;
 use super::group::Group;
 use super::work::{Progress, Work};
-use super::CallOptions;
 use crate::algo::Operation;
 use crate::backend::{Backend, Place};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::transport::{
-    Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint,
-};
+use crate::transport::{Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint};
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use serde_json::Value;
@@ -104,7 +102,8 @@ impl Fake {
             late.extend(receives.map(|(_, done)| done));
             late
         };
-        late.iter().for_each(|done| done.complete(Err(Error::new(ErrorKind::Timeout, "nobody came"))));
+        late.iter()
+            .for_each(|done| done.complete(Err(Error::new(ErrorKind::Timeout, "nobody came"))));
     }
 }
 
