@@ -24,7 +24,8 @@ pub const MOST_CALLBACKS: usize = 1 << 20;
 /// How long the thread stays when no callback is registered.
 const IDLE: Duration = Duration::from_millis(100);
 
-type Function = Box<dyn FnOnce(&Result<()>) + Send>;
+/// What is called with the outcome of a work.
+pub(super) type Function = Box<dyn FnOnce(&Result<()>) + Send>;
 
 /// What the thread is to do.
 enum Task {

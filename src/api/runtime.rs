@@ -152,7 +152,7 @@ pub fn finalize() -> Result<()> {
 }
 
 /// Lets the works of a group end, and aborts those that do not.
-fn finish_works(group: &Group) {
+pub(super) fn finish_works(group: &Group) {
     if group.outstanding() == 0 {
         return;
     }

@@ -7,7 +7,7 @@
 //!
 //! Must not know: how a collective runs, or how a message travels.
 
-use super::callbacks::{self, Callback};
+use super::callbacks::{self, Callback, Function};
 use super::group::Group;
 use super::point_to_point::Message;
 use super::queue::RunQueue;
@@ -44,7 +44,7 @@ pub enum Progress {
 /// What is done when a work ends.
 pub(super) enum Then {
     /// At once, on the thread that ends the work; must not block.
-    Now(Box<dyn FnOnce(&Result<()>) + Send>),
+    Now(Function),
     /// On the callback thread.
     Call(Callback),
 }
@@ -94,7 +94,7 @@ pub struct Work {
     /// A message's, from issue until it is done.
     held: Mutex<Option<Held>>,
     /// A batch's, from issue until it is done.
-    members: Mutex<Vec<Arc<Work>>>,
+    members: Mutex<Vec<Arc<Self>>>,
 }
 
 impl Outcome {

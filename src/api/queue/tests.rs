@@ -189,36 +189,41 @@ fn a_wait_takes_no_job_that_may_last_longer() {
 }
 
 #[test]
-fn a_job_is_overtaken_while_it_waits_and_not_while_it_runs() {
-    for mut bench in [Bench::without_worker(), Bench::new()] {
-        let first = bench.queue.issue();
-        let turn = bench.queue.wait_turn(&first, &long(), || None).unwrap();
-        let soon = Deadline::after_ms(5);
-        let number = bench.enqueue(soon);
-        if bench.queue.works() == 0 && bench.queue.lock().has_worker {
-            // With a worker it is the worker's to notice; else the waiter's.
-            let over = Deadline::after_ms(50);
-            assert!(!bench.queue.wait_for(|| false, &over, Some((number, soon))));
-        }
-        assert_eq!(bench.next(), Fate::Overtaken(number));
-        drop(turn);
-        // Nothing is left of it.
-        bench.queue.withdraw(number);
-        assert!(bench.is_silent());
-        bench = Bench::without_worker();
-        bench.enqueue(soon);
-        let claim = bench.queue.claim(&Deadline::never()).unwrap();
-        bench.queue.withdraw(1);
-        assert!(bench.is_silent());
-        claim.run();
-        assert_eq!(bench.next(), Fate::Ran(1));
-    }
+fn a_waiter_notices_that_its_operation_is_overtaken() {
+    let bench = Bench::without_worker();
+    let _turn = bench.queue.issue();
+    bench.enqueue(long());
+    let soon = Deadline::after_ms(5);
+    let number = bench.enqueue(soon);
+    assert!(!bench.queue.wait_for(|| false, &Deadline::after_ms(20), Some((number, soon))));
+    assert_eq!(bench.next(), Fate::Overtaken(number));
+    // The one before it stays.
+    assert!(bench.is_silent() && bench.queue.lock().waiting.len() == 1);
+}
+
+#[test]
+fn the_worker_notices_that_the_first_job_is_overtaken() {
+    let bench = Bench::new();
+    let _turn = bench.queue.issue();
+    let number = bench.enqueue(Deadline::after_ms(5));
+    assert_eq!(bench.next(), Fate::Overtaken(number));
+}
+
+#[test]
+fn a_job_that_runs_is_not_overtaken() {
+    let bench = Bench::without_worker();
+    let number = bench.enqueue(Deadline::after_ms(0));
+    let claim = bench.queue.claim(&Deadline::never()).unwrap();
+    bench.queue.withdraw(number);
+    assert!(bench.is_silent());
+    claim.run();
+    assert_eq!(bench.next(), Fate::Ran(number));
 }
 
 #[test]
 fn jobs_behind_an_abandoned_ticket_end_with_the_group() {
     let bench = Bench::new();
-    drop(bench.queue.issue());
+    let _abandoned = bench.queue.issue();
     bench.enqueue(long());
     bench.enqueue(long());
     let cause = Error::new(ErrorKind::PeerFailed, "gone");

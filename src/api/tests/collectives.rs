@@ -1,6 +1,8 @@
 use super::*;
 use crate::api::callbacks;
 use crate::api::queue::MOST_WORKS;
+use crate::api::runtime::finish_works;
+use crate::api::work::WorkKind;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -27,13 +29,14 @@ fn a_work_is_pending_then_done_and_keeps_its_outcome() {
 #[test]
 fn what_an_operation_wrote_is_there_when_its_work_is_done() {
     let (group, _fake) = Fake::group("written", true);
-    let (from, to) = (lent(&[1, 2, 3, 4]), lent(&[0; 4]));
-    let to_address = to.as_ptr();
-    let call = Call::all_gather(Src::from(&*from), Dst::from(to), DataType::U8);
+    let (from, to) = (Src::from(&*lent(&[1, 2, 3, 4])), Dst::from(lent(&[0; 4])));
+    let call = Call::all_gather(from, to, DataType::U8);
     let work = group.issue(call, CallOptions::default()).unwrap();
     assert_eq!(work.wait(&Deadline::never()), Ok(Progress::Done));
-    assert_eq!(work.kind(), crate::api::work::WorkKind::Collective(OpKind::AllGather));
-    assert!(!to_address.is_null());
+    let mut seen = [0; 4];
+    Dst::from(&mut seen[..]).copy_from(to.as_src());
+    assert_eq!(seen, [1, 2, 3, 4]);
+    assert_eq!(work.kind(), WorkKind::Collective(OpKind::AllGather));
 }
 
 #[test]
@@ -131,6 +134,25 @@ fn an_abort_ends_what_runs_and_what_waits() {
         let error = work.wait(&long()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Aborted);
         assert!(error.message().contains("enough"), "{error}");
+    }
+}
+
+#[test]
+fn finalize_lets_works_end_and_aborts_what_does_not() {
+    let (group, fake) = Fake::group("finalized", false);
+    let work = issue(&group);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fake.open());
+        finish_works(&group);
+    });
+    assert_eq!(work.outcome(), Some(Ok(())));
+    let (group, _shut) = Fake::group("finalized-shut", false);
+    let works = [issue(&group), issue(&group)];
+    finish_works(&group);
+    for work in works {
+        let error = work.outcome().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Aborted);
+        assert!(error.message().contains("2 asynchronous operations"), "{error}");
     }
 }
 
