@@ -195,7 +195,8 @@ pub struct dist_init_options_t {
     /// The world group's name; NULL for "world".
     pub group_name: *const c_char,
     /// What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
-    /// transport=auto|shm|inproc and slot_bytes=N; those of rank 0 count.
+    /// transport=auto|shm|inproc|tcp and slot_bytes=N, of which those of rank 0 count, and host_id=LABEL: ranks with
+    /// the same label are on one host, whatever the truth (for tests).
     pub backend_options: *const c_char,
 }
 
