@@ -2,7 +2,7 @@
 //!
 //! * [`SharedDomain`]: the ranks of one host, which share memory: control lines, staging slots, an
 //!   abort record, and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
-//! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`inproc`]; TCP comes with hosts.
+//! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`tcp`] and [`inproc`].
 //!
 //! Over the two, [`matching`] implements [`PointToPoint`]: messages that are matched by sender and tag.
 //!
@@ -15,10 +15,13 @@ pub mod endpoint;
 pub mod inproc;
 pub mod line;
 pub mod matching;
+#[cfg(all(test, loom))]
+mod models;
 pub mod point_to_point;
 pub mod region;
 pub mod ring;
 pub mod shm;
+pub mod tcp;
 
 pub use abort::Failure;
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
@@ -91,10 +94,12 @@ pub trait SharedDomain: Send + Sync + Debug {
         self.region().failure().get()
     }
 
-    /// Fails the domain for all its ranks; the first reason stays.
+    /// Fails the domain for all its ranks; the first reason stays. Listeners are told of it also where they do
+    /// not listen just now.
     fn fail(&self, error: &Error) {
         self.region().failure().set(error);
         self.ring_all();
+        (0..self.size()).for_each(|rank| self.knock(rank));
     }
 
     /// Calls the listeners of a rank, in its process.

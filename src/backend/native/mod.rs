@@ -1,4 +1,5 @@
-//! The native back end: shared memory between the ranks of a host. It picks an algorithm and runs it.
+//! The native back end: shared memory between the ranks of a node, streams between nodes. It picks an algorithm
+//! and runs it.
 
 pub mod card;
 pub mod meet;
@@ -6,17 +7,25 @@ pub mod meet;
 use super::{Backend, Place};
 use crate::algo::shared::{Lane, Steps};
 use crate::algo::{Operation, Shape, algorithms, select};
-use crate::base::error::{Error, Result};
-use crate::transport::{OpKind, SharedDomain};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::nodes::Nodes;
+use crate::transport::matching::Engine;
+use crate::transport::{Endpoint, OpKind, PointToPoint, SharedDomain};
 use serde_json::{Map, Value, json};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// A group whose ranks share a host.
+/// A group of two ranks or more.
 #[derive(Debug)]
 pub struct Native {
-    domain: Box<dyn SharedDomain>,
-    transport: &'static str,
+    /// First, so that it leaves before what it builds on.
+    messages: Engine,
+    /// The ranks of this node.
+    domain: Arc<dyn SharedDomain>,
+    /// Those of all nodes, where there are several.
+    mesh: Option<Arc<dyn Endpoint>>,
+    transport: String,
     shape: Shape,
+    nodes: Nodes,
     places: Vec<Place>,
     /// Held by the one operation that runs.
     lane: Mutex<Lane>,
@@ -38,10 +47,18 @@ impl Backend for Native {
         if let Some(error) = self.domain.failure() {
             return Err(error);
         }
+        if self.mesh.is_some() {
+            let message = "collectives between nodes are not there in this version";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let mut steps = Steps::begin(self.domain.as_ref(), &mut lane, operation);
         (chosen.run)(&mut steps, operation)?;
         steps.finish();
         Ok(())
+    }
+
+    fn messages(&self) -> Option<&dyn PointToPoint> {
+        Some(&self.messages)
     }
 
     fn abort(&self, reason: &Error) {
@@ -59,6 +76,8 @@ impl Backend for Native {
     fn describe(&self) -> Value {
         json!({
             "transport": self.transport,
+            "nodes": (0..self.nodes.count()).map(|node| self.nodes.members(node)).collect::<Vec<_>>(),
+            "network": self.mesh.as_ref().map(|mesh| mesh.describe()),
             "slot_bytes": self.domain.region().geometry().slot_bytes,
             "crowded": self.shape.crowded,
             "algorithms": describe_choices(&self.shape),

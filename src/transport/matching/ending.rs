@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    fn expire_send(&mut self, number: u64) {
+    pub(super) fn expire_send(&mut self, number: u64) {
         let Some(sending) = self.sends.get(&number) else { return };
         let (message, stage, place) = (sending.message, sending.stage, sending.place);
         let error = self.late_send(&message);
