@@ -33,8 +33,11 @@ pub struct Desk {
 
 impl Default for Desk {
     fn default() -> Self {
-        const FREE: AtomicU64 = AtomicU64::new(0);
-        Self { address: FREE, mark: [FREE; 2], places: [FREE; PLACES as usize] }
+        Self {
+            address: AtomicU64::new(0),
+            mark: [const { AtomicU64::new(0) }; 2],
+            places: [const { AtomicU64::new(0) }; PLACES as usize],
+        }
     }
 }
 

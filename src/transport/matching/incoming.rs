@@ -197,6 +197,9 @@ impl State {
         }
         let begun = matches!(sending.stage, SendStage::Pulled { begun: true, .. });
         sending.stage = SendStage::Pulled { attempt, sent: 0, begun };
+        // Whoever asks does not read.
+        let place = sending.place.take();
+        place.into_iter().for_each(|place| self.give_up_place(place));
         let link = &mut self.links[peer];
         link.bulk.retain(|&other| other != number);
         link.bulk.push_back(number);

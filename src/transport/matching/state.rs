@@ -400,11 +400,14 @@ impl State {
         if let Some(due) = sending.due {
             self.timers.remove(&(due, Timed::Send(number)));
         }
-        if let Some(place) = sending.place {
-            self.desk().clear(place);
-            self.places.push(place);
-        }
+        sending.place.into_iter().for_each(|place| self.give_up_place(place));
         self.ended.push((sending.done, outcome));
+    }
+
+    /// A place on the desk is free again.
+    pub(super) fn give_up_place(&mut self, place: u16) {
+        self.desk().clear(place);
+        self.places.push(place);
     }
 
     pub(super) fn end_receive(&mut self, receive: u64, outcome: Result<Delivery>) {

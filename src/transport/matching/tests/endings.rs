@@ -59,7 +59,7 @@ fn an_offer_that_nobody_takes_is_withdrawn() {
 
 #[test]
 fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
-    // The question is held back as if the sender did not look.
+    // Whether the time passes before the first piece comes is a matter of luck; both are to go well.
     for spread in [Spread::Segment, Spread::Apart] {
         let members = world(spread, 2);
         let sent = members[0].post_send(outgoing(1, 3, text(1, 100_000)));
@@ -71,8 +71,8 @@ fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
         let got = members[1].post_receive(first);
         let outcome = got.wait();
         let next = incoming(Some(0), None, 200_000);
-        if outcome.is_err() {
-            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Timeout);
+        if let Err(error) = outcome {
+            assert_eq!(error.kind(), ErrorKind::Timeout);
             members[1].post_receive(next).wait().unwrap();
             assert_eq!(content(next.into.slice(0, 100_000)), text(1, 100_000));
         }

@@ -48,7 +48,7 @@ fn receives_in_the_wrong_order_do_not_block() {
     for spread in SPREADS {
         each(world(spread, 2), |rank, member| {
             let tags = 0..200u32;
-            let len = |tag: u32| if tag % 3 == 0 { 50_000 } else { 700 };
+            let len = |tag: u32| if tag.is_multiple_of(3) { 50_000 } else { 700 };
             if rank == 0 {
                 let post = |tag| member.post_send(outgoing(1, tag, text(tag.into(), len(tag))));
                 let sent: Vec<_> = tags.map(post).collect();
