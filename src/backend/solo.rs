@@ -4,25 +4,50 @@ use super::{Backend, Place};
 use crate::algo::{Operation, Shape, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
+use crate::base::log::Level;
 use crate::base::op::ReduceOp;
 use crate::kernel;
 use crate::sys::host;
-use crate::transport::{OpKind, PeerName};
+use crate::transport::inproc::Domain;
+use crate::transport::matching::Engine;
+use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain};
+use crate::wait::Pace;
 use serde_json::{Value, json};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The back end of a group of one rank.
 #[derive(Debug)]
 pub struct Solo {
     places: [Place; 1],
     failure: OnceLock<Error>,
+    /// Made when it is first asked for; `None` where that failed.
+    messages: OnceLock<Option<Messages>>,
+}
+
+/// The messages of the rank to itself.
+#[derive(Debug)]
+struct Messages {
+    engine: Engine,
+    domain: Arc<Domain>,
+}
+
+impl Messages {
+    fn new(name: &PeerName) -> Result<Self> {
+        let geometry = Geometry { ranks: 1, slot_bytes: 4096 };
+        let group = host::random_nonce()?;
+        let peers = vec![name.clone()];
+        let domain = Arc::new(Domain::join(group, 0, 0, peers, geometry, Pace::PATIENT)?);
+        let engine = Engine::new(Arc::clone(&domain) as Arc<dyn SharedDomain>, None)?;
+        Ok(Self { engine, domain })
+    }
 }
 
 impl Solo {
     /// A new one.
     pub fn new() -> Self {
         let name = PeerName { rank: 0, pid: host::pid(), host: host::name() };
-        Self { places: [Place { name, host_index: 0, local_rank: 0 }], failure: OnceLock::new() }
+        let places = [Place { name, host_index: 0, local_rank: 0 }];
+        Self { places, failure: OnceLock::new(), messages: OnceLock::new() }
     }
 }
 
@@ -65,9 +90,22 @@ impl Backend for Solo {
         Ok(())
     }
 
+    fn messages(&self) -> Option<&dyn PointToPoint> {
+        let make = || {
+            let made = Messages::new(&self.places[0].name);
+            made.inspect_err(|error| crate::log!(Level::Error, "no messages: {error}")).ok()
+        };
+        let messages = self.messages.get_or_init(make).as_ref()?;
+        // It may have been aborted before there were any.
+        self.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
+        Some(&messages.engine)
+    }
+
     fn abort(&self, reason: &Error) {
         // The first reason stays.
         drop(self.failure.set(reason.clone()));
+        let messages = self.messages.get().and_then(Option::as_ref);
+        messages.into_iter().for_each(|messages| messages.domain.fail(reason));
     }
 
     fn failure(&self) -> Option<Error> {

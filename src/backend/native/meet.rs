@@ -11,6 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::nodes::Nodes;
+use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member, Party};
 use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc, tcp};
 use crate::wait::Pace;
@@ -53,13 +54,14 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     let plan = Plan::of(&cards)?;
     let (domain, inside) = plan.meet_node(context, &cards, meeting, exchange)?;
     let mesh = plan.join_nodes(context, &cards, &domain, exchange)?;
+    let messages = Engine::new(Arc::clone(&domain), mesh.clone())?;
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
     exchange.all("met", b"", &|| domain.failure())?;
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let lane = Mutex::new(Lane::new(context.group, domain.size()));
     let Plan { nodes, places, shape, .. } = plan;
-    Ok(Native { domain, mesh, transport, shape, nodes, places, lane })
+    Ok(Native { messages, domain, mesh, transport, shape, nodes, places, lane })
 }
 
 impl Plan {

@@ -9,13 +9,16 @@ use crate::algo::shared::{Lane, Steps};
 use crate::algo::{Operation, Shape, algorithms, select};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::nodes::Nodes;
-use crate::transport::{Endpoint, OpKind, SharedDomain};
+use crate::transport::matching::Engine;
+use crate::transport::{Endpoint, OpKind, PointToPoint, SharedDomain};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A group of two ranks or more.
 #[derive(Debug)]
 pub struct Native {
+    /// First, so that it leaves before what it builds on.
+    messages: Engine,
     /// The ranks of this node.
     domain: Arc<dyn SharedDomain>,
     /// Those of all nodes, where there are several.
@@ -52,6 +55,10 @@ impl Backend for Native {
         (chosen.run)(&mut steps, operation)?;
         steps.finish();
         Ok(())
+    }
+
+    fn messages(&self) -> Option<&dyn PointToPoint> {
+        Some(&self.messages)
     }
 
     fn abort(&self, reason: &Error) {
