@@ -10,6 +10,7 @@
 
 pub mod abort;
 pub mod endpoint;
+pub mod frame;
 pub mod inproc;
 pub mod line;
 pub mod point_to_point;
