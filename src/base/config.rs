@@ -70,11 +70,20 @@ variables! {
     STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
         "off: clients on the host of the store use TCP too, not a Unix socket.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
-        "How ranks of one host meet: auto, shm (shared memory), or inproc (ranks that are threads of one process).";
+        "How ranks meet: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for those), or tcp (also inside a host).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
         "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
     SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "262144",
         "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
+    SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the one that leads to the store",
+        "Network interfaces between hosts, in turn: names or their beginnings, `=name` for an exact one, addresses; or `^name,...` for all but these.";
+    GLOO_SOCKET_IFNAME = "GLOO_SOCKET_IFNAME", "user", "none", "The same, where DIST_SOCKET_IFNAME is not set.";
+    SOCKET_FAMILY = "DIST_SOCKET_FAMILY", "user", "both", "`AF_INET` or `AF_INET6`: only addresses of this family.";
+    NCCL_SOCKET_FAMILY = "NCCL_SOCKET_FAMILY", "user", "none", "The same, where DIST_SOCKET_FAMILY is not set.";
+    PORT_RANGE = "DIST_PORT_RANGE", "user", "any free ports",
+        "Where ranks listen for each other: low-high, or one port; each process of a host needs one for each address.";
+    TCP_LANES = "DIST_TCP_LANES", "user", "one for each named interface",
+        "How many TCP connections to each peer share large messages; 1 to 8. That of rank 0 counts.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
         "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
 }

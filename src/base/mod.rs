@@ -11,6 +11,7 @@ pub mod ids;
 pub mod log;
 pub mod nodes;
 pub mod op;
+pub mod sync;
 
 pub use buffer::{Dst, Src};
 pub use deadline::Deadline;

@@ -47,6 +47,17 @@ pub fn pid_space() -> String {
     }
 }
 
+/// What two processes must have in common for a loopback address to mean the same to both: the boot id of the
+/// kernel and the name space of the network. Empty where the system does not tell.
+pub fn network_space() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let space = std::fs::read_link("/proc/self/ns/net");
+    match (boot, space) {
+        (Ok(boot), Ok(space)) => format!("{}/{}", boot.trim(), space.to_string_lossy()),
+        _ => String::new(),
+    }
+}
+
 /// The number of cores that this process may run on.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)

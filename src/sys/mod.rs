@@ -9,6 +9,7 @@ pub mod fork;
 pub mod futex;
 pub mod host;
 pub mod limits;
+pub mod netif;
 pub mod pidfd;
 pub mod poll;
 pub mod presence;

@@ -3,7 +3,7 @@
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// What a descriptor is watched for. Errors and hang-ups are always reported, as both.
@@ -108,7 +108,7 @@ impl Events {
             let broken = has(bits, libc::EPOLLERR | libc::EPOLLHUP);
             Event {
                 token,
-                readable: broken || has(bits, libc::EPOLLIN),
+                readable: broken || has(bits, libc::EPOLLIN | libc::EPOLLRDHUP),
                 writable: broken || has(bits, libc::EPOLLOUT),
             }
         })
@@ -135,7 +135,30 @@ impl Poller {
     /// # Errors
     /// The reason as the system gives it.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
+        self.control(libc::EPOLL_CTL_ADD, fd, token, bits_of(interest))
+    }
+
+    /// Starts watching for changes: what is ready is reported once, and again when more becomes ready.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub fn add_changes(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let bits = bits_of(interest) | (libc::EPOLLET | libc::EPOLLRDHUP).cast_unsigned();
+        self.control(libc::EPOLL_CTL_ADD, fd, token, bits)
+    }
+
+    /// Starts watching a connection for its end alone: the other side sends no more, or it broke. Bytes that
+    /// come wake nobody.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub fn add_end(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLRDHUP.cast_unsigned())
     }
 
     /// Changes what a watched descriptor is watched for.
@@ -143,7 +166,7 @@ impl Poller {
     /// # Errors
     /// The reason as the system gives it.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+        self.control(libc::EPOLL_CTL_MOD, fd, token, bits_of(interest))
     }
 
     /// Ends watching a descriptor that stays open.
@@ -151,7 +174,7 @@ impl Poller {
     /// # Errors
     /// The reason as the system gives it.
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, Interest { read: false, write: false })
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
     /// Waits until something is ready, or `limit` has passed (`None`: without limit; only for a
@@ -188,21 +211,73 @@ impl Poller {
         what: libc::c_int,
         fd: BorrowedFd<'_>,
         token: u64,
-        interest: Interest,
+        bits: u32,
     ) -> io::Result<()> {
-        let mut bits = 0;
-        if interest.read {
-            bits |= libc::EPOLLIN;
-        }
-        if interest.write {
-            bits |= libc::EPOLLOUT;
-        }
-        let mut event = libc::epoll_event { events: bits.cast_unsigned(), u64: token };
+        let mut event = libc::epoll_event { events: bits, u64: token };
         // SAFETY: reads one structure, which lives on this stack.
         let status =
             unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd.as_raw_fd(), &raw mut event) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Any number of descriptors for one wait, each named anew for each wait; the room is kept.
+#[derive(Default)]
+pub struct PollSet {
+    entries: Vec<libc::pollfd>,
+}
+
+impl std::fmt::Debug for PollSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.entries.iter().map(|entry| entry.fd)).finish()
+    }
+}
+
+impl PollSet {
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Adds one. The caller keeps it open until the wait is over.
+    pub fn push(&mut self, fd: BorrowedFd<'_>, interest: Interest) {
+        let read = if interest.read { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
+        let events = read | if interest.write { libc::POLLOUT } else { 0 };
+        self.entries.push(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 });
+    }
+
+    /// Sleeps until one of them is ready, the limit has passed, or a signal came.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        let count = libc::nfds_t::try_from(self.entries.len()).unwrap_or(libc::nfds_t::MAX);
+        let nanoseconds = libc::c_long::from(limit.subsec_nanos().cast_signed());
+        let seconds = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
+        let limit = libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+        let entries = self.entries.as_mut_ptr();
+        // SAFETY: reads and writes `count` structures, which the vector has, and reads one on this stack.
+        let ready = unsafe { libc::ppoll(entries, count, &raw const limit, std::ptr::null()) };
+        if ready >= 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            cause if cause.kind() == io::ErrorKind::Interrupted => Ok(()),
+            cause => Err(cause),
+        }
+    }
+}
+
+fn bits_of(interest: Interest) -> u32 {
+    let read = if interest.read { libc::EPOLLIN } else { 0 };
+    let write = if interest.write { libc::EPOLLOUT } else { 0 };
+    (read | write).cast_unsigned()
 }
 
 fn has(bits: u32, wanted: libc::c_int) -> bool {
@@ -244,6 +319,44 @@ mod tests {
         poller.wait(&mut events, None).unwrap();
         let expected = Event { token: 78, readable: true, writable: true };
         assert_eq!(events.iter().collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn changes_are_reported_once_and_ends_without_bytes() {
+        let (a, mut b) = unix::pair().unwrap();
+        let (changes, ends) = (Poller::new().unwrap(), Poller::new().unwrap());
+        changes.add_changes(a.as_fd(), 1, Interest::READ).unwrap();
+        ends.add_end(a.as_fd(), 2).unwrap();
+        let mut events = Events::with_room(4);
+        let mut tokens = |poller: &Poller| {
+            poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
+            events.iter().map(|event| event.token).collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            b.write_all(b"x").unwrap();
+            assert_eq!(tokens(&changes), [1]);
+            assert!(tokens(&changes).is_empty() && tokens(&ends).is_empty());
+        }
+        drop(b);
+        assert_eq!((tokens(&changes), tokens(&ends)), (vec![1], vec![2]));
+    }
+
+    #[test]
+    fn a_set_waits_for_any_of_its_members() {
+        let ((a, mut b), (c, d)) = (unix::pair().unwrap(), unix::pair().unwrap());
+        let mut set = PollSet::default();
+        set.push(a.as_fd(), Interest::READ);
+        set.push(c.as_fd(), Interest::READ);
+        let began = std::time::Instant::now();
+        set.wait(Duration::from_millis(20)).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(20));
+        b.write_all(b"x").unwrap();
+        set.wait(Duration::from_secs(60)).unwrap();
+        set.clear();
+        set.push(c.as_fd(), Interest { read: false, write: false });
+        drop(d);
+        set.wait(Duration::from_secs(60)).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(50));
     }
 
     #[test]

@@ -116,6 +116,80 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
     Ok(stream)
 }
 
+/// Begins to connect, from the address `source` if one is given, and does not wait: the stream can be written
+/// once [`finish_connect`] can tell the outcome.
+///
+/// # Errors
+/// The reason as the system gives it, where that is known at once.
+pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(source) = source {
+        socket.bind(&source.into())?;
+    }
+    if is_own(address.ip()) {
+        // Within a host nothing is lost, and what paces itself by delays is several times slower. Where neither
+        // is permitted, the system's choice stays.
+        drop(socket.set_tcp_congestion(b"reno").or_else(|_| socket.set_tcp_congestion(b"cubic")));
+    }
+    match socket.connect(&address.into()) {
+        Err(cause) if cause.raw_os_error() != Some(libc::EINPROGRESS) => Err(cause),
+        _ => Ok(socket.into()),
+    }
+}
+
+/// How the connect ended that [`begin_connect`] began; to be asked once the stream can be written.
+///
+/// # Errors
+/// The reason as the system gives it; `WouldBlock` where it has not ended.
+pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
+    let socket = socket2::SockRef::from(stream);
+    if let Some(cause) = socket.take_error()? {
+        return Err(cause);
+    }
+    match socket.peer_addr() {
+        // See `connect`.
+        Ok(peer) if peer == socket.local_addr()? => Err(io::ErrorKind::ConnectionRefused.into()),
+        Err(cause) if cause.kind() == io::ErrorKind::NotConnected => {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        outcome => outcome.map(drop),
+    }
+}
+
+/// Has the kernel notice within `patience` that the peer's host is gone. Only for a connection whose other end
+/// always reads: the kernel cuts off one that is full for that long, too.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn set_user_timeout(stream: &impl AsFd, patience: Duration) -> io::Result<()> {
+    let socket = socket2::SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(patience / 3).with_interval(patience / 6);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(patience))
+}
+
+/// The congestion control that a connection has, by the kernel's name.
+pub fn congestion_control(stream: &impl AsFd) -> String {
+    let name = socket2::SockRef::from(stream).tcp_congestion().unwrap_or_default();
+    let name: Vec<u8> = name.into_iter().take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+/// The address of this host that it would send from to `ip`; nothing is sent.
+///
+/// # Errors
+/// The reason as the system gives it, for instance that there is no way there.
+pub fn source_towards(ip: IpAddr) -> io::Result<IpAddr> {
+    let any: IpAddr =
+        if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    // It only chooses the route. The port means nothing.
+    socket.connect((ip, 9))?;
+    Ok(socket.local_addr()?.ip())
+}
+
 /// Makes a stream non-blocking, sends small writes at once, and has the kernel notice within a few
 /// minutes that the peer's host is gone.
 ///
@@ -134,15 +208,7 @@ pub fn tune(stream: &TcpStream) -> io::Result<()> {
 /// Whether an address is of this host: loopback, or one that this host would send from to itself.
 pub fn is_own(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
-    let source = || {
-        let any: IpAddr =
-            if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let socket = UdpSocket::bind((any, 0))?;
-        // Sends nothing; it only chooses the route. The port means nothing.
-        socket.connect((ip, 9))?;
-        socket.local_addr()
-    };
-    ip.is_loopback() || source().is_ok_and(|own| own.ip().to_canonical() == ip)
+    ip.is_loopback() || source_towards(ip).is_ok_and(|own| own.to_canonical() == ip)
 }
 
 /// True for the errors of accept that say that this process or host has no descriptor or memory left

@@ -1,6 +1,7 @@
 //! A connected stream socket, TCP or Unix, whose reads and writes say themselves whether they may block.
 
 use super::socket;
+use crate::base::buffer::{Dst, Src};
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,6 +10,9 @@ use std::time::Duration;
 
 /// The longest that [`Stream::receive_patiently`] blocks.
 pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many parts one system call sends.
+const PARTS_AT_ONCE: usize = 16;
 
 /// One end of a connection. Writing never raises SIGPIPE.
 #[derive(Debug)]
@@ -37,6 +41,95 @@ impl Stream {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { fd: stream.into() })
+    }
+
+    /// Takes over a TCP connection as it is, for those who wait elsewhere.
+    pub fn from_connection(stream: TcpStream) -> Self {
+        Self { fd: stream.into() }
+    }
+
+    /// Sends of the parts, one after another, what finds room now, and returns how much that was.
+    ///
+    /// # Errors
+    /// The reason as the system gives it; `WouldBlock` where there is no room at all.
+    pub fn send_parts(&self, parts: &[Src<'_>]) -> io::Result<usize> {
+        let mut sent = 0;
+        for parts in parts.chunks(PARTS_AT_ONCE) {
+            let wanted: usize = parts.iter().map(|part| part.len()).sum();
+            if wanted == 0 {
+                continue;
+            }
+            match self.send_some(parts) {
+                Ok(some) => {
+                    sent += some;
+                    if some < wanted {
+                        return Ok(sent);
+                    }
+                }
+                // What has gone counts; the next call meets the cause again.
+                Err(_) if sent > 0 => return Ok(sent),
+                Err(cause) => return Err(cause),
+            }
+        }
+        Ok(sent)
+    }
+
+    fn send_some(&self, parts: &[Src<'_>]) -> io::Result<usize> {
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut vector = [empty; PARTS_AT_ONCE];
+        for (entry, part) in vector.iter_mut().zip(parts) {
+            entry.iov_base = part.as_ptr().cast_mut().cast();
+            entry.iov_len = part.len();
+        }
+        // SAFETY: all zero bytes are a message without address, parts and control bytes.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = vector.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: reads the parts, each of which is readable for its length by the obligation of its constructor.
+        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives what is there now, as far as there is room. Zero bytes mean that the other end has closed.
+    ///
+    /// # Errors
+    /// The reason as the system gives it; `WouldBlock` where there is nothing.
+    pub fn receive_into(&self, into: Dst<'_>) -> io::Result<usize> {
+        let (fd, len) = (self.fd.as_raw_fd(), into.len());
+        // SAFETY: writes at most `len` bytes, which are writable by the obligation of the view's constructor.
+        let got = unsafe { libc::recv(fd, into.as_mut_ptr().cast(), len, libc::MSG_DONTWAIT) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends what is still to go, and then the end. What the other side sends can still be received.
+    pub fn end_sending(&self) {
+        // Fails only where the connection has ended already.
+        drop(socket2::SockRef::from(self).shutdown(std::net::Shutdown::Write));
+    }
+
+    /// Whether closing the connection, or dying, resets it, so that the other side can tell that from
+    /// [`Stream::end_sending`].
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    pub fn set_reset_on_close(&self, reset: bool) -> io::Result<()> {
+        socket2::SockRef::from(self).set_linger(reset.then_some(Duration::ZERO))
+    }
+
+    /// Ends the connection at once as a process does that dies, where it is set to be reset.
+    #[cfg(test)]
+    pub(crate) fn reset(&self) {
+        let unspecified =
+            libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+        let len = libc::socklen_t::try_from(size_of_val(&unspecified)).unwrap_or_default();
+        // SAFETY: reads one structure, which lives on this stack.
+        unsafe { libc::connect(self.fd.as_raw_fd(), &raw const unspecified, len) };
+    }
+
+    /// The error that has come upon the connection, if any; it is told once.
+    pub fn take_error(&self) -> Option<io::Error> {
+        socket2::SockRef::from(self).take_error().unwrap_or_else(Some)
     }
 
     /// Sends what finds room now, and returns how much that was.
@@ -91,6 +184,25 @@ impl AsFd for Stream {
 mod tests {
     use super::*;
     use crate::sys::unix;
+
+    #[test]
+    fn many_parts_go_in_order_and_a_full_connection_takes_a_part_of_them() {
+        let (a, b) = unix::pair().unwrap();
+        let (a, b) = (Stream::from_unix(a).unwrap(), Stream::from_unix(b).unwrap());
+        let bytes: Vec<u8> = (0..40).collect();
+        let parts: Vec<Src<'_>> = bytes.chunks(1).map(Src::from).collect();
+        assert_eq!(a.send_parts(&parts).unwrap(), 40);
+        let mut got = vec![0; 64];
+        let mut filled = 0;
+        while filled < 40 {
+            filled += b.receive_into(Dst::from(&mut got[filled..])).unwrap();
+        }
+        assert_eq!(got[..40], bytes);
+        let much = vec![7; 16 << 20];
+        assert!(a.send_parts(&[Src::empty(), Src::from(much.as_slice())]).unwrap() < much.len());
+        a.end_sending();
+        while b.receive_into(Dst::from(&mut got[..])).unwrap() > 0 {}
+    }
 
     #[test]
     fn both_ends_of_a_pair() {

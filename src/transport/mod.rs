@@ -2,7 +2,7 @@
 //!
 //! * [`SharedDomain`]: the ranks of one host, which share memory: control lines, staging slots, an
 //!   abort record, and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
-//! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`inproc`]; TCP comes with hosts.
+//! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`tcp`] and [`inproc`].
 //!
 //! Everything that several ranks write is described in [`region`]; it is the same for both domains.
 //!
@@ -13,9 +13,12 @@ pub mod endpoint;
 pub mod frame;
 pub mod inproc;
 pub mod line;
+#[cfg(all(test, loom))]
+mod models;
 pub mod point_to_point;
 pub mod region;
 pub mod shm;
+pub mod tcp;
 
 pub use abort::Failure;
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
@@ -88,10 +91,12 @@ pub trait SharedDomain: Send + Sync + Debug {
         self.region().failure().get()
     }
 
-    /// Fails the domain for all its ranks; the first reason stays.
+    /// Fails the domain for all its ranks; the first reason stays. Listeners are told of it also where they do
+    /// not listen just now.
     fn fail(&self, error: &Error) {
         self.region().failure().set(error);
         self.ring_all();
+        (0..self.size()).for_each(|rank| self.knock(rank));
     }
 
     /// Calls the listeners of a rank, in its process.

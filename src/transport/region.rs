@@ -14,9 +14,9 @@ use super::line::{Descriptor, Line};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::sync::{AtomicU64, Ordering};
 use crate::wait::bell::Bell;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Lines per rank: how far a root may run ahead of its readers with small payloads.
 pub const LINES: u64 = 64;

@@ -12,6 +12,7 @@ pub mod io;
 pub mod nudge;
 pub mod patience;
 pub mod service;
+mod word;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
@@ -84,16 +85,7 @@ pub fn until<T>(
         if left.is_zero() {
             return Err(Interrupt::Deadline);
         }
-        // Whoever publishes after this point finds the mode set and rings; whatever was published
-        // before it, the second look sees. See `bell` for the argument.
-        let ticket = bell.prepare_to_sleep();
-        let mut found = ready();
-        if found.is_none() && halted().is_none() {
-            bell.sleep(ticket, left);
-            found = ready();
-        }
-        bell.awake();
-        if let Some(value) = found {
+        if let Some(value) = bell.doze(left, || halted().is_none(), &mut ready) {
             return Ok(value);
         }
     }

@@ -1,7 +1,7 @@
 //! Ranks that are threads, each with its own group object over a shared store.
 
 use crate::cases::{Case, Expected, Inputs, Prepared};
-use dist::api::{CallOptions, Group, GroupOptions};
+use dist::api::{Call, CallOptions, Group, GroupOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::error::Result;
 use dist::store::HashStore;
@@ -127,21 +127,22 @@ impl RankUnderTest<'_> {
             OpKind::AllGather => recv.as_src().slice(rank * block, block),
             _ => recv.as_src(),
         };
-        match (kind, op) {
-            (OpKind::AllReduce, Some(op)) => self.group.all_reduce(send, recv, dtype, op, options),
+        let call = match (kind, op) {
+            (OpKind::AllReduce, Some(op)) => Call::all_reduce(send, recv, dtype, op),
             (OpKind::Reduce, Some(op)) => {
                 let recv = if rank == root { recv } else { Dst::empty() };
-                self.group.reduce(send, recv, dtype, op, root, options)
+                Call::reduce(send, recv, dtype, op, root)
             }
             (OpKind::ReduceScatter, Some(op)) => {
                 let recv = if in_place { recv.slice(rank * block, block) } else { recv };
                 assert_eq!(send.len(), size * block);
-                self.group.reduce_scatter(send, recv, dtype, op, options)
+                Call::reduce_scatter(send, recv, dtype, op)
             }
-            (OpKind::Broadcast, _) => self.group.broadcast(recv, dtype, root, options),
-            (OpKind::AllGather, _) => self.group.all_gather(send, recv, dtype, options),
+            (OpKind::Broadcast, _) => Call::broadcast(recv, dtype, root, rank),
+            (OpKind::AllGather, _) => Call::all_gather(send, recv, dtype),
             _ => panic!("{case:?} is no test case"),
-        }
+        };
+        self.group.run(call, options)
     }
 }
 

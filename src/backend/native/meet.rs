@@ -6,12 +6,12 @@ use super::{Lanes, Native, malformed};
 use crate::algo::Shape;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::nodes::Nodes;
 use crate::transport::shm::{Meeting, Member, Party};
-use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc};
+use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc, tcp};
 use crate::wait::Pace;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         .collect::<Result<_>>()?;
     let plan = Plan::of(&cards)?;
     let (domain, inside) = plan.meet_node(context, &cards, meeting, exchange)?;
-    let mesh = plan.join_nodes(context, &domain)?;
+    let mesh = plan.join_nodes(context, &cards, &domain, exchange)?;
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
     exchange.all("met", b"", &|| domain.failure())?;
     let transport = plan.transport(inside);
@@ -137,11 +137,13 @@ impl Plan {
         Ok((Arc::new(domain), "shm"))
     }
 
-    /// Joins the node to the others, where there are any.
+    /// Joins the node to the others, where there are any. Only then does a rank listen to the network.
     fn join_nodes(
         &self,
         context: &Context<'_>,
+        cards: &[Card],
         domain: &Arc<dyn SharedDomain>,
+        exchange: &dyn Exchange,
     ) -> Result<Option<Arc<dyn Endpoint>>> {
         if self.nodes.count() == 1 {
             return Ok(None);
@@ -152,13 +154,29 @@ impl Plan {
             let fabric = inproc::Fabric::join(context.group, context.rank, peers, domain, pace)?;
             return Ok(Some(Arc::new(fabric)));
         }
-        let other = self.nodes.members(1)[0];
-        let message = format!(
-            "rank 0 is on host {} and rank {other} on host {}: the native back end of this version joins \
-             ranks of one host only (transport between hosts is not there yet)",
-            peers[0].host, peers[other].host
-        );
-        Err(Error::new(ErrorKind::Unsupported, message))
+        let opening = tcp::open(context.store)?;
+        let mine = opening.advert().encode().to_string();
+        let over = || exchange.given_up().or_else(|| domain.failure());
+        let adverts = exchange.all("addresses", mine.as_bytes(), &|| domain.failure())?;
+        let member = |(rank, bytes): (Rank, &Vec<u8>)| {
+            let advert = serde_json::from_slice(bytes).ok().as_ref().and_then(tcp::Advert::decode);
+            Ok(tcp::Member {
+                name: peers[rank].clone(),
+                nonce: cards[rank].nonce,
+                node: self.nodes.node_of(rank),
+                advert: advert.ok_or_else(|| malformed(rank))?,
+            })
+        };
+        let members: Vec<_> = adverts.iter().enumerate().map(member).collect::<Result<_>>()?;
+        let party = tcp::Party {
+            group: context.group,
+            epoch: 0,
+            members: &members,
+            me: context.rank,
+            deadline: context.deadline,
+            pace: self.pace,
+        };
+        Ok(Some(Arc::new(opening.join(&party, Arc::clone(domain), &over)?)))
     }
 }
 

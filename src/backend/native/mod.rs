@@ -92,6 +92,7 @@ impl Backend for Native {
         json!({
             "transport": self.transport,
             "nodes": (0..self.nodes.count()).map(|node| self.nodes.members(node)).collect::<Vec<_>>(),
+            "network": self.mesh.as_ref().map(|mesh| mesh.describe()),
             "slot_bytes": self.domain.region().geometry().slot_bytes,
             "crowded": self.shape.crowded,
             "algorithms": describe_choices(&self.shape),

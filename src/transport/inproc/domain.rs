@@ -78,6 +78,7 @@ impl Drop for Domain {
     fn drop(&mut self) {
         self.hub.left[self.rank].store(true, Ordering::Release);
         self.ring_all();
+        self.hub.listeners.iter().for_each(Listeners::call);
     }
 }
 

@@ -1,0 +1,87 @@
+//! The network interfaces of this host (of its network name space) and their addresses.
+
+use crate::base::error::{Error, Result};
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr;
+
+/// One address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The interface's name.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The number of the interface, for an IPv6 address that means something on its link only; 0 for others.
+    pub scope: u32,
+    /// It is switched on.
+    pub up: bool,
+    /// It leads back to this host only.
+    pub loopback: bool,
+}
+
+/// All addresses of all interfaces, in the kernel's order.
+///
+/// # Errors
+/// `System`.
+pub fn interfaces() -> Result<Vec<Interface>> {
+    let mut first: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: writes one pointer, to a list that `freeifaddrs` below takes back.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(Error::system("getifaddrs", &io::Error::last_os_error()));
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    // SAFETY: an entry of the list is valid until the list is freed, and the last one's `ifa_next` is null.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        found.extend(read(entry));
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list is freed once, and nothing of it is kept.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}
+
+/// The entry in our own words; `None` where it has no address of a family that we know.
+fn read(entry: &libc::ifaddrs) -> Option<Interface> {
+    // SAFETY: the address is null or points to a structure that begins with its family.
+    let family = i32::from(unsafe { entry.ifa_addr.as_ref() }?.sa_family);
+    let (address, scope): (IpAddr, u32) = match family {
+        libc::AF_INET => {
+            // SAFETY: an address of this family is a `sockaddr_in`; getifaddrs aligns it.
+            let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().as_ref() }?;
+            (Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into(), 0)
+        }
+        libc::AF_INET6 => {
+            // SAFETY: an address of this family is a `sockaddr_in6`; getifaddrs aligns it.
+            let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().as_ref() }?;
+            (Ipv6Addr::from(address.sin6_addr.s6_addr).into(), address.sin6_scope_id)
+        }
+        _ => return None,
+    };
+    // SAFETY: the name is a C string of the same list.
+    let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+    let has = |flag: libc::c_int| entry.ifa_flags & flag.cast_unsigned() != 0;
+    Some(Interface {
+        name: name.to_string_lossy().into_owned(),
+        address,
+        scope,
+        up: has(libc::IFF_UP),
+        loopback: has(libc::IFF_LOOPBACK),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_among_them() {
+        let found = interfaces().unwrap();
+        let loopback = found.iter().find(|it| it.address == IpAddr::from(Ipv4Addr::LOCALHOST));
+        let loopback = loopback.unwrap();
+        assert!(loopback.loopback && loopback.up && loopback.scope == 0, "{loopback:?}");
+        assert_eq!(loopback.name, "lo");
+    }
+}

@@ -1,0 +1,347 @@
+//! Reaching a peer: its addresses one after another, and on the first connection that there is, the mutual hello.
+//! The service thread does it; nobody waits here.
+
+use super::advert::Offer;
+use super::door::{is_passing, lock};
+use super::hello::{ANSWER_BYTES, CONFIRM, HELLO_BYTES, Hello, Refusal, WELCOME};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind};
+use crate::sys::poll::Interest;
+use crate::sys::socket;
+use crate::sys::stream::Stream;
+use crate::transport::PeerName;
+use crate::wait::service::{self, Alarm, Alarmed, Next, Watch, Watched};
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// How long all addresses together may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
+/// How long one may take while there is another.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait before all addresses are tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// Who wants to be connected. Called on any thread; may not block.
+pub(super) trait Caller: Send + Sync + Debug {
+    /// There is the connection, and both sides have been checked.
+    fn connected(&self, hello: &Hello, stream: Arc<Stream>);
+
+    /// There is none.
+    fn failed(&self, hello: &Hello, error: Error);
+}
+
+/// Whom to reach, and how.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) hello: Hello,
+    pub(super) name: PeerName,
+    pub(super) offers: Vec<Offer>,
+    /// Where to connect from, in turn; empty where the system chooses.
+    pub(super) sources: Vec<Offer>,
+    /// Until when to try again and again, since the peer may not be there yet.
+    pub(super) retry_until: Option<Deadline>,
+}
+
+/// An attempt to reach a peer.
+#[derive(Debug)]
+pub(super) struct Dial {
+    target: Target,
+    caller: Weak<dyn Caller>,
+    me: Weak<Self>,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    alarm: Option<Alarm>,
+    /// The next address.
+    next: usize,
+    current: Option<Current>,
+    /// When the alarm is due, where nothing is under way.
+    again: Option<Instant>,
+    /// What kept each address of this round from answering.
+    causes: Vec<(SocketAddr, String)>,
+    refusal: Option<Refusal>,
+    over: bool,
+}
+
+/// The address that is being tried.
+#[derive(Debug)]
+struct Current {
+    address: SocketAddr,
+    stream: Arc<Stream>,
+    watch: Watch,
+    due: Instant,
+    said_hello: bool,
+    answer: [u8; ANSWER_BYTES],
+    filled: usize,
+}
+
+/// How an attempt ended.
+type Outcome = Result<Arc<Stream>, Error>;
+
+impl Dial {
+    /// One that has not begun.
+    pub(super) fn new(target: Target, caller: Weak<dyn Caller>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self { target, caller, me: me.clone(), progress: Mutex::default() })
+    }
+
+    /// Begins.
+    pub(super) fn start(self: &Arc<Self>) {
+        self.with(|dial, progress| match service::alarm(self.clone()) {
+            Ok(alarm) => {
+                progress.alarm = Some(alarm);
+                dial.try_next(progress)
+            }
+            Err(error) => Some(Err(error)),
+        });
+    }
+
+    /// Ends it; nobody is told.
+    pub(super) fn cancel(&self) {
+        let mut progress = lock(&self.progress);
+        progress.over = true;
+        let rest = (progress.alarm.take(), progress.current.take());
+        drop(progress);
+        drop(rest);
+    }
+
+    /// What has kept the addresses from answering so far, in words; `None` once it is over.
+    pub(super) fn describe(&self) -> Option<String> {
+        let progress = lock(&self.progress);
+        (!progress.over).then(|| describe(&progress.causes))
+    }
+
+    /// Takes a step under the lock, and tells the caller without it.
+    fn with(&self, step: impl FnOnce(&Self, &mut Progress) -> Option<Outcome>) {
+        let mut progress = lock(&self.progress);
+        if progress.over {
+            return;
+        }
+        let Some(outcome) = step(self, &mut progress) else {
+            let due = progress.current.as_ref().map(|current| current.due).or(progress.again);
+            if let Some(alarm) = &progress.alarm {
+                alarm.set(due);
+            }
+            return;
+        };
+        progress.over = true;
+        let rest = (progress.alarm.take(), progress.current.take());
+        drop(progress);
+        // The watch ends first: whoever gets the connection may watch it too.
+        drop(rest);
+        let Some(caller) = self.caller.upgrade() else { return };
+        match outcome {
+            Ok(stream) => caller.connected(&self.target.hello, stream),
+            Err(error) => caller.failed(&self.target.hello, error),
+        }
+    }
+
+    /// Begins with the next address at which that is possible.
+    fn try_next(&self, progress: &mut Progress) -> Option<Outcome> {
+        progress.current = None;
+        progress.again = None;
+        while let Some(&offer) = self.target.offers.get(progress.next) {
+            progress.next += 1;
+            match self.begin(offer) {
+                Ok(current) => {
+                    progress.current = Some(current);
+                    return None;
+                }
+                Err(cause) => progress.causes.push((offer.address, cause)),
+            }
+        }
+        let may_retry = !matches!(progress.refusal, Some(Refusal::Stranger | Refusal::Foreign));
+        let left =
+            self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
+        if left.is_some() {
+            progress.next = 0;
+            progress.again = Some(Instant::now() + RETRY_AFTER);
+            return None;
+        }
+        Some(Err(self.unreachable(progress)))
+    }
+
+    fn unreachable(&self, progress: &Progress) -> Error {
+        let name = &self.target.name;
+        let error = if progress.refusal == Some(Refusal::NotHere) {
+            Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
+        } else {
+            let why = describe(&progress.causes);
+            Error::new(ErrorKind::Connection, format!("cannot reach {name} over TCP: {why}"))
+        };
+        error.with_culprit(name.rank)
+    }
+
+    fn begin(&self, offer: Offer) -> Result<Current, String> {
+        let source = self.source_for(offer);
+        let stream =
+            socket::begin_connect(offer.address, source).map_err(|cause| match source {
+                Some(source) => format!("{cause} (from {})", source.ip()),
+                None => cause.to_string(),
+            })?;
+        let stream = Arc::new(Stream::from_connection(stream));
+        let attempt = Attempt { dial: self.me.clone(), stream: Arc::clone(&stream) };
+        let watch = service::watch(Arc::new(attempt)).map_err(|error| error.to_string())?;
+        watch.want(Interest::WRITE);
+        let others = self.target.offers.last().is_some_and(|last| last.address != offer.address);
+        let count = u32::try_from(self.target.offers.len()).unwrap_or(u32::MAX).max(1);
+        let share = CONNECT_PATIENCE / count;
+        let patience = if others { share.min(ADDRESS_PATIENCE) } else { CONNECT_PATIENCE };
+        Ok(Current {
+            address: offer.address,
+            stream,
+            watch: watch,
+            due: Instant::now() + patience,
+            said_hello: false,
+            answer: [0; ANSWER_BYTES],
+            filled: 0,
+        })
+    }
+
+    /// The own address that takes turns with the peer's.
+    fn source_for(&self, offer: Offer) -> Option<SocketAddr> {
+        let sources = &self.target.sources;
+        let rails = sources.iter().map(|source| source.rail + 1).max()?;
+        let fits = |source: &&Offer| {
+            source.rail == offer.rail % rails
+                && source.address.is_ipv4() == offer.address.is_ipv4()
+                && source.address.ip().is_loopback() == offer.address.ip().is_loopback()
+        };
+        let mut source = sources.iter().find(fits)?.address;
+        source.set_port(0);
+        Some(source)
+    }
+
+    /// Goes on with the address that is being tried.
+    fn advance(&self, progress: &mut Progress, of: &Arc<Stream>) -> Option<Outcome> {
+        let current = progress.current.as_mut().filter(|it| Arc::ptr_eq(&it.stream, of))?;
+        let cause = match current.step(&self.target.hello) {
+            Ok(false) => return None,
+            Ok(true) => return Some(Ok(Arc::clone(of))),
+            Err(Failed::Refused(refusal)) => {
+                progress.refusal = Some(refusal);
+                format!("refused: {refusal}")
+            }
+            Err(Failed::Broken(cause)) => cause,
+        };
+        self.blame(progress, cause)
+    }
+
+    /// This address is no good.
+    fn blame(&self, progress: &mut Progress, cause: String) -> Option<Outcome> {
+        if let Some(current) = &progress.current {
+            if progress.causes.len() >= self.target.offers.len() {
+                progress.causes.clear();
+            }
+            progress.causes.push((current.address, cause));
+        }
+        self.try_next(progress)
+    }
+}
+
+/// Why an address is no good.
+enum Failed {
+    Refused(Refusal),
+    Broken(String),
+}
+
+impl From<std::io::Error> for Failed {
+    fn from(cause: std::io::Error) -> Self {
+        Self::Broken(cause.to_string())
+    }
+}
+
+impl Current {
+    /// True once both sides have been checked.
+    fn step(&mut self, hello: &Hello) -> Result<bool, Failed> {
+        if !self.said_hello {
+            match socket::finish_connect(self.stream.as_ref()) {
+                Err(cause) if is_passing(&cause) => return Ok(false),
+                outcome => outcome?,
+            }
+            say(&self.stream, &hello.encode())?;
+            self.said_hello = true;
+            self.watch.want(Interest::READ);
+        }
+        while self.filled < ANSWER_BYTES {
+            match self.stream.receive(&mut self.answer[self.filled..]) {
+                Ok(0) => return Err(Failed::Broken("it closed the connection".to_owned())),
+                Ok(got) => self.filled += got,
+                Err(cause) if is_passing(&cause) => return Ok(false),
+                Err(cause) => return Err(cause.into()),
+            }
+            if self.answer[0] != WELCOME {
+                return Err(Failed::Refused(Refusal::from_number(self.answer[0])));
+            }
+        }
+        let mut bytes = [0; HELLO_BYTES];
+        bytes.copy_from_slice(&self.answer[1..]);
+        if Hello::decode(&bytes) != Ok(hello.answer()) {
+            return Err(Failed::Refused(Refusal::Stranger));
+        }
+        say(&self.stream, &[CONFIRM])?;
+        Ok(true)
+    }
+}
+
+/// Sends a few bytes on a connection that is new, and so has room for them.
+fn say(stream: &Stream, bytes: &[u8]) -> std::io::Result<()> {
+    match stream.send(bytes)? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(std::io::ErrorKind::WriteZero.into()),
+    }
+}
+
+fn describe(causes: &[(SocketAddr, String)]) -> String {
+    if causes.is_empty() {
+        return "it has not answered".to_owned();
+    }
+    let one = |(address, cause): &(SocketAddr, String)| format!("{address}: {cause}");
+    causes.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+impl Alarmed for Dial {
+    fn on_alarm(&self) {
+        self.with(|dial, progress| {
+            let now = Instant::now();
+            match &progress.current {
+                Some(current) if current.due > now => None,
+                Some(_) => dial.blame(progress, "it did not answer in time".to_owned()),
+                None => dial.try_next(progress),
+            }
+        });
+    }
+}
+
+/// One connection of an attempt, as the service thread watches it.
+#[derive(Debug)]
+struct Attempt {
+    dial: Weak<Dial>,
+    stream: Arc<Stream>,
+}
+
+impl Attempt {
+    fn go_on(&self) -> Next {
+        let Some(dial) = self.dial.upgrade() else { return Next::Done };
+        dial.with(|dial, progress| dial.advance(progress, &self.stream));
+        Next::Keep
+    }
+}
+
+impl Watched for Attempt {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn on_readable(&self) -> Next {
+        self.go_on()
+    }
+
+    fn on_writable(&self) -> Next {
+        self.go_on()
+    }
+}

@@ -1,0 +1,439 @@
+//! The process's door: its listening sockets, one for each address, whatever the number of its groups, and who
+//! is behind it. The service thread accepts, reads the hello of each newcomer, and hands the connection to the
+//! rank that is meant. Whoever says something else, or nothing in time, is dropped.
+
+use super::hello::{self, CONFIRM, HELLO_BYTES, Hello, Refusal, WELCOME};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank};
+use crate::base::log::Level;
+use crate::sys::stream::Stream;
+use crate::sys::{host, socket};
+use crate::wait::service::{self, Alarm, Alarmed, Next, Watch, Watched};
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
+use std::io::ErrorKind as Io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a newcomer may take to introduce itself.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// The most that may be about to; the oldest goes when another one comes.
+const MAX_NEWCOMERS: usize = 1024;
+/// How many connections one call accepts.
+const ACCEPTS_PER_TURN: usize = 64;
+/// How long nothing is accepted after the system had no descriptor left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Who takes connections: a rank of a group.
+pub(super) trait Guest: Send + Sync + Debug {
+    /// Whether this one is expected.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self, hello: &Hello) -> std::result::Result<(), Refusal>;
+
+    /// Takes over a connection on which both sides have been checked. Called on the service thread.
+    fn take(&self, hello: &Hello, stream: Arc<Stream>);
+}
+
+/// Whom a connection is for.
+type Key = (GroupId, Rank);
+
+/// The door.
+#[derive(Debug)]
+pub(super) struct Door {
+    /// A forked child has a copy, and none of its threads.
+    pid: u32,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: Vec<Open>,
+    guests: HashMap<Key, Weak<dyn Guest>>,
+    /// In the order of their coming.
+    newcomers: VecDeque<(Instant, Arc<Newcomer>)>,
+    accept_again: Option<Instant>,
+    alarm: Option<Alarm>,
+}
+
+/// One listening socket.
+#[derive(Debug)]
+struct Open {
+    address: SocketAddr,
+    watch: Watch,
+}
+
+static DOOR: Mutex<Weak<Door>> = Mutex::new(Weak::new());
+
+impl Door {
+    /// The door, with a socket for each of these addresses (whose ports do not count); on ports of the range, if
+    /// one is given.
+    ///
+    /// # Errors
+    /// `Connection` where no port of the range is free, `System`.
+    pub(super) fn open(
+        addresses: &[SocketAddr],
+        ports: Option<&RangeInclusive<u16>>,
+    ) -> Result<Arc<Self>> {
+        let mut known = lock(&DOOR);
+        let door = known.upgrade().filter(|door| door.pid == host::pid());
+        let door = match door {
+            Some(door) => door,
+            None => Arc::new(Self::closed()?),
+        };
+        for address in addresses {
+            door.inner.listen(*address, ports)?;
+        }
+        *known = Arc::downgrade(&door);
+        Ok(door)
+    }
+
+    fn closed() -> Result<Self> {
+        let inner = Arc::new(Inner::default());
+        let alarm = service::alarm(Arc::new(Clock(Arc::downgrade(&inner))))?;
+        inner.state().alarm = Some(alarm);
+        Ok(Self { pid: host::pid(), inner })
+    }
+
+    /// The port that is listened on at an address.
+    pub(super) fn port(&self, ip: IpAddr) -> Option<u16> {
+        let state = self.inner.state();
+        state.open.iter().find(|open| open.address.ip() == ip).map(|open| open.address.port())
+    }
+
+    /// From now on, connections for this rank of this group are the guest's.
+    ///
+    /// # Errors
+    /// `Internal` where there is such a guest.
+    pub(super) fn register(&self, key: Key, guest: Weak<dyn Guest>) -> Result<()> {
+        let mut state = self.inner.state();
+        if state.guests.get(&key).is_some_and(|guest| guest.strong_count() > 0) {
+            let (group, rank) = key;
+            let message = format!("rank {rank} of group {group} is in this process twice");
+            return Err(Error::internal(message));
+        }
+        state.guests.insert(key, guest);
+        Ok(())
+    }
+
+    /// Ends what [`Door::register`] began.
+    pub(super) fn forget(&self, key: Key) {
+        self.inner.state().guests.remove(&key);
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        // Outside the lock: what is watched looks at the state too.
+        let state = std::mem::take(&mut *self.inner.state());
+        state.newcomers.iter().for_each(|(_, newcomer)| newcomer.leave());
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn listen(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        ports: Option<&RangeInclusive<u16>>,
+    ) -> Result<()> {
+        if self.state().open.iter().any(|open| open.address.ip() == address.ip()) {
+            return Ok(());
+        }
+        let listener = listen(address, ports)?;
+        let local = listener.local_addr();
+        let address = local.map_err(|cause| Error::system("getsockname", &cause))?;
+        let watch = service::watch(Arc::new(Entrance { listener, inner: Arc::downgrade(self) }))?;
+        self.state().open.push(Open { address, watch });
+        Ok(())
+    }
+
+    fn admit(self: &Arc<Self>, stream: Stream, from: SocketAddr) {
+        let stream = Arc::new(stream);
+        let inner = Arc::downgrade(self);
+        let newcomer = Newcomer { stream, from, inner, intake: Mutex::default() };
+        let newcomer = Arc::new(newcomer);
+        match service::watch(newcomer.clone()) {
+            Ok(watch) => lock(&newcomer.intake).watch = Some(watch),
+            Err(error) => {
+                crate::log!(Level::Warn, "a connection from {from} is dropped: {error}");
+                return;
+            }
+        }
+        let mut state = self.state();
+        state.newcomers.push_back((Instant::now() + HELLO_PATIENCE, newcomer));
+        let oldest = match state.newcomers.len() > MAX_NEWCOMERS {
+            true => state.newcomers.pop_front(),
+            false => None,
+        };
+        state.set_alarm();
+        drop(state);
+        if let Some((_, newcomer)) = oldest {
+            newcomer.turn_away("more have come than can be looked after");
+        }
+    }
+
+    fn pause(&self) {
+        let mut state = self.state();
+        state.open.iter().for_each(|open| open.watch.rest());
+        state.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+        state.set_alarm();
+    }
+
+    fn forget(&self, newcomer: &Newcomer) {
+        let is_other = |(_, other): &(Instant, Arc<Newcomer>)| {
+            !std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
+        };
+        self.state().newcomers.retain(is_other);
+    }
+}
+
+impl State {
+    fn set_alarm(&self) {
+        let newcomer = self.newcomers.front().map(|&(by, _)| by);
+        if let Some(alarm) = &self.alarm {
+            alarm.set([newcomer, self.accept_again].into_iter().flatten().min());
+        }
+    }
+}
+
+/// Listens on a free port.
+fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<TcpListener> {
+    let failed = |address: SocketAddr, cause: &std::io::Error| {
+        Error::system(format_args!("listening on {}", address.ip()), cause)
+    };
+    let Some(ports) = ports else {
+        address.set_port(0);
+        return socket::listen(address).map_err(|cause| failed(address, &cause));
+    };
+    // The ranks of a host begin at different places.
+    let count = u32::from(ports.end() - ports.start()) + 1;
+    let first = host::pid() % count;
+    for turn in 0..count {
+        let offset = u16::try_from((first + turn) % count).unwrap_or(0);
+        address.set_port(ports.start() + offset);
+        match socket::listen(address) {
+            Err(cause) if cause.kind() == Io::AddrInUse => {}
+            outcome => return outcome.map_err(|cause| failed(address, &cause)),
+        }
+    }
+    let message = format!(
+        "all {count} ports of DIST_PORT_RANGE={}-{} are in use at {}: each process of a host needs one for each \
+         address; widen the range",
+        ports.start(),
+        ports.end(),
+        address.ip()
+    );
+    Err(Error::new(ErrorKind::Connection, message))
+}
+
+/// A listening socket, as the service thread watches it.
+#[derive(Debug)]
+struct Entrance {
+    listener: TcpListener,
+    inner: Weak<Inner>,
+}
+
+impl Watched for Entrance {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn on_readable(&self) -> Next {
+        let Some(inner) = self.inner.upgrade() else { return Next::Done };
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok((stream, from)) => inner.admit(Stream::from_connection(stream), from),
+                Err(cause) if cause.kind() == Io::WouldBlock => break,
+                Err(cause) if socket::is_shortage(&cause) => {
+                    crate::log!(Level::Warn, "a peer has to wait: {cause} (see ulimit -n)");
+                    inner.pause();
+                    break;
+                }
+                // The peer gave up before it was accepted.
+                Err(cause) => crate::log!(Level::Debug, "accept: {cause}"),
+            }
+        }
+        Next::Keep
+    }
+}
+
+/// Drops newcomers that are late, and opens the door again after a shortage.
+#[derive(Debug)]
+struct Clock(Weak<Inner>);
+
+impl Alarmed for Clock {
+    fn on_alarm(&self) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let now = Instant::now();
+        let mut state = inner.state();
+        let late = state.newcomers.iter().take_while(|(by, _)| *by <= now).count();
+        let late: Vec<_> = state.newcomers.drain(..late).collect();
+        if state.accept_again.is_some_and(|at| at <= now) {
+            state.accept_again = None;
+            let read = crate::sys::poll::Interest::READ;
+            state.open.iter().for_each(|open| open.watch.want(read));
+        }
+        state.set_alarm();
+        drop(state);
+        late.iter().for_each(|(_, it)| it.turn_away("it did not introduce itself in time"));
+    }
+}
+
+/// Somebody who has connected.
+#[derive(Debug)]
+struct Newcomer {
+    stream: Arc<Stream>,
+    from: SocketAddr,
+    inner: Weak<Inner>,
+    intake: Mutex<Intake>,
+}
+
+/// What it has said so far.
+#[derive(Debug)]
+struct Intake {
+    watch: Option<Watch>,
+    bytes: [u8; HELLO_BYTES],
+    filled: usize,
+    /// Checked, answered, and not confirmed yet.
+    greeted: Option<(Hello, Arc<dyn Guest>)>,
+}
+
+impl Default for Intake {
+    fn default() -> Self {
+        Self { watch: None, bytes: [0; HELLO_BYTES], filled: 0, greeted: None }
+    }
+}
+
+/// What became of a newcomer.
+enum Turn {
+    /// It has not said all.
+    Waits,
+    /// It is whom it says it is.
+    Passes(Hello, Arc<dyn Guest>),
+    /// It closed the connection.
+    Leaves,
+    Refused(Refusal),
+}
+
+impl Newcomer {
+    /// Ends the watch.
+    fn leave(&self) {
+        let watch = lock(&self.intake).watch.take();
+        drop(watch);
+    }
+
+    fn turn_away(&self, why: impl std::fmt::Display) {
+        self.leave();
+        crate::log!(Level::Warn, "a connection from {} is dropped: {why}", self.from);
+    }
+
+    fn listen(&self, inner: &Inner) -> Turn {
+        let mut intake = lock(&self.intake);
+        loop {
+            if let Some((hello, guest)) = intake.greeted.take() {
+                let mut byte = [0];
+                return match self.stream.receive(&mut byte) {
+                    Ok(1) if byte[0] == CONFIRM => Turn::Passes(hello, guest),
+                    Ok(0) => Turn::Leaves,
+                    Ok(_) => Turn::Refused(Refusal::Foreign),
+                    Err(cause) if is_passing(&cause) => {
+                        intake.greeted = Some((hello, guest));
+                        Turn::Waits
+                    }
+                    Err(_) => Turn::Leaves,
+                };
+            }
+            let filled = intake.filled;
+            match self.stream.receive(&mut intake.bytes[filled..]) {
+                Ok(0) => return Turn::Leaves,
+                Ok(got) => intake.filled += got,
+                Err(cause) if is_passing(&cause) => return Turn::Waits,
+                Err(_) => return Turn::Leaves,
+            }
+            if !hello::begins_well(&intake.bytes[..intake.filled]) {
+                return Turn::Refused(Refusal::Foreign);
+            }
+            if intake.filled == HELLO_BYTES {
+                match self.greet(inner, &intake.bytes) {
+                    Ok(greeted) => intake.greeted = Some(greeted),
+                    Err(refusal) => return Turn::Refused(refusal),
+                }
+            }
+        }
+    }
+
+    /// Checks a hello and answers it.
+    fn greet(
+        &self,
+        inner: &Inner,
+        bytes: &[u8; HELLO_BYTES],
+    ) -> std::result::Result<(Hello, Arc<dyn Guest>), Refusal> {
+        let hello = Hello::decode(bytes)?;
+        let guest = inner.state().guests.get(&(hello.group, hello.to)).and_then(Weak::upgrade);
+        let guest = guest.ok_or(Refusal::NotHere)?;
+        guest.check(&hello)?;
+        let answer = [&[WELCOME][..], &hello.answer().encode()].concat();
+        // A new connection has room for it; one that has not is broken, and will say so.
+        drop(self.stream.send(&answer));
+        Ok((hello, guest))
+    }
+}
+
+impl Watched for Newcomer {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn on_readable(&self) -> Next {
+        let Some(inner) = self.inner.upgrade() else { return Next::Done };
+        let turn = self.listen(&inner);
+        if matches!(turn, Turn::Waits) {
+            return Next::Keep;
+        }
+        inner.forget(self);
+        match turn {
+            Turn::Passes(hello, guest) => {
+                // Whoever takes it may watch it too.
+                self.leave();
+                guest.take(&hello, Arc::clone(&self.stream));
+            }
+            Turn::Refused(refusal) => {
+                drop(self.stream.send(&[refusal as u8]));
+                if refusal == Refusal::NotHere {
+                    self.leave();
+                    crate::log!(
+                        Level::Debug,
+                        "a connection from {} is dropped: {refusal}",
+                        self.from
+                    );
+                } else {
+                    self.turn_away(refusal);
+                }
+            }
+            Turn::Leaves | Turn::Waits => self.leave(),
+        }
+        Next::Done
+    }
+}
+
+/// Whether trying again later is all that is needed.
+pub(super) fn is_passing(cause: &std::io::Error) -> bool {
+    matches!(cause.kind(), Io::WouldBlock | Io::Interrupted)
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,141 @@
+//! What the leaders of two nodes tell each other, as bytes. Pure.
+//!
+//! ```text
+//! 1 | kind of the error u8 | culprit plus one u32, 0 for none | length u16 | text      the group has failed
+//! 2 | rank u32                                                                         a rank leaves in order
+//! 3                                                                                    nothing more will come
+//! ```
+
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::Rank;
+use crate::transport::abort::TEXT_BYTES;
+
+/// The most bytes of one frame.
+pub(super) const MAX_BYTES: usize = 8 + TEXT_BYTES;
+
+const ABORT: u8 = 1;
+const LEFT: u8 = 2;
+const BYE: u8 = 3;
+
+/// One piece of news.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    Abort(Error),
+    Left(Rank),
+    Bye,
+}
+
+impl Frame {
+    /// Appends the frame. A text that is too long is cut.
+    pub(super) fn encode(&self, to: &mut Vec<u8>) {
+        let number = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX - 1);
+        match self {
+            Self::Abort(error) => {
+                let mut end = error.message().len().min(TEXT_BYTES);
+                while !error.message().is_char_boundary(end) {
+                    end -= 1;
+                }
+                let culprit = error.culprit().map_or(0, |rank| number(rank) + 1);
+                to.extend([ABORT, error.kind().code()]);
+                to.extend(culprit.to_le_bytes());
+                to.extend(u16::try_from(end).unwrap_or(0).to_le_bytes());
+                to.extend(&error.message().as_bytes()[..end]);
+            }
+            Self::Left(rank) => {
+                to.push(LEFT);
+                to.extend(number(*rank).to_le_bytes());
+            }
+            Self::Bye => to.push(BYE),
+        }
+    }
+
+    /// The frame that the bytes begin with and its length; `None` where more must come. Ranks must be below
+    /// `ranks`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn decode(
+        bytes: &[u8],
+        ranks: usize,
+    ) -> Result<Option<(Self, usize)>, &'static str> {
+        let word = |at: usize| {
+            let word = bytes.get(at..at + 4)?;
+            Some(u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        };
+        let rank = |number: u32| {
+            Rank::try_from(number).ok().filter(|&rank| rank < ranks).ok_or("no such rank")
+        };
+        match bytes.first() {
+            None => Ok(None),
+            Some(&BYE) => Ok(Some((Self::Bye, 1))),
+            Some(&LEFT) => match word(1) {
+                None => Ok(None),
+                Some(number) => Ok(Some((Self::Left(rank(number)?), 5))),
+            },
+            Some(&ABORT) => {
+                let (Some(culprit), Some(len)) = (word(2), bytes.get(6..8)) else {
+                    return Ok(None);
+                };
+                let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
+                if len > TEXT_BYTES {
+                    return Err("a text that is too long");
+                }
+                let culprit = culprit.checked_sub(1).map(rank).transpose()?;
+                let Some(text) = bytes.get(8..8 + len) else { return Ok(None) };
+                let text = String::from_utf8_lossy(text).into_owned();
+                let error = Error::new(ErrorKind::from_code(bytes[1]), text);
+                let error = culprit.into_iter().fold(error, Error::with_culprit);
+                Ok(Some((Self::Abort(error), 8 + len)))
+            }
+            Some(_) => Err("a frame of an unknown kind"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn frames_survive_their_bytes_and_half_ones_wait() {
+        let failed = Error::new(ErrorKind::PeerFailed, "rank 2 died").with_culprit(2);
+        let frames = [
+            Frame::Abort(failed),
+            Frame::Abort(Error::new(ErrorKind::Aborted, "")),
+            Frame::Left(3),
+            Frame::Bye,
+        ];
+        for frame in frames {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            let whole = bytes.len();
+            for len in 0..whole {
+                assert_eq!(Frame::decode(&bytes[..len], 4), Ok(None));
+            }
+            bytes.push(99);
+            assert_eq!(Frame::decode(&bytes, 4), Ok(Some((frame, whole))));
+        }
+        let mut bytes = Vec::new();
+        Frame::Left(4).encode(&mut bytes);
+        assert!(Frame::decode(&bytes, 4).is_err());
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        let mut bytes = Vec::new();
+        let text = format!("{}é", "x".repeat(TEXT_BYTES - 1));
+        Frame::Abort(Error::new(ErrorKind::Aborted, text)).encode(&mut bytes);
+        assert_eq!(bytes.len(), MAX_BYTES - 1);
+        assert!(matches!(Frame::decode(&bytes, 1), Ok(Some((_, len))) if len == bytes.len()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_bounded(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(Some((_, len))) = Frame::decode(&bytes, 4) {
+                prop_assert!(len <= bytes.len());
+            }
+        }
+    }
+}

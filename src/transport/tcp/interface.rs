@@ -1,0 +1,238 @@
+//! Which of this host's addresses its peers are told: a pure function of the interfaces, what the user says, and
+//! the way to the store.
+//!
+//! Two lists come out: addresses for *anyone*, and addresses for ranks that are *near*, in the same network name
+//! space. Loopback is only ever among the latter.
+
+use crate::base::error::{Error, Result};
+use crate::sys::netif::Interface;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+/// What the user says, and what the system does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    /// The list of interfaces and the name of its variable.
+    pub(super) list: Option<(String, &'static str)>,
+    /// The only family that is wanted.
+    pub(super) family: Option<Family>,
+    /// The address that this host sends from to the store.
+    pub(super) to_store: Option<IpAddr>,
+    /// The store's address as the user gave it means this host, wherever it is read.
+    pub(super) is_local_job: bool,
+    /// The address that this host sends from to anywhere else.
+    pub(super) to_world: Option<IpAddr>,
+}
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// The family with this name, of the C constants.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(super) fn parse(name: &str, variable: &str) -> Result<Self> {
+        match name.trim() {
+            "AF_INET" => Ok(Self::V4),
+            "AF_INET6" => Ok(Self::V6),
+            other => {
+                let message = format!("{variable}=\"{other}\" is neither AF_INET nor AF_INET6");
+                Err(Error::invalid(message))
+            }
+        }
+    }
+}
+
+/// An address without a port, and which of the chosen interfaces it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chosen {
+    /// The port is 0.
+    pub(super) address: SocketAddr,
+    pub(super) rail: u8,
+}
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) anyone: Vec<Chosen>,
+    pub(super) near: Vec<Chosen>,
+    /// How many interfaces take turns.
+    pub(super) rails: u8,
+    /// In words.
+    pub(super) why: String,
+}
+
+/// The most interfaces that take turns.
+const MAX_RAILS: usize = 8;
+
+/// Chooses.
+///
+/// # Errors
+/// `InvalidArgument` where the list names nothing that there is, with what there is.
+pub(super) fn choose(interfaces: &[Interface], rules: &Rules) -> Result<Choice> {
+    let usable: Vec<&Interface> = interfaces
+        .iter()
+        .filter(|it| it.up && rules.family.is_none_or(|family| family == Family::of(it.address)))
+        .collect();
+    let choice = match &rules.list {
+        Some((list, variable)) => named(&usable, list, variable, rules)?,
+        None => routed(&usable, rules),
+    };
+    if choice.near.is_empty() {
+        let message = format!(
+            "no interface of this host has an address to listen on; there are: {}",
+            describe(interfaces)
+        );
+        return Err(Error::invalid(message));
+    }
+    Ok(choice)
+}
+
+/// Those that the user has named.
+fn named(usable: &[&Interface], list: &str, variable: &str, rules: &Rules) -> Result<Choice> {
+    let refuse = |why: String| {
+        let there = describe(usable.iter().copied());
+        Error::invalid(format!("{variable}=\"{list}\" {why}; there are: {there}"))
+    };
+    let (excludes, items) = match list.trim().strip_prefix('^') {
+        Some(items) => (true, items),
+        None => (false, list.trim()),
+    };
+    let all_exact = items.starts_with('=');
+    let items: Vec<&str> = items.split(',').map(str::trim).filter(|it| !it.is_empty()).collect();
+    let fits = |item: &str, it: &Interface| match item.strip_prefix('=') {
+        Some(name) => it.name == name,
+        None if all_exact => it.name == item,
+        None => it.name.starts_with(item),
+    };
+    let mut rails: Vec<Vec<&Interface>> = Vec::new();
+    if excludes {
+        let kept = |it: &&&Interface| !it.loopback && !items.iter().any(|item| fits(item, it));
+        rails.extend(by_name(usable.iter().filter(kept).copied().filter(is_wide)));
+    }
+    for item in items.iter().filter(|_| !excludes) {
+        let of_item: Vec<&Interface> = match item.parse::<IpAddr>() {
+            Ok(address) => usable.iter().copied().filter(|it| it.address == address).collect(),
+            Err(_) => {
+                let exact = usable.iter().any(|it| it.name == *item);
+                let fits = |it: &&&Interface| if exact { it.name == *item } else { fits(item, it) };
+                usable.iter().filter(fits).copied().filter(is_wide).collect()
+            }
+        };
+        if of_item.is_empty() {
+            return Err(refuse(format!("names no interface that is up (\"{item}\")")));
+        }
+        // One interface takes one turn, however often it is named.
+        let known = |it: &&Interface| rails.iter().flatten().any(|known| known.name == it.name);
+        let of_item: Vec<&Interface> = of_item.into_iter().filter(|it| !known(it)).collect();
+        rails.extend(by_name(of_item.into_iter()));
+    }
+    rails.truncate(MAX_RAILS);
+    if rails.is_empty() {
+        return Err(refuse("leaves no interface that is up".to_owned()));
+    }
+    let first = rules.to_store.map_or(Family::V4, Family::of);
+    for rail in &mut rails {
+        rail.sort_by_key(|it| Family::of(it.address) != first);
+    }
+    let near = number(&rails);
+    let outward: Vec<_> =
+        near.iter().copied().filter(|it| !it.address.ip().is_loopback()).collect();
+    let names: Vec<&str> =
+        rails.iter().filter_map(|rail| Some(rail.first()?.name.as_str())).collect();
+    let why = format!("{variable}=\"{list}\" means {}", names.join(", "));
+    let rails = u8::try_from(rails.len()).unwrap_or(u8::MAX);
+    Ok(Choice { anyone: outward, near, rails, why })
+}
+
+/// The interface that leads to the store, or out of the host.
+fn routed(usable: &[&Interface], rules: &Rules) -> Choice {
+    let has = |ip: &IpAddr| usable.iter().any(|it| it.address == ip.to_canonical());
+    let to_store = rules.to_store.filter(has);
+    let outward = |ip: &IpAddr| !ip.is_loopback() && has(ip);
+    let first_wide = || usable.iter().find(|it| !it.loopback && is_wide(it)).map(|it| it.address);
+    let (source, mut why) = match to_store {
+        Some(ip) if outward(&ip) => (Some(ip), "it is on the way to the store"),
+        Some(_) if rules.is_local_job => (None, "the store is on the loopback interface"),
+        _ => match rules.to_world.filter(outward) {
+            Some(ip) => (Some(ip), "it is on the way out of this host"),
+            None => (first_wide(), "it is the first one that is up"),
+        },
+    };
+    if source.is_none() && !rules.is_local_job {
+        why = "this host has no other interface that is up";
+    }
+    let source = source.map(|ip| ip.to_canonical());
+    let chosen = source.and_then(|ip| usable.iter().find(|it| it.address == ip)).copied();
+    let mut rail: Vec<&Interface> = chosen.into_iter().collect();
+    if let Some(chosen) = chosen {
+        let other = |it: &&&Interface| {
+            it.name == chosen.name
+                && Family::of(it.address) != Family::of(chosen.address)
+                && is_wide(it)
+        };
+        rail.extend(usable.iter().find(other).copied());
+    }
+    let anyone = number(std::slice::from_ref(&rail));
+    let loopback: Vec<&Interface> = usable.iter().copied().filter(|it| it.loopback).collect();
+    // Whoever reaches the store through the loopback interface is near.
+    let is_near = to_store.is_none_or(|ip| ip.is_loopback()) || anyone.is_empty();
+    let near_rail = if is_near { [loopback, rail].concat() } else { rail };
+    let near = number(std::slice::from_ref(&near_rail));
+    let name = chosen.map_or("loopback only", |it| it.name.as_str());
+    Choice { anyone, near, rails: 1, why: format!("{name}: {why}") }
+}
+
+/// Not an address that means something on its own link only.
+fn is_wide(it: &&Interface) -> bool {
+    match it.address {
+        IpAddr::V4(ip) => !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    }
+}
+
+/// Grouped by the interface, in the order of their first address.
+fn by_name<'a>(list: impl Iterator<Item = &'a Interface>) -> Vec<Vec<&'a Interface>> {
+    let mut groups: Vec<Vec<&Interface>> = Vec::new();
+    for it in list {
+        match groups.iter_mut().find(|group| group.iter().any(|other| other.name == it.name)) {
+            Some(group) => group.push(it),
+            None => groups.push(vec![it]),
+        }
+    }
+    groups
+}
+
+fn number(rails: &[Vec<&Interface>]) -> Vec<Chosen> {
+    let of_rail = |(rail, list): (u8, &Vec<&Interface>)| {
+        list.iter().map(|it| Chosen { address: socket_address(it), rail }).collect::<Vec<_>>()
+    };
+    (0..).zip(rails).flat_map(of_rail).collect()
+}
+
+fn socket_address(it: &Interface) -> SocketAddr {
+    match it.address {
+        IpAddr::V4(ip) => SocketAddr::from((ip, 0)),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, it.scope).into(),
+    }
+}
+
+/// What there is, for messages.
+fn describe<'a>(interfaces: impl IntoIterator<Item = &'a Interface>) -> String {
+    let groups = by_name(interfaces.into_iter());
+    let describe = |group: &Vec<&Interface>| {
+        let addresses: Vec<_> = group.iter().map(|it| it.address.to_string()).collect();
+        let down = if group.iter().all(|it| it.up) { "" } else { ", down" };
+        let name = group.first().map_or("", |it| it.name.as_str());
+        format!("{name} ({}{down})", addresses.join(", "))
+    };
+    groups.iter().map(describe).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,483 @@
+//! [`Endpoint`] over TCP: one connection for each direction and channel that is used.
+//!
+//! **Streams are raw**: after the hello of each connection its bytes are the caller's, read straight into where
+//! they belong. So the end of a stream is told by the connection itself. A rank that leaves sends the end of each
+//! connection (FIN) after its last bytes. A rank that dies must not: all connections of a mesh are set to be *reset*
+//! when they are closed, which is what the system does for a process that dies, and which only leaving in order
+//! undoes. An end of file is thus an orderly leave, and anything else a death. What a dying rank's system had not
+//! sent yet is lost. A reset that is lost under way, or comes from a host that is gone, is made good by the control
+//! connections, which tell every death.
+//!
+//! Of those who noticed a death the rank's own node knows best what it was doing. A stream that breaks therefore
+//! fails the group only after [`GRACE`], if nothing better has come until then.
+
+use super::advert::Offer;
+use super::control::Line;
+use super::dial::{Caller, Dial, Target};
+use super::door::{Guest, is_passing, lock};
+use super::frame::Frame;
+use super::hello::{Hello, Purpose, Refusal};
+use super::join::Member;
+use super::messages::Messages;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank};
+use crate::base::log::Level;
+use crate::sys::event::Event;
+use crate::sys::poll::{Events, Interest, Poller};
+use crate::sys::stream::Stream;
+use crate::transport::{Channel, Direction, Listener, PeerName, SharedDomain};
+use crate::wait::Pace;
+use crate::wait::bell::Bell;
+use crate::wait::nudge::Nudge;
+use crate::wait::service::{Alarm, Next, Watched};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a broken stream waits for somebody who knows better.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How a peer stands: the larger number stays.
+pub(super) const PRESENT: u8 = 0;
+pub(super) const HAS_LEFT: u8 = 1;
+pub(super) const HAS_DIED: u8 = 2;
+
+/// A stream to a peer.
+#[derive(Debug, Default)]
+pub(super) enum Out {
+    #[default]
+    Unused,
+    Dialing(Arc<Dial>),
+    Open(Arc<Stream>),
+    Failed(Error),
+}
+
+/// The two streams of one channel between this rank and one peer.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) out: Mutex<Out>,
+    pub(super) incoming: Mutex<Option<Arc<Stream>>>,
+}
+
+/// What the calling threads and the service thread share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) group: GroupId,
+    pub(super) epoch: u32,
+    pub(super) me: Rank,
+    pub(super) members: Vec<Member>,
+    /// The first rank of each node.
+    pub(super) leaders: Vec<Rank>,
+    pub(super) lanes: u8,
+    pub(super) pace: Pace,
+    pub(super) domain: Arc<dyn SharedDomain>,
+    /// By peer and channel.
+    pub(super) slots: Vec<Slot>,
+    pub(super) standings: Vec<AtomicU8>,
+    /// All streams, watched for their end.
+    pub(super) ends: Arc<Poller>,
+    /// Held while the end of a stream is judged.
+    pub(super) judging: Mutex<()>,
+    /// Raised when something has changed that no stream shows; ends rests.
+    pub(super) wake: Event,
+    pub(super) messages: Arc<Messages>,
+    /// Deaths seen on streams, and when they count.
+    pub(super) obituaries: Mutex<Vec<(Instant, Error)>>,
+    pub(super) undertaker: OnceLock<Alarm>,
+    /// By node: the connections to the other leaders; present on a leader.
+    pub(super) lines: Mutex<Vec<Option<Arc<Line>>>>,
+    pub(super) dials: Mutex<Vec<Arc<Dial>>>,
+    /// Why a leader cannot be reached.
+    pub(super) unreached: Mutex<Option<Error>>,
+    /// Rung when a line comes or cannot.
+    pub(super) bell: Bell,
+    pub(super) leads: bool,
+    /// The failure is known on all nodes, or on its way.
+    pub(super) spread: AtomicBool,
+    /// The attendant knows of the failure.
+    pub(super) stirred: AtomicBool,
+    /// Which ranks of the node the others know to have left.
+    pub(super) reported: Mutex<Vec<bool>>,
+    /// Passes news of this node on to the other leaders.
+    pub(super) news: OnceLock<Nudge>,
+    pub(super) weak: Weak<Self>,
+}
+
+impl Shared {
+    pub(super) fn ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn name(&self, rank: Rank) -> &PeerName {
+        &self.members[rank].name
+    }
+
+    fn channels(&self) -> usize {
+        usize::from(self.lanes) + 1
+    }
+
+    fn index(&self, peer: Rank, channel: Channel) -> usize {
+        let channel = match channel {
+            Channel::Collective(lane) => usize::from(lane),
+            Channel::PointToPoint => usize::from(self.lanes),
+        };
+        peer * self.channels() + channel
+    }
+
+    pub(super) fn slot(&self, peer: Rank, channel: Channel) -> &Slot {
+        &self.slots[self.index(peer, channel)]
+    }
+
+    pub(super) fn standing(&self, peer: Rank) -> u8 {
+        self.standings[peer].load(Ordering::Acquire)
+    }
+
+    pub(super) fn gone(&self, peer: Rank) -> Error {
+        let message = format!("{} has left the group", self.name(peer));
+        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
+    }
+
+    /// What a stream gives that has ended: nothing while a death waits for its reason.
+    ///
+    /// # Errors
+    /// `PeerFailed`.
+    pub(super) fn after_the_end(&self, peer: Rank) -> Result<usize> {
+        match self.standing(peer) {
+            HAS_LEFT => Err(self.gone(peer)),
+            HAS_DIED => match self.domain.failure() {
+                None => Ok(0),
+                Some(error) if error.culprit() == Some(peer) => Err(error),
+                Some(_) => Err(self.died(peer, "its connection broke")),
+            },
+            _ => Ok(0),
+        }
+    }
+
+    fn died(&self, peer: Rank, why: &str) -> Error {
+        let message = format!("{} died, or was cut off: {why}", self.name(peer));
+        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
+    }
+
+    /// A peer has left in order.
+    pub(super) fn mark_left(&self, peer: Rank) {
+        if self.standings[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
+            self.wake.raise();
+            self.messages.tell(peer);
+        }
+    }
+
+    /// A stream broke without an end.
+    pub(super) fn mark_died(&self, peer: Rank, why: &str) {
+        if self.standings[peer].fetch_max(HAS_DIED, Ordering::AcqRel) == HAS_DIED {
+            return;
+        }
+        let mut obituaries = lock(&self.obituaries);
+        obituaries.push((Instant::now() + GRACE, self.died(peer, why)));
+        self.set_alarm(&obituaries);
+        drop(obituaries);
+        self.wake.raise();
+        self.messages.tell(peer);
+    }
+
+    /// The end of a stream has been read: whether it was meant.
+    pub(super) fn judge_end(&self, peer: Rank) {
+        // Whoever took the reason for the end from the socket says it before this goes on.
+        let judging = lock(&self.judging);
+        self.mark_left(peer);
+        drop(judging);
+    }
+
+    /// Fails the group for a reason that other nodes must learn.
+    pub(super) fn fail_here(&self, error: &Error) {
+        if self.domain.failure().is_none() {
+            crate::log!(Level::Error, "{error}");
+        }
+        self.domain.fail(error);
+    }
+
+    /// Fails this node for a reason that the others know.
+    pub(super) fn fail_from_afar(&self, error: &Error) {
+        self.spread.store(true, Ordering::Release);
+        self.domain.fail(error);
+    }
+
+    /// True where the other leaders do not know all that this one does.
+    fn has_news(&self) -> bool {
+        let failed = self.domain.region().failure().is_set();
+        failed && !self.spread.load(Ordering::Acquire)
+            || (0..self.domain.size())
+                .zip(lock(&self.reported).iter())
+                .any(|(local, &reported)| !reported && self.domain.has_left(local))
+    }
+
+    /// Tells the other leaders. On the service thread.
+    pub(super) fn pass_on(&self) {
+        let mut frames = Vec::new();
+        let mut reported = lock(&self.reported);
+        for (local, reported) in reported.iter_mut().enumerate() {
+            if !*reported && self.domain.has_left(local) {
+                *reported = true;
+                frames.push(Frame::Left(self.domain.peer(local).rank));
+            }
+        }
+        drop(reported);
+        if let Some(error) = self.domain.failure()
+            && !self.spread.swap(true, Ordering::AcqRel)
+        {
+            frames.push(Frame::Abort(error));
+        }
+        let lines: Vec<_> = lock(&self.lines).iter().flatten().cloned().collect();
+        lines.iter().for_each(|line| frames.iter().for_each(|frame| line.say(frame)));
+    }
+
+    /// Begins to connect a stream.
+    ///
+    /// # Errors
+    /// `Connection` where there is no address to try.
+    pub(super) fn dial(
+        &self,
+        to: Rank,
+        purpose: Purpose,
+        retry_until: Option<Deadline>,
+    ) -> Result<Arc<Dial>> {
+        let (own, peer) = (&self.members[self.me], &self.members[to]);
+        let rail = match purpose {
+            Purpose::Stream(Channel::Collective(lane)) => lane,
+            Purpose::Stream(Channel::PointToPoint) | Purpose::Control => 0,
+        };
+        let offers = peer.advert.offers_for(&own.advert, rail, &peer.name)?;
+        let sources: Vec<Offer> =
+            if own.advert.rails > 1 { own.advert.near.clone() } else { Vec::new() };
+        let hello = Hello {
+            purpose,
+            group: self.group,
+            epoch: self.epoch,
+            from: self.me,
+            to,
+            nonce: own.nonce,
+            expected: peer.nonce,
+        };
+        let caller: Weak<dyn Caller> = self.weak.clone();
+        let name = peer.name.clone();
+        Ok(Dial::new(Target { hello, name, offers, sources, retry_until }, caller))
+    }
+
+    /// Watches a stream that has just come to be.
+    fn enrol(
+        &self,
+        peer: Rank,
+        channel: Channel,
+        direction: Direction,
+        stream: &Arc<Stream>,
+    ) -> std::io::Result<()> {
+        stream.set_reset_on_close(true)?;
+        if channel == Channel::PointToPoint {
+            let interest = match direction {
+                Direction::In => Interest::READ,
+                Direction::Out => Interest::WRITE,
+            };
+            self.messages.add(stream.as_fd(), peer, interest)?;
+        }
+        let token = self.index(peer, channel) * 2 + usize::from(direction == Direction::In);
+        self.ends.add_end(stream.as_fd(), u64::try_from(token).unwrap_or(u64::MAX))
+    }
+
+    fn set_alarm(&self, obituaries: &[(Instant, Error)]) {
+        if let Some(alarm) = self.undertaker.get() {
+            alarm.set(obituaries.iter().map(|&(due, _)| due).min());
+        }
+    }
+
+    /// Fails the group for those whose death nobody has explained.
+    pub(super) fn publish_obituaries(&self) {
+        let now = Instant::now();
+        let mut obituaries = lock(&self.obituaries);
+        let (due, rest): (Vec<_>, Vec<_>) = obituaries.drain(..).partition(|(at, _)| *at <= now);
+        *obituaries = rest;
+        self.set_alarm(&obituaries);
+        drop(obituaries);
+        due.iter().for_each(|(_, error)| self.fail_here(error));
+    }
+
+    /// A stream has ended; on the service thread.
+    fn ended(&self, token: u64) {
+        let Ok(token) = usize::try_from(token) else { return };
+        let (index, incoming) = (token / 2, token % 2 == 1);
+        let Some(slot) = self.slots.get(index) else { return };
+        let stream = if incoming {
+            lock(&slot.incoming).clone()
+        } else {
+            match &*lock(&slot.out) {
+                Out::Open(stream) => Some(Arc::clone(stream)),
+                _ => None,
+            }
+        };
+        let Some(stream) = stream else { return };
+        // Fails only where it is not watched.
+        drop(self.ends.remove(stream.as_fd()));
+        let peer = index / self.channels();
+        let judging = lock(&self.judging);
+        match stream.take_error() {
+            Some(cause) if is_break(&cause) => self.mark_died(peer, &cause.to_string()),
+            _ => self.mark_left(peer),
+        }
+        drop(judging);
+    }
+}
+
+/// What a failed transfer with a peer means: nothing, or that it has left or died.
+///
+/// # Errors
+/// `PeerFailed`.
+pub(super) fn judge(shared: &Shared, peer: Rank, cause: &std::io::Error) -> Result<usize> {
+    if is_passing(cause) {
+        return Ok(0);
+    }
+    match is_break(cause) {
+        true => shared.mark_died(peer, &cause.to_string()),
+        false => shared.judge_end(peer),
+    }
+    shared.after_the_end(peer)
+}
+
+/// False for what the system says where the end had come before the connection was closed.
+fn is_break(cause: &std::io::Error) -> bool {
+    cause.kind() != std::io::ErrorKind::BrokenPipe
+}
+
+impl Listener for Shared {
+    fn on_knock(&self) {
+        self.wake.raise();
+        if self.domain.region().failure().is_set() && !self.stirred.swap(true, Ordering::AcqRel) {
+            self.messages.stir();
+            self.bell.ring();
+        }
+        if self.leads
+            && self.has_news()
+            && let Some(news) = self.news.get()
+        {
+            news.nudge();
+        }
+    }
+}
+
+impl Guest for Shared {
+    fn check(&self, hello: &Hello) -> std::result::Result<(), Refusal> {
+        let known = self.members.get(hello.from).is_some_and(|member| member.nonce == hello.nonce);
+        let own = hello.expected == self.members[self.me].nonce;
+        if !known || !own || hello.epoch != self.epoch {
+            return Err(Refusal::Stranger);
+        }
+        match hello.purpose {
+            Purpose::Stream(Channel::Collective(lane)) if lane >= self.lanes => {
+                Err(Refusal::Stranger)
+            }
+            Purpose::Stream(channel) => match &*lock(&self.slot(hello.from, channel).incoming) {
+                None => Ok(()),
+                Some(_) => Err(Refusal::Double),
+            },
+            Purpose::Control => {
+                let node = self.members[hello.from].node;
+                let is_higher = node > self.members[self.me].node;
+                if !is_higher || self.leaders.get(node) != Some(&hello.from) {
+                    return Err(Refusal::Stranger);
+                }
+                match lock(&self.lines).get(node) {
+                    Some(None) => Ok(()),
+                    Some(Some(_)) => Err(Refusal::Double),
+                    None => Err(Refusal::Stranger),
+                }
+            }
+        }
+    }
+
+    fn take(&self, hello: &Hello, stream: Arc<Stream>) {
+        let Purpose::Stream(channel) = hello.purpose else {
+            return self.add_line(hello.from, stream);
+        };
+        let slot = self.slot(hello.from, channel);
+        let mut incoming = lock(&slot.incoming);
+        if incoming.is_some() {
+            crate::log!(Level::Warn, "a second stream of {} is dropped", self.name(hello.from));
+            return;
+        }
+        *incoming = Some(Arc::clone(&stream));
+        drop(incoming);
+        if let Err(cause) = self.enrol(hello.from, channel, Direction::In, &stream) {
+            self.fail_here(&Error::system("watching a connection", &cause));
+        }
+        self.wake.raise();
+    }
+}
+
+impl Caller for Shared {
+    fn connected(&self, hello: &Hello, stream: Arc<Stream>) {
+        let Purpose::Stream(channel) = hello.purpose else {
+            return self.add_line(hello.to, stream);
+        };
+        *lock(&self.slot(hello.to, channel).out) = Out::Open(Arc::clone(&stream));
+        if let Err(cause) = self.enrol(hello.to, channel, Direction::Out, &stream) {
+            self.fail_here(&Error::system("watching a connection", &cause));
+        }
+        self.wake.raise();
+    }
+
+    fn failed(&self, hello: &Hello, error: Error) {
+        let Purpose::Stream(channel) = hello.purpose else {
+            lock(&self.unreached).get_or_insert(error);
+            self.bell.ring();
+            return;
+        };
+        *lock(&self.slot(hello.to, channel).out) = Out::Failed(error);
+        self.wake.raise();
+        if channel == Channel::PointToPoint {
+            self.messages.tell(hello.to);
+        }
+    }
+}
+
+impl Shared {
+    fn add_line(&self, leader: Rank, stream: Arc<Stream>) {
+        let Some(shared) = self.weak.upgrade() else { return };
+        let line = Line::open(&shared, leader, stream);
+        let node = self.members[leader].node;
+        if let Some(place) = lock(&self.lines).get_mut(node) {
+            *place = Some(Arc::clone(&line));
+        }
+        if let Err(error) = line.begin() {
+            lock(&self.unreached).get_or_insert(error);
+        }
+        self.bell.ring();
+    }
+}
+
+/// The ends of all streams, as the service thread watches them.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) shared: Weak<Shared>,
+    pub(super) poller: Arc<Poller>,
+}
+
+impl Watched for Ends {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    fn on_readable(&self) -> Next {
+        let Some(shared) = self.shared.upgrade() else { return Next::Done };
+        let mut events = Events::with_room(64);
+        if self.poller.wait(&mut events, Some(Duration::ZERO)).is_ok() {
+            events.iter().for_each(|event| shared.ended(event.token));
+        }
+        Next::Keep
+    }
+}
+
+/// Sends the end of a stream after its last bytes, and lets the system deliver them.
+pub(super) fn leave(stream: &Stream) {
+    stream.end_sending();
+    // Without it the bytes that have not gone yet would be lost; that is all that can be done.
+    drop(stream.set_reset_on_close(false));
+}

@@ -1,0 +1,28 @@
+//! Byte streams between hosts: [`Endpoint`](super::Endpoint) over TCP.
+//!
+//! * [`interface`] chooses the addresses of this host, and [`advert`] tells them;
+//! * [`door`] listens, for all groups of the process, and [`dial`] connects; both exchange a [`hello`] first;
+//! * [`mesh`] has the streams of one group and how their ends are understood, [`endpoint`] what is called, and
+//!   [`messages`] the point-to-point streams, which the service thread attends to;
+//! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s;
+//! * [`join`] puts it together.
+//!
+//! Must not know: what the bytes mean.
+
+mod advert;
+mod control;
+mod dial;
+mod door;
+mod endpoint;
+mod frame;
+mod hello;
+mod interface;
+mod join;
+mod mesh;
+mod messages;
+#[cfg(test)]
+mod tests;
+
+pub use advert::Advert;
+pub use endpoint::Mesh;
+pub use join::{Member, Opening, Party, open};

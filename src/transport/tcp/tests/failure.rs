@@ -1,0 +1,121 @@
+//! Deaths and failures, as all nodes come to know of them.
+
+use super::*;
+use crate::base::error::ErrorKind;
+use crate::transport::tcp::door::lock;
+use crate::transport::tcp::mesh::Out;
+
+fn mesh_of(nodes: &[usize]) -> Vec<Mesh> {
+    meshes(nodes.iter().map(|_| opening("127.0.0.1", 1)).collect(), nodes)
+}
+
+/// Ends the connections of a rank as the system does when it dies.
+fn die(mesh: Mesh) {
+    let shared = &mesh.shared;
+    mesh.door.forget((shared.group, shared.me));
+    for slot in &shared.slots {
+        drop(std::mem::take(&mut *lock(&slot.out)));
+        drop(lock(&slot.incoming).take());
+    }
+    let lines = std::mem::take(&mut *lock(&shared.lines));
+    lines.iter().flatten().for_each(|line| line.cut());
+    drop(lines);
+    drop(mesh);
+}
+
+#[test]
+fn a_failure_reaches_all_nodes_with_its_reason() {
+    let meshes = mesh_of(&[0, 0, 1, 2, 2]);
+    let stop = Error::new(ErrorKind::Mismatch, "rank 4 called something else").with_culprit(4);
+    std::thread::scope(|scope| {
+        for mesh in &meshes[..4] {
+            scope.spawn(|| assert_eq!(failure_of(mesh, 4), stop));
+        }
+        // By one that leads nobody.
+        meshes[4].fail(&stop);
+    });
+}
+
+#[test]
+fn the_first_reason_stays() {
+    let meshes = mesh_of(&[0, 1]);
+    meshes[0].fail(&Error::new(ErrorKind::Aborted, "first"));
+    assert_eq!(failure_of(&meshes[1], 0).message(), "first");
+    meshes[1].fail(&Error::new(ErrorKind::Aborted, "second"));
+    for mesh in &meshes {
+        assert_eq!(mesh.failure().unwrap().message(), "first");
+    }
+}
+
+#[test]
+fn the_death_of_a_leader_is_noticed_without_any_stream() {
+    let mut meshes = mesh_of(&[0, 0, 1, 1]);
+    let leader = meshes.remove(2);
+    die(leader);
+    for mesh in &meshes[..2] {
+        let error = failure_of(mesh, 2);
+        assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
+        for word in ["rank 2", "pid", "host2", "died"] {
+            assert!(error.message().contains(word), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_breaks_is_a_death_though_its_bytes_still_count() {
+    let mut meshes = mesh_of(&[0, 1, 1]);
+    let victim = meshes.pop().unwrap();
+    send_all(&victim, 0, STREAM, b"last words").unwrap();
+    let mut got = [0; 4];
+    receive_all(&meshes[0], 2, STREAM, &mut got).unwrap();
+    die(victim);
+    let error = failure_of(&meshes[0], 2);
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
+    assert!(error.message().contains("died"), "{error}");
+    let mut rest = [0; 6];
+    receive_all(&meshes[0], 2, STREAM, &mut rest).unwrap();
+    assert_eq!(&rest, b" words");
+    let error = until_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
+    assert_eq!(error.culprit(), Some(2));
+    let error = until_error(|| meshes[0].try_send(2, STREAM, &[]).map(drop));
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
+    // The other node is told, too.
+    assert_eq!(failure_of(&meshes[1], 2).culprit(), Some(2));
+}
+
+#[test]
+fn who_knows_better_is_believed() {
+    let meshes = mesh_of(&[0, 1]);
+    send_all(&meshes[1], 0, STREAM, b"x").unwrap();
+    receive_all(&meshes[0], 1, STREAM, &mut [0]).unwrap();
+    let shared = &meshes[0].shared;
+    let better = Error::new(ErrorKind::PeerFailed, "rank 1 died in all_reduce").with_culprit(1);
+    // The stream breaks, and within the time of grace the reason comes.
+    if let Out::Open(stream) = &*lock(&meshes[1].shared.slot(0, STREAM).out) {
+        stream.reset();
+    }
+    shared.fail_from_afar(&better);
+    let error = until_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
+    assert_eq!(error, better);
+}
+
+#[test]
+fn joining_ends_when_there_is_a_reason() {
+    let openings = vec![opening("127.0.0.1", 1), opening("127.0.0.1", 1)];
+    let members = members(&openings, &[0, 1]);
+    let group = host::random_nonce().unwrap();
+    let mut openings = openings.into_iter();
+    let (late, alone) = (Deadline::after_ms(300), Deadline::after(SOON));
+    let first = openings.next().unwrap();
+    let timeout =
+        first.join(&party(group, &members, 0, &late), domain(group, &[0, 1], 0), &|| None);
+    let timeout = timeout.unwrap_err();
+    assert_eq!((timeout.kind(), timeout.culprit()), (ErrorKind::Timeout, Some(1)));
+    let given_up = || Some(Error::new(ErrorKind::Aborted, "somebody gave up"));
+    let began = Instant::now();
+    let second = openings.next().unwrap();
+    let party = party(group, &members, 1, &alone);
+    let error = second.join(&party, domain(group, &[0, 1], 1), &given_up).unwrap_err();
+    assert_eq!(error.message(), "somebody gave up");
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
