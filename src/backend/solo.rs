@@ -123,3 +123,51 @@ impl Backend for Solo {
         json!({ "transport": "none (one rank)", "algorithms": {} })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::base::dtype::DataType;
+    use crate::base::error::ErrorKind;
+    use crate::transport::{Completion, Delivery, Incoming, Outgoing};
+    use std::sync::Mutex;
+
+    #[derive(Debug, Default)]
+    struct Outcome(Mutex<Option<Result<Delivery>>>);
+
+    impl Completion for Outcome {
+        fn complete(&self, outcome: Result<Delivery>) {
+            *self.0.lock().unwrap() = Some(outcome);
+        }
+    }
+
+    #[test]
+    fn one_rank_sends_to_itself_until_it_is_aborted() {
+        let solo = Solo::new();
+        let engine = solo.messages().unwrap();
+        let deadline = Deadline::after_ms(60_000);
+        let (tag, dtype) = (3, DataType::U8);
+        let bytes = Src::from(&b"to myself"[..]);
+        let into = Dst::from(Box::leak(vec![0; 9].into_boxed_slice()));
+        let receive = Incoming { from: None, tag: Some(tag), dtype, into, deadline };
+        let (sent, got) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
+        engine.send(Outgoing { to: 0, tag, dtype, bytes, deadline }, sent.clone()).unwrap();
+        engine.receive(receive, got.clone()).unwrap();
+        engine.attend(&|| got.0.lock().unwrap().is_some(), &deadline);
+        let delivery = Delivery { peer: 0, tag, bytes: 9 };
+        assert_eq!(*got.0.lock().unwrap(), Some(Ok(delivery)));
+        assert_eq!(*sent.0.lock().unwrap(), Some(Ok(delivery)));
+        let mut back = [0; 9];
+        Dst::from(&mut back[..]).copy_from(into.as_src());
+        assert_eq!(&back, b"to myself");
+        solo.abort(&Error::new(ErrorKind::Aborted, "enough"));
+        let late = Arc::new(Outcome::default());
+        let posted = solo.messages().unwrap().receive(receive, late.clone());
+        // Refused, or ended as soon as somebody looks.
+        if posted.is_ok() {
+            engine.attend(&|| late.0.lock().unwrap().is_some(), &deadline);
+            assert!(late.0.lock().unwrap().as_ref().unwrap().is_err());
+        }
+    }
+}

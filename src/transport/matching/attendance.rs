@@ -33,7 +33,6 @@ const LOOKS_PER_GLANCE: u32 = 128;
 #[derive(Debug)]
 pub(super) struct Core {
     domain: Arc<dyn SharedDomain>,
-    endpoint: Option<Arc<dyn Endpoint>>,
     locked: Mutex<Locked>,
     /// How many threads attend.
     attending: AtomicUsize,
@@ -110,7 +109,6 @@ impl Core {
         let watch = Watch { listens: true, ..Watch::default() };
         let core = Arc::new(Self {
             domain,
-            endpoint,
             locked: Mutex::new(Locked { state, watch }),
             attending: AtomicUsize::new(0),
             hooks: OnceLock::new(),
@@ -122,7 +120,7 @@ impl Core {
         let listener: Arc<dyn Listener> = ear.clone();
         core.domain.add_listener(Arc::downgrade(&listener));
         let attendant: Arc<dyn Attendant> = ear.clone();
-        if let Some(endpoint) = &core.endpoint {
+        if let Some(endpoint) = &endpoint {
             endpoint.set_attendant(Arc::downgrade(&attendant));
         }
         core.domain.region().message_bell(core.domain.rank()).listen();
@@ -207,7 +205,7 @@ impl Core {
     /// The clock: something has run out of time, or nobody has attended for a while.
     fn on_alarm(&self) {
         let mut locked = self.lock();
-        let Locked { state, watch } = &mut *locked;
+        let watch = &mut locked.watch;
         if watch.has_left {
             return;
         }
@@ -216,22 +214,13 @@ impl Core {
         if self.attending.load(Ordering::Relaxed) == 0 && !watch.listens && rested {
             watch.listens = true;
             self.bell().listen();
-            self.pause(watch, false);
+            pause(&mut locked, false);
         }
+        let Locked { state, .. } = &mut *locked;
         // Also for what came before it listened.
         state.expire();
         state.progress();
         self.release(locked);
-    }
-
-    /// Whether the endpoint tells the service thread of streams that may go on.
-    fn pause(&self, watch: &mut Watch, paused: bool) {
-        if let Some(endpoint) = &self.endpoint
-            && watch.paused != paused
-        {
-            watch.paused = paused;
-            endpoint.pause_attendant(paused);
-        }
     }
 
     /// See [`crate::transport::PointToPoint::attend`].
@@ -244,7 +233,7 @@ impl Core {
         if std::mem::take(&mut locked.watch.listens) {
             self.bell().stop_listening();
         }
-        self.pause(&mut locked.watch, true);
+        pause(&mut locked, true);
         drop(locked);
         let pace = self.domain.pace();
         let looking = limit.capped(pace.spin + LOOK_FOR);
@@ -256,7 +245,7 @@ impl Core {
         locked.watch.attended = Some(Instant::now());
         if self.attending.fetch_sub(1, Ordering::AcqRel) > 1 {
             // Others may be asleep, and nobody looks at the streams for them.
-            self.pause(&mut locked.watch, false);
+            pause(&mut locked, false);
         }
         self.release(locked);
     }
@@ -265,7 +254,7 @@ impl Core {
     fn rest(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
         loop {
             let mut locked = self.lock();
-            self.pause(&mut locked.watch, false);
+            pause(&mut locked, false);
             locked.state.expire();
             let due = locked.state.next_due();
             let ended = std::mem::take(&mut locked.state.ended);
@@ -308,6 +297,7 @@ impl Core {
     pub(super) fn leave(&self) {
         let mut locked = self.lock();
         locked.state.leave();
+        locked.state.detach();
         locked.watch.has_left = true;
         if std::mem::take(&mut locked.watch.listens) {
             self.bell().stop_listening();
@@ -321,5 +311,15 @@ impl Core {
     #[cfg(test)]
     pub(super) fn buffered(&self) -> usize {
         self.lock().state.buffered
+    }
+}
+
+/// Whether the endpoint tells the service thread of streams that may go on.
+fn pause(locked: &mut Locked, paused: bool) {
+    if let Some(endpoint) = &locked.state.endpoint
+        && locked.watch.paused != paused
+    {
+        locked.watch.paused = paused;
+        endpoint.pause_attendant(paused);
     }
 }

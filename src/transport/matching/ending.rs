@@ -107,24 +107,29 @@ impl State {
         receives.into_iter().for_each(|receive| self.end_receive(receive, Err(reason.clone())));
     }
 
-    /// Leaves in order: what can be taken back is taken back; what is being transferred fails the group.
+    /// Leaves in order: what was lent is taken back; where it is being read, the group fails.
     pub(super) fn leave(&mut self) {
         self.progress();
         if self.failed.is_some() {
             return;
         }
-        let in_use = |(&number, sending): (&u64, &Sending)| {
-            let is_read = sending.place.is_some_and(|it| !self.desk().take_back(it, number));
-            is_read || self.links[sending.message.to].is_sending(number)
+        let is_read = |(&number, sending): (&u64, &Sending)| {
+            sending.place.is_some_and(|place| !self.desk().take_back(place, number))
         };
-        let reason =
-            Error::new(ErrorKind::Aborted, "the group was left before the message was through");
-        if self.sends.iter().any(in_use) {
+        let text = "the group was left before the message was through";
+        let reason = Error::new(ErrorKind::Aborted, text);
+        if self.sends.iter().any(is_read) {
             let what = format!("{} left while its message was being read", self.name(self.rank));
             let error = Error::new(ErrorKind::PeerFailed, what).with_culprit(self.rank);
             self.spread(&error);
         }
         self.end_all(&reason);
+    }
+
+    /// Lets go of the streams, whoever still holds this.
+    pub(super) fn detach(&mut self) {
+        self.endpoint = None;
+        self.links.iter_mut().for_each(|link| link.wire = Wire::Own);
     }
 
     /// Nothing goes to a peer or comes from it any more.
