@@ -15,10 +15,10 @@ use super::recorder::Record;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 use crate::transport::{Completion, Delivery, OpKind};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a work is about.
@@ -347,4 +347,45 @@ fn run_then(then: Then, outcome: &Result<()>) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::base::sync::AtomicUsize;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Two threads end it, a third registers what is to be done then: one ends it, and it is done once.
+    #[test]
+    fn loom_a_work_ends_once() {
+        loom::model(|| {
+            let shared = Arc::new((Outcome::new(), AtomicUsize::new(0), AtomicUsize::new(0)));
+            let enders: Vec<_> = (0..2)
+                .map(|_| {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        // What the operation has written.
+                        shared.2.store(7, Ordering::Relaxed);
+                        let ended = Ended { result: Ok(None), at: Instant::now() };
+                        let Some(then) = shared.0.settle(ended) else { return 0 };
+                        then.into_iter().for_each(|then| run_then(then, &Ok(())));
+                        1
+                    })
+                })
+                .collect();
+            let counter = Arc::clone(&shared);
+            let hook = Then::Now(Box::new(move |_: &Result<()>| {
+                counter.1.fetch_add(1, Ordering::Relaxed);
+            }));
+            if let Some((then, ended)) = shared.0.then(hook) {
+                run_then(then, &ended.plain());
+            }
+            if shared.0.is_done() {
+                assert_eq!(shared.2.load(Ordering::Relaxed), 7);
+            }
+            let ends: usize = enders.into_iter().map(|ender| ender.join().unwrap()).sum();
+            assert_eq!((ends, shared.1.load(Ordering::Relaxed)), (1, 1));
+        });
+    }
 }

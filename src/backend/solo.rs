@@ -5,6 +5,7 @@ use crate::algo::{Operation, Shape, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::log::Level;
+use crate::base::nodes::Nodes;
 use crate::base::op::ReduceOp;
 use crate::kernel;
 use crate::sys::host;
@@ -74,7 +75,9 @@ impl Backend for Solo {
 
     /// A name that is right or wrong with more ranks is so with one.
     fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()> {
-        select(kind, bytes, &Shape { ranks: 1, crowded: false }, Some(name)).map(drop)
+        let shape = |labels: &[usize]| Shape::of(&Nodes::by_label(labels), false);
+        let choose = |labels: &[usize]| select(kind, bytes, &shape(labels), Some(name)).map(drop);
+        choose(&[0]).or_else(|error| choose(&[0, 0, 1]).map_err(|_| error))
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {

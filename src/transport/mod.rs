@@ -12,6 +12,7 @@
 
 pub mod abort;
 pub mod endpoint;
+pub mod frame;
 pub mod inproc;
 pub mod line;
 pub mod matching;

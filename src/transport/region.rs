@@ -84,6 +84,14 @@ impl Progress {
         self.done.load(Ordering::Acquire)
     }
 
+    /// True where the owner was last seen entering this operation.
+    pub fn is_in(&self, descriptor: &[u64; 3]) -> bool {
+        self.entered
+            .iter()
+            .zip(descriptor)
+            .all(|(cell, &word)| cell.load(Ordering::Relaxed) == word)
+    }
+
     /// What the owner was last seen doing, for messages.
     pub fn describe(&self) -> String {
         let words = std::array::from_fn(|i| self.entered[i].load(Ordering::Relaxed));

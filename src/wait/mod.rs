@@ -104,6 +104,9 @@ pub fn pause(time: Duration, deadline: &Deadline) {
     }
 }
 
+/// The model checker decides who runs; looking again and again would only multiply its work.
+const PATIENT: bool = cfg!(not(loom));
+
 /// Looks in a tight loop for a while, unless that would keep the awaited thread from running. A halt
 /// ends the loop; `until` then says why.
 fn spin<T>(
@@ -111,7 +114,7 @@ fn spin<T>(
     halted: &impl Fn() -> Option<Error>,
     ready: &mut impl FnMut() -> Option<T>,
 ) -> Option<T> {
-    if pace.crowded {
+    if pace.crowded || !PATIENT {
         return None;
     }
     let started = Instant::now();
@@ -135,7 +138,7 @@ fn give_way<T>(
     ready: &mut impl FnMut() -> Option<T>,
 ) -> Option<T> {
     let started = Instant::now();
-    let limit = YIELD_FOR.min(deadline.left());
+    let limit = if PATIENT { YIELD_FOR.min(deadline.left()) } else { Duration::ZERO };
     while started.elapsed() < limit && halted().is_none() {
         std::thread::yield_now();
         if let Some(value) = ready() {

@@ -50,18 +50,28 @@ impl Shared {
 
 /// Runs `body` on every rank of a group of `size` ranks.
 pub(crate) fn run(options: &str, size: usize, body: impl Fn(&RankUnderTest<'_>) + Sync) {
+    run_with(|_| options.to_owned(), size, body);
+}
+
+/// The same, with options for each rank.
+pub(crate) fn run_with(
+    options: impl Fn(usize) -> String,
+    size: usize,
+    body: impl Fn(&RankUnderTest<'_>) + Sync,
+) {
     let store = Arc::new(HashStore::new());
     let shared = Shared::default();
     std::thread::scope(|scope| {
         for rank in 0..size {
             let (store, body, shared) = (Arc::clone(&store), &body, &shared);
+            let backend_options = options(rank);
             scope.spawn(move || {
                 let group = Group::create(GroupOptions {
                     store,
                     rank,
                     size,
                     backend: None,
-                    backend_options: options.to_owned(),
+                    backend_options,
                     name: "conformance".into(),
                     timeout_ms: 60_000,
                     connect_timeout_ms: 60_000,
@@ -74,6 +84,11 @@ pub(crate) fn run(options: &str, size: usize, body: impl Fn(&RankUnderTest<'_>) 
 }
 
 impl RankUnderTest<'_> {
+    /// The group, for calls that are no cases.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
     /// Makes one call and compares what it leaves with the oracle.
     pub(crate) fn check(&self, case: &Case) {
         let (rank, size) = (self.group.rank(), self.group.size());

@@ -26,7 +26,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 /// The deadline of every call: longer than any program may take.
-pub(crate) const LIMIT_MS: i64 = 90_000;
+pub(crate) const LIMIT_MS: i64 = 30_000;
 
 /// Panics where a call has failed.
 #[track_caller]

@@ -28,17 +28,19 @@
 
 mod worker;
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// How many works of a group may be outstanding.
 pub const MOST_WORKS: usize = 65_536;

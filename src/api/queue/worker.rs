@@ -4,10 +4,10 @@
 use super::{NO_JOB, RunQueue};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
+use crate::base::sync::Ordering;
 use crate::process::thread;
 use crate::wait::{Interrupt, Pace, until};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a worker without jobs stays.
@@ -40,7 +40,7 @@ impl RunQueue {
     }
 
     /// Runs the jobs in the order of their turns until none is left.
-    fn serve(&self) {
+    pub(super) fn serve(&self) {
         let never = Deadline::never();
         let ready = || match self.first.load(Ordering::Relaxed) {
             NO_JOB => Some(None),

@@ -2,9 +2,8 @@
 //! them, those of a node meet in shared memory, the nodes connect, and each rank reports whether it did.
 
 use super::card::Card;
-use super::{Native, malformed};
+use super::{Lanes, Native, malformed};
 use crate::algo::Shape;
-use crate::algo::shared::Lane;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
 use crate::base::error::{Error, Result};
@@ -18,7 +17,7 @@ use crate::wait::Pace;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The largest element in bytes: a slot must hold one for each rank.
+/// The largest element in bytes: a slot must hold one for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
 
 /// What all ranks compute alike from the cards.
@@ -59,9 +58,9 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     exchange.all("met", b"", &|| domain.failure())?;
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
-    let lane = Mutex::new(Lane::new(context.group, domain.size()));
     let Plan { nodes, places, shape, .. } = plan;
-    Ok(Native { messages, domain, mesh, transport, shape, nodes, places, lane })
+    let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
+    Ok(Native { messages, domain, mesh, transport, shape, nodes, places, lanes })
 }
 
 impl Plan {
@@ -87,13 +86,14 @@ impl Plan {
         let cores = cards.iter().map(|card| card.cores).min().unwrap_or(1);
         let spin = Duration::from_micros(config::bounded(config::SPIN_US, 200, 0, 1_000_000)?);
         let pace = Pace::new(hosts.largest(), cores, spin);
-        let least = (nodes.largest() * LARGEST_ELEMENT).max(cards[0].slot_bytes);
+        let least = (cards.len() * LARGEST_ELEMENT).max(cards[0].slot_bytes);
+        let shape = Shape::of(&nodes, pace.crowded);
         Ok(Self {
             places: places(cards, &hosts),
             nodes,
             in_process: transport == "inproc",
             slot_bytes: least.next_multiple_of(4096),
-            shape: Shape { ranks: cards.len(), crowded: pace.crowded },
+            shape,
             pace,
         })
     }

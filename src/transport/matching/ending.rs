@@ -171,16 +171,9 @@ impl State {
         }
     }
 
-    /// Why nothing can come any more from a rank, or from any.
+    /// Why nothing can come any more from a rank. From any, something always can: this rank itself may send.
     pub(super) fn nobody_left(&self, from: Option<Rank>) -> Option<Error> {
-        match from {
-            Some(from) => self.links[from].closed.clone(),
-            None => {
-                let mut others = (0..self.links.len()).filter(|&peer| peer != self.rank);
-                let first = others.next().and_then(|peer| self.links[peer].closed.clone())?;
-                others.all(|peer| self.links[peer].closed.is_some()).then_some(first)
-            }
-        }
+        self.links[from?].closed.clone()
     }
 
     fn unpost(&mut self, receive: u64) {
@@ -285,7 +278,14 @@ impl State {
         let Incoming { from, tag, deadline, .. } = message;
         let who = from.map_or("any rank".to_owned(), |from| self.name(from).to_string());
         let tag = tag.map_or("any tag".to_owned(), |tag| format!("tag {tag}"));
-        let what = format!("no message of {who} with {tag} came {}", spent(deadline));
+        let mut others = (0..self.links.len()).filter(|&peer| peer != self.rank);
+        let hint = match from {
+            None if others.all(|peer| self.links[peer].closed.is_some()) => {
+                "; all other ranks have left the group"
+            }
+            _ => "",
+        };
+        let what = format!("no message of {who} with {tag} came {}{hint}", spent(deadline));
         let error = Error::new(ErrorKind::Timeout, what);
         match from {
             Some(from) => error.with_culprit(*from),
