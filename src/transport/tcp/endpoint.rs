@@ -15,6 +15,7 @@ use crate::wait::Pace;
 use crate::wait::service::Watch;
 use serde_json::{Value, json};
 use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -219,6 +220,7 @@ impl Endpoint for Mesh {
 impl Drop for Mesh {
     fn drop(&mut self) {
         let shared = self.shared.as_ref();
+        shared.leaving.store(true, Ordering::Release);
         self.door.forget((shared.group, shared.me));
         shared.messages.end();
         self.watches.clear();
