@@ -13,7 +13,7 @@ use syn::parse::Parser as _;
 const FFI: &str = "src/ffi";
 
 /// The files of that folder that the header is made of, in its order.
-const FILES: [&str; 10] = [
+const FILES: [&str; 13] = [
     "types",
     "runtime",
     "log",
@@ -24,6 +24,9 @@ const FILES: [&str; 10] = [
     "store_custom",
     "group",
     "collective",
+    "point_to_point",
+    "batch",
+    "work",
 ];
 
 fn main() {
@@ -99,7 +102,9 @@ fn exported(item: &syn::Item) -> Option<syn::ItemFn> {
     let mut function = parse
         .parse2(invocation.mac.tokens.clone())
         .unwrap_or_else(|e| panic!("a dist_export! does not hold one function: {e}"));
-    let is_for_rust = |path: &syn::Path| path.is_ident("on_error") || path.is_ident("anywhere");
+    let is_for_rust = |path: &syn::Path| {
+        ["on_error", "anywhere", "in_progress"].iter().any(|name| path.is_ident(name))
+    };
     function.attrs.retain(|attribute| !is_for_rust(attribute.path()));
     function.attrs.push(syn::parse_quote!(#[unsafe(no_mangle)]));
     function.sig.abi = Some(syn::parse_quote!(extern "C"));

@@ -37,6 +37,21 @@
 #define DIST_WAIT_FOREVER -1
 
 /**
+ * No time at all, for waits that only look.
+ */
+#define DIST_NO_WAIT -2
+
+/**
+ * In place of a rank: whoever sends (dist_recv).
+ */
+#define DIST_ANY_SOURCE -1
+
+/**
+ * In place of a tag: any (dist_recv).
+ */
+#define DIST_ANY_TAG -1
+
+/**
  * Nothing is logged; the default.
  */
 #define DIST_LOG_OFF 0
@@ -93,7 +108,8 @@ typedef struct dist_group_t dist_group_t;
 typedef struct dist_store_t dist_store_t;
 
 /**
- * An operation under way. This version has blocking calls only and makes none.
+ * An operation that was issued and that may still be under way. Any thread may use it; owned by the caller, released
+ * with dist_work_release. It outlives its group and keeps its outcome until it is released.
  */
 typedef struct dist_work_t dist_work_t;
 
@@ -154,7 +170,8 @@ typedef struct dist_init_options_t {
     const char *group_name;
     /**
      * What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
-     * transport=auto|shm|inproc and slot_bytes=N; those of rank 0 count.
+     * transport=auto|shm|inproc|tcp and slot_bytes=N, of which those of rank 0 count, and host_id=LABEL: ranks with
+     * the same label are on one host, whatever the truth (for tests).
      */
     const char *backend_options;
 } dist_init_options_t;
@@ -422,7 +439,7 @@ typedef int32_t dist_dtype_t;
 typedef int32_t dist_op_t;
 
 /**
- * Options of one collective call.
+ * Options of one collective call, or of a message.
  */
 typedef struct dist_call_options_t {
     /**
@@ -430,7 +447,7 @@ typedef struct dist_call_options_t {
      */
     size_t struct_size;
     /**
-     * Deadline in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for none.
+     * Deadline in milliseconds from the time of issue; 0 for the group's, DIST_WAIT_FOREVER for none.
      */
     int64_t timeout_ms;
     /**
@@ -443,6 +460,13 @@ typedef struct dist_call_options_t {
      */
     const char *algorithm;
 } dist_call_options_t;
+
+/**
+ * Told the outcome of a work: DIST_OK or the error, its message ("" for DIST_OK; valid during the call), and the
+ * pointer given with the function. Called on a thread of the library, one such function at a time; must not throw,
+ * and must not make calls that block (see dist_work_on_complete).
+ */
+typedef void (*dist_work_fn)(dist_status_t status, const char *message, void *user);
 
 /**
  * Success.
@@ -1345,16 +1369,20 @@ dist_status_t dist_group_describe(const struct dist_group_t *group,
  * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
  *
  * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
- * the world. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed for the call, NULL
- * only where count is 0; in place if equal, else they must not overlap. `options`: NULL for defaults.
- * `work`: NULL (this version has blocking calls only). Blocks until all ranks have called and the result
- * is there, until the deadline at the latest. Any thread; threads that use one group must keep the
- * same order on all ranks.
+ * the world. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed until the operation is
+ * done, NULL only where count is 0; in place if equal, else they must not overlap. `options`: NULL for
+ * defaults; borrowed for the call. `work`: NULL, or out: the operation is issued only, and its work is owned by
+ * the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
+ * and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
+ * Operations of a group run in the order of their issue, blocking and asynchronous ones alike. Any thread;
+ * threads that use one group must keep the same order on all ranks.
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
- * DIST_ERR_UNSUPPORTED with nothing done; DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, DIST_ERR_MISMATCH,
- * DIST_ERR_ABORTED, after which the group refuses work with the same cause and `recv` is undefined.
- * Since 0.1.
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED with nothing done; with a work also
+ * DIST_ERR_OUT_OF_MEMORY (65536 works of the group are outstanding) and DIST_ERR_SYSTEM (no thread can be
+ * started), with nothing done. Without one, and else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
+ * DIST_ERR_MISMATCH, DIST_ERR_ABORTED, after which the group refuses work with the same cause and `recv` is
+ * undefined. Since 0.1.
  */
 dist_status_t dist_all_reduce(struct dist_group_t *group,
                               const void *send,
@@ -1369,7 +1397,7 @@ dist_status_t dist_all_reduce(struct dist_group_t *group,
  * Reduces the vectors of all ranks, and gives the root the result.
  *
  * As dist_all_reduce; all ranks must agree on `root` too, a rank of the group. `recv` is used on the root
- * only and may be NULL elsewhere. Blocks on the root until all ranks have called; the others may return
+ * only and may be NULL elsewhere. Done on the root when all ranks have called; on the others maybe
  * earlier. In place on the root if `send` and `recv` are equal. Since 0.1.
  */
 dist_status_t dist_reduce(struct dist_group_t *group,
@@ -1386,8 +1414,8 @@ dist_status_t dist_reduce(struct dist_group_t *group,
  * Copies the root's vector to all ranks.
  *
  * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for
- * the world. `buf`: in on the root, out elsewhere, `count` elements, borrowed for the call. `root`: a
- * rank of the group. Blocks until the data is here; the root may return before the others have called.
+ * the world. `buf`: in on the root, out elsewhere, `count` elements, borrowed until the operation is
+ * done. `root`: a rank of the group. Done when the data is here; the root may return before the others have called.
  * `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
  */
 dist_status_t dist_broadcast(struct dist_group_t *group,
@@ -1402,9 +1430,9 @@ dist_status_t dist_broadcast(struct dist_group_t *group,
  * Gives every rank the vectors of all ranks, in rank order.
  *
  * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
- * world. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed for
- * the call; in place if send == recv + rank * count, else they must not overlap. Blocks until all ranks
- * have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ * world. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed
+ * until the operation is done; in place if send == recv + rank * count, else they must not overlap. Done when all
+ * ranks have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
  */
 dist_status_t dist_all_gather(struct dist_group_t *group,
                               const void *send,
@@ -1419,8 +1447,8 @@ dist_status_t dist_all_gather(struct dist_group_t *group,
  *
  * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
  * the world. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
- * the result. Both borrowed for the call; in place if recv == send + rank * count, else they must not
- * overlap. Blocks until all ranks have called. `options`, `work`, threads and results: as
+ * the result. Both borrowed until the operation is done; in place if recv == send + rank * count, else they
+ * must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
  * dist_all_reduce. Since 0.1.
  */
 dist_status_t dist_reduce_scatter(struct dist_group_t *group,
@@ -1433,7 +1461,7 @@ dist_status_t dist_reduce_scatter(struct dist_group_t *group,
                                   struct dist_work_t **work);
 
 /**
- * Returns when all ranks of the group have called it.
+ * Done when all ranks of the group have called it.
  *
  * All ranks must agree on the order of calls on the group. `group`: NULL for the world. `options`, `work`,
  * threads and results: as dist_all_reduce. Since 0.1.
@@ -1441,6 +1469,190 @@ dist_status_t dist_reduce_scatter(struct dist_group_t *group,
 dist_status_t dist_barrier(struct dist_group_t *group,
                            const struct dist_call_options_t *options,
                            struct dist_work_t **work);
+
+/**
+ * Sends a message to one rank of a group.
+ *
+ * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
+ * in, `count` elements, borrowed until the operation is done; NULL only where count is 0. `peer`: a rank of the
+ * group; this rank itself is possible. `tag`: 0 or more. `options`: NULL for defaults; borrowed for the call;
+ * algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. Messages from one rank under one tag are
+ * received in the order of their sending, and never wait behind collectives. With `work` NULL it blocks until the
+ * message has been taken over or delivered, until the deadline at the latest: whether the receiver has asked for
+ * it by then is not said. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+ * DIST_ERR_UNSUPPORTED (the group's back end has no messages), DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
+ * with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail
+ * nothing else unless a part had been transferred, and the group's failure. Since 0.1.
+ */
+dist_status_t dist_send(struct dist_group_t *group,
+                        const void *buf,
+                        size_t count,
+                        dist_dtype_t dtype,
+                        int32_t peer,
+                        int32_t tag,
+                        const struct dist_call_options_t *options,
+                        struct dist_work_t **work);
+
+/**
+ * Receives a message from one rank of a group.
+ *
+ * The sender names this rank, the tag and the same dtype. `group`: NULL for the world. `buf`: out, room for `count`
+ * elements, borrowed until the operation is done; NULL only where count is 0; a shorter message leaves the rest
+ * as it is (dist_work_received_count). `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+ * DIST_ANY_TAG. `source`: out, may be NULL; the rank that sent it. Only for a call that blocks: with a work or
+ * inside a batch it must be NULL, and dist_work_source tells. `options`: NULL for defaults; borrowed for the
+ * call; algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. A receive takes the first message
+ * that it matches, a message the first receive, in the order of their calls. With `work` NULL it blocks until the
+ * message is here, until the deadline at the latest. Any thread.
+ *
+ * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `count` or of another dtype: then
+ * nothing was written, and the message stays for the next receive. Since 0.1.
+ */
+dist_status_t dist_recv(struct dist_group_t *group,
+                        void *buf,
+                        size_t count,
+                        dist_dtype_t dtype,
+                        int32_t peer,
+                        int32_t tag,
+                        int32_t *source,
+                        const struct dist_call_options_t *options,
+                        struct dist_work_t **work);
+
+/**
+ * Begins a batch on the calling thread: its collectives and messages are only collected from now on, and issued
+ * together by dist_batch_end.
+ *
+ * Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
+ * work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
+ * the batch is done. `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
+ * world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
+ * thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT, also where the
+ * thread has begun one already. Since 0.1.
+ */
+dist_status_t dist_batch_begin(struct dist_group_t *const *groups,
+                               size_t n);
+
+/**
+ * Issues the calls of the calling thread's batch together: receives first, then sends, then collectives in the
+ * order of the calls, whatever their groups. So no order of sends, receives and groups makes ranks wait for each
+ * other.
+ *
+ * `work`: NULL, or out; the work of the whole, owned by the caller, released with dist_work_release; NULL on
+ * failure. It is done when all operations are, with the first error in the order of the calls. With NULL it
+ * blocks until then, which the operations' own deadlines bound. The batch has ended in every case. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT without a batch, or for a blocking call inside a completion callback
+ * (then its operations end with DIST_ERR_ABORTED); without a work, and else from it, the first error of an
+ * operation. Since 0.1.
+ */
+dist_status_t dist_batch_end(struct dist_work_t **work);
+
+/**
+ * Waits until a work is done.
+ *
+ * `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
+ * only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
+ * done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
+ * something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more.
+ *
+ * Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
+ * operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
+ * DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for a wrong time, a work whose batch has not ended, and a
+ * pending one inside a completion callback. Since 0.1.
+ */
+dist_status_t dist_work_wait(struct dist_work_t *work,
+                             int64_t timeout_ms);
+
+/**
+ * Whether a work is done.
+ *
+ * `work`: required. `done`: out, required; 1 or 0. Does not block. Any thread.
+ *
+ * Returns DIST_OK while it is pending or where it has succeeded, else the operation's error with `done` 1;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT with `done` 0. Since 0.1.
+ */
+dist_status_t dist_work_test(struct dist_work_t *work,
+                             int32_t *done);
+
+/**
+ * Copies the message of a work's error; "" while it is pending and where it has succeeded.
+ *
+ * `work`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole message needs, its
+ * terminator included; 0 for an invalid handle. Does not block. Any thread. Since 0.1.
+ */
+size_t dist_work_error(const struct dist_work_t *work,
+                       char *buf,
+                       size_t cap);
+
+/**
+ * Has a function called when a work is done; soon, if it is done already.
+ *
+ * `work`: required; may be released before the function is called. `function`: required. `user`: handed to it;
+ * must stay valid until it has been called, which happens once. Several may be given. The functions run one after
+ * the other on a thread of the library, in the order in which their works were done, and never inside this call.
+ * Inside one, calls that block are refused with DIST_ERR_INVALID_ARGUMENT (collectives and messages without a
+ * work, waits for pending works, dist_init, dist_finalize, making groups, calls of stores); asynchronous calls
+ * are not. The function must not throw. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_OUT_OF_MEMORY (1048576 functions
+ * wait for their works), DIST_ERR_SYSTEM (the thread cannot be started). Since 0.1.
+ */
+dist_status_t dist_work_on_complete(struct dist_work_t *work,
+                                    dist_work_fn function,
+                                    void *user);
+
+/**
+ * The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
+ * counted by themselves.
+ *
+ * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
+ * Since 0.1.
+ */
+uint64_t dist_work_sequence(const struct dist_work_t *work);
+
+/**
+ * The time from the issue of a work until it was done, or until now, in nanoseconds.
+ *
+ * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
+ * Since 0.1.
+ */
+uint64_t dist_work_elapsed_ns(const struct dist_work_t *work);
+
+/**
+ * The rank that sent the message which a work received; of a send, the rank that got it.
+ *
+ * `work`: required. Returns -1 for an invalid handle, while it is pending, after an error, and for anything but
+ * a message. Does not block. Any thread. Since 0.1.
+ */
+int32_t dist_work_source(const struct dist_work_t *work);
+
+/**
+ * The tag of the message which a work received or sent.
+ *
+ * `work`: required. Returns -1 as dist_work_source does. Does not block. Any thread. Since 0.1.
+ */
+int32_t dist_work_tag(const struct dist_work_t *work);
+
+/**
+ * How many elements a work has received: those of the message, which may be fewer than there was room for.
+ *
+ * `work`: required. Returns 0 for an invalid handle, while it is pending, after an error, and for anything but a
+ * receive. Does not block. Any thread. Since 0.1.
+ */
+size_t dist_work_received_count(const struct dist_work_t *work);
+
+/**
+ * Releases a work. A pending one goes on: its buffers stay lent until it is done, and its functions are called.
+ *
+ * `work`: NULL does nothing. Does not block. Any thread.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_work_release(struct dist_work_t *work);
 
 #ifdef __cplusplus
 }  // extern "C"

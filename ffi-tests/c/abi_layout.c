@@ -93,6 +93,7 @@ int main(void)
     TYPE(dist_op_t);
     TYPE(dist_log_fn);
     TYPE(dist_store_sink_fn);
+    TYPE(dist_work_fn);
     options();
     stores();
     return 0;

@@ -101,18 +101,30 @@ static void call_options(void)
     CHECK_REFUSED(dist_barrier(NULL, &options, NULL), INVALID, "algorithm");
 }
 
-/* This version has no asynchronous calls and says so; nothing is written. */
+/* Every collective gives a work, or none where it is refused; a time-out that only waits know is refused. */
 static void works(void)
 {
-    dist_work_t *work = (dist_work_t *)a;
-    CHECK_REFUSED(dist_all_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &work), UNSUPPORTED, "work");
-    CHECK_REFUSED(dist_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, 0, NULL, &work), UNSUPPORTED, "work");
-    CHECK_REFUSED(dist_reduce_scatter(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &work), UNSUPPORTED,
-                  "work");
-    CHECK_REFUSED(dist_broadcast(NULL, b, 1, DIST_F32, 0, NULL, &work), UNSUPPORTED, "work");
-    CHECK_REFUSED(dist_all_gather(NULL, a, b, 1, DIST_F32, NULL, &work), UNSUPPORTED, "work");
-    CHECK_REFUSED(dist_barrier(NULL, NULL, &work), UNSUPPORTED, "work");
-    CHECK(work == (dist_work_t *)a);
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    dist_work_t *works[6];
+    dist_work_t *none = (dist_work_t *)a;
+    uint64_t first;
+    int i;
+    CHECK_OK(dist_all_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &works[0]));
+    first = dist_work_sequence(works[0]);
+    CHECK_OK(dist_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, 0, NULL, &works[1]));
+    CHECK_OK(dist_reduce_scatter(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &works[2]));
+    CHECK_OK(dist_broadcast(NULL, b, 1, DIST_F32, 0, NULL, &works[3]));
+    CHECK_OK(dist_all_gather(NULL, a, b, 1, DIST_F32, NULL, &works[4]));
+    CHECK_OK(dist_barrier(NULL, NULL, &works[5]));
+    for (i = 0; i < 6; i++) {
+        CHECK_OK(dist_work_wait(works[i], 0));
+        CHECK(dist_work_sequence(works[i]) == first + (uint64_t)i);
+        CHECK_OK(dist_work_release(works[i]));
+    }
+    CHECK_REFUSED(dist_broadcast(NULL, b, 1, DIST_F32, 7, NULL, &none), INVALID, "root");
+    CHECK(none == NULL);
+    options.timeout_ms = DIST_NO_WAIT;
+    CHECK_REFUSED(dist_barrier(NULL, &options, &none), INVALID, "DIST_NO_WAIT");
 }
 
 /* All of it once more with a group of two, whose other rank is never called. */

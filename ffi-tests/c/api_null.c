@@ -33,6 +33,13 @@ static dist_store_t *store;
 static dist_group_t *group;
 static dist_blob_t *blob;
 
+static void ignore(dist_status_t status, const char *message, void *user)
+{
+    (void)status;
+    (void)message;
+    (void)user;
+}
+
 static void without_a_world(void)
 {
     /* Takes everything from the environment; what it lacks there is named. */
@@ -308,6 +315,64 @@ static void copies(void)
     ACCEPTED(dist_barrier, work, dist_barrier(group, &call, NULL), DIST_OK);
 }
 
+static void messages(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    int32_t x = 0;
+    int32_t source = 0;
+    /* A rank that does not exist, so that every call ends at once. */
+#define SEND(group, buf, options, work) dist_send(group, buf, 1, DIST_I32, 1, 0, options, work)
+#define RECV(group, buf, source, options, work) \
+    dist_recv(group, buf, 1, DIST_I32, 1, 0, source, options, work)
+    soon.timeout_ms = 1;
+    ACCEPTED(dist_send, group, SEND(NULL, &x, &call, NULL), ARGUMENT);
+    REFUSED(dist_send, buf, SEND(group, NULL, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_send, options, SEND(group, &x, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_send, work, SEND(group, &x, &call, NULL), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+    ACCEPTED(dist_recv, group, RECV(NULL, &x, &source, &call, NULL), ARGUMENT);
+    REFUSED(dist_recv, buf, RECV(group, NULL, &source, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, source, RECV(group, &x, NULL, &soon, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, options, RECV(group, &x, &source, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, work, RECV(group, &x, &source, &call, NULL), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+#undef SEND
+#undef RECV
+}
+
+static void batches(void)
+{
+    ACCEPTED(dist_batch_begin, groups, dist_batch_begin(NULL, 0), DIST_OK);
+    ACCEPTED(dist_batch_end, work, dist_batch_end(NULL), DIST_OK);
+    REFUSED(dist_batch_begin, groups, dist_batch_begin(NULL, 1), ARGUMENT);
+}
+
+static void works(void)
+{
+    char text[64];
+    dist_work_t *work = NULL;
+    int32_t done = 7;
+    REQUIRE_OK(dist_barrier(group, NULL, &work));
+    CHECK_OK(dist_work_wait(work, 0));
+    REFUSED(dist_work_wait, work, dist_work_wait(NULL, 0), HANDLE);
+    REFUSED(dist_work_test, work, dist_work_test(NULL, &done), HANDLE);
+    CHECK(done == 0);
+    REFUSED(dist_work_test, done, dist_work_test(work, NULL), ARGUMENT);
+    REFUSED(dist_work_error, work, dist_work_error(NULL, text, sizeof(text)), 0);
+    REFUSED(dist_work_error, buf, dist_work_error(work, NULL, 8), 0);
+    REFUSED(dist_work_on_complete, work, dist_work_on_complete(NULL, ignore, text), HANDLE);
+    REFUSED(dist_work_on_complete, function, dist_work_on_complete(work, NULL, text), ARGUMENT);
+    ACCEPTED(dist_work_on_complete, user, dist_work_on_complete(work, ignore, NULL), DIST_OK);
+    REFUSED(dist_work_sequence, work, dist_work_sequence(NULL), 0);
+    REFUSED(dist_work_elapsed_ns, work, dist_work_elapsed_ns(NULL), 0);
+    REFUSED(dist_work_source, work, dist_work_source(NULL), -1);
+    REFUSED(dist_work_tag, work, dist_work_tag(NULL), -1);
+    REFUSED(dist_work_received_count, work, dist_work_received_count(NULL), 0);
+    ACCEPTED(dist_work_release, work, dist_work_release(NULL), DIST_OK);
+    CHECK_OK(dist_work_release(work));
+}
+
 /* Last, since nothing runs on these groups any more afterwards. */
 static void aborts(void)
 {
@@ -338,6 +403,9 @@ int main(void)
     groups();
     reductions();
     copies();
+    messages();
+    batches();
+    works();
     aborts();
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_blob_release(blob));

@@ -1,15 +1,21 @@
 //! Collective algorithms: one file each, and one table that lists them.
 //!
-//! [`shared`] holds those for the ranks of one host, written over `SharedDomain`; algorithms over
-//! messages and between hosts will stand beside it as `message` and `hierarchical`. [`pattern`] is
-//! the arithmetic they have in common.
+//! [`shared`] holds those for the ranks of one node, written over `SharedDomain`; [`message`] those for ranks that
+//! share nothing, over `Endpoint`; [`hierarchical`] those for several nodes of several ranks, made of the other two.
+//! [`pattern`] is the arithmetic that they have in common.
 //!
 //! Must not know: concrete transports, stores, system calls, back ends.
 
+mod fingerprint;
+pub mod fold;
+pub mod hierarchical;
+pub mod message;
 pub mod operation;
 pub mod pattern;
 pub mod select;
 pub mod shared;
+pub mod table;
 
 pub use operation::Operation;
-pub use select::{Algorithm, Shape, algorithms, select};
+pub use select::{Shape, algorithms, select};
+pub use table::{Algorithm, Body};

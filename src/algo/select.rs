@@ -1,147 +1,37 @@
-//! The table of algorithms, and the choice among them.
+//! The choice among the algorithms of the table.
 //!
 //! The choice is a pure function of what all ranks agree on (the call's arguments and the group's
 //! [`Shape`]), so that ranks never choose differently. Within one operation the first row that applies
 //! is taken; an algorithm can be asked for by name instead.
 
-use super::operation::Operation;
-use super::shared::{self, Steps};
+use super::table::{ALGORITHMS, Algorithm};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
+use crate::base::nodes::Nodes;
 use crate::transport::OpKind;
-use crate::transport::line::INLINE_BYTES;
 
 /// What is agreed about a group, as far as the choice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The number of ranks.
     pub ranks: WorldSize,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// The number of ranks on the smallest node.
+    pub smallest: usize,
+    /// The number of ranks on the largest node; 1 where each rank is alone.
+    pub largest: usize,
     /// The hosts have fewer cores than ranks, so that each wait costs a context switch.
     pub crowded: bool,
 }
 
-/// One row of the table.
-#[derive(Debug)]
-pub struct Algorithm {
-    /// The operation that it performs.
-    pub kind: OpKind,
-    /// Its name, unique within the operation.
-    pub name: &'static str,
-    /// What it does, in one line.
-    pub description: &'static str,
-    /// Whether it can perform a call whose count argument is this many bytes.
-    pub can: fn(bytes: usize) -> bool,
-    /// Whether it should, given the shape of the group.
-    pub pays: fn(bytes: usize, shape: &Shape) -> bool,
-    /// The algorithm.
-    pub run: fn(&mut Steps<'_>, &Operation<'_>) -> Result<()>,
-}
-
-const ANY: fn(usize) -> bool = |_| true;
-const ALWAYS: fn(usize, &Shape) -> bool = |_, _| true;
-const FITS_A_LINE: fn(usize) -> bool = |bytes| bytes <= INLINE_BYTES;
-
-static ALGORITHMS: &[Algorithm] = &[
-    Algorithm {
-        kind: OpKind::AllReduce,
-        name: "inline",
-        description: "payload beside the step number, everybody folds all; at most 48 bytes",
-        can: FITS_A_LINE,
-        pays: ALWAYS,
-        run: shared::all_reduce::inline,
-    },
-    Algorithm {
-        kind: OpKind::AllReduce,
-        name: "one_shot",
-        description: "staged in slots, everybody folds all vectors; one hop",
-        can: ANY,
-        pays: one_shot_pays,
-        run: shared::all_reduce::one_shot,
-    },
-    Algorithm {
-        kind: OpKind::AllReduce,
-        name: "two_shot",
-        description: "staged in slots, each rank folds its slice, all gather; two hops",
-        can: ANY,
-        pays: ALWAYS,
-        run: shared::all_reduce::two_shot,
-    },
-    Algorithm {
-        kind: OpKind::Reduce,
-        name: "inline",
-        description: "payload beside the step number, the root folds; at most 48 bytes",
-        can: FITS_A_LINE,
-        pays: ALWAYS,
-        run: shared::reduce::inline,
-    },
-    Algorithm {
-        kind: OpKind::Reduce,
-        name: "staged",
-        description: "staged in slots, the root folds",
-        can: ANY,
-        pays: ALWAYS,
-        run: shared::reduce::staged,
-    },
-    Algorithm {
-        kind: OpKind::Broadcast,
-        name: "inline",
-        description: "payload beside the step number; at most 48 bytes",
-        can: FITS_A_LINE,
-        pays: ALWAYS,
-        run: shared::broadcast::inline,
-    },
-    Algorithm {
-        kind: OpKind::Broadcast,
-        name: "staged",
-        description: "through the root's slots",
-        can: ANY,
-        pays: ALWAYS,
-        run: shared::broadcast::staged,
-    },
-    Algorithm {
-        kind: OpKind::AllGather,
-        name: "inline",
-        description: "blocks beside the step number; at most 48 bytes each",
-        can: FITS_A_LINE,
-        pays: ALWAYS,
-        run: shared::all_gather::inline,
-    },
-    Algorithm {
-        kind: OpKind::AllGather,
-        name: "staged",
-        description: "blocks staged in slots, everybody copies all",
-        can: ANY,
-        pays: ALWAYS,
-        run: shared::all_gather::staged,
-    },
-    Algorithm {
-        kind: OpKind::ReduceScatter,
-        name: "staged",
-        description: "staged in slots, each rank folds its own block; one hop",
-        can: ANY,
-        pays: ALWAYS,
-        run: shared::reduce_scatter::staged,
-    },
-    Algorithm {
-        kind: OpKind::Barrier,
-        name: "flags",
-        description: "everybody reads everybody's line; one hop",
-        can: ANY,
-        pays: ALWAYS,
-        run: shared::barrier::flags,
-    },
-];
-
-/// Up to which size one hop with all the reading beats two hops with a share of it. A hop costs about
-/// 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two ranks each
-/// further one adds its whole vector to what one hop reads. Two ranks read the same either way.
-fn one_shot_pays(bytes: usize, shape: &Shape) -> bool {
-    let limit = match (shape.ranks, shape.crowded) {
-        (0..=2, _) => 64 << 10,
-        (ranks, true) => (128 << 10) / ranks,
-        (ranks, false) => (8 << 10) / ranks,
-    };
-    bytes <= limit
+impl Shape {
+    /// The shape of a group with these nodes.
+    pub fn of(nodes: &Nodes, crowded: bool) -> Self {
+        let (ranks, count) = (nodes.ranks(), nodes.count());
+        let (smallest, largest) = (nodes.smallest(), nodes.largest());
+        Self { ranks, nodes: count, smallest, largest, crowded }
+    }
 }
 
 /// The rows of one operation, in order of preference.
@@ -162,14 +52,17 @@ pub fn select(
 ) -> Result<&'static Algorithm> {
     let Some(name) = name else {
         let mut rows = algorithms(kind);
-        let chosen = rows.find(|row| (row.can)(bytes) && (row.pays)(bytes, shape));
+        let chosen = rows.find(|row| row.can(bytes, shape) && (row.pays)(bytes, shape));
         return chosen.ok_or_else(|| Error::internal(format!("no algorithm for {}", kind.name())));
     };
-    algorithms(kind).find(|row| row.name == name && (row.can)(bytes)).ok_or_else(|| {
-        let names: Vec<_> = algorithms(kind).map(|row| row.name).collect();
+    algorithms(kind).find(|row| row.name == name && row.can(bytes, shape)).ok_or_else(|| {
+        let able = algorithms(kind).filter(|row| row.can(bytes, shape));
+        let names: Vec<_> = able.map(|row| row.name).collect();
         Error::invalid(format!(
-            "{} has no algorithm \"{name}\" for {bytes} bytes; there are: {}",
+            "{} has no algorithm \"{name}\" for {bytes} bytes in a group of {} ranks on {} nodes; there are: {}",
             kind.name(),
+            shape.ranks,
+            shape.nodes,
             names.join(", ")
         ))
     })
@@ -179,15 +72,30 @@ pub fn select(
 mod tests {
     use super::*;
 
+    fn shape(labels: &[usize]) -> Shape {
+        Shape::of(&Nodes::by_label(labels), false)
+    }
+
+    fn shapes() -> Vec<Shape> {
+        let mut all = Vec::new();
+        for ranks in 1..=64 {
+            for labels in
+                [vec![0; ranks], (0..ranks).collect(), (0..ranks).map(|r| r / 3).collect()]
+            {
+                for crowded in [false, true] {
+                    all.push(Shape { crowded, ..shape(&labels) });
+                }
+            }
+        }
+        all
+    }
+
     #[test]
     fn every_call_has_an_algorithm_and_names_are_unique() {
         for kind in OpKind::ALL {
-            for ranks in 1..=64 {
-                for crowded in [false, true] {
-                    for bytes in [0, 1, 48, 49, 1 << 16, 1 << 20, usize::MAX] {
-                        let shape = Shape { ranks, crowded };
-                        assert!((select(kind, bytes, &shape, None).unwrap().can)(bytes));
-                    }
+            for shape in shapes() {
+                for bytes in [0, 1, 48, 49, 1 << 16, 1 << 20, usize::MAX] {
+                    assert!(select(kind, bytes, &shape, None).unwrap().can(bytes, &shape));
                 }
             }
             let mut names: Vec<_> = algorithms(kind).map(|row| row.name).collect();
@@ -200,13 +108,31 @@ mod tests {
 
     #[test]
     fn an_unknown_name_lists_those_there_are() {
-        let shape = Shape { ranks: 2, crowded: false };
-        let error = select(OpKind::AllReduce, 100, &shape, Some("ring")).unwrap_err();
-        assert!(error.message().contains("inline, one_shot, two_shot"), "{error}");
-        assert!(select(OpKind::AllReduce, 100, &shape, Some("inline")).is_err());
+        let one = shape(&[0, 0]);
+        let error = select(OpKind::AllReduce, 100, &one, Some("ring")).unwrap_err();
+        assert!(error.message().ends_with("one_shot, two_shot"), "{error}");
+        assert!(select(OpKind::AllReduce, 100, &one, Some("inline")).is_err());
+        assert_eq!(select(OpKind::AllReduce, 8, &one, Some("two_shot")).unwrap().name, "two_shot");
+    }
+
+    #[test]
+    fn the_shape_decides_which_algorithms_there_are() {
+        let chosen = |labels: &[usize], bytes| {
+            select(OpKind::AllReduce, bytes, &shape(labels), None).unwrap().name
+        };
+        let apart: Vec<usize> = (0..16).collect();
+        let sizes = [8, 4 << 10, 32 << 10, 1 << 20, 2 << 20];
         assert_eq!(
-            select(OpKind::AllReduce, 8, &shape, Some("two_shot")).unwrap().name,
-            "two_shot"
+            sizes.map(|bytes| chosen(&apart, bytes)),
+            ["doubling", "doubling", "doubling", "rabenseifner", "ring"]
         );
+        assert_eq!(chosen(&[0, 1], 8), "direct");
+        assert_eq!(sizes.map(|bytes| chosen(&[0, 0, 1, 1], bytes))[2..4], ["leader", "lanes"]);
+        assert_eq!(chosen(&[0, 0, 1], 1 << 20), "leader");
+        for name in ["ring", "direct", "lanes"] {
+            assert!(select(OpKind::AllReduce, 8, &shape(&[0, 1, 1]), Some(name)).is_ok());
+        }
+        assert!(select(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("lanes")).is_err());
+        assert!(select(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("two_shot")).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! Collective calls: what is checked before anybody else is told, and in what order they run.
 
+use super::callbacks;
 use super::group::Group;
 use super::recorder;
 use crate::algo::Operation;
@@ -23,9 +24,9 @@ pub struct CallOptions {
     pub algorithm: Option<String>,
 }
 
-/// What distinguishes one collective from another, before it has a sequence number.
+/// One collective, before it has a sequence number: which, and with what.
 #[derive(Clone, Copy, Debug)]
-struct Call<'a> {
+pub struct Call<'a> {
     kind: OpKind,
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
@@ -48,126 +49,82 @@ pub fn buffer_bytes(count: usize, dtype: DataType, blocks: usize) -> Result<usiz
     })
 }
 
-impl Group {
+impl<'a> Call<'a> {
     /// Reduces `send` of all ranks into `recv` of all ranks.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn all_reduce(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn all_reduce(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let count = send.len() / dtype.size();
         let (dtype, op) = (Some(dtype), Some(op));
-        let call = Call { kind: OpKind::AllReduce, dtype, op, root: None, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::AllReduce, dtype, op, root: None, count, send, recv }
     }
 
     /// Reduces `send` of all ranks into `recv` of the root; `recv` is empty elsewhere.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn reduce(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        op: ReduceOp,
-        root: Rank,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn reduce(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp, root: Rank) -> Self {
         let count = send.len() / dtype.size();
         let (dtype, op, root) = (Some(dtype), Some(op), Some(root));
-        let call = Call { kind: OpKind::Reduce, dtype, op, root, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::Reduce, dtype, op, root, count, send, recv }
     }
 
-    /// Copies `buf` of the root into `buf` of all ranks.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn broadcast(
-        &self,
-        buf: Dst<'_>,
-        dtype: DataType,
-        root: Rank,
-        options: &CallOptions,
-    ) -> Result<()> {
+    /// Copies `buf` of the root into `buf` of all ranks; `rank` is the caller's.
+    pub fn broadcast(buf: Dst<'a>, dtype: DataType, root: Rank, rank: Rank) -> Self {
         let count = buf.len() / dtype.size();
         let (send, recv) =
-            if root == self.rank() { (buf.as_src(), Dst::empty()) } else { (Src::empty(), buf) };
+            if root == rank { (buf.as_src(), Dst::empty()) } else { (Src::empty(), buf) };
         let (dtype, root) = (Some(dtype), Some(root));
-        let call = Call { kind: OpKind::Broadcast, dtype, op: None, root, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::Broadcast, dtype, op: None, root, count, send, recv }
     }
 
     /// Puts `send` of every rank into `recv` of all ranks, in rank order.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn all_gather(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn all_gather(send: Src<'a>, recv: Dst<'a>, dtype: DataType) -> Self {
         let count = send.len() / dtype.size();
         let dtype = Some(dtype);
-        let call = Call { kind: OpKind::AllGather, dtype, op: None, root: None, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::AllGather, dtype, op: None, root: None, count, send, recv }
     }
 
     /// Reduces `send` of all ranks, one block per rank, and gives each rank its block in `recv`.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn reduce_scatter(
-        &self,
-        send: Src<'_>,
-        recv: Dst<'_>,
-        dtype: DataType,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub fn reduce_scatter(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let count = recv.len() / dtype.size();
         let (dtype, op) = (Some(dtype), Some(op));
-        let call = Call { kind: OpKind::ReduceScatter, dtype, op, root: None, count, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::ReduceScatter, dtype, op, root: None, count, send, recv }
     }
 
-    /// Returns when all ranks have called it.
-    ///
-    /// # Errors
-    /// See [`Group::run`].
-    pub fn barrier(&self, options: &CallOptions) -> Result<()> {
+    /// Ends when all ranks have called it.
+    pub fn barrier() -> Self {
         let (send, recv) = (Src::empty(), Dst::empty());
-        let kind = OpKind::Barrier;
-        let call = Call { kind, dtype: None, op: None, root: None, count: 0, send, recv };
-        self.run(call, options)
+        Self { kind: OpKind::Barrier, dtype: None, op: None, root: None, count: 0, send, recv }
     }
 
-    /// Checks a call, takes its place in the order, and runs it.
+    /// Which operation.
+    pub fn kind(&self) -> OpKind {
+        self.kind
+    }
+
+    pub(super) fn send(&self) -> Src<'a> {
+        self.send
+    }
+
+    pub(super) fn recv(&self) -> Dst<'a> {
+        self.recv
+    }
+
+    /// What the ranks must agree on.
+    pub(super) fn descriptor(&self, sequence: u64) -> Descriptor {
+        let Self { kind, dtype, op, root, count, .. } = *self;
+        Descriptor { kind, dtype, op, root, count: count as u64, sequence }
+    }
+}
+
+impl Group {
+    /// Checks a call, takes its place in the order, and runs it on the calling thread.
     ///
     /// # Errors
     /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`, `PeerFailed`,
     /// `Mismatch` or `Aborted`, all of which fail the group.
-    fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
-        self.check(&call, options).context(|| call.kind.name())?;
+    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
+        callbacks::refuse_to_block("a blocking call")?;
+        self.check_call(&call, options)?;
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
-        let descriptor = Descriptor {
-            kind: call.kind,
-            dtype: call.dtype,
-            op: call.op,
-            root: call.root,
-            count: call.count as u64,
-            sequence: ticket.sequence(),
-        };
+        let descriptor = call.descriptor(ticket.sequence());
         let operation = Operation {
             descriptor,
             send: call.send,
@@ -183,7 +140,12 @@ impl Group {
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome);
-        outcome.context(|| format!("{descriptor} on group {}, rank {}", self.name(), self.rank()))
+        outcome.context(|| format!("{descriptor} on {}", self.whom()))
+    }
+
+    /// What can be checked alone.
+    pub(super) fn check_call(&self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
+        self.check(call, options).context(|| call.kind.name())
     }
 
     fn check(&self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
@@ -207,14 +169,14 @@ impl Group {
         check_overlap(call, self.rank())
     }
 
-    fn deadline(&self, options: &CallOptions) -> Deadline {
+    pub(super) fn deadline(&self, options: &CallOptions) -> Deadline {
         let ms = if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
         Deadline::after_ms(ms)
     }
 
     /// The operations before this one took too long. On other ranks it may run all the same, so that
     /// the group cannot go on.
-    fn overtaken(&self, descriptor: &Descriptor, deadline: &Deadline) -> Error {
+    pub(super) fn overtaken(&self, descriptor: &Descriptor, deadline: &Deadline) -> Error {
         let message = format!(
             "{descriptor} of rank {} timed out after {} ms behind earlier operations of this rank",
             self.rank(),

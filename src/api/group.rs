@@ -1,5 +1,6 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
+use super::callbacks;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
@@ -52,7 +53,10 @@ pub struct Group {
     size: WorldSize,
     timeout_ms: AtomicU64,
     pub(super) backend: Arc<dyn Backend>,
-    pub(super) queue: RunQueue,
+    /// Shared with the works that wait in it and with its worker, which must not keep the group.
+    pub(super) queue: Arc<RunQueue>,
+    /// Messages have numbers of their own.
+    pub(super) messages_issued: AtomicU64,
 }
 
 impl Group {
@@ -62,6 +66,7 @@ impl Group {
     /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end; and
     /// whatever keeps the ranks from meeting before the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
+        callbacks::refuse_to_block("making a group")?;
         check(&options)?;
         this::mark_used()?;
         let GroupOptions { store, rank, size, name, .. } = options;
@@ -74,6 +79,7 @@ impl Group {
         let deadline = Deadline::after_ms(connect_ms);
         let who = format!("pid {}, host {}", this::pid(), this::host_name());
         let nonce = this::fresh_nonce()?;
+        let address = store.address();
         let meeting =
             Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
         // A rank alone needs nobody to agree with.
@@ -82,6 +88,7 @@ impl Group {
             group: id,
             rank,
             size,
+            store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
             options: &options.backend_options,
             deadline: &deadline,
         };
@@ -89,7 +96,23 @@ impl Group {
         let backend_name = options.backend.as_deref().unwrap_or("native");
         let backend = backend::create(backend_name, &context, &exchange)?;
         let timeout_ms = AtomicU64::new(timeout_ms);
-        Ok(Self { id, name, rank, size, timeout_ms, backend, queue: RunQueue::default() })
+        let (queue, messages_issued) = (Arc::default(), AtomicU64::new(0));
+        Ok(Self { id, name, rank, size, timeout_ms, backend, queue, messages_issued })
+    }
+
+    /// Rank 0 of a group over a back end that is there already.
+    #[cfg(test)]
+    pub(super) fn over(name: &str, backend: Arc<dyn Backend>) -> Self {
+        Self {
+            id: this::fresh_nonce().unwrap(),
+            name: name.to_owned(),
+            rank: 0,
+            size: backend.places().len(),
+            timeout_ms: AtomicU64::new(60_000),
+            backend,
+            queue: Arc::default(),
+            messages_issued: AtomicU64::new(0),
+        }
     }
 
     /// Its id, different for every group that was ever made.
@@ -158,7 +181,23 @@ impl Group {
 
     pub(super) fn fail(&self, error: &Error) {
         self.backend.abort(error);
-        self.queue.wake_all();
+        // The first reason, which may be another.
+        self.queue.fail_all(&self.failure().unwrap_or_else(|| error.clone()));
+    }
+
+    /// The number of asynchronous operations that have been issued and have not ended.
+    pub fn outstanding(&self) -> usize {
+        self.queue.works()
+    }
+
+    /// Waits until all asynchronous operations have ended; false where the limit came first.
+    pub fn drain(&self, limit: &Deadline) -> bool {
+        self.queue.drain(limit)
+    }
+
+    /// The group and this rank of it, for messages.
+    pub(super) fn whom(&self) -> String {
+        format!("group {}, rank {}", self.name, self.rank)
     }
 
     /// Who is where, over what, with which algorithms.

@@ -4,16 +4,25 @@
 //! Must not know: concrete back ends and transports (only the registry in `backend`), system calls, C
 //! types.
 
+pub mod batch;
+pub mod callbacks;
 pub mod collective;
 pub mod environment;
 pub mod group;
+pub mod issue;
+pub mod point_to_point;
 pub mod queue;
 pub mod recorder;
 pub mod rendezvous;
 pub mod runtime;
 pub mod store;
+pub mod work;
 
-pub use collective::CallOptions;
+#[cfg(test)]
+mod tests;
+
+pub use collective::{Call, CallOptions};
 pub use group::{Group, GroupOptions};
 pub use runtime::InitOptions;
 pub use store::StoreHandle;
+pub use work::{Progress, Work};

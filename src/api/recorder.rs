@@ -4,6 +4,8 @@
 //! and after, so that a reader can tell an entry that was overwritten while it was being read; such a
 //! one is left out.
 
+use super::point_to_point::Message;
+use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::transport::Descriptor;
@@ -24,7 +26,8 @@ struct Entry {
     stamp: AtomicU64,
     group: AtomicU64,
     rank: AtomicU64,
-    words: [AtomicU64; 3],
+    /// A descriptor's, or a message's.
+    words: [AtomicU64; 4],
     started_ns: AtomicU64,
     ended_ns: AtomicU64,
     /// `RUNNING`, `DONE`, or the code of the error kind.
@@ -63,22 +66,66 @@ fn short(group: GroupId) -> u64 {
     group.0[..8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Notes that an operation begins.
+/// Notes that a collective begins.
 pub fn begin(group: GroupId, rank: Rank, descriptor: &Descriptor) -> Record {
+    begin_words(group, rank, &descriptor.encode())
+}
+
+/// Notes that a message is posted.
+pub fn begin_message(group: GroupId, rank: Rank, message: &Message, sequence: u64) -> Record {
+    begin_words(group, rank, &encode_message(message, sequence))
+}
+
+fn begin_words(group: GroupId, rank: Rank, words: &[u64]) -> Record {
     let number = RECORDER.next.fetch_add(1, Ordering::Relaxed);
     let entry = entry(number);
     entry.stamp.store(0, Ordering::Relaxed);
     fence(Ordering::Release);
     entry.group.store(short(group), Ordering::Relaxed);
     entry.rank.store(rank as u64, Ordering::Relaxed);
-    for (cell, word) in entry.words.iter().zip(descriptor.encode()) {
-        cell.store(word, Ordering::Relaxed);
+    for (cell, word) in entry.words.iter().zip(words) {
+        cell.store(*word, Ordering::Relaxed);
     }
     entry.started_ns.store(now_ns(), Ordering::Relaxed);
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(RUNNING, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);
     Record { number }
+}
+
+/// What the lowest byte of a message's first word is; a descriptor's is 1.
+const MESSAGE: u64 = 2;
+
+fn encode_message(message: &Message, sequence: u64) -> [u64; 4] {
+    let direction = u64::from(message.is_outgoing);
+    let peer = message.peer.map_or(0, |peer| peer as u64 + 1);
+    let tag = message.tag.map_or(0, |tag| u64::from(tag) + 1);
+    let first = MESSAGE | direction << 8 | (message.dtype as u64) << 16 | peer << 32;
+    [first, message.count as u64, sequence, tag]
+}
+
+/// What the words say, as JSON; `None` for words that nothing has.
+fn describe(words: [u64; 4]) -> Option<Value> {
+    if words[0] & 0xff != MESSAGE {
+        let descriptor = Descriptor::decode([words[0], words[1], words[2]])?;
+        return Some(json!({
+            "sequence": descriptor.sequence,
+            "operation": descriptor.kind.name(),
+            "dtype": descriptor.dtype.map(|dtype| dtype.name()),
+            "op": descriptor.op.map(|op| op.name()),
+            "root": descriptor.root,
+            "count": descriptor.count,
+        }));
+    }
+    let dtype = usize::try_from((words[0] >> 16) & 0xff).ok()?;
+    Some(json!({
+        "sequence": words[2],
+        "operation": if words[0] >> 8 & 1 == 1 { "send" } else { "recv" },
+        "dtype": DataType::ALL.get(dtype)?.name(),
+        "peer": (words[0] >> 32).checked_sub(1),
+        "tag": words[3].checked_sub(1),
+        "count": words[1],
+    }))
 }
 
 impl Record {
@@ -118,21 +165,19 @@ fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
     if load(&entry.stamp) != number + 1 || wanted.is_some_and(|wanted| wanted != group) {
         return None;
     }
-    let descriptor = Descriptor::decode(words)?;
-    Some(json!({
-        "record": number,
-        "group": format!("{group:016x}"),
-        "rank": rank,
-        "sequence": descriptor.sequence,
-        "operation": descriptor.kind.name(),
-        "dtype": descriptor.dtype.map(|dtype| dtype.name()),
-        "op": descriptor.op.map(|op| op.name()),
-        "root": descriptor.root,
-        "count": descriptor.count,
-        "started_ns": started,
-        "ended_ns": if state == RUNNING { Value::Null } else { json!(ended) },
-        "state": state_name(state),
-    }))
+    let mut found = describe(words)?;
+    let fields = [
+        ("record", json!(number)),
+        ("group", json!(format!("{group:016x}"))),
+        ("rank", json!(rank)),
+        ("started_ns", json!(started)),
+        ("ended_ns", if state == RUNNING { Value::Null } else { json!(ended) }),
+        ("state", json!(state_name(state))),
+    ];
+    for (name, value) in fields {
+        found[name] = value;
+    }
+    Some(found)
 }
 
 fn state_name(state: u64) -> String {

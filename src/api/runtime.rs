@@ -1,5 +1,6 @@
 //! The process's own state: the world group that `dist_init` makes and `dist_finalize` ends.
 
+use super::callbacks;
 use super::environment::{self, Identity, Meeting};
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
 use super::store::open_tcp;
@@ -19,6 +20,12 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The same where the group has failed, so that some will never say goodbye.
 const FAREWELL_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// How long `dist_finalize` waits for asynchronous operations.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// The same where the group has failed, so that they end at once.
+const DRAIN_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 const WORLD_NAME: &str = "world";
 
@@ -88,6 +95,7 @@ pub fn is_elastic_launched() -> Result<bool> {
 /// # Errors
 /// `AlreadyInitialized`; whatever the environment lacks; whatever keeps the ranks from meeting.
 pub fn init(options: InitOptions) -> Result<()> {
+    callbacks::refuse_to_block("dist_init")?;
     let _changing = change();
     if is_initialized() {
         let message = "dist_init was called twice; call dist_finalize in between";
@@ -119,18 +127,21 @@ pub fn init(options: InitOptions) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the world group. Bounded: the rank that hosts the store waits a few seconds for the others, and
-/// nobody waits for a rank that has failed. Calls under way on other threads end as they would.
+/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end, the rank that hosts the store
+/// waits a few seconds for the others, and nobody waits for a rank that has failed. Blocking calls under way on other
+/// threads end as they would.
 ///
 /// # Errors
-/// `NotInitialized`.
+/// `NotInitialized`, and `InvalidArgument` inside a completion callback.
 pub fn finalize() -> Result<()> {
+    callbacks::refuse_to_block("dist_finalize")?;
     let _changing = change();
     let world = WORLD.write().unwrap_or_else(PoisonError::into_inner).take();
     let Some(World { group, store, hosts_store }) = world else {
         let message = "there is no world group to leave: dist_init has not been called";
         return Err(Error::new(ErrorKind::NotInitialized, message));
     };
+    finish_works(&group);
     let farewell = Farewell::of(&group);
     // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs in it.
     drop(group);
@@ -138,6 +149,25 @@ pub fn finalize() -> Result<()> {
         farewell.say(store.as_ref(), hosts_store);
     }
     Ok(())
+}
+
+/// Lets the works of a group end, and aborts those that do not.
+pub(super) fn finish_works(group: &Group) {
+    if group.outstanding() == 0 {
+        return;
+    }
+    if group.failure().is_none() && !group.drain(&Deadline::after(DRAIN)) {
+        let text = format!(
+            "dist_finalize was called with {} asynchronous operations that did not end within {} s",
+            group.outstanding(),
+            DRAIN.as_secs()
+        );
+        group.abort(&text);
+    }
+    // In a failed group they end by themselves; until then they keep it, which is to be left here.
+    if !group.drain(&Deadline::after(DRAIN_AFTER_FAILURE)) {
+        crate::log!(Level::Warn, "{} works outlive dist_finalize", group.outstanding());
+    }
 }
 
 /// The last exchange through the store: so that the rank that hosts it leaves last.

@@ -50,6 +50,8 @@ pub struct Context<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
+    /// The host and port of the store that the ranks meet in, where it has any: a hint which network joins them.
+    pub store: Option<(&'a str, u16)>,
     /// What the caller asked of the back end: "key=value;key=value".
     pub options: &'a str,
     /// When the group must be ready.

@@ -4,25 +4,51 @@ use super::{Backend, Place};
 use crate::algo::{Operation, Shape, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
+use crate::base::log::Level;
+use crate::base::nodes::Nodes;
 use crate::base::op::ReduceOp;
 use crate::kernel;
 use crate::sys::host;
-use crate::transport::{OpKind, PeerName};
+use crate::transport::inproc::Domain;
+use crate::transport::matching::Engine;
+use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain};
+use crate::wait::Pace;
 use serde_json::{Value, json};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The back end of a group of one rank.
 #[derive(Debug)]
 pub struct Solo {
     places: [Place; 1],
     failure: OnceLock<Error>,
+    /// Made when it is first asked for; `None` where that failed.
+    messages: OnceLock<Option<Messages>>,
+}
+
+/// The messages of the rank to itself.
+#[derive(Debug)]
+struct Messages {
+    engine: Engine,
+    domain: Arc<Domain>,
+}
+
+impl Messages {
+    fn new(name: &PeerName) -> Result<Self> {
+        let geometry = Geometry { ranks: 1, slot_bytes: 4096 };
+        let group = host::random_nonce()?;
+        let peers = vec![name.clone()];
+        let domain = Arc::new(Domain::join(group, 0, 0, peers, geometry, Pace::PATIENT)?);
+        let engine = Engine::new(Arc::clone(&domain) as Arc<dyn SharedDomain>, None)?;
+        Ok(Self { engine, domain })
+    }
 }
 
 impl Solo {
     /// A new one.
     pub fn new() -> Self {
         let name = PeerName { rank: 0, pid: host::pid(), host: host::name() };
-        Self { places: [Place { name, host_index: 0, local_rank: 0 }], failure: OnceLock::new() }
+        let places = [Place { name, host_index: 0, local_rank: 0 }];
+        Self { places, failure: OnceLock::new(), messages: OnceLock::new() }
     }
 }
 
@@ -49,7 +75,9 @@ impl Backend for Solo {
 
     /// A name that is right or wrong with more ranks is so with one.
     fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()> {
-        select(kind, bytes, &Shape { ranks: 1, crowded: false }, Some(name)).map(drop)
+        let shape = |labels: &[usize]| Shape::of(&Nodes::by_label(labels), false);
+        let choose = |labels: &[usize]| select(kind, bytes, &shape(labels), Some(name)).map(drop);
+        choose(&[0]).or_else(|error| choose(&[0, 0, 1]).map_err(|_| error))
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
@@ -65,9 +93,22 @@ impl Backend for Solo {
         Ok(())
     }
 
+    fn messages(&self) -> Option<&dyn PointToPoint> {
+        let make = || {
+            let made = Messages::new(&self.places[0].name);
+            made.inspect_err(|error| crate::log!(Level::Error, "no messages: {error}")).ok()
+        };
+        let messages = self.messages.get_or_init(make).as_ref()?;
+        // It may have been aborted before there were any.
+        self.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
+        Some(&messages.engine)
+    }
+
     fn abort(&self, reason: &Error) {
         // The first reason stays.
         drop(self.failure.set(reason.clone()));
+        let messages = self.messages.get().and_then(Option::as_ref);
+        messages.into_iter().for_each(|messages| messages.domain.fail(reason));
     }
 
     fn failure(&self) -> Option<Error> {
@@ -80,5 +121,53 @@ impl Backend for Solo {
 
     fn describe(&self) -> Value {
         json!({ "transport": "none (one rank)", "algorithms": {} })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::base::dtype::DataType;
+    use crate::base::error::ErrorKind;
+    use crate::transport::{Completion, Delivery, Incoming, Outgoing};
+    use std::sync::Mutex;
+
+    #[derive(Debug, Default)]
+    struct Outcome(Mutex<Option<Result<Delivery>>>);
+
+    impl Completion for Outcome {
+        fn complete(&self, outcome: Result<Delivery>) {
+            *self.0.lock().unwrap() = Some(outcome);
+        }
+    }
+
+    #[test]
+    fn one_rank_sends_to_itself_until_it_is_aborted() {
+        let solo = Solo::new();
+        let engine = solo.messages().unwrap();
+        let deadline = Deadline::after_ms(60_000);
+        let (tag, dtype) = (3, DataType::U8);
+        let bytes = Src::from(&b"to myself"[..]);
+        let into = Dst::from(Box::leak(vec![0; 9].into_boxed_slice()));
+        let receive = Incoming { from: None, tag: Some(tag), dtype, into, deadline };
+        let (sent, got) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
+        engine.send(Outgoing { to: 0, tag, dtype, bytes, deadline }, sent.clone()).unwrap();
+        engine.receive(receive, got.clone()).unwrap();
+        engine.attend(&|| got.0.lock().unwrap().is_some(), &deadline);
+        let delivery = Delivery { peer: 0, tag, bytes: 9 };
+        assert_eq!(*got.0.lock().unwrap(), Some(Ok(delivery)));
+        assert_eq!(*sent.0.lock().unwrap(), Some(Ok(delivery)));
+        let mut back = [0; 9];
+        Dst::from(&mut back[..]).copy_from(into.as_src());
+        assert_eq!(&back, b"to myself");
+        solo.abort(&Error::new(ErrorKind::Aborted, "enough"));
+        let late = Arc::new(Outcome::default());
+        let posted = solo.messages().unwrap().receive(receive, late.clone());
+        // Refused, or ended as soon as somebody looks.
+        if posted.is_ok() {
+            engine.attend(&|| late.0.lock().unwrap().is_some(), &deadline);
+            assert!(late.0.lock().unwrap().as_ref().unwrap().is_err());
+        }
     }
 }

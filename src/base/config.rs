@@ -70,7 +70,7 @@ variables! {
     STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
         "off: clients on the host of the store use TCP too, not a Unix socket.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
-        "How ranks of one host meet: auto, shm (shared memory), or inproc (ranks that are threads of one process).";
+        "How ranks meet: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for those), or tcp (also inside a host).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
         "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
     SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "262144",

@@ -9,7 +9,9 @@ pub mod dtype;
 pub mod error;
 pub mod ids;
 pub mod log;
+pub mod nodes;
 pub mod op;
+pub mod sync;
 
 pub use buffer::{Dst, Src};
 pub use deadline::Deadline;

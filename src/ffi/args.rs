@@ -1,7 +1,8 @@
 //! Turning what a C caller hands in into what Rust can use, with an error that names the argument.
 
-use super::types::DIST_WAIT_FOREVER;
+use super::types::{DIST_NO_WAIT, DIST_WAIT_FOREVER};
 use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_void};
 
@@ -136,9 +137,19 @@ pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
         DIST_WAIT_FOREVER => Ok(u64::MAX),
         _ => u64::try_from(value).map_err(|_| {
             Error::invalid(format!(
-                "{name} is {value}: it is in milliseconds, or DIST_WAIT_FOREVER"
+                "{name} is {value}: it is in milliseconds, or DIST_WAIT_FOREVER (DIST_NO_WAIT is for \
+                 waits for works only)"
             ))
         }),
+    }
+}
+
+/// How long a wait lasts: 0 until the operation's own deadline, at which it ends.
+pub(super) fn wait_limit(value: i64, name: &str) -> Result<Deadline> {
+    match value {
+        DIST_NO_WAIT => Ok(Deadline::after_ms(0)),
+        0 => Ok(Deadline::never()),
+        _ => milliseconds(value, name).map(Deadline::after_ms),
     }
 }
 

@@ -3,14 +3,15 @@
 //! A body is ordinary Rust that returns a `Result`. Around it the macro puts: the attributes of an
 //! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error into a
 //! status (and the thread's last message) or, for functions that return a value, into the one after
-//! `on_error`. Functions that only read constants or the thread's own message say `anywhere` instead: they
+//! `on_error`; a body under `in_progress` may also end with that. Functions that only read constants or the thread's own message say `anywhere` instead: they
 //! work in a forked child too, which could not learn otherwise why it is refused.
 
 use super::last_error;
 use super::status::status_of;
-use super::types::{DIST_OK, dist_status_t};
+use super::types::{DIST_IN_PROGRESS, DIST_OK, dist_status_t};
+use crate::api::Progress;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::process::this;
+use crate::process::{this, thread};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -41,6 +42,19 @@ macro_rules! dist_export {
         }
     };
     (
+        #[in_progress]
+        $(#[$meta:meta])*
+        pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> dist_status_t $body:block
+    ) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $($arg: $type),*
+        ) -> $crate::ffi::types::dist_status_t {
+            $crate::ffi::guard::progress(stringify!($name), || $body)
+        }
+    };
+    (
         $(#[$meta:meta])*
         pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> dist_status_t $body:block
     ) => {
@@ -62,6 +76,16 @@ pub(super) fn status(name: &str, body: impl FnOnce() -> Result<()>) -> dist_stat
             last_error::set(error.message());
             status_of(error.kind())
         }
+    }
+}
+
+/// Runs a body that may find that something goes on.
+pub(super) fn progress(name: &str, body: impl FnOnce() -> Result<Progress>) -> dist_status_t {
+    let mut found = Progress::Done;
+    let status = status(name, || body().map(|progress| found = progress));
+    match (status, found) {
+        (DIST_OK, Progress::Pending) => DIST_IN_PROGRESS,
+        _ => status,
     }
 }
 
@@ -122,7 +146,7 @@ fn silence_panics() {
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !INSIDE.try_with(Cell::get).unwrap_or(false) {
+            if !INSIDE.try_with(Cell::get).unwrap_or(false) && !thread::is_ours() {
                 before(info);
             }
         }));

@@ -17,6 +17,7 @@ pub(super) enum Kind {
     Group = 1,
     Store = 2,
     Blob = 3,
+    Work = 4,
 }
 
 impl Kind {
@@ -25,6 +26,7 @@ impl Kind {
             Self::Group => "dist_group_t",
             Self::Store => "dist_store_t",
             Self::Blob => "dist_blob_t",
+            Self::Work => "dist_work_t",
         }
     }
 }

@@ -19,14 +19,18 @@ mod handle;
 mod last_error;
 mod options;
 mod status;
+mod submit;
 
+pub mod batch;
 pub mod blob;
 pub mod collective;
 pub mod group;
 pub mod log;
+pub mod point_to_point;
 pub mod runtime;
 pub mod store;
 pub mod store_create;
 pub mod store_custom;
 pub mod store_queue;
 pub mod types;
+pub mod work;

@@ -5,12 +5,19 @@ use super::blob;
 use super::handle::{Kind, Table};
 use super::types::*;
 use crate::api::StoreHandle;
+use crate::api::callbacks::refuse_to_block;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 pub(super) static STORES: Table<StoreHandle> = Table::new(Kind::Store);
+
+/// The store of a call that may wait for others.
+pub(super) fn waiting(store: *const dist_store_t) -> Result<Arc<StoreHandle>> {
+    refuse_to_block("a call of a store")?;
+    STORES.get(store)
+}
 
 /// Hands out a store.
 pub(super) fn give(
@@ -64,7 +71,7 @@ dist_export! {
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let key = required_key(key, "key")?;
         store.store().set(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
@@ -86,7 +93,7 @@ dist_export! {
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let value = store.store().get(required_key(key, "key")?, &store.deadline())?;
         blob::give(&out, vec![value])
     }
@@ -109,7 +116,7 @@ dist_export! {
         out: *mut i64,
     ) -> dist_status_t {
         let out = Out::required(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         out.write(store.store().add(required_key(key, "key")?, amount, &store.deadline())?);
         Ok(())
     }
@@ -136,7 +143,7 @@ dist_export! {
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let key = required_key(key, "key")?;
         let expected = bytes(expected, expected_len_bytes, "expected")?;
         let desired = bytes(desired, desired_len_bytes, "desired")?;
@@ -161,7 +168,7 @@ dist_export! {
         n: usize,
         timeout_ms: i64,
     ) -> dist_status_t {
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let keys = args::keys(keys, n, "keys")?;
         let deadline = store.deadline_of(milliseconds(timeout_ms, "timeout_ms")?);
         store.store().wait(&keys, &deadline)
@@ -184,7 +191,7 @@ dist_export! {
         all_present: *mut i32,
     ) -> dist_status_t {
         let out = Out::required(all_present, "all_present")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let keys = args::keys(keys, n, "keys")?;
         out.write(i32::from(store.store().check(&keys, &store.deadline())?));
         Ok(())
@@ -201,7 +208,7 @@ dist_export! {
     /// Returns as dist_store_set. Since 0.1.
     pub fn dist_store_num_keys(store: *mut dist_store_t, out: *mut i64) -> dist_status_t {
         let out = Out::required(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         out.write(store.store().num_keys(&store.deadline())?);
         Ok(())
     }
@@ -219,7 +226,7 @@ dist_export! {
     /// older torch. Since 0.1.
     pub fn dist_store_list_keys(store: *mut dist_store_t, out: *mut *mut dist_blob_t) -> dist_status_t {
         let out = Out::handle(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         blob::give(&out, store.store().list_keys(&store.deadline())?)
     }
 }
@@ -240,7 +247,7 @@ dist_export! {
         deleted: *mut i32,
     ) -> dist_status_t {
         let out = Out::required(deleted, "deleted")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let key = required_key(key, "key")?;
         out.write(i32::from(store.store().delete_key(key, &store.deadline())?));
         Ok(())
@@ -258,7 +265,7 @@ dist_export! {
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let key = required_key(key, "key")?;
         store.store().append(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
@@ -282,7 +289,7 @@ dist_export! {
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let keys = args::keys(keys, n, "keys")?;
         blob::give(&out, store.store().multi_get(&keys, &store.deadline())?)
     }
@@ -306,7 +313,7 @@ dist_export! {
         lens_bytes: *const usize,
         n: usize,
     ) -> dist_status_t {
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let keys = args::keys(keys, n, "keys")?;
         let values = args::slice(values, n, "values")?;
         let lens = args::slice(lens_bytes, n, "lens_bytes")?;

@@ -4,6 +4,7 @@ use super::args::{Out, bytes, index, milliseconds, optional_str, required_key, r
 use super::options;
 use super::store::{STORES, give};
 use super::types::*;
+use crate::api::callbacks::refuse_to_block;
 use crate::api::store::{
     ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, FileStore, HashStore, PrefixStore, Secret,
     ServerOptions, open_tcp,
@@ -44,6 +45,7 @@ dist_export! {
         let world_size = Some(index(options.world_size, "world_size")?).filter(|&size| size > 0);
         let timeout_ms = milliseconds(options.timeout_ms, "timeout_ms")?;
         let deadline = deadline_of(timeout_ms);
+        refuse_to_block("making a store")?;
         let is_server = options.is_server != 0;
         let wait_for_workers = is_server
             && world_size.is_some()
@@ -129,6 +131,7 @@ dist_export! {
             job_id: optional_str(options.job_id, "job_id")?.unwrap_or_default().to_owned(),
             together: false,
         };
+        refuse_to_block("making a store")?;
         let store = FileStore::open(path, &file, &deadline_of(timeout_ms))?;
         give(&out, Arc::new(store), timeout_ms)
     }

@@ -2,7 +2,7 @@
 
 use super::args::{Out, bytes, index, milliseconds, required_key};
 use super::blob;
-use super::store::STORES;
+use super::store::waiting;
 use super::types::*;
 use crate::base::error::{Error, ErrorKind};
 use std::ffi::{c_char, c_void};
@@ -24,7 +24,7 @@ dist_export! {
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let key = required_key(key, "key")?;
         store.store().queue_push(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
@@ -50,7 +50,7 @@ dist_export! {
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let queue = required_key(key, "key")?;
         let deadline = store.deadline();
         let item = if block == 0 {
@@ -81,7 +81,7 @@ dist_export! {
         out: *mut i64,
     ) -> dist_status_t {
         let out = Out::required(out, "out")?;
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         out.write(store.store().queue_len(required_key(key, "key")?, &store.deadline())?);
         Ok(())
     }
@@ -105,7 +105,7 @@ dist_export! {
         world_size: i32,
         timeout_ms: i64,
     ) -> dist_status_t {
-        let store = STORES.get(store)?;
+        let store = waiting(store)?;
         let key = required_key(key, "key")?;
         let size = index(world_size, "world_size")?;
         let deadline = store.deadline_of(milliseconds(timeout_ms, "timeout_ms")?);

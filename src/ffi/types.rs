@@ -116,6 +116,13 @@ pub const DIST_PREMUL_SUM: dist_op_t = 8;
 
 /// A time-out that never comes.
 pub const DIST_WAIT_FOREVER: i64 = -1;
+/// No time at all, for waits that only look.
+pub const DIST_NO_WAIT: i64 = -2;
+
+/// In place of a rank: whoever sends (dist_recv).
+pub const DIST_ANY_SOURCE: i32 = -1;
+/// In place of a tag: any (dist_recv).
+pub const DIST_ANY_TAG: i32 = -1;
 
 /// Nothing is logged; the default.
 pub const DIST_LOG_OFF: i32 = 0;
@@ -154,7 +161,8 @@ pub struct dist_blob_t {
     _opaque: [u8; 0],
 }
 
-/// An operation under way. This version has blocking calls only and makes none.
+/// An operation that was issued and that may still be under way. Any thread may use it; owned by the caller, released
+/// with dist_work_release. It outlives its group and keeps its outcome until it is released.
 #[repr(C)]
 pub struct dist_work_t {
     _opaque: [u8; 0],
@@ -187,7 +195,8 @@ pub struct dist_init_options_t {
     /// The world group's name; NULL for "world".
     pub group_name: *const c_char,
     /// What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
-    /// transport=auto|shm|inproc and slot_bytes=N; those of rank 0 count.
+    /// transport=auto|shm|inproc|tcp and slot_bytes=N, of which those of rank 0 count, and host_id=LABEL: ranks with
+    /// the same label are on one host, whatever the truth (for tests).
     pub backend_options: *const c_char,
 }
 
@@ -265,13 +274,13 @@ pub struct dist_store_file_options_t {
     pub timeout_ms: i64,
 }
 
-/// Options of one collective call.
+/// Options of one collective call, or of a message.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_call_options_t {
     /// sizeof(dist_call_options_t).
     pub struct_size: usize,
-    /// Deadline in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for none.
+    /// Deadline in milliseconds from the time of issue; 0 for the group's, DIST_WAIT_FOREVER for none.
     pub timeout_ms: i64,
     /// This rank's factor for DIST_PREMUL_SUM.
     pub premul_scale: f64,
@@ -426,6 +435,12 @@ pub struct dist_store_vtable_t {
         ) -> dist_status_t,
     >,
 }
+
+/// Told the outcome of a work: DIST_OK or the error, its message ("" for DIST_OK; valid during the call), and the
+/// pointer given with the function. Called on a thread of the library, one such function at a time; must not throw,
+/// and must not make calls that block (see dist_work_on_complete).
+pub type dist_work_fn =
+    Option<unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void)>;
 
 /// Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
 /// given with the function. Called from any thread; must not call libdist.

@@ -7,7 +7,7 @@
 //!
 //! What a loop calls is `inline(always)`, to take on the instruction set of the loop.
 
-use super::element::{Element, Number, Operator, Real, Sum};
+use super::element::{Avg, Element, Number, Operator, Real, Sum};
 #[cfg(target_arch = "x86_64")]
 use super::f16c::Octet;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +21,9 @@ pub(super) type FoldKernel = unsafe fn(Dst<'_>, &[Src<'_>]);
 
 /// A compiled scaling; the obligations are those of [`FoldKernel`].
 pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
+
+/// A compiled division by a number of ranks; the obligations are those of [`FoldKernel`].
+pub(super) type AverageKernel = unsafe fn(Dst<'_>, usize);
 
 /// The size of the accumulator: it and one block of every source stay in the first-level cache.
 const BLOCK_BYTES: usize = 4096;
@@ -102,6 +105,48 @@ where
 {
     // SAFETY: the caller's promise is the same.
     unsafe { scale_blocks::<E>(dst, src, factor, 0) }
+}
+
+/// The average for the target's baseline.
+///
+/// # Safety
+/// As [`AverageKernel`] says.
+pub(super) unsafe fn average_portable<E>(dst: Dst<'_>, ranks: usize)
+where
+    E: Element,
+    E::Acc: Number,
+{
+    // SAFETY: the caller's promise is the same.
+    unsafe { average_blocks::<E>(dst, ranks, 0) }
+}
+
+/// The average for AVX2.
+///
+/// # Safety
+/// As [`AverageKernel`] says; the processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn average_avx2<E>(dst: Dst<'_>, ranks: usize)
+where
+    E: Element,
+    E::Acc: Number,
+{
+    // SAFETY: the caller's promise is the same.
+    unsafe { average_blocks::<E>(dst, ranks, 0) }
+}
+
+/// The average of f16 for AVX2 and F16C.
+///
+/// # Safety
+/// As [`AverageKernel`] says; the processor must have AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) unsafe fn average_f16c(dst: Dst<'_>, ranks: usize) {
+    // SAFETY: the caller's promise is the same, and the instructions of `Octet` are enabled.
+    unsafe { average_blocks::<Octet>(dst, ranks, 0) }
+    let rest = whole_octets(dst) * Octet::LANES;
+    // SAFETY: the caller's promise is the same.
+    unsafe { average_blocks::<F16>(dst, ranks, rest) }
 }
 
 /// The fold of f16 for AVX2 and F16C: whole octets, then the rest one by one.
@@ -198,6 +243,30 @@ where
         let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
         unsafe { store::<E, Sum>(target, acc, 1) }
+        start += acc.len();
+    }
+}
+
+/// Divides the elements from `start` on; bytes that make no whole element are left.
+///
+/// # Safety
+/// The processor must have what `E` needs.
+#[inline(always)]
+unsafe fn average_blocks<E>(dst: Dst<'_>, ranks: usize, mut start: usize)
+where
+    E: Element,
+    E::Acc: Number,
+{
+    let count = dst.len() / size_of::<E::Stored>();
+    let mut block = Block::new();
+    while start < count {
+        let acc = block.slots::<E::Acc>(count - start);
+        let source = at::<E>(dst.as_src(), start);
+        // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
+        let acc = unsafe { load::<E>(acc, source) };
+        let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
+        // SAFETY: as above.
+        unsafe { store::<E, Avg>(target, acc, ranks) }
         start += acc.len();
     }
 }

@@ -1,6 +1,6 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Three functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`scale_copy`].
+//! Four functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`scale_copy`], [`average`].
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
@@ -88,6 +88,23 @@ pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
     }
     // SAFETY: as in `fold`.
     unsafe { kernel(dst, src, factor) }
+}
+
+/// Divides each element by `ranks`: makes an average of a sum that was folded by and by. Elements are divided as AVG
+/// does in [`fold`]: f16, bf16 and f8 in f32, rounded once; integers round towards zero.
+///
+/// # Panics
+/// If the length is no multiple of the element size, or if AVG is not defined for `dtype`.
+pub fn average(dtype: DataType, dst: Dst<'_>, ranks: usize) {
+    let Some(kernel) = table::average_kernel(Isa::best(), dtype) else {
+        refuse(ReduceOp::Avg, dtype);
+    };
+    check_whole_elements(dtype, dst);
+    if dst.is_empty() {
+        return;
+    }
+    // SAFETY: as in `fold`.
+    unsafe { kernel(dst, ranks) }
 }
 
 #[cold]

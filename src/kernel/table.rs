@@ -5,7 +5,7 @@
 
 use super::element::{And, Avg, Element, Max, Min, Number, Operator, Or, Product, Real, Sum, Xor};
 use super::integer::Bool;
-use super::loops::{self, FoldKernel, ScaleKernel};
+use super::loops::{self, AverageKernel, FoldKernel, ScaleKernel};
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
@@ -76,6 +76,31 @@ pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
         | DataType::I64
         | DataType::U64
         | DataType::Bool => return None,
+    })
+}
+
+/// The loop that divides, or `None` where there is no average.
+pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel> {
+    Some(match dtype {
+        DataType::I8 => average_loop::<i8>(isa),
+        DataType::U8 => average_loop::<u8>(isa),
+        DataType::I16 => average_loop::<i16>(isa),
+        DataType::U16 => average_loop::<u16>(isa),
+        DataType::I32 => average_loop::<i32>(isa),
+        DataType::U32 => average_loop::<u32>(isa),
+        DataType::I64 => average_loop::<i64>(isa),
+        DataType::U64 => average_loop::<u64>(isa),
+        DataType::F16 => match isa {
+            Isa::Portable => average_loop::<F16>(isa),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => loops::average_f16c,
+        },
+        DataType::Bf16 => average_loop::<Bf16>(isa),
+        DataType::F32 | DataType::C64 => average_loop::<f32>(isa),
+        DataType::F64 | DataType::C128 => average_loop::<f64>(isa),
+        DataType::F8E4M3 => average_loop::<F8E4M3>(isa),
+        DataType::F8E5M2 => average_loop::<F8E5M2>(isa),
+        DataType::Bool => return None,
     })
 }
 
@@ -178,6 +203,18 @@ where
     }
 }
 
+fn average_loop<E>(isa: Isa) -> AverageKernel
+where
+    E: Element,
+    E::Acc: Number,
+{
+    match isa {
+        Isa::Portable => loops::average_portable::<E>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => loops::average_avx2::<E>,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +227,8 @@ mod tests {
                 assert_eq!(implemented, op.is_defined_for(dtype), "{op} on {dtype}");
                 assert_eq!(implemented, fold_kernel(Isa::Portable, dtype, op).is_some());
             }
+            let divisible = average_kernel(Isa::best(), dtype).is_some();
+            assert_eq!(divisible, ReduceOp::Avg.is_defined_for(dtype), "{dtype}");
             let scalable = scale_kernel(Isa::best(), dtype).is_some();
             assert_eq!(scalable, ReduceOp::PremulSum.is_defined_for(dtype), "{dtype}");
         }

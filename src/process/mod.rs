@@ -7,6 +7,7 @@
 //! | [`crew`] | the children: started, watched, signalled, cleared away |
 //! | [`supervise`] | the life of a crew up to its end, and whose failure ended it |
 //! | [`this`] | this process itself, for layers that make no system calls |
+//! | [`thread`] | threads of the library, for the same layers |
 //!
 //! What is promised: every child leads a process group, and whatever is in that group is gone when
 //! the crew is dropped or this process is killed; nothing is reaped before its group has been ended,
@@ -24,3 +25,4 @@ pub mod ending;
 pub mod guardian;
 pub mod supervise;
 pub mod this;
+pub mod thread;

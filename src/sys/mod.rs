@@ -2,6 +2,7 @@
 //! longer than it is told to.
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
+pub mod attach;
 pub mod child;
 pub mod event;
 pub mod file;

@@ -5,6 +5,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::wait::Pace;
+use serde_json::Value;
 use std::fmt::Debug;
 use std::sync::Weak;
 use std::time::Duration;
@@ -102,6 +103,9 @@ pub trait Endpoint: Send + Sync + Debug {
 
     /// While paused, the attendant is not called: somebody looks at [`Endpoint::ready`] without end.
     fn pause_attendant(&self, paused: bool);
+
+    /// What the streams are made of and why, for people.
+    fn describe(&self) -> Value;
 
     /// Why the group has failed, if it has.
     fn failure(&self) -> Option<Error>;

@@ -10,8 +10,8 @@
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
+use crate::base::sync::{AtomicU64, Ordering};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bytes of payload that fit beside the step number.
 pub const INLINE_BYTES: usize = 48;

@@ -4,16 +4,23 @@
 //!   abort record, and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
 //! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`tcp`] and [`inproc`].
 //!
+//! Over the two, [`matching`] implements [`PointToPoint`]: messages that are matched by sender and tag.
+//!
 //! Everything that several ranks write is described in [`region`]; it is the same for both domains.
 //!
 //! Must not know: algorithms, stores, back ends.
 
 pub mod abort;
 pub mod endpoint;
+pub mod frame;
 pub mod inproc;
 pub mod line;
+pub mod matching;
+#[cfg(all(test, loom))]
+mod models;
 pub mod point_to_point;
 pub mod region;
+pub mod ring;
 pub mod shm;
 pub mod tcp;
 
@@ -112,10 +119,23 @@ pub trait SharedDomain: Send + Sync + Debug {
         }
     }
 
+    /// [`SharedDomain::ring_fenced`] for whoever attends to a rank's messages. They have a bell of their own, so
+    /// that listening for them costs collectives nothing.
+    fn ring_for_messages_fenced(&self, rank: Rank) {
+        let bell = self.region().message_bell(rank);
+        bell.ring_fenced();
+        if bell.has_listeners() {
+            self.knock(rank);
+        }
+    }
+
     /// Wakes every rank, this one included.
     fn ring_all(&self) {
         fence(Ordering::SeqCst);
-        (0..self.size()).for_each(|rank| self.ring_fenced(rank));
+        for rank in 0..self.size() {
+            self.ring_fenced(rank);
+            self.ring_for_messages_fenced(rank);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The memory of a domain: where everything lies, and safe access to it.
 //!
 //! ```text
-//! header | abort record | per rank: doorbell, progress | per rank: lines | per rank: slots
+//! abort record | per rank: presence, doorbell, progress, lines, slots |
+//! per rank: doorbell and desk for messages | per two ranks: ring
 //! ```
 //!
 //! The layout follows from a [`Geometry`] that every member computes from the agreed configuration;
@@ -11,12 +12,14 @@
 
 use super::abort::Failure;
 use super::line::{Descriptor, Line};
+use super::matching::Desk;
+use super::ring::{Cursor, Ring};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::sync::{AtomicU64, Ordering};
 use crate::wait::bell::Bell;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Lines per rank: how far a root may run ahead of its readers with small payloads.
 pub const LINES: u64 = 64;
@@ -32,6 +35,10 @@ pub struct Geometry {
     /// The size of one staging slot; a multiple of 4096.
     pub slot_bytes: usize,
 }
+
+/// The most and the least that the ring from one rank to another holds, and what all rings together should.
+const RING_BYTES: (usize, usize) = (64 << 10, 4 << 10);
+const ALL_RINGS: usize = 16 << 20;
 
 /// What each rank writes on the region when it maps it, and every other reads: proof that both see
 /// the same memory.
@@ -77,6 +84,14 @@ impl Progress {
         self.done.load(Ordering::Acquire)
     }
 
+    /// True where the owner was last seen entering this operation.
+    pub fn is_in(&self, descriptor: &[u64; 3]) -> bool {
+        self.entered
+            .iter()
+            .zip(descriptor)
+            .all(|(cell, &word)| cell.load(Ordering::Relaxed) == word)
+    }
+
     /// What the owner was last seen doing, for messages.
     pub fn describe(&self) -> String {
         let words = std::array::from_fn(|i| self.entered[i].load(Ordering::Relaxed));
@@ -117,6 +132,10 @@ struct Layout {
     progress: usize,
     lines: usize,
     slots: usize,
+    message_bells: usize,
+    desks: usize,
+    cursors: usize,
+    rings: usize,
     len: usize,
 }
 
@@ -131,6 +150,18 @@ impl Geometry {
     /// `InvalidArgument` where that is more than an address can hold.
     pub fn bytes(&self) -> Result<usize> {
         Ok(self.layout()?.len)
+    }
+
+    /// What the ring from one rank to another holds: a power of two.
+    pub fn ring_bytes(&self) -> usize {
+        let (most, least) = RING_BYTES;
+        let share = ALL_RINGS / self.rings().unwrap_or(usize::MAX).max(1);
+        if share >= most { most } else { (share.max(least) + 1).next_power_of_two() / 2 }
+    }
+
+    /// One for every rank and every other.
+    fn rings(&self) -> Option<usize> {
+        self.ranks.checked_mul(self.ranks.saturating_sub(1))
     }
 
     fn layout(&self) -> Result<Layout> {
@@ -148,8 +179,25 @@ impl Geometry {
             let progress = array(bells, BELL_STRIDE, 1)?;
             let lines = array(progress, size_of::<Progress>(), 1)?;
             let slots = array(lines, size_of::<Line>(), LINES)?;
-            let len = array(slots, self.slot_bytes, SLOTS)?;
-            Some(Layout { presence, bells, progress, lines, slots, len })
+            let message_bells = array(slots, self.slot_bytes, SLOTS)?;
+            let desks = array(message_bells, BELL_STRIDE, 1)?;
+            let cursors = array(desks, size_of::<Desk>(), 1)?;
+            let rings = self.rings()?;
+            let control = rings.checked_mul(2 * size_of::<Cursor>())?;
+            let first_ring = cursors.checked_add(control)?.checked_next_multiple_of(PAGE)?;
+            let len = first_ring.checked_add(rings.checked_mul(self.ring_bytes())?)?;
+            Some(Layout {
+                presence,
+                bells,
+                progress,
+                lines,
+                slots,
+                message_bells,
+                desks,
+                cursors,
+                rings: first_ring,
+                len,
+            })
         };
         compute().filter(|layout| isize::try_from(layout.len).is_ok()).ok_or_else(too_large)
     }
@@ -181,6 +229,32 @@ impl Region {
     /// A rank's doorbell.
     pub fn bell(&self, rank: Rank) -> &Bell {
         self.at(self.layout.bells + self.checked(rank) * BELL_STRIDE)
+    }
+
+    /// The doorbell of whoever attends to a rank's messages.
+    pub fn message_bell(&self, rank: Rank) -> &Bell {
+        self.at(self.layout.message_bells + self.checked(rank) * BELL_STRIDE)
+    }
+
+    /// What a rank tells the others about its messages.
+    pub fn desk(&self, rank: Rank) -> &Desk {
+        self.at(self.layout.desks + self.checked(rank) * size_of::<Desk>())
+    }
+
+    /// The ring from one rank to another.
+    ///
+    /// # Panics
+    /// If the two are the same.
+    pub fn ring(&self, from: Rank, to: Rank) -> Ring<'_> {
+        assert!(self.checked(from) != self.checked(to), "no ring from rank {from} to itself");
+        let index = from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to };
+        let cursors = self.layout.cursors + 2 * index * size_of::<Cursor>();
+        let len = self.geometry.ring_bytes();
+        let start = self.memory.base().wrapping_add(self.layout.rings + index * len);
+        // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No reference to
+        // its bytes is ever made.
+        let bytes = unsafe { Dst::new(start, len) };
+        Ring { written: self.at(cursors), read: self.at(cursors + size_of::<Cursor>()), bytes }
     }
 
     /// A rank's progress.
@@ -259,6 +333,8 @@ impl Control for Presence {}
 impl Control for Bell {}
 impl Control for Progress {}
 impl Control for Line {}
+impl Control for Desk {}
+impl Control for Cursor {}
 
 #[cfg(test)]
 mod tests {
@@ -278,6 +354,14 @@ mod tests {
                 add(std::ptr::from_ref(region.bell(rank)).addr(), size_of::<Bell>());
                 add(std::ptr::from_ref(region.progress(rank)).addr(), size_of::<Progress>());
                 add(std::ptr::from_ref(region.presence(rank)).addr(), size_of::<Presence>());
+                add(std::ptr::from_ref(region.message_bell(rank)).addr(), size_of::<Bell>());
+                add(std::ptr::from_ref(region.desk(rank)).addr(), size_of::<Desk>());
+                for peer in (0..ranks).filter(|&peer| peer != rank) {
+                    let ring = region.ring(rank, peer);
+                    add(std::ptr::from_ref(ring.written).addr(), size_of::<Cursor>());
+                    add(std::ptr::from_ref(ring.read).addr(), size_of::<Cursor>());
+                    add(ring.bytes.as_mut_ptr().addr(), ring.bytes.len());
+                }
                 for step in 0..LINES {
                     add(std::ptr::from_ref(region.line(rank, step)).addr(), size_of::<Line>());
                 }
@@ -289,6 +373,14 @@ mod tests {
             assert!(spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{ranks}");
             let (last, len) = spans[spans.len() - 1];
             assert!(last + len <= geometry.bytes().unwrap());
+        }
+    }
+
+    #[test]
+    fn rings_are_powers_of_two_and_shrink_with_their_number() {
+        for (ranks, bytes) in [(1, 64), (2, 64), (8, 64), (16, 64), (17, 32), (64, 4), (1000, 4)] {
+            let geometry = Geometry { ranks, slot_bytes: 4096 };
+            assert_eq!(geometry.ring_bytes(), bytes << 10, "{ranks}");
         }
     }
 

@@ -14,8 +14,8 @@
 //! An owner that waits for descriptors too cannot sleep on the word. It *listens* instead, and a ringer that
 //! finds a listener must reach it in another way (see `SharedDomain::ring`).
 
-use crate::sys::futex::{self, Scope};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use super::word::Word;
+use crate::base::sync::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 /// One rank's doorbell. All zero bytes are a bell at rest.
@@ -23,7 +23,7 @@ use std::time::Duration;
 #[repr(C, align(64))]
 pub struct Bell {
     /// Bumped at each ring that found a sleeper; what the sleeper sleeps on.
-    word: AtomicU32,
+    word: Word,
     /// How many threads are asleep or about to be.
     sleepers: AtomicU32,
     /// How many of the owner's threads want to be told without sleeping here.
@@ -45,8 +45,7 @@ impl Bell {
     /// [`Bell::ring`] for a caller that rings several bells after one `fence(SeqCst)` of its own.
     pub fn ring_fenced(&self) {
         if self.sleepers.load(Ordering::Relaxed) != 0 {
-            self.word.fetch_add(1, Ordering::Release);
-            futex::wake_all(&self.word, Scope::Host);
+            self.word.bump();
         }
     }
 
@@ -66,10 +65,30 @@ impl Bell {
         self.listeners.load(Ordering::Relaxed) != 0
     }
 
+    /// Sleeps until rung or for `limit`, unless there is something to see; `look` is asked before and after.
+    /// `asleep` is asked too, before, and keeps it awake by being false.
+    pub fn doze<T>(
+        &self,
+        limit: Duration,
+        asleep: impl FnOnce() -> bool,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        // Whoever publishes after this point finds the mode set and rings; whatever was published
+        // before it, the look sees.
+        let ticket = self.prepare_to_sleep();
+        let mut found = look();
+        if found.is_none() && asleep() {
+            self.sleep(ticket, limit);
+            found = look();
+        }
+        self.awake();
+        found
+    }
+
     /// Announces that the owner is about to sleep. Look again before [`Bell::sleep`], and call
     /// [`Bell::awake`] afterwards in every case.
     pub fn prepare_to_sleep(&self) -> Ticket {
-        let ticket = Ticket(self.word.load(Ordering::Acquire));
+        let ticket = Ticket(self.word.load());
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         ticket
@@ -77,11 +96,79 @@ impl Bell {
 
     /// Sleeps until rung, or for `limit`; may return early.
     pub fn sleep(&self, ticket: Ticket, limit: Duration) {
-        futex::wait(&self.word, ticket.0, limit, Scope::Host);
+        self.word.sleep(ticket.0, limit);
     }
 
     /// Ends what [`Bell::prepare_to_sleep`] announced.
     pub fn awake(&self) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::base::sync::AtomicU64;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A ringer stores and rings; a waiter dozes until it sees it. Loom reports a deadlock where a wake-up is lost.
+    #[test]
+    fn loom_no_ring_is_lost() {
+        loom::model(|| {
+            let shared = Arc::new((Bell::default(), AtomicU64::new(0)));
+            let ringer = Arc::clone(&shared);
+            let ringing = thread::spawn(move || {
+                ringer.1.store(1, Ordering::Release);
+                ringer.0.ring();
+            });
+            let look = || (shared.1.load(Ordering::Acquire) == 1).then_some(());
+            while shared.0.doze(Duration::MAX, || true, look).is_none() {}
+            ringing.join().unwrap();
+        });
+    }
+
+    /// Two owners on one bell, each waiting for something else, and two ringers.
+    #[test]
+    fn loom_two_sleepers_hear_two_ringers() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let shared = Arc::new((Bell::default(), [AtomicU64::new(0), AtomicU64::new(0)]));
+            let waiter = Arc::clone(&shared);
+            let waiting = thread::spawn(move || {
+                let look = || (waiter.1[0].load(Ordering::Acquire) == 1).then_some(());
+                while waiter.0.doze(Duration::MAX, || true, look).is_none() {}
+            });
+            let ringer = Arc::clone(&shared);
+            let ringing = thread::spawn(move || {
+                for flag in &ringer.1 {
+                    flag.store(1, Ordering::Release);
+                    ringer.0.ring();
+                }
+            });
+            let look = || (shared.1[1].load(Ordering::Acquire) == 1).then_some(());
+            while shared.0.doze(Duration::MAX, || true, look).is_none() {}
+            waiting.join().unwrap();
+            ringing.join().unwrap();
+        });
+    }
+
+    /// A ringer that finds nobody listening has stored before the listener's look.
+    #[test]
+    fn loom_a_listener_is_found_or_sees() {
+        loom::model(|| {
+            let shared = Arc::new((Bell::default(), AtomicU64::new(0)));
+            let ringer = Arc::clone(&shared);
+            let ringing = thread::spawn(move || {
+                ringer.1.store(1, Ordering::Release);
+                fence(Ordering::SeqCst);
+                ringer.0.has_listeners()
+            });
+            shared.0.listen();
+            let saw = shared.1.load(Ordering::Acquire) == 1;
+            let knocked = ringing.join().unwrap();
+            assert!(saw || knocked);
+        });
     }
 }

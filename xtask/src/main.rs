@@ -15,6 +15,8 @@ mod examples;
 mod fuzz;
 mod header;
 mod interop;
+mod loom;
+mod random;
 mod run;
 mod test;
 mod tools;
@@ -32,6 +34,10 @@ cargo xtask <command>
   fuzz [TARGET...] [--seconds N] [--merge]
                       feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
                       needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
+  loom                run the models of the protocols between threads through all interleavings
+  random [--seeds N] [--first N]
+                      run N random programs (1000) of collectives and messages against their
+                      oracle, over every transport; a failure prints its seed
   header              write include/dist.h anew from the source
   interop [--venv DIR] [--only WORDS] [--no-install]
                       torch's store clients on our server and ours on torch's, both on one, and our
@@ -68,6 +74,8 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "demo" => demo::main(rest),
         "test" => test::main(rest),
         "fuzz" => fuzz::main(rest),
+        "loom" => loom::main(rest),
+        "random" => random::main(rest),
         "header" => header::main(rest),
         "interop" => interop::main(rest),
         "bench-store" => bench_store::main(rest),

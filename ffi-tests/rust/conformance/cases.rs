@@ -23,6 +23,9 @@ pub(crate) struct Case {
     pub(crate) count: usize,
     pub(crate) in_place: bool,
     pub(crate) algorithm: Option<&'static str>,
+    /// Floating-point inputs are such that the result is the same in whatever order they are folded, and however
+    /// often what came out for some of them is rounded.
+    pub(crate) exact: bool,
 }
 
 impl Case {
@@ -41,7 +44,17 @@ impl Inputs {
         let count = blocks * case.count;
         let vector = |rank: usize| {
             let seed = (rank as u64 + 1) << 32 | case.dtype as u64;
-            let one = |i: usize| element(case.dtype, mix(seed ^ (i as u64) << 8));
+            let one = |i: usize| {
+                let word = mix(seed ^ (i as u64) << 8);
+                match case.op {
+                    Some(op) if case.exact => {
+                        // Of two neighbours, so that there is one sum to round.
+                        let counts = [i % size, (i + 1) % size].contains(&rank);
+                        exact_element(case.dtype, op, word, counts)
+                    }
+                    _ => element(case.dtype, word),
+                }
+            };
             repeat((0..count.min(PERIOD)).flat_map(one).collect(), count * case.dtype.size())
         };
         Self((0..size).map(vector).collect())
@@ -136,6 +149,29 @@ fn element(dtype: DataType, word: u64) -> Vec<u8> {
         DataType::C128 => [real(DataType::F64, word), real(DataType::F64, mix(word))].concat(),
         _ if dtype.is_float() => real(dtype, word),
         _ => word.to_le_bytes()[..dtype.size()].to_vec(),
+    }
+}
+
+/// An element for exact results; `counts` where its rank is one of the two whose scaled elements are not zero.
+fn exact_element(dtype: DataType, op: ReduceOp, word: u64, counts: bool) -> Vec<u8> {
+    let pick =
+        |values: &[f32], word: u64| values[usize::try_from(word >> 32).unwrap() % values.len()];
+    let value = |word: u64| match op {
+        ReduceOp::Sum | ReduceOp::Avg => pick(&[-1.0, 0.0, 1.0], word),
+        ReduceOp::Product => pick(&[1.0, -1.0, 2.0, 0.5], word),
+        ReduceOp::PremulSum if counts => pick(&[-1.0, 1.0, 2.0], word),
+        _ => 0.0,
+    };
+    let real = |part: DataType, word: u64| match part {
+        DataType::F64 => f64::from(value(word)).to_le_bytes().to_vec(),
+        _ => oracle::to_bytes(oracle::encode(part, value(word)), part.size()),
+    };
+    match (dtype, op) {
+        (_, ReduceOp::Min | ReduceOp::Max) => element(dtype, word),
+        (DataType::C64, _) => [real(DataType::F32, word), real(DataType::F32, mix(word))].concat(),
+        (DataType::C128, _) => [real(DataType::F64, word), real(DataType::F64, mix(word))].concat(),
+        _ if dtype.is_float() => real(dtype, word),
+        _ => element(dtype, word),
     }
 }
 

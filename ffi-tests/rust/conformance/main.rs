@@ -1,5 +1,5 @@
 //! Every collective against a naive oracle, bit for bit, on every rank: ranks are threads that share
-//! nothing but a hash store, over both transports of one host.
+//! nothing but a hash store, over both transports of one host, and on several nodes.
 //!
 //! The oracle of the kernels' own tests computes one element at a time; here it computes what each rank
 //! must hold at the end of a call. Every output lies between guard bytes.
@@ -7,7 +7,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cases;
+mod nodes;
 mod ranks;
+mod trouble;
 
 /// Shared with the kernels' unit tests.
 #[path = "../../../src/kernel/tests/oracle.rs"]
@@ -17,8 +19,10 @@ mod oracle;
 use dist::base;
 
 use base::dtype::DataType;
+use base::nodes::Nodes;
 use base::op::ReduceOp;
 use cases::Case;
+use dist::algo::Shape;
 use dist::transport::OpKind;
 
 /// The operators that are defined for a type.
@@ -40,12 +44,21 @@ fn inproc(size: usize) {
                             count,
                             in_place,
                             algorithm: None,
+                            exact: false,
                         });
                     }
                     for op in defined(dtype) {
                         for kind in [OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter] {
                             let op = Some(op);
-                            rank.check(&Case { kind, dtype, op, count, in_place, algorithm: None });
+                            rank.check(&Case {
+                                kind,
+                                dtype,
+                                op,
+                                count,
+                                in_place,
+                                algorithm: None,
+                                exact: false,
+                            });
                         }
                     }
                 }
@@ -69,13 +82,22 @@ fn shm(size: usize, slot_bytes: usize, counts: &[usize]) {
                             count,
                             in_place,
                             algorithm: None,
+                            exact: false,
                         });
                     }
                     let ops = [ReduceOp::Sum, ReduceOp::Max];
                     for op in ops.into_iter().filter(|op| op.is_defined_for(dtype)) {
                         for kind in [OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter] {
                             let op = Some(op);
-                            rank.check(&Case { kind, dtype, op, count, in_place, algorithm: None });
+                            rank.check(&Case {
+                                kind,
+                                dtype,
+                                op,
+                                count,
+                                in_place,
+                                algorithm: None,
+                                exact: false,
+                            });
                         }
                     }
                 }
@@ -125,6 +147,7 @@ fn every_algorithm_by_name() {
     for transport in ["inproc", "shm"] {
         for size in [2, 3, 5] {
             let options = format!("transport={transport};slot_bytes=4096");
+            let shape = Shape::of(&Nodes::by_label(&vec![0; size]), false);
             ranks::run(&options, size, |rank| {
                 for kind in OpKind::ALL.into_iter().filter(|&kind| kind != OpKind::Barrier) {
                     let op = match kind {
@@ -134,11 +157,19 @@ fn every_algorithm_by_name() {
                     for algorithm in dist::algo::algorithms(kind) {
                         for count in [0, 1, 5, 12, 100, 1024, 5000] {
                             let dtype = DataType::F32;
-                            if !(algorithm.can)(count * dtype.size()) {
+                            if !algorithm.can(count * dtype.size(), &shape) {
                                 continue;
                             }
                             let algorithm = Some(algorithm.name);
-                            rank.check(&Case { kind, dtype, op, count, in_place: true, algorithm });
+                            rank.check(&Case {
+                                kind,
+                                dtype,
+                                op,
+                                count,
+                                in_place: true,
+                                algorithm,
+                                exact: false,
+                            });
                         }
                     }
                 }
@@ -158,6 +189,7 @@ fn premultiplied_and_repeated_calls_agree() {
             count: 70_001,
             in_place: false,
             algorithm: None,
+            exact: false,
         };
         (0..10).for_each(|_| rank.check(&case));
     });

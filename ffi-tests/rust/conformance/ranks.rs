@@ -1,7 +1,7 @@
 //! Ranks that are threads, each with its own group object over a shared store.
 
 use crate::cases::{Case, Expected, Inputs, Prepared};
-use dist::api::{CallOptions, Group, GroupOptions};
+use dist::api::{Call, CallOptions, Group, GroupOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::error::Result;
 use dist::store::HashStore;
@@ -50,18 +50,28 @@ impl Shared {
 
 /// Runs `body` on every rank of a group of `size` ranks.
 pub(crate) fn run(options: &str, size: usize, body: impl Fn(&RankUnderTest<'_>) + Sync) {
+    run_with(|_| options.to_owned(), size, body);
+}
+
+/// The same, with options for each rank.
+pub(crate) fn run_with(
+    options: impl Fn(usize) -> String,
+    size: usize,
+    body: impl Fn(&RankUnderTest<'_>) + Sync,
+) {
     let store = Arc::new(HashStore::new());
     let shared = Shared::default();
     std::thread::scope(|scope| {
         for rank in 0..size {
             let (store, body, shared) = (Arc::clone(&store), &body, &shared);
+            let backend_options = options(rank);
             scope.spawn(move || {
                 let group = Group::create(GroupOptions {
                     store,
                     rank,
                     size,
                     backend: None,
-                    backend_options: options.to_owned(),
+                    backend_options,
                     name: "conformance".into(),
                     timeout_ms: 60_000,
                     connect_timeout_ms: 60_000,
@@ -74,6 +84,11 @@ pub(crate) fn run(options: &str, size: usize, body: impl Fn(&RankUnderTest<'_>) 
 }
 
 impl RankUnderTest<'_> {
+    /// The group, for calls that are no cases.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
     /// Makes one call and compares what it leaves with the oracle.
     pub(crate) fn check(&self, case: &Case) {
         let (rank, size) = (self.group.rank(), self.group.size());
@@ -112,21 +127,22 @@ impl RankUnderTest<'_> {
             OpKind::AllGather => recv.as_src().slice(rank * block, block),
             _ => recv.as_src(),
         };
-        match (kind, op) {
-            (OpKind::AllReduce, Some(op)) => self.group.all_reduce(send, recv, dtype, op, options),
+        let call = match (kind, op) {
+            (OpKind::AllReduce, Some(op)) => Call::all_reduce(send, recv, dtype, op),
             (OpKind::Reduce, Some(op)) => {
                 let recv = if rank == root { recv } else { Dst::empty() };
-                self.group.reduce(send, recv, dtype, op, root, options)
+                Call::reduce(send, recv, dtype, op, root)
             }
             (OpKind::ReduceScatter, Some(op)) => {
                 let recv = if in_place { recv.slice(rank * block, block) } else { recv };
                 assert_eq!(send.len(), size * block);
-                self.group.reduce_scatter(send, recv, dtype, op, options)
+                Call::reduce_scatter(send, recv, dtype, op)
             }
-            (OpKind::Broadcast, _) => self.group.broadcast(recv, dtype, root, options),
-            (OpKind::AllGather, _) => self.group.all_gather(send, recv, dtype, options),
+            (OpKind::Broadcast, _) => Call::broadcast(recv, dtype, root, rank),
+            (OpKind::AllGather, _) => Call::all_gather(send, recv, dtype),
             _ => panic!("{case:?} is no test case"),
-        }
+        };
+        self.group.run(call, options)
     }
 }
 

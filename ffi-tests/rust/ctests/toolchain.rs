@@ -1,4 +1,5 @@
 //! The C compiler of this system, and programs run with a deadline.
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 use crate::interface::{ROOT, find_program, library, variable};
 use std::io::Read;
@@ -10,6 +11,9 @@ use std::time::Duration;
 
 /// How long compiling one program may take.
 const COMPILING: Duration = Duration::from_secs(120);
+
+/// What every program must compile with.
+const STRICT: [&str; 5] = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"];
 
 /// Variables that a launcher or a user may have set around the tests; the programs start without them.
 const PREFIXES: &[&str] =
@@ -44,18 +48,32 @@ impl Compiler {
         find_program(name).map(|program| Self(vec![program.display().to_string()]))
     }
 
+    /// Compiles a program of one file, given by its path in the source tree, that does without the
+    /// library.
+    pub(crate) fn tool(&self, program: &Path, file: &str) {
+        let mut words = self.0.clone();
+        words.extend(STRICT.map(str::to_owned));
+        words.extend(["-O1".to_owned(), format!("{ROOT}/{file}"), "-o".to_owned()]);
+        words.push(program.display().to_string());
+        run(&words, COMPILING).expect_success();
+    }
+
     /// Compiles and links a program against the library of this build; returns where it is.
     pub(crate) fn program(&self, name: &str, files: &[&str]) -> PathBuf {
+        self.program_with(name, files, &[])
+    }
+
+    /// The same, with further arguments at the end.
+    pub(crate) fn program_with(&self, name: &str, files: &[&str], more: &[&str]) -> PathBuf {
         let folder = library_folder();
         let program = folder.join(name);
         let mut words = self.words(files);
-        words.extend(
-            ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"].map(str::to_owned),
-        );
+        words.extend(STRICT.map(str::to_owned));
         words.extend(["-g".to_owned(), "-pthread".to_owned(), "-o".to_owned()]);
         words.push(program.display().to_string());
         words.push(library().display().to_string());
         words.push(format!("-Wl,-rpath,{}", folder.display()));
+        words.extend(more.iter().map(|&word| word.to_owned()));
         run(&words, COMPILING).expect_success();
         program
     }

@@ -7,14 +7,17 @@
 //! found.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+mod place;
 mod report;
 mod residue;
 
+pub(crate) use place::Place;
 pub(crate) use report::Report;
 
 use crate::worker::{FOLDER, NAME, PROGRAM, now_us};
 use residue::Before;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -30,7 +33,7 @@ const ENTRY: [&str; 6] =
     ["worker::entry", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"];
 
 /// A number for everything that must differ between jobs.
-fn serial() -> u32 {
+pub(crate) fn serial() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
@@ -52,6 +55,8 @@ pub(crate) struct Job {
     processes: Vec<Process>,
     /// The sockets that its processes were seen to hold.
     sockets: BTreeSet<u64>,
+    /// How to get to the networks that its processes are on, beside this one.
+    prefixes: BTreeSet<Vec<String>>,
 }
 
 impl Job {
@@ -67,6 +72,7 @@ impl Job {
             began: Instant::now(),
             processes: Vec::new(),
             sockets: BTreeSet::new(),
+            prefixes: BTreeSet::new(),
         }
     }
 
@@ -75,6 +81,21 @@ impl Job {
         let mut job = Self::new();
         for rank in 0..size {
             job.start_rank(rank, size, &program(rank));
+        }
+        job
+    }
+
+    /// Ranks that are started by hand on several hosts, one for each entry of `places`; the first of
+    /// them has the address `master`.
+    pub(crate) fn spread(
+        places: &[Place],
+        master: &str,
+        program: impl Fn(usize) -> String,
+    ) -> Self {
+        let mut job = Self::new();
+        for (rank, place) in places.iter().enumerate() {
+            let environment = job.environment_towards(master, rank, places.len());
+            job.start_at(place, &rank.to_string(), &environment, &program(rank));
         }
         job
     }
@@ -95,6 +116,19 @@ impl Job {
         ]
     }
 
+    /// The same where rank 0 has another address than this network's own.
+    pub(crate) fn environment_towards(
+        &self,
+        master: &str,
+        rank: usize,
+        size: usize,
+    ) -> Vec<(&'static str, String)> {
+        let mut environment = self.environment(rank, size);
+        environment.retain(|(name, _)| *name != "MASTER_ADDR");
+        environment.push(("MASTER_ADDR", master.to_owned()));
+        environment
+    }
+
     /// Starts a worker under a name, with this environment and nothing that a launcher sets.
     pub(crate) fn start(&mut self, name: &str, environment: &[(&str, String)], program: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -102,6 +136,47 @@ impl Job {
         command.args(ENTRY).env(NAME, name).env(PROGRAM, program);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         self.launch(name, command);
+    }
+
+    /// The same on a host, which gives it its identity.
+    pub(crate) fn start_at(
+        &mut self,
+        place: &Place,
+        name: &str,
+        environment: &[(&str, String)],
+        program: &str,
+    ) {
+        let mut command = self.command_at(place, std::env::current_exe().unwrap().as_os_str());
+        command.args(ENTRY).env(NAME, name).env(PROGRAM, program);
+        command.envs(environment.iter().map(|(key, value)| (key, value)));
+        self.launch(name, command);
+    }
+
+    /// Starts a program that is no worker on a host.
+    pub(crate) fn start_program_at(
+        &mut self,
+        place: &Place,
+        name: &str,
+        environment: &[(&str, String)],
+        words: &[&str],
+    ) {
+        let mut command = self.command_at(place, OsStr::new(words[0]));
+        command.args(&words[1..]);
+        command.envs(environment.iter().map(|(key, value)| (key, value)));
+        self.launch(name, command);
+    }
+
+    /// A command on a host with nothing that a launcher sets. What the job leaves is looked for there.
+    fn command_at(&mut self, place: &Place, program: &OsStr) -> Command {
+        let mut words = place.prefix().iter().map(OsStr::new).chain([program]);
+        let mut command = Command::new(words.next().unwrap_or(program));
+        command.args(words);
+        scrub(&mut command);
+        command.env("DIST_HOST_ID", place.identity());
+        if !place.prefix().is_empty() {
+            self.prefixes.insert(place.prefix().to_vec());
+        }
+        command
     }
 
     /// Starts workers through a launcher: `command` is to end where its program begins.
@@ -145,7 +220,11 @@ impl Job {
 
     /// Everything that a process has written to standard error.
     pub(crate) fn errors(&self, name: &str) -> String {
-        let bytes = fs::read(self.folder.join(format!("{name}.err"))).unwrap_or_default();
+        self.written(name, "err")
+    }
+
+    fn written(&self, name: &str, kind: &str) -> String {
+        let bytes = fs::read(self.folder.join(format!("{name}.{kind}"))).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -221,7 +300,11 @@ impl Job {
         let mut left = Vec::new();
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(5) {
-            left = self.before.left(&self.folder, &self.living(), &self.sockets, self.port);
+            left = self.before.left(&self.folder, &self.living());
+            left.extend(residue::on_network(&[], &self.sockets, self.port));
+            for prefix in &self.prefixes {
+                left.extend(residue::on_network(prefix, &self.sockets, self.port));
+            }
             if left.is_empty() {
                 break;
             }
@@ -277,6 +360,11 @@ impl Ended {
     pub(crate) fn errors(&self, name: &str) -> String {
         self.0.errors(name)
     }
+
+    /// Everything that a process has written to standard output.
+    pub(crate) fn output(&self, name: &str) -> String {
+        self.0.written(name, "out")
+    }
 }
 
 impl Drop for Job {
@@ -329,7 +417,7 @@ fn scrub(command: &mut Command) {
 }
 
 /// Sends a signal to processes; those that are gone already do not count.
-fn signal(name: &str, pids: &[u32]) {
+pub(crate) fn signal(name: &str, pids: &[u32]) {
     if !pids.is_empty() {
         let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
         let script = format!("kill -{name} {} 2>/dev/null", pids.join(" "));

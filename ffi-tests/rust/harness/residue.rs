@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// What was there before a job.
 pub(super) struct Before {
@@ -17,18 +18,9 @@ impl Before {
         Self { files: files() }
     }
 
-    /// What is there of a job, and should not: its living processes, sockets that they held, a
-    /// listener on its port, and files.
-    pub(super) fn left(
-        &self,
-        folder: &Path,
-        living: &[u32],
-        sockets: &BTreeSet<u64>,
-        port: u16,
-    ) -> Vec<String> {
+    /// What is there of a job, and should not: its living processes, and files.
+    pub(super) fn left(&self, folder: &Path, living: &[u32]) -> Vec<String> {
         let mut left: Vec<String> = living.iter().map(|pid| format!("process {pid}")).collect();
-        left.extend(remaining(sockets));
-        left.extend(listeners(port));
         left.extend(files().difference(&self.files).cloned());
         left.extend(entries(&folder.join("tmp")).map(|name| format!("TMPDIR/{name}")));
         left
@@ -87,35 +79,43 @@ fn table(name: &str) -> String {
     fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default()
 }
 
-/// Those of the sockets that still exist.
-fn remaining(sockets: &BTreeSet<u64>) -> Vec<String> {
+/// The table of a network, to which `prefix` leads; this one where it is empty.
+fn table_of(prefix: &[String], name: &str) -> String {
+    let Some((program, arguments)) = prefix.split_first() else { return table(name) };
+    let mut command = Command::new(program);
+    command.args(arguments).args(["cat", &format!("/proc/net/{name}")]);
+    String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+}
+
+/// What there is of a job in a network: those of the sockets that still exist, and whoever listens on
+/// its TCP port.
+pub(super) fn on_network(prefix: &[String], sockets: &BTreeSet<u64>, port: u16) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, column) in TABLES {
-        for line in table(name).lines() {
+        let text = table_of(prefix, name);
+        for line in text.lines() {
             let inode = line.split_whitespace().nth(column).and_then(|text| text.parse().ok());
             if inode.is_some_and(|inode: u64| sockets.contains(&inode)) {
                 lines.push(format!("{name} socket {line}"));
             }
         }
+        if name != "unix" {
+            lines.extend(listeners(&text, port));
+        }
     }
     lines
 }
 
-/// Whoever listens on a TCP port.
-fn listeners(port: u16) -> Vec<String> {
+/// The lines of a TCP table that are of listeners on a port.
+fn listeners(text: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
-    let mut lines = Vec::new();
-    for name in ["tcp", "tcp6"] {
-        for line in table(name).lines() {
-            let mut words = line.split_whitespace().skip(1);
-            let (local, state) = (words.next(), words.nth(1));
-            if local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN) {
-                lines.push(format!("listener {line}"));
-            }
-        }
-    }
-    lines
+    let is_listener = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next(), words.nth(1));
+        local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN)
+    };
+    text.lines().filter(is_listener).map(|line| format!("listener {line}")).collect()
 }
 
 /// The names of the abstract sockets of the library that are held by one of the sockets given.

@@ -356,13 +356,26 @@ impl<'a> Call<'a> {
             return None;
         }
         let indices = 0..words.count();
+        let ranks = size(self.group);
+        let sum = f32::from(u16::try_from(ranks * (ranks + 1) / 2).unwrap());
+        let is_sum = words.at(1) == "SUM";
         match words.verb() {
-            "all_reduce" if words.at(1) == "SUM" => {
-                let ranks = u16::try_from(size(self.group)).unwrap();
-                let factor = f32::from(ranks * (ranks + 1) / 2);
-                Some(indices.map(|index| factor * element(0, index)).collect())
+            "all_reduce" if is_sum => Some(indices.map(|i| sum * element(0, i)).collect()),
+            "all_reduce" if words.at(1) == "MAX" => {
+                Some(indices.map(|i| element(ranks - 1, i)).collect())
             }
-            "broadcast" => Some(indices.map(|index| element(words.root(), index)).collect()),
+            "reduce" if is_sum && rank(self.group) == words.root() => {
+                Some(indices.map(|i| sum * element(0, i)).collect())
+            }
+            "reduce_scatter" if is_sum => {
+                let first = usize::try_from(rank(self.group)).unwrap() * words.count();
+                Some(indices.map(|i| sum * element(0, first + i)).collect())
+            }
+            "all_gather" => {
+                let block = |rank| indices.clone().map(move |i| element(rank, i));
+                Some((0..ranks).flat_map(block).collect())
+            }
+            "broadcast" => Some(indices.map(|i| element(words.root(), i)).collect()),
             _ => None,
         }
     }

@@ -19,11 +19,14 @@
 //! | `limit_file_size BYTES` | no file may grow beyond |
 //! | `group NAME`, `release NAME` | another group, through that store |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
+//! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP without the library; see [`traffic::Traffic`] |
+//! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP likewise |
 //! | `leaks` | fails if the process has descriptors, threads or maps that it did not start with |
 //! | `exit CODE` | ends the process at once |
 
 mod leaks;
 mod library;
+mod traffic;
 mod words;
 
 use leaks::Belongings;
@@ -34,6 +37,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use traffic::Traffic;
 use words::Words;
 
 /// The folder that a job shares; its presence in the environment is what makes a process a worker.
@@ -98,6 +102,7 @@ struct Worker {
     belongings: Belongings,
     store: Option<Store>,
     groups: HashMap<String, Group>,
+    traffic: Traffic,
 }
 
 impl Worker {
@@ -110,6 +115,7 @@ impl Worker {
             belongings: Belongings::now(),
             store: None,
             groups: HashMap::new(),
+            traffic: Traffic::default(),
         };
         worker.reporter.report("start", Instant::now(), &success());
         worker
@@ -147,6 +153,9 @@ impl Worker {
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
+            "listen" | "echo" | "exchange" | "bind" | "datagrams" | "receive" => {
+                self.traffic.carry_out(words)
+            }
             "fork_sleeper" => fork_sleeper(),
             "leaks" => self.belongings.compare(LIMIT / 12),
             "exit" => exit(words.at(0).parse().unwrap()),

@@ -7,7 +7,6 @@ pub mod all_gather;
 pub mod all_reduce;
 pub mod barrier;
 pub mod broadcast;
-pub mod fold;
 pub mod reduce;
 pub mod reduce_scatter;
 pub mod steps;

@@ -2,9 +2,9 @@
 //! the others may run ahead as far as their lines and slots reach.
 
 use super::all_reduce::fold_payloads;
-use super::fold::{contribute, in_rank_order};
 use super::steps::Steps;
 use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::chunks;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
@@ -43,7 +43,7 @@ pub fn staged(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         steps.note()?;
         steps.await_all()?;
         let result = operation.recv.slice(start, len);
-        in_rank_order(operation, result, steps.size(), |rank| steps.slot(rank).slice(0, len))?;
+        Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.slot(rank).slice(0, len));
         steps.checkpoint();
     }
     Ok(())

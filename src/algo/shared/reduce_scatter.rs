@@ -1,9 +1,9 @@
 //! Reduce-scatter inside a host: everybody stages the vectors for all ranks, and each rank folds the
 //! ones meant for it. One hop; nothing is folded that is not kept.
 
-use super::fold::{contribute, in_rank_order};
 use super::steps::Steps;
 use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::chunks;
 use crate::base::error::Result;
 
@@ -26,9 +26,9 @@ pub fn staged(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         contribute(operation, own, operation.send.slice(rank * bytes + start, len))?;
         steps.publish(&[])?;
         steps.await_all()?;
-        in_rank_order(operation, operation.recv.slice(start, len), size, |peer| {
+        Fold::of(operation)?.in_order(operation.recv.slice(start, len), size, |peer| {
             steps.slot(peer).slice(rank * len, len)
-        })?;
+        });
     }
     Ok(())
 }

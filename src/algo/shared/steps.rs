@@ -18,15 +18,17 @@
 //!
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
-use crate::algo::Operation;
+use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::transport::line::Line;
 use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, SharedDomain};
-use crate::wait::{Interrupt, until};
+use crate::wait::{Interrupt, Pace, until};
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 /// What a rank remembers between operations of one domain.
 #[derive(Debug)]
@@ -42,8 +44,7 @@ pub struct Lane {
 impl Lane {
     /// The beginning of a group of `size` ranks.
     pub fn new(group: GroupId, size: WorldSize) -> Self {
-        let seed = group.0.iter().fold(size as u64, |chain, &byte| mix(chain, u64::from(byte)));
-        Self { step: 0, chain: seed, done: vec![0; size] }
+        Self { step: 0, chain: fingerprint::seed(group, size), done: vec![0; size] }
     }
 }
 
@@ -54,6 +55,7 @@ pub struct Steps<'a> {
     lane: &'a mut Lane,
     operation: &'a Operation<'a>,
     words: [u64; 3],
+    grace: Duration,
 }
 
 impl<'a> Steps<'a> {
@@ -65,7 +67,15 @@ impl<'a> Steps<'a> {
     ) -> Self {
         let words = operation.descriptor.encode();
         domain.region().progress(domain.rank()).enter(&words);
-        Self { domain, lane, operation, words }
+        Self { domain, lane, operation, words, grace: Duration::ZERO }
+    }
+
+    /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first,
+    /// for this long.
+    #[must_use]
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
     }
 
     /// This rank.
@@ -179,7 +189,7 @@ impl<'a> Steps<'a> {
         // Whoever publishes a step has finished the one before; in the middle of a rooted operation
         // that is all that the others hear of this rank.
         self.domain.region().progress(self.rank()).pass(step - 1);
-        let chain = self.words.iter().fold(self.lane.chain, |chain, &word| mix(chain, word));
+        let chain = fingerprint::extend(self.lane.chain, &self.words);
         let line = self.domain.region().line(self.rank(), step);
         line.publish(step, chain, &self.words, payload);
         self.lane.step = step;
@@ -213,19 +223,41 @@ impl<'a> Steps<'a> {
     fn wait_for<T>(
         &self,
         rank: Rank,
-        ready: impl FnMut() -> Option<T>,
+        mut ready: impl FnMut() -> Option<T>,
         arrived: impl Fn(Rank) -> bool,
     ) -> Result<T> {
         let bell = self.domain.region().bell(self.rank());
         let halted = || self.domain.failure().or_else(|| self.departed(rank));
-        until(bell, self.domain.pace(), self.operation.deadline, halted, ready).map_err(
-            |interrupt| {
-                self.fail(match interrupt {
-                    Interrupt::Halted(error) => error,
-                    Interrupt::Deadline => self.late(arrived),
-                })
+        let outcome = until(bell, self.domain.pace(), self.operation.deadline, halted, &mut ready);
+        match outcome {
+            Ok(value) => Ok(value),
+            Err(Interrupt::Halted(error)) => Err(self.fail(error)),
+            Err(Interrupt::Deadline) => match self.defer(&mut ready, &arrived) {
+                Some(outcome) => outcome,
+                None => Err(self.fail(self.late(arrived))),
             },
-        )
+        }
+    }
+
+    /// Where every rank that is missing has entered the operation, the late one is on another node: those who can
+    /// name it speak first.
+    fn defer<T>(
+        &self,
+        ready: &mut impl FnMut() -> Option<T>,
+        arrived: &impl Fn(Rank) -> bool,
+    ) -> Option<Result<T>> {
+        let region = self.domain.region();
+        let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_in(&self.words);
+        if self.grace.is_zero() || !self.others().all(is_inside) {
+            return None;
+        }
+        let bell = region.bell(self.rank());
+        let halted = || self.domain.failure();
+        match until(bell, Pace::PATIENT, &Deadline::after(self.grace), halted, ready) {
+            Ok(value) => Some(Ok(value)),
+            Err(Interrupt::Halted(error)) => Some(Err(error)),
+            Err(Interrupt::Deadline) => None,
+        }
     }
 
     /// Fails the domain; the error to return is the first one that anybody has reported.
@@ -288,31 +320,5 @@ impl<'a> Steps<'a> {
             say(region.line(rank, step)),
         );
         Error::new(ErrorKind::Mismatch, message).with_culprit(self.domain.peer(rank).rank)
-    }
-}
-
-/// Folds one more word into a fingerprint: multiply to 128 bits and fold the halves together, which
-/// spreads every bit over the whole.
-fn mix(chain: u64, word: u64) -> u64 {
-    let product =
-        u128::from(chain ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
-    let (low, high) = (product & u128::from(u64::MAX), product >> 64);
-    // Both halves fit 64 bits.
-    u64::try_from(low ^ high).unwrap_or(0).rotate_left(23) ^ word
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn similar_words_give_different_fingerprints() {
-        let mut seen = HashSet::new();
-        for chain in 0..64 {
-            for word in 0..64 {
-                assert!(seen.insert(mix(chain, word << 8)), "{chain} {word}");
-            }
-        }
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Card {
     pub(super) socket: String,
     /// How many cores it may use.
     pub(super) cores: usize,
-    /// `auto`, `shm` or `inproc`.
+    /// `auto`, `shm`, `inproc` or `tcp`; that of rank 0 counts.
     pub(super) transport: String,
     /// The slot size it would like; that of rank 0 counts.
     pub(super) slot_bytes: usize,
@@ -36,9 +36,9 @@ pub(super) struct Card {
 impl Card {
     /// This rank's card, with the name of its socket, and what its options or the environment ask for.
     pub(super) fn of_this_rank(socket: &str, options: &str) -> Result<Self> {
-        let Wishes { transport, slot_bytes } = Wishes::parse(options)?;
+        let Wishes { transport, slot_bytes, host_id } = Wishes::parse(options)?;
         Ok(Self {
-            host_id: config::text(config::HOST_ID)?.unwrap_or_else(host::identity),
+            host_id: host_id.unwrap_or_else(host::identity),
             host_name: host::name(),
             pid: host::pid(),
             process: host::process_nonce()?,
@@ -88,17 +88,20 @@ impl Card {
 struct Wishes {
     transport: String,
     slot_bytes: usize,
+    host_id: Option<String>,
 }
 
 impl Wishes {
-    /// The options, "transport=...;slot_bytes=...", over the environment, over the defaults.
+    /// The options, "transport=...;slot_bytes=...;host_id=...", over the environment, over the defaults.
     fn parse(options: &str) -> Result<Self> {
         let (low, high) = SLOT_LIMITS;
         let mut transport = config::text(config::TRANSPORT)?;
+        let mut host_id = config::text(config::HOST_ID)?;
         let mut slot_bytes = config::bounded(config::SLOT_BYTES, DEFAULT_SLOT, low, high)?;
         for option in options.split(';').map(str::trim).filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("transport", name)) => transport = Some(name.to_owned()),
+                Some(("host_id", label)) if !label.is_empty() => host_id = Some(label.to_owned()),
                 Some(("slot_bytes", bytes)) => {
                     let wanted = bytes.parse().ok().filter(|bytes| (low..=high).contains(bytes));
                     slot_bytes = wanted.ok_or_else(|| {
@@ -109,8 +112,8 @@ impl Wishes {
                 }
                 _ => {
                     return Err(Error::invalid(format!(
-                        "the native back end has no option \"{option}\"; it has transport=auto|shm|inproc \
-                         and slot_bytes=N"
+                        "the native back end has no option \"{option}\"; it has \
+                         transport=auto|shm|inproc|tcp, host_id=LABEL and slot_bytes=N"
                     )));
                 }
             }
@@ -118,6 +121,7 @@ impl Wishes {
         Ok(Self {
             transport: transport.unwrap_or_else(|| "auto".to_owned()),
             slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
+            host_id,
         })
     }
 }
@@ -128,8 +132,9 @@ mod tests {
 
     #[test]
     fn options_are_read_or_refused() {
-        let wishes = Wishes::parse("transport=shm; slot_bytes=8192;").unwrap();
+        let wishes = Wishes::parse("transport=shm; slot_bytes=8192;host_id=a;").unwrap();
         assert_eq!((wishes.transport.as_str(), wishes.slot_bytes), ("shm", 8192));
+        assert_eq!(wishes.host_id.as_deref(), Some("a"));
         for (bad, word) in
             [("slot_bytes=1", "4096"), ("tarnsport=shm", "tarnsport"), ("x", "\"x\"")]
         {

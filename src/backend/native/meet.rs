@@ -1,29 +1,33 @@
 //! How the ranks of a native group come together: they exchange cards, each computes the same plan from
-//! them, they meet in shared memory, and each reports whether it did.
+//! them, those of a node meet in shared memory, the nodes connect, and each rank reports whether it did.
 
 use super::card::Card;
-use super::{Native, malformed};
+use super::{Lanes, Native, malformed};
 use crate::algo::Shape;
-use crate::algo::shared::Lane;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
+use crate::base::nodes::Nodes;
+use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member, Party};
-use crate::transport::{Geometry, PeerName, SharedDomain, inproc};
+use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc, tcp};
 use crate::wait::Pace;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The largest element in bytes: a slot must hold one for each rank.
+/// The largest element in bytes: a slot must hold one for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
 
 /// What all ranks compute alike from the cards.
 #[derive(Debug)]
 struct Plan {
+    nodes: Nodes,
+    places: Vec<Place>,
+    /// The nodes are joined by queues in memory, since all ranks are threads of one process.
     in_process: bool,
-    geometry: Geometry,
+    slot_bytes: usize,
     shape: Shape,
     pace: Pace,
 }
@@ -31,8 +35,8 @@ struct Plan {
 /// Makes the native back end of a group of two ranks or more.
 ///
 /// # Errors
-/// `Unsupported` where the ranks are on several hosts; `Timeout` naming the ranks that did not come;
-/// whatever kept a rank from sharing memory, with that rank's name.
+/// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with that
+/// rank's name.
 pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     come_together(context, exchange).inspect_err(|error| exchange.give_up(error))
 }
@@ -46,82 +50,143 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         .enumerate()
         .map(|(rank, bytes)| Card::decode(bytes).ok_or_else(|| malformed(rank)))
         .collect::<Result<_>>()?;
-    let places = one_host(&cards)?;
-    let plan = plan(&cards)?;
-    let domain = meet(context, &plan, &cards, &places, meeting, exchange)?;
+    let plan = Plan::of(&cards)?;
+    let (domain, inside) = plan.meet_node(context, &cards, meeting, exchange)?;
+    let mesh = plan.join_nodes(context, &cards, &domain, exchange)?;
+    let messages = Engine::new(Arc::clone(&domain), mesh.clone())?;
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
     exchange.all("met", b"", &|| domain.failure())?;
-    let transport = if plan.in_process { "inproc" } else { "shm" };
+    let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
-    let lane = Mutex::new(Lane::new(context.group, context.size));
-    Ok(Native { domain, transport, shape: plan.shape, places, lane })
+    let Plan { nodes, places, shape, .. } = plan;
+    let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
+    Ok(Native { messages, domain, mesh, transport, shape, nodes, places, lanes })
 }
 
-/// Everybody's place; refused where they are on several hosts.
-fn one_host(cards: &[Card]) -> Result<Vec<Place>> {
-    let first = &cards[0];
-    if let Some(rank) = cards.iter().position(|card| card.host_id != first.host_id) {
-        let message = format!(
-            "rank 0 is on host {} and rank {rank} on host {}: the native back end of this version joins \
-             ranks of one host only (transport between hosts is not there yet)",
-            first.host_name, cards[rank].host_name
-        );
-        return Err(Error::new(ErrorKind::Unsupported, message));
+impl Plan {
+    fn of(cards: &[Card]) -> Result<Self> {
+        let transport = cards[0].transport.as_str();
+        let one_process = cards.iter().all(|card| card.process == cards[0].process);
+        match transport {
+            "auto" | "shm" | "tcp" => {}
+            "inproc" if one_process => {}
+            "inproc" => {
+                let message =
+                    "transport inproc was asked for, but the ranks are not threads of one process";
+                return Err(Error::invalid(message));
+            }
+            other => {
+                let message = format!("transport \"{other}\" is none of auto, shm, inproc, tcp");
+                return Err(Error::invalid(message));
+            }
+        }
+        let hosts: Vec<&str> = cards.iter().map(|card| card.host_id.as_str()).collect();
+        let hosts = Nodes::by_label(&hosts);
+        let nodes = if transport == "tcp" { Nodes::apart(cards.len()) } else { hosts.clone() };
+        let cores = cards.iter().map(|card| card.cores).min().unwrap_or(1);
+        let spin = Duration::from_micros(config::bounded(config::SPIN_US, 200, 0, 1_000_000)?);
+        let pace = Pace::new(hosts.largest(), cores, spin);
+        let least = (cards.len() * LARGEST_ELEMENT).max(cards[0].slot_bytes);
+        let shape = Shape::of(&nodes, pace.crowded);
+        Ok(Self {
+            places: places(cards, &hosts),
+            nodes,
+            in_process: transport == "inproc",
+            slot_bytes: least.next_multiple_of(4096),
+            shape,
+            pace,
+        })
     }
+
+    /// What joins the ranks, for people; `inside` joins those of a node.
+    fn transport(&self, inside: &'static str) -> String {
+        let between = if self.in_process { "inproc" } else { "tcp" };
+        match (self.nodes.count(), self.nodes.largest()) {
+            (1, _) => inside.to_owned(),
+            (_, 1) => between.to_owned(),
+            _ => format!("{inside} inside nodes, {between} between them"),
+        }
+    }
+
+    /// Shares memory with the other ranks of the node.
+    fn meet_node(
+        &self,
+        context: &Context<'_>,
+        cards: &[Card],
+        meeting: Meeting,
+        exchange: &dyn Exchange,
+    ) -> Result<(Arc<dyn SharedDomain>, &'static str)> {
+        let (group, node) = (context.group, self.nodes.node_of(context.rank));
+        let (members, me) = (self.nodes.members(node), self.nodes.local_rank(context.rank));
+        let geometry = Geometry { ranks: members.len(), slot_bytes: self.slot_bytes };
+        let name = |&rank: &Rank| self.places[rank].name.clone();
+        let in_process = self.in_process
+            || cards[0].transport != "shm"
+                && members.iter().all(|&rank| cards[rank].process == cards[context.rank].process);
+        if in_process || members.len() == 1 {
+            let peers = members.iter().map(name).collect();
+            let domain = inproc::Domain::join(group, node, me, peers, geometry, self.pace)?;
+            return Ok((Arc::new(domain), "inproc"));
+        }
+        let member = |rank: &Rank| Member {
+            peer: name(rank),
+            socket: cards[*rank].socket.clone(),
+            nonce: cards[*rank].nonce,
+        };
+        let members: Vec<Member> = members.iter().map(member).collect();
+        let party = Party { group, members: &members, me, deadline: context.deadline };
+        let domain = meeting.join(&party, geometry, self.pace, &|| exchange.given_up())?;
+        Ok((Arc::new(domain), "shm"))
+    }
+
+    /// Joins the node to the others, where there are any. Only then does a rank listen to the network.
+    fn join_nodes(
+        &self,
+        context: &Context<'_>,
+        cards: &[Card],
+        domain: &Arc<dyn SharedDomain>,
+        exchange: &dyn Exchange,
+    ) -> Result<Option<Arc<dyn Endpoint>>> {
+        if self.nodes.count() == 1 {
+            return Ok(None);
+        }
+        let peers: Vec<PeerName> = self.places.iter().map(|place| place.name.clone()).collect();
+        if self.in_process {
+            let (domain, pace) = (Arc::clone(domain), self.pace);
+            let fabric = inproc::Fabric::join(context.group, context.rank, peers, domain, pace)?;
+            return Ok(Some(Arc::new(fabric)));
+        }
+        let opening = tcp::open(context.store)?;
+        let mine = opening.advert().encode().to_string();
+        let over = || exchange.given_up().or_else(|| domain.failure());
+        let adverts = exchange.all("addresses", mine.as_bytes(), &|| domain.failure())?;
+        let member = |(rank, bytes): (Rank, &Vec<u8>)| {
+            let advert = serde_json::from_slice(bytes).ok().as_ref().and_then(tcp::Advert::decode);
+            Ok(tcp::Member {
+                name: peers[rank].clone(),
+                nonce: cards[rank].nonce,
+                node: self.nodes.node_of(rank),
+                advert: advert.ok_or_else(|| malformed(rank))?,
+            })
+        };
+        let members: Vec<_> = adverts.iter().enumerate().map(member).collect::<Result<_>>()?;
+        let party = tcp::Party {
+            group: context.group,
+            epoch: 0,
+            members: &members,
+            me: context.rank,
+            deadline: context.deadline,
+            pace: self.pace,
+        };
+        Ok(Some(Arc::new(opening.join(&party, Arc::clone(domain), &over)?)))
+    }
+}
+
+fn places(cards: &[Card], hosts: &Nodes) -> Vec<Place> {
     let place = |(rank, card): (Rank, &Card)| Place {
         name: PeerName { rank, pid: card.pid, host: card.host_name.clone() },
-        host_index: 0,
-        local_rank: rank,
+        host_index: hosts.node_of(rank),
+        local_rank: hosts.local_rank(rank),
     };
-    Ok(cards.iter().enumerate().map(place).collect())
-}
-
-fn plan(cards: &[Card]) -> Result<Plan> {
-    let ranks = cards.len();
-    let one_process = cards.iter().all(|card| card.process == cards[0].process);
-    let in_process = match cards[0].transport.as_str() {
-        "auto" => one_process,
-        "shm" => false,
-        "inproc" if one_process => true,
-        "inproc" => {
-            let message =
-                "transport inproc was asked for, but the ranks are not threads of one process";
-            return Err(Error::invalid(message));
-        }
-        other => {
-            let message = format!("transport \"{other}\" is none of auto, shm, inproc");
-            return Err(Error::invalid(message));
-        }
-    };
-    let least = (ranks * LARGEST_ELEMENT).max(cards[0].slot_bytes);
-    let geometry = Geometry { ranks, slot_bytes: least.next_multiple_of(4096) };
-    let cores = cards.iter().map(|card| card.cores).min().unwrap_or(1);
-    let spin = Duration::from_micros(config::bounded(config::SPIN_US, 200, 0, 1_000_000)?);
-    let pace = Pace::new(ranks, cores, spin);
-    Ok(Plan { in_process, geometry, shape: Shape { ranks, crowded: pace.crowded }, pace })
-}
-
-fn meet(
-    context: &Context<'_>,
-    plan: &Plan,
-    cards: &[Card],
-    places: &[Place],
-    meeting: Meeting,
-    exchange: &dyn Exchange,
-) -> Result<Box<dyn SharedDomain>> {
-    let (group, rank) = (context.group, context.rank);
-    if plan.in_process {
-        let peers = places.iter().map(|place| place.name.clone()).collect();
-        let domain = inproc::Domain::join(group, 0, rank, peers, plan.geometry, plan.pace)?;
-        return Ok(Box::new(domain));
-    }
-    let member = |(place, card): (&Place, &Card)| Member {
-        peer: place.name.clone(),
-        socket: card.socket.clone(),
-        nonce: card.nonce,
-    };
-    let members: Vec<Member> = places.iter().zip(cards).map(member).collect();
-    let party = Party { group, members: &members, me: rank, deadline: context.deadline };
-    let domain = meeting.join(&party, plan.geometry, plan.pace, &|| exchange.given_up())?;
-    Ok(Box::new(domain))
+    cards.iter().enumerate().map(place).collect()
 }

@@ -1,25 +1,56 @@
-//! The native back end: shared memory between the ranks of a host. It picks an algorithm and runs it.
+//! The native back end: shared memory between the ranks of a node, streams between nodes. It picks an algorithm
+//! and runs it.
 
 pub mod card;
 pub mod meet;
 
 use super::{Backend, Place};
-use crate::algo::shared::{Lane, Steps};
-use crate::algo::{Operation, Shape, algorithms, select};
+use crate::algo::hierarchical::{self, Levels};
+use crate::algo::message::{self, Call, Team};
+use crate::algo::shared::{self, Steps};
+use crate::algo::{Algorithm, Body, Operation, Shape, algorithms, select};
 use crate::base::error::{Error, Result};
-use crate::transport::{OpKind, SharedDomain};
+use crate::base::ids::{GroupId, Rank};
+use crate::base::nodes::Nodes;
+use crate::transport::matching::Engine;
+use crate::transport::{Endpoint, OpKind, PointToPoint, SharedDomain};
 use serde_json::{Map, Value, json};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// A group whose ranks share a host.
+/// A group of two ranks or more.
 #[derive(Debug)]
 pub struct Native {
-    domain: Box<dyn SharedDomain>,
-    transport: &'static str,
+    /// First, so that it leaves before what it builds on.
+    messages: Engine,
+    /// The ranks of this node.
+    domain: Arc<dyn SharedDomain>,
+    /// Those of all nodes, where there are several.
+    mesh: Option<Arc<dyn Endpoint>>,
+    transport: String,
     shape: Shape,
+    nodes: Nodes,
     places: Vec<Place>,
     /// Held by the one operation that runs.
-    lane: Mutex<Lane>,
+    lanes: Mutex<Lanes>,
+}
+
+/// What a rank remembers between operations.
+#[derive(Debug)]
+struct Lanes {
+    steps: shared::Lane,
+    messages: message::Lane,
+    /// All ranks of the group.
+    everyone: Vec<Rank>,
+}
+
+impl Lanes {
+    fn new(group: GroupId, nodes: &Nodes, rank: Rank) -> Self {
+        Self {
+            steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
+            messages: message::Lane::new(group, nodes.ranks()),
+            everyone: (0..nodes.ranks()).collect(),
+        }
+    }
 }
 
 impl Backend for Native {
@@ -34,14 +65,22 @@ impl Backend for Native {
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
         let kind = operation.descriptor.kind;
         let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;
-        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = self.domain.failure() {
             return Err(error);
         }
-        let mut steps = Steps::begin(self.domain.as_ref(), &mut lane, operation);
-        (chosen.run)(&mut steps, operation)?;
-        steps.finish();
-        Ok(())
+        match &self.mesh {
+            None => self.run_inside(chosen, operation, &mut lanes),
+            // Whatever ends an operation early, memory that ran out included: the streams are in the middle of
+            // something, so nobody can go on.
+            Some(mesh) => self
+                .run_between(chosen, operation, &mut lanes, mesh.as_ref())
+                .inspect_err(|error| mesh.fail(error)),
+        }
+    }
+
+    fn messages(&self) -> Option<&dyn PointToPoint> {
+        Some(&self.messages)
     }
 
     fn abort(&self, reason: &Error) {
@@ -59,11 +98,61 @@ impl Backend for Native {
     fn describe(&self) -> Value {
         json!({
             "transport": self.transport,
+            "nodes": (0..self.nodes.count()).map(|node| self.nodes.members(node)).collect::<Vec<_>>(),
+            "network": self.mesh.as_ref().map(|mesh| mesh.describe()),
             "slot_bytes": self.domain.region().geometry().slot_bytes,
             "crowded": self.shape.crowded,
             "algorithms": describe_choices(&self.shape),
         })
     }
+}
+
+impl Native {
+    fn run_inside(
+        &self,
+        chosen: &Algorithm,
+        operation: &Operation<'_>,
+        lanes: &mut Lanes,
+    ) -> Result<()> {
+        let Body::Shared(run) = chosen.body else { return Err(misplaced(chosen)) };
+        let mut steps = Steps::begin(self.domain.as_ref(), &mut lanes.steps, operation);
+        run(&mut steps, operation)?;
+        steps.finish();
+        Ok(())
+    }
+
+    fn run_between(
+        &self,
+        chosen: &Algorithm,
+        operation: &Operation<'_>,
+        lanes: &mut Lanes,
+        mesh: &dyn Endpoint,
+    ) -> Result<()> {
+        let Lanes { steps, messages, everyone } = lanes;
+        let steps = Steps::begin(self.domain.as_ref(), steps, operation);
+        let is_inside = matches!(chosen.body, Body::Hierarchical(_));
+        let mut call = Call::begin(mesh, messages, operation, is_inside);
+        match chosen.body {
+            Body::Shared(_) => Err(misplaced(chosen)),
+            Body::Message(run) => {
+                run(&mut call, Team::of(everyone, mesh.rank())?, operation)?;
+                steps.finish();
+                Ok(())
+            }
+            Body::Hierarchical(run) => {
+                let steps = steps.with_grace(hierarchical::GRACE);
+                let mut levels = Levels { steps, call, nodes: &self.nodes };
+                run(&mut levels, operation)?;
+                levels.steps.finish();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An algorithm was chosen that cannot run here.
+fn misplaced(chosen: &Algorithm) -> Error {
+    Error::internal(format!("{} does not fit the nodes of the group", chosen.name))
 }
 
 /// For each operation, which algorithm would run from which size on.

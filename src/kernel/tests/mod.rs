@@ -237,6 +237,33 @@ fn scales_every_type() {
 }
 
 #[test]
+fn averages_every_type() {
+    let mut random = Random(0xfeed_f00d_0bad_cafe);
+    for dtype in DataType::ALL.into_iter().filter(|&dtype| ReduceOp::Avg.is_defined_for(dtype)) {
+        for (ranks, count) in [1, 2, 3, 7, 300].into_iter().zip(COUNTS.into_iter().rev()) {
+            let input = random.elements(dtype, count);
+            // Sums with it are the other element itself: -0 where there is one.
+            let part = if dtype.is_complex() { dtype.size() / 2 } else { dtype.size() };
+            let sign = if dtype.is_float() { 1 << (8 * part - 1) } else { 0 };
+            let neutral = oracle::to_bytes(sign, part).repeat(dtype.size() / part);
+            let one = |element: &[u8]| {
+                let mut elements = vec![neutral.as_slice(); ranks];
+                elements[0] = element;
+                oracle::fold_element(dtype, ReduceOp::Avg, &elements)
+            };
+            let expected: Vec<u8> = input.chunks(dtype.size()).flat_map(one).collect();
+            for isa in instruction_sets() {
+                let kernel = table::average_kernel(isa, dtype).unwrap();
+                let mut target = Buffer::new(&input, 1);
+                // SAFETY: whole elements; `isa` is at hand.
+                unsafe { kernel(target.dst(), ranks) }
+                assert!(target.bytes() == expected, "{dtype} over {ranks}, {isa:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn copies_with_any_overlap() {
     let original: Vec<u8> = (0..=255).collect();
     for (from, to) in [(0, 0), (0, 1), (1, 0), (0, 100), (100, 0)] {

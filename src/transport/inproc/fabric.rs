@@ -10,6 +10,7 @@ use crate::transport::{
 use crate::wait::bell::Bell;
 use crate::wait::nudge::Nudge;
 use crate::wait::{Pace, until};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -297,6 +298,10 @@ impl Endpoint for Fabric {
         if !paused {
             self.shared.nudge.nudge();
         }
+    }
+
+    fn describe(&self) -> Value {
+        json!({ "lanes": LANES })
     }
 
     fn failure(&self) -> Option<Error> {

@@ -48,26 +48,6 @@ enum Outlook {
 }
 
 impl Mesh {
-    /// What was chosen and why, for people.
-    pub fn describe(&self) -> Value {
-        let shared = self.shared.as_ref();
-        let advert = &shared.members[shared.me].advert;
-        let open = shared.slots.iter().find_map(|slot| match &*lock(&slot.out) {
-            Out::Open(stream) => Some(socket::congestion_control(stream.as_ref())),
-            _ => None,
-        });
-        let addresses = |list: &[super::advert::Offer]| -> Vec<String> {
-            list.iter().map(|offer| offer.address.to_string()).collect()
-        };
-        json!({
-            "addresses": addresses(&advert.anyone),
-            "addresses_near": addresses(&advert.near),
-            "why": advert.why,
-            "lanes": shared.lanes,
-            "congestion_control": open,
-        })
-    }
-
     /// Begins to connect a stream that is used for the first time.
     fn begin(&self, to: Rank, channel: Channel) -> Result<usize> {
         let dial = self.shared.dial(to, Purpose::Stream(channel), None)?;
@@ -206,6 +186,25 @@ impl Endpoint for Mesh {
 
     fn pause_attendant(&self, paused: bool) {
         self.shared.messages.pause(paused);
+    }
+
+    fn describe(&self) -> Value {
+        let shared = self.shared.as_ref();
+        let advert = &shared.members[shared.me].advert;
+        let open = shared.slots.iter().find_map(|slot| match &*lock(&slot.out) {
+            Out::Open(stream) => Some(socket::congestion_control(stream.as_ref())),
+            _ => None,
+        });
+        let addresses = |list: &[super::advert::Offer]| -> Vec<String> {
+            list.iter().map(|offer| offer.address.to_string()).collect()
+        };
+        json!({
+            "addresses": addresses(&advert.anyone),
+            "addresses_near": addresses(&advert.near),
+            "why": advert.why,
+            "lanes": shared.lanes,
+            "congestion_control": open,
+        })
     }
 
     fn failure(&self) -> Option<Error> {

@@ -1,7 +1,9 @@
 //! The C programs against the staged release build: the examples on several numbers of ranks, README's program.
 
 use super::report::{Checked, PASSED, Report};
-use crate::examples::{self, ALL_REDUCE, HELLO, STORE_DIRECTORY, TRAIN_DIGITS, Training, distrun};
+use crate::examples::{
+    self, ALL_REDUCE, HELLO, OVERLAP, STORE_DIRECTORY, TRAIN_DIGITS, Training, distrun,
+};
 use crate::workspace::{self, Stage};
 use crate::{run, tools};
 use std::path::Path;
@@ -22,6 +24,15 @@ pub(super) fn run(report: &mut Report) -> Option<Stage> {
     });
     let stage = stage?;
     hello_and_all_reduce(report, &stage);
+    for ranks in [1, 3] {
+        report.check(&format!("example overlap, {ranks} ranks"), || {
+            let text = output(&stage, ranks, &OVERLAP.compile(&stage)?, &[])?;
+            all_said(
+                &text,
+                (0..ranks).map(|rank| format!("rank {rank} of {ranks}: 8 layers correct")),
+            )
+        });
+    }
     report.check("example store_directory, twice 3 ranks", || store_directory(&stage));
     train_digits(report, &stage);
     report.check("README's program", || readme_program(&stage));

@@ -19,6 +19,8 @@ pub(super) fn run(report: &mut Report) {
     if built {
         report.check("Rust tests", tests);
         report.check("documentation's examples", doc_tests);
+        report
+            .check("models of threads", || counted(&crate::loom::models()?, Counts::of_cargo_test));
     }
     report.check("documentation", || {
         // It is for those who work on the library (its users read dist.h), so it may show what is private.

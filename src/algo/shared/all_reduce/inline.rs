@@ -1,7 +1,7 @@
 //! Payloads that fit beside the step number: one cache line from each rank, one hop.
 
 use crate::algo::Operation;
-use crate::algo::shared::fold::{FEW, contribute, in_rank_order};
+use crate::algo::fold::{FEW, Fold, contribute};
 use crate::algo::shared::steps::Steps;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
@@ -41,7 +41,7 @@ pub(in crate::algo::shared) fn fold_payloads(
     };
     payloads[steps.rank()] = *own;
     steps.others().for_each(|rank| steps.payload(rank, &mut payloads[rank][..bytes]));
-    in_rank_order(operation, operation.recv, steps.size(), |rank| {
-        Src::from(&payloads[rank][..bytes])
-    })
+    Fold::of(operation)?
+        .in_order(operation.recv, steps.size(), |rank| Src::from(&payloads[rank][..bytes]));
+    Ok(())
 }

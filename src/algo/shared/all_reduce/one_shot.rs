@@ -2,8 +2,8 @@
 //! reads all the data, so it pays while a hop costs more than that.
 
 use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::shared::fold::{contribute, in_rank_order};
 use crate::algo::shared::steps::Steps;
 use crate::base::error::Result;
 
@@ -19,7 +19,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         steps.publish(&[])?;
         steps.await_all()?;
         let result = operation.recv.slice(start, len);
-        in_rank_order(operation, result, steps.size(), |rank| steps.slot(rank).slice(0, len))?;
+        Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.slot(rank).slice(0, len));
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 //! folded slices. Two hops, and each rank reads two vectors' worth whatever the number of ranks.
 
 use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::{chunks, owned};
-use crate::algo::shared::fold::{contribute, in_rank_order};
 use crate::algo::shared::steps::Steps;
 use crate::base::error::Result;
 use crate::kernel;
@@ -23,9 +23,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
 
         let mine = owned(len, size, rank);
         let folded = steps.next_slot()?.slice(0, mine.len());
-        in_rank_order(operation, folded, size, |peer| {
-            steps.slot(peer).slice(mine.start, mine.len())
-        })?;
+        Fold::of(operation)?
+            .in_order(folded, size, |peer| steps.slot(peer).slice(mine.start, mine.len()));
         steps.publish(&[])?;
         kernel::copy(operation.recv.slice(start + mine.start, mine.len()), folded.as_src());
 

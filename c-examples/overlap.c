@@ -1,0 +1,73 @@
+/*
+ * Computing while the network works: the gradients of a model's layers are summed over all ranks as soon as each is
+ * there, while the next one is still being computed, as a trainer does in its backward pass.
+ *
+ *     distrun --nproc-per-node 4 ./overlap
+ *
+ * The last layer comes first. Each sum is issued with a work handle, so that the call returns at once; the library runs
+ * it on a thread of its own, and the program waits only when it needs the result.
+ */
+#include "check.h"
+
+#define LAYERS 8
+#define COUNT 50000
+
+static float gradients[LAYERS][COUNT];
+
+/* Stands for the backward pass of one layer. All values are small whole numbers, so that any order of addition gives
+ * the same sum. */
+static void compute(float *gradient, int layer, int rank)
+{
+    for (int i = 0; i < COUNT; i++) {
+        gradient[i] = (float)((rank + 1) * (i % 50 + layer));
+    }
+}
+
+static int is_sum(const float *gradient, int layer, int size)
+{
+    for (int i = 0; i < COUNT; i++) {
+        if (gradient[i] != (float)(size * (size + 1) / 2 * (i % 50 + layer))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int main(void)
+{
+    check(dist_init(NULL));
+    int rank = (int)dist_get_rank(NULL);
+    int size = (int)dist_get_world_size(NULL);
+    dist_work_t *works[LAYERS];
+
+    for (int layer = LAYERS - 1; layer >= 0; layer--) {
+        compute(gradients[layer], layer, rank);
+        /* The buffer belongs to the library until the work is done. */
+        check(dist_all_reduce(NULL, gradients[layer], gradients[layer], COUNT, DIST_F32, DIST_SUM, NULL,
+                              &works[layer]));
+    }
+
+    int done_already = 0;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        int32_t done = 0;
+        check(dist_work_test(works[layer], &done));
+        done_already += done;
+    }
+
+    int wrong = 0;
+    for (int layer = LAYERS - 1; layer >= 0; layer--) {
+        /* 0: until the operation's own deadline. The sums run in the order of issue. */
+        check(dist_work_wait(works[layer], 0));
+        wrong += !is_sum(gradients[layer], layer, size);
+        if (rank == 0) {
+            printf("layer %d: sum #%d took %.3f ms\n", layer, (int)dist_work_sequence(works[layer]),
+                   (double)dist_work_elapsed_ns(works[layer]) / 1e6);
+        }
+        check(dist_work_release(works[layer]));
+    }
+    printf("rank %d of %d: %d layers correct, %d done before they were waited for\n", rank, size, LAYERS - wrong,
+           done_already);
+
+    check(dist_finalize());
+    return wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,71 @@
+/*
+ * A ring of ranks: every rank sends to the next one and receives from the one before, both at once, and after size - 1
+ * turns everybody has seen every block. The sum of all blocks must be what dist_all_reduce gives.
+ *
+ * The two calls of a turn are issued together as a batch. Two blocking calls in a row would wait for each other as soon
+ * as the blocks are too large to be buffered: everybody would send, and nobody receive.
+ *
+ *     distrun --nproc-per-node 4 ./ring
+ */
+#include "check.h"
+
+#define COUNT (1 << 18) /* doubles: 2 MiB, far more than is buffered for a receiver */
+
+/* Sends `out` to the next rank and receives `in` from the one before. */
+static void turn(dist_group_t *world, int rank, int size, const double *out, double *in)
+{
+    check(dist_batch_begin(NULL, 0));
+    check(dist_send(world, out, COUNT, DIST_F64, (rank + 1) % size, 0, NULL, NULL));
+    check(dist_recv(world, in, COUNT, DIST_F64, (rank + size - 1) % size, 0, NULL, NULL, NULL));
+    check(dist_batch_end(NULL));
+}
+
+static double *block(void)
+{
+    double *block = malloc(COUNT * sizeof *block);
+    if (block == NULL) {
+        fprintf(stderr, "no memory for a block\n");
+        exit(3);
+    }
+    return block;
+}
+
+int main(void)
+{
+    check(dist_init(NULL));
+    dist_group_t *world = dist_world();
+    int rank = (int)dist_get_rank(world);
+    int size = (int)dist_get_world_size(world);
+
+    double *out = block();
+    double *in = block();
+    double *sum = block();
+    double *expected = block();
+    for (int i = 0; i < COUNT; i++) {
+        out[i] = sum[i] = expected[i] = rank * 0.5 + i; /* exact in any order of addition */
+    }
+
+    for (int step = 1; step < size; step++) {
+        turn(world, rank, size, out, in);
+        for (int i = 0; i < COUNT; i++) {
+            sum[i] += in[i];
+        }
+        double *seen = out; /* what came in goes out in the next turn */
+        out = in;
+        in = seen;
+    }
+
+    check(dist_all_reduce(world, expected, expected, COUNT, DIST_F64, DIST_SUM, NULL, NULL));
+    int wrong = 0;
+    for (int i = 0; i < COUNT; i++) {
+        wrong += sum[i] != expected[i];
+    }
+    printf("rank %d of %d: %s after %d turns\n", rank, size, wrong == 0 ? "the sums agree" : "the sums DIFFER", size - 1);
+
+    free(out);
+    free(in);
+    free(sum);
+    free(expected);
+    check(dist_finalize());
+    return wrong == 0 ? 0 : 1;
+}

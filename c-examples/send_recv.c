@@ -1,0 +1,63 @@
+/*
+ * Messages between two ranks: rank 0 hands out work under tag TASK, the others answer under tag RESULT as soon as they
+ * are done, and rank 0 takes the answers in whatever order they come.
+ *
+ *     distrun --nproc-per-node 4 ./send_recv
+ */
+#include "check.h"
+
+#define TASK 1
+#define RESULT 2
+#define COUNT 1000
+
+/* Rank r is to square the numbers from r on. */
+static int hand_out(dist_group_t *world, int size)
+{
+    int64_t task[COUNT];
+    for (int peer = 1; peer < size; peer++) {
+        for (int i = 0; i < COUNT; i++) {
+            task[i] = peer + i;
+        }
+        /* A NULL work handle: returns when the buffer may be used again, not necessarily when the peer has it. */
+        check(dist_send(world, task, COUNT, DIST_I64, peer, TASK, NULL, NULL));
+    }
+
+    int wrong = 0;
+    int64_t result[COUNT];
+    for (int answers = 1; answers < size; answers++) {
+        int32_t source = -1;
+        check(dist_recv(world, result, COUNT, DIST_I64, DIST_ANY_SOURCE, RESULT, &source, NULL, NULL));
+        for (int i = 0; i < COUNT; i++) {
+            wrong += result[i] != (int64_t)(source + i) * (source + i);
+        }
+        printf("rank 0: %d squares from rank %d\n", COUNT, (int)source);
+    }
+    return wrong;
+}
+
+static void work(dist_group_t *world)
+{
+    int64_t numbers[COUNT];
+    check(dist_recv(world, numbers, COUNT, DIST_I64, 0, TASK, NULL, NULL, NULL));
+    for (int i = 0; i < COUNT; i++) {
+        numbers[i] *= numbers[i];
+    }
+    check(dist_send(world, numbers, COUNT, DIST_I64, 0, RESULT, NULL, NULL));
+}
+
+int main(void)
+{
+    check(dist_init(NULL));
+    dist_group_t *world = dist_world();
+
+    int wrong = 0;
+    if (dist_get_rank(world) == 0) {
+        wrong = hand_out(world, (int)dist_get_world_size(world));
+        printf("rank 0: %s\n", wrong == 0 ? "all squares correct" : "WRONG squares");
+    } else {
+        work(world);
+    }
+
+    check(dist_finalize());
+    return wrong == 0 ? 0 : 1;
+}

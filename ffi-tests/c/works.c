@@ -1,0 +1,302 @@
+/*
+ * Asynchronous calls between two ranks that are threads: works, their order, waits with limits, callbacks, batches, and
+ * what becomes of works when their group fails, is released or is left with dist_finalize.
+ */
+#include "check.h"
+
+#include <sched.h>
+#include <time.h>
+
+#define RANKS 2
+#define COUNT 1000
+#define LAYERS 200
+
+struct rank {
+    dist_store_t *store;
+    dist_group_t *group;
+    int rank;
+};
+
+/* What callbacks have said so far. */
+static struct {
+    pthread_mutex_t lock;
+    int calls;
+    int in_order;
+    int refusals;
+    int issued;
+    dist_status_t status;
+    char message[512];
+} said = { PTHREAD_MUTEX_INITIALIZER, 0, 1, 0, 0, 1, "" };
+
+static void wait_for_calls(int wanted)
+{
+    time_t start = time(NULL);
+    int calls = 0;
+    while (calls < wanted) {
+        REQUIRE(time(NULL) - start < LIMIT_MS / 1000);
+        sched_yield();
+        pthread_mutex_lock(&said.lock);
+        calls = said.calls;
+        pthread_mutex_unlock(&said.lock);
+    }
+}
+
+static dist_work_t *issue_barrier(dist_group_t *group)
+{
+    dist_work_t *work = NULL;
+    REQUIRE_OK(dist_barrier(group, NULL, &work));
+    REQUIRE(work != NULL);
+    return work;
+}
+
+static void finish(dist_work_t *work)
+{
+    CHECK_OK(dist_work_wait(work, 0));
+    CHECK_OK(dist_work_release(work));
+}
+
+/* Many layers in flight, waited for in another order, between blocking calls. */
+static void layers(const struct rank *me)
+{
+    static float values[RANKS][LAYERS][COUNT];
+    dist_work_t *works[LAYERS];
+    float sum = (float)(me->rank + 1);
+    int layer;
+    int i;
+    int holds = 1;
+    for (layer = 0; layer < LAYERS; layer++) {
+        for (i = 0; i < COUNT; i++) {
+            values[me->rank][layer][i] = (float)((me->rank + 1) * (layer + i));
+        }
+        REQUIRE_OK(dist_all_reduce(me->group, values[me->rank][layer], values[me->rank][layer], COUNT, DIST_F32,
+                                   DIST_SUM, NULL, &works[layer]));
+    }
+    CHECK_OK(dist_all_reduce(me->group, &sum, &sum, 1, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(sum == 3);
+    for (layer = LAYERS - 1; layer >= 0; layer--) {
+        CHECK_OK(dist_work_wait(works[layer], 0));
+        for (i = 0; i < COUNT; i++) {
+            holds = holds && values[me->rank][layer][i] == (float)(3 * (layer + i));
+        }
+        CHECK(dist_work_sequence(works[layer]) == (uint64_t)(layer + 1));
+        CHECK_OK(dist_work_release(works[layer]));
+    }
+    CHECK(holds);
+}
+
+static void questions(const struct rank *me)
+{
+    dist_work_t *work = NULL;
+    char text[64] = "?";
+    float x = 1;
+    int32_t done = 7;
+    uint64_t elapsed;
+    REQUIRE_OK(dist_all_reduce(me->group, &x, &x, 1, DIST_F32, DIST_MAX, NULL, &work));
+    CHECK_OK(dist_work_wait(work, DIST_WAIT_FOREVER));
+    CHECK_OK(dist_work_wait(work, DIST_NO_WAIT));
+    CHECK_OK(dist_work_wait(work, 1));
+    CHECK_OK(dist_work_test(work, &done));
+    CHECK(done == 1);
+    elapsed = dist_work_elapsed_ns(work);
+    CHECK(elapsed > 0 && elapsed == dist_work_elapsed_ns(work));
+    CHECK(dist_work_error(work, text, sizeof(text)) == 1 && text[0] == '\0');
+    CHECK(dist_work_source(work) == -1 && dist_work_tag(work) == -1 && dist_work_received_count(work) == 0);
+    CHECK_REFUSED(dist_work_wait(work, -3), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
+    CHECK_OK(dist_work_release(work));
+    CHECK_STATUS(dist_work_wait(work, 0), DIST_ERR_INVALID_HANDLE);
+    /* A call that is refused gives no work. */
+    work = (dist_work_t *)&x;
+    CHECK_STATUS(dist_all_reduce(me->group, &x, &x, 1, 99, DIST_SUM, NULL, &work), DIST_ERR_INVALID_ARGUMENT);
+    CHECK(work == NULL);
+}
+
+/* Rank 0 comes first and looks; rank 1 comes when it is told to. */
+static void limits(const struct rank *me)
+{
+    static int ready;
+    dist_work_t *work;
+    int32_t done = 7;
+    if (me->rank == 0) {
+        work = issue_barrier(me->group);
+        CHECK_STATUS(dist_work_wait(work, DIST_NO_WAIT), DIST_IN_PROGRESS);
+        CHECK_STATUS(dist_work_wait(work, 20), DIST_IN_PROGRESS);
+        CHECK_OK(dist_work_test(work, &done));
+        CHECK(done == 0);
+        __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
+    } else {
+        while (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
+            sched_yield();
+        }
+        work = issue_barrier(me->group);
+    }
+    finish(work);
+    /* Works that nobody waits for end all the same, in their place in the order. */
+    CHECK_OK(dist_work_release(issue_barrier(me->group)));
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+}
+
+static void note(dist_status_t status, const char *message, void *user)
+{
+    const int *number = user;
+    pthread_mutex_lock(&said.lock);
+    said.in_order = said.in_order && *number == said.calls;
+    said.status = status;
+    snprintf(said.message, sizeof(said.message), "%s", message);
+    said.calls++;
+    pthread_mutex_unlock(&said.lock);
+}
+
+/* Waits are refused inside, issuing is not. */
+static void inside(dist_status_t status, const char *message, void *user)
+{
+    struct rank *me = user;
+    dist_work_t *work = NULL;
+    dist_store_t *store = new_store();
+    dist_group_t *group = NULL;
+    (void)message;
+    CHECK_OK(status);
+    CHECK_REFUSED(dist_barrier(me->group, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "callback");
+    CHECK_REFUSED(dist_store_set(store, "k", "v", 1), DIST_ERR_INVALID_ARGUMENT, "callback");
+    CHECK_REFUSED(join_group(store, "inside", 0, 1, &group), DIST_ERR_INVALID_ARGUMENT, "callback");
+    CHECK_REFUSED(dist_init(NULL), DIST_ERR_INVALID_ARGUMENT, "callback");
+    CHECK_REFUSED(dist_finalize(), DIST_ERR_INVALID_ARGUMENT, "callback");
+    CHECK_OK(dist_store_release(store));
+    CHECK_OK(dist_barrier(me->group, NULL, &work));
+    CHECK_OK(dist_work_release(work));
+    pthread_mutex_lock(&said.lock);
+    said.calls++;
+    pthread_mutex_unlock(&said.lock);
+}
+
+static void callbacks(struct rank *me)
+{
+    static int numbers[4] = { 0, 1, 2, 3 };
+    dist_work_t *works[3];
+    int i;
+    for (i = 0; i < 3; i++) {
+        works[i] = issue_barrier(me->group);
+        if (me->rank == 0) {
+            CHECK_OK(dist_work_on_complete(works[i], note, &numbers[i]));
+        }
+    }
+    for (i = 0; i < 3; i++) {
+        finish(works[i]);
+    }
+    works[0] = issue_barrier(me->group);
+    CHECK_OK(dist_work_wait(works[0], 0));
+    if (me->rank == 0) {
+        wait_for_calls(3);
+        CHECK_OK(dist_work_on_complete(works[0], note, &numbers[3]));
+        wait_for_calls(4);
+        CHECK(said.in_order && said.status == DIST_OK && said.message[0] == '\0');
+        CHECK_OK(dist_work_on_complete(works[0], inside, me));
+        wait_for_calls(5);
+    } else {
+        /* The counterpart of what the callback issues. */
+        CHECK_OK(dist_work_release(issue_barrier(me->group)));
+    }
+    CHECK_OK(dist_work_release(works[0]));
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+}
+
+static void batches(const struct rank *me)
+{
+    dist_group_t *mine[1];
+    dist_work_t *whole = NULL;
+    dist_work_t *member = NULL;
+    float x = (float)(me->rank + 1);
+    float y[RANKS] = { 0, 0 };
+    mine[0] = me->group;
+    CHECK_REFUSED(dist_batch_end(NULL), DIST_ERR_INVALID_ARGUMENT, "dist_batch_begin");
+    CHECK_OK(dist_batch_begin(mine, 1));
+    CHECK_REFUSED(dist_batch_begin(NULL, 0), DIST_ERR_INVALID_ARGUMENT, "dist_batch_end");
+    CHECK_OK(dist_all_reduce(me->group, &x, &x, 1, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_gather(me->group, &x, y, 1, DIST_F32, NULL, &member));
+    CHECK_STATUS(dist_all_reduce(me->group, NULL, &x, 1, DIST_F32, DIST_SUM, NULL, NULL),
+                 DIST_ERR_INVALID_ARGUMENT);
+    CHECK(x == (float)(me->rank + 1) && dist_work_sequence(member) == 0);
+    CHECK_REFUSED(dist_work_wait(member, 0), DIST_ERR_INVALID_ARGUMENT, "dist_batch_end");
+    CHECK_OK(dist_batch_end(&whole));
+    finish(whole);
+    CHECK_OK(dist_work_wait(member, DIST_NO_WAIT));
+    CHECK_OK(dist_work_release(member));
+    CHECK(x == 3 && y[0] == 3 && y[1] == 3);
+    CHECK_OK(dist_batch_begin(NULL, 0));
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+    CHECK_OK(dist_batch_end(NULL));
+}
+
+static void *all_of_it(void *arg)
+{
+    struct rank *me = arg;
+    REQUIRE_OK(join_group(me->store, "works", me->rank, RANKS, &me->group));
+    layers(me);
+    questions(me);
+    limits(me);
+    callbacks(me);
+    batches(me);
+    return NULL;
+}
+
+/* Works end with their group, and outlive it. */
+static void failures(struct rank *ranks)
+{
+    static int number;
+    char text[256] = "";
+    int32_t done = 0;
+    dist_work_t *works[2];
+    int i;
+    works[0] = issue_barrier(ranks[0].group);
+    works[1] = issue_barrier(ranks[0].group);
+    CHECK_OK(dist_work_on_complete(works[1], note, &number));
+    CHECK_STATUS(dist_work_wait(works[0], 5), DIST_IN_PROGRESS);
+    CHECK_OK(dist_group_release(ranks[0].group));
+    CHECK_OK(dist_group_abort(ranks[1].group, "enough of it"));
+    for (i = 0; i < 2; i++) {
+        CHECK_REFUSED(dist_work_wait(works[i], 0), DIST_ERR_ABORTED, "enough of it");
+        CHECK_STATUS(dist_work_wait(works[i], DIST_NO_WAIT), DIST_ERR_ABORTED);
+        CHECK_STATUS(dist_work_test(works[i], &done), DIST_ERR_ABORTED);
+        CHECK(done == 1);
+        CHECK(dist_work_error(works[i], text, sizeof(text)) > 1);
+        CHECK(strstr(text, "barrier") != NULL && strstr(text, "group works, rank 0") != NULL);
+    }
+    wait_for_calls(6);
+    CHECK(said.status == DIST_ERR_ABORTED && strstr(said.message, "enough of it") != NULL);
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(dist_work_release(works[i]));
+    }
+    CHECK_OK(dist_group_release(ranks[1].group));
+}
+
+/* dist_finalize lets works end; they can be asked afterwards. */
+static void at_the_end(void)
+{
+    dist_work_t *work;
+    start_world();
+    work = issue_barrier(NULL);
+    CHECK_OK(dist_finalize());
+    CHECK_OK(dist_work_wait(work, DIST_NO_WAIT));
+    CHECK(dist_work_sequence(work) == 1);
+    CHECK_OK(dist_work_release(work));
+}
+
+int main(void)
+{
+    struct rank ranks[RANKS];
+    pthread_t threads[RANKS];
+    dist_store_t *store = new_store();
+    int r;
+    for (r = 0; r < RANKS; r++) {
+        ranks[r].store = store;
+        ranks[r].group = NULL;
+        ranks[r].rank = r;
+        REQUIRE(pthread_create(&threads[r], NULL, all_of_it, &ranks[r]) == 0);
+    }
+    for (r = 0; r < RANKS; r++) {
+        REQUIRE(pthread_join(threads[r], NULL) == 0);
+    }
+    failures(ranks);
+    at_the_end();
+    CHECK_OK(dist_store_release(store));
+    return check_report();
+}

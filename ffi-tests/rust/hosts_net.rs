@@ -1,0 +1,255 @@
+//! The hosts that other tests put their ranks on: they reach each other and nobody else, a line between
+//! them delays and loses what it should, and nothing of them is left.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
+mod harness;
+mod hosts;
+mod interface;
+#[path = "ctests/toolchain.rs"]
+mod toolchain;
+mod worker;
+
+use harness::{Job, Place};
+use hosts::{ETHERNET, Hosts, Line};
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+
+/// Where servers listen: every name space has all its ports to itself.
+const PORT: u16 = 7000;
+
+fn at(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]:{PORT}") } else { format!("{host}:{PORT}") }
+}
+
+/// Bytes go from one host to the other and back; returns the microseconds of the fastest time.
+fn exchange(hosts: &Hosts, from: usize, to: usize, address: &str, what: &str) -> u64 {
+    let address = at(address);
+    let mut job = Job::new();
+    let listen = format!("listen {address}");
+    job.start_at(&hosts.place(to), "server", &[], &format!("{listen}\necho\n"));
+    job.report("server", &listen).succeeded();
+    let exchange = format!("exchange {address} {what}");
+    job.start_at(&hosts.place(from), "client", &[], &exchange);
+    let ended = job.finish();
+    ended.report("server", "echo").succeeded();
+    ended.report("client", &exchange).succeeded().message.parse().unwrap()
+}
+
+#[test]
+fn hosts_reach_each_other_over_every_network_and_both_families() {
+    let Some(hosts) = Hosts::find(3, &["eth0", "eth1", "ib0"]) else { return };
+    for (from, to) in [(0, 1), (2, 0)] {
+        for network in 0..3 {
+            exchange(&hosts, from, to, &hosts.ipv4(to, network), "100000 1");
+            exchange(&hosts, from, to, &hosts.ipv6(to, network), "100000 1");
+        }
+    }
+    for network in ["eth0", "eth1", "ib0"] {
+        assert!(hosts.ip(1, &format!("link show dev {network}")).contains("LOWER_UP"));
+    }
+}
+
+#[test]
+fn hosts_of_the_same_addresses_are_there_at_the_same_time() {
+    let Some(first) = Hosts::find(2, ETHERNET) else { return };
+    let second = Hosts::try_new(2, ETHERNET).unwrap();
+    let names: BTreeSet<String> = first.names().into_iter().chain(second.names()).collect();
+    assert_eq!(names.len(), 6);
+    let address = at(&first.ipv4(1, 0));
+    assert_eq!(address, at(&second.ipv4(1, 0)));
+    let mut job = Job::new();
+    let (listen, exchange) = (format!("listen {address}"), format!("exchange {address} 10 1"));
+    job.start_at(&second.place(1), "server", &[], &format!("{listen}\necho\n"));
+    job.report("server", &listen).succeeded();
+    job.start_at(&first.place(0), "stranger", &[], &exchange);
+    assert!(job.report("stranger", &exchange).message.contains("refused"));
+    job.start_at(&second.place(0), "client", &[], &exchange);
+    job.report("client", &exchange).succeeded();
+    job.finish();
+}
+
+#[test]
+fn ranks_on_several_hosts_meet_in_the_store_of_the_first() {
+    let Some(hosts) = Hosts::find(3, ETHERNET) else { return };
+    let places = [0, 1, 1, 2].map(|host| hosts.place(host));
+    for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
+        let mut job = Job::spread(&places, &master, |rank| {
+            // The one that has the server leaves last.
+            let (server, wait) = if rank == 0 { (" server=yes", "gate end\n") } else { ("", "") };
+            format!(
+                "store{server}\nset from-{rank} {rank}\nwait from-0\nmeet all 4\n{wait}unstore\n"
+            )
+        });
+        job.all_report(&["1", "2", "3"], "unstore");
+        job.open("end");
+        let ended = job.finish();
+        ended.all_succeeded("0", 8);
+        (1..4).for_each(|rank| ended.all_succeeded(&rank.to_string(), 6));
+    }
+}
+
+#[test]
+fn hosts_have_names_of_their_own() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let mut job = Job::new();
+    for host in 0..2 {
+        let words = ["sh", "-c", "uname -n; echo $DIST_HOST_ID"];
+        job.start_program_at(&hosts.place(host), &format!("asked-{host}"), &[], &words);
+    }
+    let ended = job.finish();
+    assert_eq!(ended.output("asked-0"), "host-0\nhost-0\n");
+    assert_eq!(ended.output("asked-1"), "host-1\nhost-1\n");
+}
+
+#[test]
+fn a_host_that_is_cut_off_is_reached_no_more() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "10 1");
+    hosts.ip(1, "link set eth0 down");
+    // Else it would be looked for where it was for a while.
+    hosts.ip(0, "neighbour flush dev eth0");
+    let mut job = Job::new();
+    let exchange = format!("exchange {} 10 1", at(&hosts.ipv4(1, 0)));
+    job.start_at(&hosts.place(0), "client", &[], &exchange);
+    let ended = job.finish();
+    assert_ne!(ended.report("client", &exchange).status, 0);
+}
+
+#[test]
+#[should_panic(expected = "; listener ")]
+fn a_listener_that_is_left_on_a_host_is_found() {
+    // Where there are no hosts, there is nothing to find; the test must fail all the same.
+    let Some(hosts) = Hosts::find(1, ETHERNET) else { panic!("; listener cannot be: no hosts") };
+    let mut job = Job::new();
+    let listen = format!("listen 0.0.0.0:{}", job.port);
+    job.start_at(&hosts.place(0), "worker", &[], &format!("{listen}\nfork_sleeper\ngate end\n"));
+    job.report("worker", &listen).succeeded();
+    job.open("end");
+    job.finish();
+}
+
+#[test]
+fn a_line_takes_its_time_in_both_directions() {
+    let Some(mut hosts) = Hosts::find(3, ETHERNET) else { return };
+    let Some(relay) = hosts.line([0, 2], &Line::new(20, 0)) else { return };
+    for address in [hosts.ipv4(2, 0), hosts.ipv6(2, 0)] {
+        let fastest_us = exchange(&hosts, 0, 2, &address, "1 5");
+        assert!(fastest_us >= 40_000, "a round trip of {fastest_us} us over {address}");
+    }
+    // The third host has nothing to do with it.
+    exchange(&hosts, 1, 0, &hosts.ipv4(0, 0), "1 1");
+    let counts = relay.end();
+    assert_eq!((counts.lost, counts.overflowed), ([0, 0], [0, 0]));
+    // A connection and five bytes, twice.
+    assert!(counts.forwarded.iter().all(|&packets| packets >= 14), "{counts:?}");
+}
+
+#[test]
+fn a_stream_is_complete_in_spite_of_losses() {
+    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
+    let Some(relay) = hosts.line([0, 1], &Line::new(2, 10_000)) else { return };
+    exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "1048576 1");
+    let counts = relay.end();
+    // Its bytes are 719 packets of 1460, and more of those that are sent again.
+    assert!(counts.forwarded.iter().all(|&packets| packets >= 719), "{counts:?}");
+    assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
+}
+
+#[test]
+fn a_line_with_a_rate_takes_the_time_of_the_bytes() {
+    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
+    let line = Line { rate: Some(2_000_000), ..Line::new(0, 0) };
+    let Some(relay) = hosts.line([0, 1], &line) else { return };
+    // In each direction, the last byte comes half a second after the first at the earliest.
+    let took_us = exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "1000000 1");
+    assert!(took_us >= 500_000, "{took_us} us");
+    relay.end();
+}
+
+#[test]
+fn a_full_queue_drops_packets() {
+    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
+    let line = Line { queue: 4, ..Line::new(10, 0) };
+    let Some(relay) = hosts.line([0, 1], &line) else { return };
+    exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "100000 1");
+    let counts = relay.end();
+    assert!(counts.overflowed[0] > 0, "{counts:?}");
+}
+
+/// The numbers of the datagrams, of a hundred, that a line lets through.
+fn let_through(seed: u64) -> Option<Vec<u32>> {
+    let mut hosts = Hosts::find(2, ETHERNET)?;
+    let line = Line { seed, ..Line::new(1, 300_000) };
+    let relay = hosts.line([0, 1], &line)?;
+    let address = at(&hosts.ipv4(1, 0));
+    let mut job = Job::new();
+    let bind = format!("bind {address}");
+    job.start_at(&hosts.place(1), "receiver", &[], &format!("{bind}\nreceive 100\n"));
+    job.report("receiver", &bind).succeeded();
+    // Those behind the hundred say that all of it has come, and are too many to be lost all.
+    let send = format!("datagrams {address} 130");
+    job.start_at(&hosts.place(0), "sender", &[], &send);
+    let ended = job.finish();
+    ended.report("sender", &send).succeeded();
+    let numbers = ended.report("receiver", "receive 100").succeeded().message.clone();
+    relay.end();
+    Some(numbers.split(' ').map(|number| number.parse().unwrap()).collect())
+}
+
+#[test]
+fn the_seed_decides_which_packets_are_lost() {
+    let Some(numbers) = let_through(7) else { return };
+    assert!((50..90).contains(&numbers.len()), "{numbers:?}");
+    assert!(numbers.is_sorted());
+    assert_eq!(let_through(7).unwrap(), numbers);
+    assert_ne!(let_through(8).unwrap(), numbers);
+}
+
+/// A process that sleeps on a host, and is no worker of any job.
+fn sleeper(place: &Place) -> Child {
+    let (program, arguments) = place.prefix().split_first().unwrap();
+    let mut command = Command::new(program);
+    command.args(arguments).args(["sh", "-c", "echo; exec sleep 600"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    // Its first line says that it is there.
+    let mut line = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+    child
+}
+
+/// How a process ended by a signal, within the harness's patience.
+fn was_killed(mut child: Child) -> bool {
+    use std::os::unix::process::ExitStatusExt as _;
+    child.wait().unwrap().signal() == Some(9)
+}
+
+#[test]
+fn nothing_is_left_of_hosts_even_after_a_panic() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let names = hosts.names();
+    assert!(names.iter().all(|name| hosts::exists(name)), "{names:?}");
+    let child = sleeper(&hosts.place(1));
+    let failing = std::panic::AssertUnwindSafe(move || {
+        let _hosts = hosts;
+        std::panic::resume_unwind(Box::new("the test fails"));
+    });
+    assert!(std::panic::catch_unwind(failing).is_err());
+    assert!(!names.iter().any(|name| hosts::exists(name)), "{names:?}");
+    assert!(was_killed(child));
+}
+
+#[test]
+fn what_a_killed_test_has_left_is_removed_by_the_next() {
+    let Some(hosts) = Hosts::find(1, ETHERNET) else { return };
+    let mut owner = Command::new("true").spawn().unwrap();
+    owner.wait().unwrap();
+    let name = hosts.names()[0].replace(&std::process::id().to_string(), &owner.id().to_string());
+    let ip = hosts.place(0).prefix()[0].clone();
+    assert!(Command::new(ip).args(["netns", "add", &name]).status().unwrap().success());
+    drop(Hosts::try_new(1, ETHERNET).unwrap());
+    assert!(!hosts::exists(&name));
+    // What belongs to a living one is not.
+    assert!(hosts.names().iter().all(|name| hosts::exists(name)));
+}

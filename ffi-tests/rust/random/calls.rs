@@ -1,0 +1,275 @@
+//! The library through its C ABI: each function that the programs use, wrapped once.
+#![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
+
+use crate::program::{Collective, Kind, Message};
+use dist::ffi::batch::{dist_batch_begin, dist_batch_end};
+use dist::ffi::collective::{
+    dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
+    dist_reduce_scatter,
+};
+use dist::ffi::group::{dist_group_create, dist_group_release};
+use dist::ffi::point_to_point::{dist_recv, dist_send};
+use dist::ffi::runtime::dist_last_error;
+use dist::ffi::store::dist_store_release;
+use dist::ffi::store_create::dist_store_hash_create;
+use dist::ffi::types::{
+    DIST_ANY_SOURCE, DIST_ANY_TAG, DIST_FIELD_RANK, DIST_IN_PROGRESS, DIST_OK, DIST_WAIT_FOREVER,
+    dist_group_options_t, dist_group_t, dist_status_t, dist_store_t, dist_work_t,
+};
+use dist::ffi::work::{
+    dist_work_on_complete, dist_work_received_count, dist_work_release, dist_work_source,
+    dist_work_tag, dist_work_test, dist_work_wait,
+};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr::null_mut;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+/// The deadline of every call: longer than any program may take.
+pub(crate) const LIMIT_MS: i64 = 90_000;
+
+/// Panics where a call has failed.
+#[track_caller]
+fn expect(status: dist_status_t) {
+    if status != DIST_OK {
+        // SAFETY: takes nothing.
+        let text = unsafe { dist_last_error() };
+        // SAFETY: the text is terminated and valid until the next failing call of this thread.
+        let text = unsafe { CStr::from_ptr(text) };
+        panic!("status {status}: {}", text.to_string_lossy());
+    }
+}
+
+/// A store that threads share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Store(*mut dist_store_t);
+
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        let mut store = null_mut();
+        // SAFETY: `store` takes the handle.
+        expect(unsafe { dist_store_hash_create(&raw mut store) });
+        Self(store)
+    }
+
+    pub(crate) fn release(self) {
+        // SAFETY: the handle is live, and used no more.
+        expect(unsafe { dist_store_release(self.0) });
+    }
+}
+
+/// A rank of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group(*mut dist_group_t);
+
+impl Group {
+    pub(crate) fn join(store: Store, name: &str, rank: usize, size: usize, options: &str) -> Self {
+        let (name, wishes) = (CString::new(name).unwrap(), CString::new(options).unwrap());
+        // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
+        let mut options: dist_group_options_t = unsafe { std::mem::zeroed() };
+        options.struct_size = size_of::<dist_group_options_t>();
+        options.fields = DIST_FIELD_RANK;
+        options.store = store.0;
+        options.rank = i32::try_from(rank).unwrap();
+        options.world_size = i32::try_from(size).unwrap();
+        options.name = name.as_ptr();
+        options.backend_options = wishes.as_ptr();
+        options.timeout_ms = LIMIT_MS;
+        options.connect_timeout_ms = LIMIT_MS;
+        let mut group = null_mut();
+        // SAFETY: the options and their texts outlive the call, and `group` takes the handle.
+        expect(unsafe { dist_group_create(&raw const options, &raw mut group) });
+        Self(group)
+    }
+
+    pub(crate) fn release(self) {
+        // SAFETY: the handle is live, and used no more.
+        expect(unsafe { dist_group_release(self.0) });
+    }
+
+    /// Makes a collective; the buffers stay until it is done. Asynchronous with a place for the work.
+    pub(crate) fn collective(
+        self,
+        call: &Collective,
+        send: *const u8,
+        recv: *mut u8,
+        work: Option<&mut Work>,
+    ) {
+        let Collective { kind, dtype, op, count, root, .. } = *call;
+        let (group, dtype, op) = (self.0, dtype.number(), op.number());
+        let (send, recv) = (send.cast::<c_void>(), recv.cast::<c_void>());
+        let root = i32::try_from(root).unwrap();
+        let (options, work) = (std::ptr::null(), place(work));
+        // SAFETY (all): the buffers have the sizes that the call says, and outlive the operation.
+        let status = match kind {
+            // SAFETY: as above.
+            Kind::AllReduce => unsafe {
+                dist_all_reduce(group, send, recv, count, dtype, op, options, work)
+            },
+            // SAFETY: as above.
+            Kind::Reduce => unsafe {
+                dist_reduce(group, send, recv, count, dtype, op, root, options, work)
+            },
+            // SAFETY: as above.
+            Kind::Broadcast => unsafe {
+                dist_broadcast(group, recv, count, dtype, root, options, work)
+            },
+            // SAFETY: as above.
+            Kind::AllGather => unsafe {
+                dist_all_gather(group, send, recv, count, dtype, options, work)
+            },
+            // SAFETY: as above.
+            Kind::ReduceScatter => unsafe {
+                dist_reduce_scatter(group, send, recv, count, dtype, op, options, work)
+            },
+            // SAFETY: as above.
+            Kind::Barrier => unsafe { dist_barrier(group, options, work) },
+        };
+        expect(status);
+    }
+
+    /// Sends a message; the buffer stays until it is done.
+    pub(crate) fn send(self, message: &Message, bytes: *const u8, work: Option<&mut Work>) {
+        let Message { to, tag, dtype, count, .. } = *message;
+        let to = i32::try_from(to).unwrap();
+        let (options, work) = (std::ptr::null(), place(work));
+        // SAFETY: the buffer has `count` elements and outlives the operation.
+        let status = unsafe {
+            dist_send(self.0, bytes.cast(), count, dtype.number(), to, tag, options, work)
+        };
+        expect(status);
+    }
+
+    /// Receives a message, with room for `count` elements; `None` is anybody and any tag.
+    pub(crate) fn receive(
+        self,
+        (from, tag): (Option<usize>, Option<i32>),
+        (message, count): (&Message, usize),
+        bytes: *mut u8,
+        work: Option<&mut Work>,
+    ) {
+        let from = from.map_or(DIST_ANY_SOURCE, |rank| i32::try_from(rank).unwrap());
+        let tag = tag.unwrap_or(DIST_ANY_TAG);
+        let dtype = message.dtype.number();
+        let (options, source, work) = (std::ptr::null(), null_mut(), place(work));
+        // SAFETY: the buffer has room for `count` elements and outlives the operation.
+        let status = unsafe {
+            dist_recv(self.0, bytes.cast(), count, dtype, from, tag, source, options, work)
+        };
+        expect(status);
+    }
+}
+
+pub(crate) fn batch_begin() {
+    // SAFETY: no list.
+    expect(unsafe { dist_batch_begin(std::ptr::null(), 0) });
+}
+
+/// Asynchronous with a place for the work.
+pub(crate) fn batch_end(work: Option<&mut Work>) {
+    // SAFETY: the place, if any, takes the handle.
+    expect(unsafe { dist_batch_end(place(work)) });
+}
+
+fn place(work: Option<&mut Work>) -> *mut *mut dist_work_t {
+    work.map_or(null_mut(), |work| &raw mut work.0)
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) struct Work(*mut dist_work_t);
+
+// SAFETY: as a store's.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// A place for one.
+    pub(crate) fn none() -> Self {
+        Self(null_mut())
+    }
+
+    pub(crate) fn wait(&self) {
+        // SAFETY: the handle is live.
+        expect(unsafe { dist_work_wait(self.0, DIST_WAIT_FOREVER) });
+    }
+
+    /// Waits for a moment; true if it is done.
+    pub(crate) fn wait_a_little(&self) -> bool {
+        // SAFETY: the handle is live.
+        match unsafe { dist_work_wait(self.0, 1) } {
+            DIST_IN_PROGRESS => false,
+            status => {
+                expect(status);
+                true
+            }
+        }
+    }
+
+    pub(crate) fn test(&self) -> bool {
+        let mut done = 0;
+        // SAFETY: the handle is live, and `done` takes the answer.
+        expect(unsafe { dist_work_test(self.0, &raw mut done) });
+        done != 0
+    }
+
+    /// Counts when it is done.
+    pub(crate) fn count_in(&self, counter: &'static Counter) {
+        let user = std::ptr::from_ref(counter).cast_mut().cast();
+        // SAFETY: the handle is live, and the counter lives as long as the process.
+        expect(unsafe { dist_work_on_complete(self.0, Some(count), user) });
+    }
+
+    /// Who sent a message, its tag, and how many elements it has.
+    pub(crate) fn received(&self) -> (usize, i32, usize) {
+        // SAFETY: the handle is live.
+        let source = unsafe { dist_work_source(self.0) };
+        // SAFETY: as above.
+        let tag = unsafe { dist_work_tag(self.0) };
+        // SAFETY: as above.
+        let count = unsafe { dist_work_received_count(self.0) };
+        (usize::try_from(source).unwrap(), tag, count)
+    }
+
+    pub(crate) fn release(self) {
+        // SAFETY: the handle is live, and used no more.
+        expect(unsafe { dist_work_release(self.0) });
+    }
+}
+
+/// Counts calls back.
+#[derive(Debug, Default)]
+pub(crate) struct Counter {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Counter {
+    /// One that lives as long as the process.
+    pub(crate) fn leaked() -> &'static Self {
+        Box::leak(Box::default())
+    }
+
+    pub(crate) fn wait_for(&self, wanted: usize) {
+        let limit = Duration::from_millis(u64::try_from(LIMIT_MS).unwrap());
+        let count = self.count.lock().unwrap();
+        let missing = |count: &mut usize| *count < wanted;
+        let (count, _) = self.changed.wait_timeout_while(count, limit, missing).unwrap();
+        assert_eq!(*count, wanted, "calls back");
+    }
+}
+
+unsafe extern "C" fn count(status: dist_status_t, _message: *const c_char, user: *mut c_void) {
+    if status == DIST_OK {
+        // SAFETY: `count_in` hands over a counter that lives as long as the process.
+        let counter = unsafe { &*user.cast::<Counter>() };
+        if let Ok(mut count) = counter.count.lock() {
+            *count += 1;
+            counter.changed.notify_all();
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! One rank on its way through a program: what it waits for, and in which order, is its own affair.
+
+use crate::calls::{Counter, Group, Work, batch_begin, batch_end};
+use crate::program::{Asked, Collective, Exchange, Kind, Message, Program, Random, Step};
+use crate::values::{contribution, reduction};
+use std::collections::HashMap;
+
+/// What lies before and after every buffer that is written.
+const GUARD: [u8; 32] = [0xa5; 32];
+/// What a buffer holds that nothing has been written to.
+const RUBBISH: u8 = 0x77;
+/// How many operations may be outstanding.
+const MOST_PENDING: usize = 300;
+
+/// A buffer between guards.
+struct Guarded(Vec<u8>);
+
+impl Guarded {
+    fn new(content: &[u8]) -> Self {
+        Self([&GUARD[..], content, &GUARD[..]].concat())
+    }
+
+    fn at(&mut self, offset: usize) -> *mut u8 {
+        self.0[GUARD.len() + offset..].as_mut_ptr()
+    }
+
+    /// What it holds, once nobody writes to it any more.
+    fn content(&self, what: &str) -> &[u8] {
+        let (before, rest) = self.0.split_at(GUARD.len());
+        let (content, after) = rest.split_at(rest.len() - GUARD.len());
+        assert!(before == GUARD && after == GUARD, "{what}: wrote outside the buffer");
+        content
+    }
+}
+
+/// The memory of an operation, and what must be in it at the end.
+struct Memory {
+    what: String,
+    /// Only read.
+    input: Vec<u8>,
+    output: Guarded,
+    offset: usize,
+    expected: Vec<u8>,
+}
+
+impl Memory {
+    fn check(&self) {
+        let got = &self.output.content(&self.what)[self.offset..][..self.expected.len()];
+        if got != self.expected {
+            let at = got.iter().zip(&self.expected).position(|(a, b)| a != b);
+            panic!("{}: first wrong byte at {at:?} of {}", self.what, got.len());
+        }
+    }
+}
+
+/// An operation under way.
+struct Pending {
+    work: Work,
+    memory: Memory,
+}
+
+/// One rank of one group.
+pub(crate) struct Runner<'a> {
+    program: &'a Program,
+    group: Group,
+    rank: usize,
+    random: Random,
+    pending: Vec<Pending>,
+    /// Released while they were under way, with what counts their end.
+    orphans: Vec<(Memory, &'static Counter)>,
+    counter: &'static Counter,
+    counted: usize,
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(program: &'a Program, group: Group, rank: usize, number: usize) -> Self {
+        let seed = program.seed ^ (rank as u64 + 1) << 32 ^ (number as u64 + 1) << 48;
+        Self {
+            program,
+            group,
+            rank,
+            random: Random::new(seed),
+            pending: Vec::new(),
+            orphans: Vec::new(),
+            counter: Counter::leaked(),
+            counted: 0,
+        }
+    }
+
+    /// Carries out the steps, and leaves the group.
+    pub(crate) fn run(mut self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Collective(call) => self.collective(call, true),
+                Step::Exchange(exchange) => self.exchange(exchange),
+                Step::Batch(calls, exchange) => self.batch(calls, exchange),
+                Step::Settle => self.settle(),
+            }
+            self.look_around();
+        }
+        if self.program.leaves_early {
+            self.group.release();
+            self.wait_for_all();
+        } else {
+            self.wait_for_all();
+            self.group.release();
+        }
+        self.counter.wait_for(self.counted);
+        for (memory, counter) in &self.orphans {
+            counter.wait_for(1);
+            memory.check();
+        }
+    }
+
+    /// Makes a collective, waiting for it or not; inside a batch `may_block` is false.
+    fn collective(&mut self, call: &Collective, may_block: bool) {
+        let mut memory = prepare(self.program, call, self.rank);
+        let send = match call.kind {
+            _ if !memory.input.is_empty() => memory.input.as_ptr(),
+            Kind::AllGather => {
+                memory.output.at(memory.offset_of_send(call, self.rank)).cast_const()
+            }
+            _ => memory.output.at(0).cast_const(),
+        };
+        let recv = match call.kind {
+            Kind::ReduceScatter => memory.output.at(memory.offset),
+            _ => memory.output.at(0),
+        };
+        if may_block && self.random.once_in(2) {
+            self.group.collective(call, send, recv, None);
+            memory.check();
+            return;
+        }
+        let mut work = Work::none();
+        self.group.collective(call, send, recv, Some(&mut work));
+        self.keep(Pending { work, memory });
+    }
+
+    /// Posts what this rank receives and sends, receives first.
+    fn exchange(&mut self, exchange: &Exchange) {
+        if exchange.asked == Asked::Exactly {
+            for message in exchange.received_by(self.rank, &mut self.random) {
+                self.receive(&message);
+            }
+            for message in exchange.sent_by(self.rank, &mut self.random) {
+                self.send(&message, true);
+            }
+            return;
+        }
+        let asked = self.ask(exchange);
+        for message in exchange.sent_by(self.rank, &mut self.random) {
+            self.send(&message, true);
+        }
+        self.check_asked(exchange, asked);
+    }
+
+    fn receive(&mut self, message: &Message) {
+        let Message { id, from, tag, dtype, count, .. } = *message;
+        let room = count + self.random.below(3);
+        let mut memory = Memory {
+            what: format!("seed {}, rank {}: {message:?}", self.program.seed, self.rank),
+            input: Vec::new(),
+            output: Guarded::new(&vec![RUBBISH; room * dtype.size()]),
+            offset: 0,
+            expected: contribution(id, from, dtype, 0, count),
+        };
+        memory.expected.resize(room * dtype.size(), RUBBISH);
+        let mut work = Work::none();
+        let place = memory.output.at(0);
+        self.group.receive((Some(from), Some(tag)), (message, room), place, Some(&mut work));
+        self.keep(Pending { work, memory });
+    }
+
+    fn send(&mut self, message: &Message, may_block: bool) {
+        let input = contribution(message.id, self.rank, message.dtype, 0, message.count);
+        if may_block && self.random.once_in(3) {
+            self.group.send(message, input.as_ptr(), None);
+            return;
+        }
+        let mut work = Work::none();
+        self.group.send(message, input.as_ptr(), Some(&mut work));
+        let what = format!("seed {}, rank {}: sent {message:?}", self.program.seed, self.rank);
+        let (output, expected) = (Guarded::new(&[]), Vec::new());
+        self.keep(Pending { work, memory: Memory { what, input, output, offset: 0, expected } });
+    }
+
+    /// Posts receives that do not say from whom.
+    fn ask(&mut self, exchange: &Exchange) -> Vec<(Message, Work, Guarded)> {
+        let own = exchange.received_by(self.rank, &mut self.random);
+        let room = own.iter().map(|message| message.count).max().unwrap_or(0);
+        own.into_iter()
+            .map(|message| {
+                let tag = (exchange.asked == Asked::FromAnybody).then_some(message.tag);
+                let mut output = Guarded::new(&vec![RUBBISH; room * message.dtype.size()]);
+                let mut work = Work::none();
+                let place = output.at(0);
+                self.group.receive((None, tag), (&message, room), place, Some(&mut work));
+                (message, work, output)
+            })
+            .collect()
+    }
+
+    /// Waits for them, in any order, and checks that each has got the next message of whoever sent it.
+    fn check_asked(&mut self, exchange: &Exchange, asked: Vec<(Message, Work, Guarded)>) {
+        let mut order: Vec<usize> = (0..asked.len()).collect();
+        self.random.shuffle(&mut order);
+        order.iter().for_each(|&index| asked[index].1.wait());
+        let own = exchange.messages.iter().filter(|message| message.to == self.rank);
+        let mut sent: HashMap<(usize, i32), Vec<Message>> = HashMap::new();
+        // Taken from the end.
+        own.rev().for_each(|it| sent.entry((it.from, it.tag)).or_default().push(*it));
+        for (asked, work, output) in asked {
+            let what = format!("seed {}, rank {}: {asked:?}", self.program.seed, self.rank);
+            let (source, tag, count) = work.received();
+            let message = sent.get_mut(&(source, tag)).and_then(Vec::pop);
+            let message = message.unwrap_or_else(|| panic!("{what}: {source} sent no more {tag}"));
+            assert_eq!(count, message.count, "{what}: {message:?}");
+            let mut expected = contribution(message.id, source, message.dtype, 0, count);
+            let content = output.content(&what);
+            expected.resize(content.len(), RUBBISH);
+            assert!(content == expected, "{what}: not what {message:?} holds");
+            work.release();
+        }
+    }
+
+    /// Issues everything together, in an order that would not do one by one.
+    fn batch(&mut self, calls: &[Collective], exchange: &Exchange) {
+        batch_begin();
+        let mut sends = exchange.sent_by(self.rank, &mut self.random);
+        let mut receives = exchange.received_by(self.rank, &mut self.random);
+        sends.reverse();
+        receives.reverse();
+        let mut calls = calls.iter();
+        let mut left = [sends.len(), receives.len(), calls.len()];
+        while left.iter().sum::<usize>() > 0 {
+            let kind = self.random.below(3);
+            if left[kind] == 0 {
+                continue;
+            }
+            left[kind] -= 1;
+            match kind {
+                0 => sends.pop().iter().for_each(|message| self.send(message, false)),
+                1 => receives.pop().iter().for_each(|message| self.receive(message)),
+                _ => calls.next().into_iter().for_each(|call| self.collective(call, false)),
+            }
+        }
+        if self.random.once_in(2) {
+            batch_end(None);
+            return;
+        }
+        let mut work = Work::none();
+        batch_end(Some(&mut work));
+        if self.random.once_in(2) {
+            work.wait();
+        }
+        work.release();
+    }
+
+    fn keep(&mut self, pending: Pending) {
+        if self.random.once_in(4) {
+            pending.work.count_in(self.counter);
+            self.counted += 1;
+        }
+        if self.random.once_in(12) {
+            let counter = Counter::leaked();
+            pending.work.count_in(counter);
+            pending.work.release();
+            self.orphans.push((pending.memory, counter));
+            return;
+        }
+        self.pending.push(pending);
+    }
+
+    /// Now and then waits for some of what is under way, in any order.
+    fn look_around(&mut self) {
+        while self.pending.len() > MOST_PENDING
+            || !self.pending.is_empty() && self.random.once_in(3)
+        {
+            let index = self.random.below(self.pending.len());
+            let work = &self.pending[index].work;
+            let done = match self.random.below(3) {
+                0 => work.test(),
+                1 => work.wait_a_little(),
+                _ => {
+                    work.wait();
+                    true
+                }
+            };
+            if done {
+                self.finish(index);
+            }
+        }
+    }
+
+    fn finish(&mut self, index: usize) {
+        let Pending { work, memory } = self.pending.swap_remove(index);
+        memory.check();
+        work.release();
+    }
+
+    fn wait_for_all(&mut self) {
+        while !self.pending.is_empty() {
+            let index = self.random.below(self.pending.len());
+            self.pending[index].work.wait();
+            self.finish(index);
+        }
+    }
+
+    /// Nothing is under way anywhere in the group.
+    fn settle(&mut self) {
+        self.wait_for_all();
+        for (memory, counter) in std::mem::take(&mut self.orphans) {
+            counter.wait_for(1);
+            memory.check();
+        }
+        self.group.collective(&BARRIER, std::ptr::null(), std::ptr::null_mut(), None);
+    }
+}
+
+const BARRIER: Collective = Collective {
+    id: 0,
+    kind: Kind::Barrier,
+    dtype: crate::values::Type::U8,
+    op: crate::values::Op::Sum,
+    count: 0,
+    root: 0,
+    in_place: false,
+};
+
+impl Memory {
+    /// Where an all-gather in place finds its input.
+    fn offset_of_send(&self, call: &Collective, rank: usize) -> usize {
+        rank * call.count * call.dtype.size()
+    }
+}
+
+/// The memory of a collective on one rank.
+fn prepare(program: &Program, call: &Collective, rank: usize) -> Memory {
+    let Collective { id, kind, dtype, op, count, root, in_place } = *call;
+    let (size, bytes) = (program.size, count * dtype.size());
+    let own = |count| contribution(id, rank, dtype, 0, count);
+    let of_all = |from| reduction(id, size, (dtype, op), from, count);
+    let rubbish = |len| vec![RUBBISH; len];
+    // The input where it is apart, what the output holds at first, and what it must hold at an offset.
+    let (input, output, offset, expected) = match kind {
+        Kind::AllReduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
+        Kind::AllReduce => (own(count), rubbish(bytes), 0, of_all(0)),
+        Kind::Reduce if rank != root => (own(count), Vec::new(), 0, Vec::new()),
+        Kind::Reduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
+        Kind::Reduce => (own(count), rubbish(bytes), 0, of_all(0)),
+        Kind::Broadcast => {
+            let held = if rank == root { own(count) } else { rubbish(bytes) };
+            (Vec::new(), held, 0, contribution(id, root, dtype, 0, count))
+        }
+        Kind::AllGather => {
+            let blocks = (0..size).flat_map(|rank| contribution(id, rank, dtype, 0, count));
+            let mut held = rubbish(size * bytes);
+            if in_place {
+                held[rank * bytes..][..bytes].copy_from_slice(&own(count));
+            }
+            (if in_place { Vec::new() } else { own(count) }, held, 0, blocks.collect())
+        }
+        Kind::ReduceScatter if in_place => {
+            (Vec::new(), own(size * count), rank * bytes, of_all(rank * count))
+        }
+        Kind::ReduceScatter => (own(size * count), rubbish(bytes), 0, of_all(rank * count)),
+        Kind::Barrier => (Vec::new(), Vec::new(), 0, Vec::new()),
+    };
+    let what = format!("seed {}, rank {rank}: {call:?}", program.seed);
+    Memory { what, input, output: Guarded::new(&output), offset, expected }
+}

@@ -1,0 +1,131 @@
+//! Random programs against an oracle: collectives and messages, blocking and asynchronous, in batches, on several
+//! groups from several threads, waited for in any order, over every transport and mixture of hosts.
+//!
+//! Ranks are threads. A seed makes a program (`program.rs`) and, for each rank, the order in which it waits
+//! (`execute.rs`); so a failure can be repeated with `RANDOM_SEEDS=SEED`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod calls;
+mod execute;
+mod program;
+mod values;
+
+use calls::{Group, Store};
+use execute::Runner;
+use program::Program;
+use std::panic::{catch_unwind, resume_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long the test goes on where nobody says how many seeds it is to take.
+const BUDGET: Duration = Duration::from_secs(60);
+/// No program takes longer, however busy the machine.
+const HANG: Duration = Duration::from_secs(180);
+
+/// `A..B`, or one seed, in `RANDOM_SEEDS`.
+#[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
+fn wanted() -> Option<std::ops::Range<u64>> {
+    let text = std::env::var("RANDOM_SEEDS").ok()?;
+    let (first, end) = text.split_once("..").unwrap_or((&text, ""));
+    let first = first.parse().unwrap();
+    Some(first..if end.is_empty() { first + 1 } else { end.parse().unwrap() })
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "progress of a long run")]
+fn random_programs() {
+    let before = Belongings::now();
+    let seeds = wanted();
+    let began = Instant::now();
+    let mut ran = 0;
+    for seed in seeds.clone().unwrap_or(1..u64::MAX) {
+        if seeds.is_none() && began.elapsed() >= BUDGET {
+            break;
+        }
+        run_watched(seed);
+        ran += 1;
+        if seeds.is_some() && ran % 50 == 0 {
+            println!("{ran} programs, {} s", began.elapsed().as_secs());
+        }
+    }
+    println!("{ran} programs in {} s", began.elapsed().as_secs());
+    assert!(ran > 0);
+    before.compare();
+}
+
+/// Runs a program, and ends the process where it does not end.
+fn run_watched(seed: u64) {
+    let (done, watch) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if watch.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+                report(seed, "does not end");
+                std::process::abort();
+            }
+        });
+        let outcome = catch_unwind(|| run(&Program::generate(seed)));
+        drop(done);
+        if let Err(panic) = outcome {
+            report(seed, "fails");
+            resume_unwind(panic);
+        }
+    });
+}
+
+#[allow(clippy::print_stdout, reason = "what a failed test has to tell")]
+fn report(seed: u64, what: &str) {
+    let Program { size, transport, hosts, groups, .. } = Program::generate(seed);
+    println!(
+        "seed {seed} {what}: {size} ranks, transport {transport}, hosts {hosts:?}, {} groups; repeat with \
+         RANDOM_SEEDS={seed}",
+        groups.len()
+    );
+}
+
+fn run(program: &Program) {
+    let store = Store::new();
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for rank in 0..program.size {
+            for (number, steps) in program.groups.iter().enumerate() {
+                threads.push(scope.spawn(move || {
+                    let (transport, host) = (program.transport, program.hosts[rank]);
+                    let options = format!("transport={transport};host_id=h{host};slot_bytes=8192");
+                    let name = format!("random{number}");
+                    let group = Group::join(store, &name, rank, program.size, &options);
+                    Runner::new(program, group, rank, number).run(steps);
+                }));
+            }
+        }
+        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        if let Some(panic) = outcomes.into_iter().find_map(Result::err) {
+            resume_unwind(panic);
+        }
+    });
+    store.release();
+}
+
+/// What a process holds that it must give back.
+#[derive(Debug, PartialEq, Eq)]
+struct Belongings {
+    descriptors: usize,
+    threads: usize,
+}
+
+impl Belongings {
+    fn now() -> Self {
+        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+        Self { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
+    }
+
+    /// Threads of the library end a moment after they have nothing to do.
+    fn compare(&self) {
+        let began = Instant::now();
+        while Self::now() != *self {
+            let now = Self::now();
+            assert!(began.elapsed() < Duration::from_secs(10), "{self:?} before, {now:?} after");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What ranks contribute, and what must come out: small whole numbers, so that every sum is exact in every order.
+
+use dist::ffi::types::{
+    DIST_AVG, DIST_BF16, DIST_BXOR, DIST_F32, DIST_F64, DIST_I32, DIST_I64, DIST_MAX, DIST_MIN,
+    DIST_PRODUCT, DIST_SUM, DIST_U8, dist_dtype_t, dist_op_t,
+};
+
+/// A type of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    U8,
+    I32,
+    I64,
+    Bf16,
+    F32,
+    F64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Sum,
+    Product,
+    Min,
+    Max,
+    Avg,
+    Bxor,
+}
+
+impl Type {
+    pub(crate) const ALL: &[Self] =
+        &[Self::U8, Self::I32, Self::I64, Self::Bf16, Self::F32, Self::F64];
+
+    /// Those whose results are exact for small whole numbers.
+    pub(crate) fn ops(self) -> &'static [Op] {
+        match self {
+            Self::U8 => &[Op::Sum, Op::Min, Op::Max, Op::Bxor],
+            Self::I32 | Self::I64 => &[Op::Sum, Op::Product, Op::Min, Op::Max, Op::Bxor, Op::Avg],
+            Self::Bf16 => &[Op::Sum, Op::Min, Op::Max],
+            Self::F32 | Self::F64 => &[Op::Sum, Op::Product, Op::Min, Op::Max, Op::Avg],
+        }
+    }
+
+    pub(crate) fn size(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::Bf16 => 2,
+            Self::I32 | Self::F32 => 4,
+            Self::I64 | Self::F64 => 8,
+        }
+    }
+
+    pub(crate) fn number(self) -> dist_dtype_t {
+        match self {
+            Self::U8 => DIST_U8,
+            Self::I32 => DIST_I32,
+            Self::I64 => DIST_I64,
+            Self::Bf16 => DIST_BF16,
+            Self::F32 => DIST_F32,
+            Self::F64 => DIST_F64,
+        }
+    }
+
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the numbers are small and whole, or fit the type's own rounding"
+    )]
+    fn push(self, value: f64, bytes: &mut Vec<u8>) {
+        match self {
+            Self::U8 => bytes.push(value as u8),
+            Self::I32 => bytes.extend((value as i32).to_le_bytes()),
+            Self::I64 => bytes.extend((value as i64).to_le_bytes()),
+            Self::Bf16 => bytes.extend(half::bf16::from_f64(value).to_le_bytes()),
+            Self::F32 => bytes.extend((value as f32).to_le_bytes()),
+            Self::F64 => bytes.extend(value.to_le_bytes()),
+        }
+    }
+}
+
+impl Op {
+    pub(crate) fn number(self) -> dist_op_t {
+        match self {
+            Self::Sum => DIST_SUM,
+            Self::Product => DIST_PRODUCT,
+            Self::Min => DIST_MIN,
+            Self::Max => DIST_MAX,
+            Self::Avg => DIST_AVG,
+            Self::Bxor => DIST_BXOR,
+        }
+    }
+
+    fn fold(self, values: impl Iterator<Item = u8>, size: usize, whole: bool) -> f64 {
+        let values = values.map(f64::from);
+        match self {
+            Self::Sum => values.sum(),
+            Self::Product => values.product(),
+            Self::Min => values.fold(f64::INFINITY, f64::min),
+            Self::Max => values.fold(0.0, f64::max),
+            Self::Avg => {
+                let average = values.sum::<f64>() / size as f64;
+                if whole { average.trunc() } else { average }
+            }
+            Self::Bxor => {
+                let bits = values.fold(0_i64, |bits, value| {
+                    #[allow(clippy::cast_possible_truncation, reason = "small and whole")]
+                    let value = value as i64;
+                    bits ^ value
+                });
+                f64::from(i32::try_from(bits).unwrap())
+            }
+        }
+    }
+}
+
+/// The number that a rank contributes to an operation at an index: 0 to 7.
+fn element(id: u64, rank: usize, index: usize) -> u8 {
+    let mut word = id ^ (rank as u64) << 40 ^ (index as u64) << 8;
+    word = (word ^ (word >> 31)).wrapping_mul(0x7fb5_d329_728e_a185);
+    word = (word ^ (word >> 27)).wrapping_mul(0x81da_def4_bc2d_d44d);
+    u8::try_from((word ^ (word >> 33)) % 8).unwrap()
+}
+
+/// `count` elements of a rank, from an index on.
+pub(crate) fn contribution(
+    id: u64,
+    rank: usize,
+    dtype: Type,
+    from: usize,
+    count: usize,
+) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(count * dtype.size());
+    (from..from + count).for_each(|i| dtype.push(f64::from(element(id, rank, i)), &mut bytes));
+    bytes
+}
+
+/// `count` elements of the reduction of all ranks, from an index on.
+pub(crate) fn reduction(
+    id: u64,
+    size: usize,
+    (dtype, op): (Type, Op),
+    from: usize,
+    count: usize,
+) -> Vec<u8> {
+    let whole = !matches!(dtype, Type::Bf16 | Type::F32 | Type::F64);
+    let mut bytes = Vec::with_capacity(count * dtype.size());
+    for index in from..from + count {
+        let values = (0..size).map(|rank| element(id, rank, index));
+        dtype.push(op.fold(values, size, whole), &mut bytes);
+    }
+    bytes
+}

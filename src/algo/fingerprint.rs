@@ -1,0 +1,39 @@
+//! The chained fingerprint: one number that stands for everything that a rank has called so far.
+
+use crate::base::ids::{GroupId, WorldSize};
+
+/// The fingerprint of a group of `size` ranks that has called nothing yet.
+pub(super) fn seed(group: GroupId, size: WorldSize) -> u64 {
+    group.0.iter().fold(size as u64, |chain, &byte| mix(chain, u64::from(byte)))
+}
+
+/// The fingerprint after one more operation.
+pub(super) fn extend(chain: u64, words: &[u64; 3]) -> u64 {
+    words.iter().fold(chain, |chain, &word| mix(chain, word))
+}
+
+/// Folds one more word into a fingerprint: multiply to 128 bits and fold the halves together, which
+/// spreads every bit over the whole.
+fn mix(chain: u64, word: u64) -> u64 {
+    let product =
+        u128::from(chain ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
+    let (low, high) = (product & u128::from(u64::MAX), product >> 64);
+    // Both halves fit 64 bits.
+    u64::try_from(low ^ high).unwrap_or(0).rotate_left(23) ^ word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn similar_words_give_different_fingerprints() {
+        let mut seen = HashSet::new();
+        for chain in 0..64 {
+            for word in 0..64 {
+                assert!(seen.insert(mix(chain, word << 8)), "{chain} {word}");
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Operations between nodes whose ranks share memory: inside, between, inside.
+//!
+//! Small vectors go through one rank of each node, its *leader*. Large ones go in *lanes*: they are cut into as many
+//! slices as the smallest node has ranks, the n-th ranks of all nodes take care of the n-th slice, and so each rank
+//! of a node talks to the other nodes, about a part. Nodes may have different numbers of ranks, and any ranks of
+//! the group.
+
+pub mod all_gather;
+pub mod all_reduce;
+pub mod barrier;
+pub mod broadcast;
+pub mod reduce;
+pub mod reduce_scatter;
+
+use super::message::Call;
+use super::pattern::slices::owned;
+use super::shared::Steps;
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::base::nodes::Nodes;
+use std::ops::Range;
+use std::time::Duration;
+
+/// For how long a rank that cannot name who is late lets others report first: longer than ranks of other nodes take
+/// ([`crate::algo::message`]).
+pub const GRACE: Duration = Duration::from_millis(400);
+
+/// Slices begin on multiples of this, so that elements stay whole.
+const GRAIN: usize = 64;
+
+/// One operation on its way: through steps inside the node, and messages between nodes.
+#[derive(Debug)]
+pub struct Levels<'a> {
+    /// Inside this rank's node.
+    pub steps: Steps<'a>,
+    /// Between any ranks.
+    pub call: Call<'a>,
+    /// Which ranks are where.
+    pub nodes: &'a Nodes,
+}
+
+impl Levels<'_> {
+    /// How many lanes there are.
+    fn lanes(&self) -> usize {
+        self.nodes.smallest().min(self.steps.slot_bytes() / GRAIN)
+    }
+
+    /// The lane that this rank takes care of, if any.
+    fn lane(&self) -> Option<usize> {
+        Some(self.steps.rank()).filter(|&lane| lane < self.lanes())
+    }
+
+    /// This rank's node.
+    fn node(&self) -> usize {
+        self.nodes.node_of(self.call.rank())
+    }
+
+    /// The ranks, one of each node, that take care of a lane.
+    fn keepers(&self, lane: usize) -> Vec<Rank> {
+        (0..self.nodes.count()).map(|node| self.nodes.members(node)[lane]).collect()
+    }
+
+    /// The leader of each node; of the root's, the root.
+    fn leaders(&self, root: Rank) -> Vec<Rank> {
+        let mut leaders: Vec<Rank> = self.nodes.leaders().collect();
+        leaders[self.nodes.node_of(root)] = root;
+        leaders
+    }
+
+    /// The place of this node's leader within it.
+    fn leader(&self, root: Rank) -> Rank {
+        if self.nodes.node_of(root) == self.node() { self.nodes.local_rank(root) } else { 0 }
+    }
+
+    /// All ranks, node by node.
+    fn in_node_order(&self) -> impl Iterator<Item = Rank> + '_ {
+        (0..self.nodes.count()).flat_map(|node| self.nodes.members(node).iter().copied())
+    }
+
+    /// Which of the ranks in that order a node has.
+    fn span(&self, node: usize) -> Range<usize> {
+        let before: usize = (0..node).map(|node| self.nodes.members(node).len()).sum();
+        before..before + self.nodes.members(node).len()
+    }
+
+    /// How much of each rank's block fits a slot together with those of all others.
+    fn chunk(&self, element: usize) -> usize {
+        (self.steps.slot_bytes() / self.nodes.ranks() / element).max(1) * element
+    }
+
+    /// The blocks of a node within `packed`, which holds `len` bytes for each rank in node order.
+    fn packed<'d>(&self, packed: Dst<'d>, node: usize, len: usize) -> Dst<'d> {
+        let span = self.span(node);
+        packed.slice(span.start * len, span.len() * len)
+    }
+}
+
+/// The slice of a vector that a lane takes care of.
+fn slice(bytes: usize, lanes: usize, lane: usize) -> Range<usize> {
+    owned(bytes, lanes, lane)
+}
+
+/// What a part of a slice, from `part.start` on, is in the whole vector; it may be less, or nothing.
+fn within(slice: &Range<usize>, part: &Range<usize>) -> Range<usize> {
+    let at = |offset: usize| (slice.start + offset).min(slice.end);
+    at(part.start)..at(part.end)
+}
+
+/// Runs `body` on scratch memory.
+fn with_scratch<'a, T>(
+    levels: &mut Levels<'a>,
+    bytes: usize,
+    body: impl FnOnce(&mut Levels<'a>, Dst<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut scratch = levels.call.scratch(bytes)?;
+    let outcome = body(levels, Dst::from(scratch.as_mut_slice()))?;
+    levels.call.keep(scratch);
+    Ok(outcome)
+}

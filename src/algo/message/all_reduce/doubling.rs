@@ -1,0 +1,62 @@
+//! Recursive doubling: in each round partners exchange what they have folded so far. Few hops; everybody
+//! sends the whole vector in each.
+
+use crate::algo::fold::Fold;
+use crate::algo::message::{Call, SEGMENT, Team};
+use crate::algo::pattern::doubling::{Role, member, partners, role};
+use crate::algo::pattern::slices::chunks;
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+
+/// All rounds for each chunk.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+pub fn run(call: &mut Call<'_>, team: Team<'_>, fold: Fold, data: Dst<'_>) -> Result<()> {
+    let mut scratch = call.scratch(SEGMENT.min(data.len()))?;
+    let memory = Dst::from(scratch.as_mut_slice());
+    for chunk in chunks(data.len(), SEGMENT) {
+        let (data, theirs) = (data.slice(chunk.start, chunk.len()), memory.slice(0, chunk.len()));
+        one(call, team, fold, data, theirs)?;
+    }
+    call.keep(scratch);
+    Ok(())
+}
+
+fn one(
+    call: &mut Call<'_>,
+    team: Team<'_>,
+    fold: Fold,
+    data: Dst<'_>,
+    theirs: Dst<'_>,
+) -> Result<()> {
+    let (size, me) = (team.size(), team.me());
+    let mut exchange = call.exchange(team);
+    let (number, takes) = match role(size, me) {
+        Role::Gives => {
+            exchange.send(me + 1, data.as_src());
+            // The result comes only after all of it has gone.
+            exchange.receive(me + 1, data);
+            return exchange.finish();
+        }
+        Role::Works { number, takes } => (number, takes),
+    };
+    if takes {
+        let given = exchange.receive(me - 1, theirs);
+        exchange.wait(given)?;
+        fold.two(data, theirs.as_src(), data.as_src());
+    }
+    for partner in partners(size, number) {
+        let partner = member(size, partner);
+        let sent = exchange.send(partner, data.as_src());
+        let came = exchange.receive(partner, theirs);
+        exchange.wait(came)?;
+        exchange.wait(sent)?;
+        let (low, high) = if partner < me { (theirs, data) } else { (data, theirs) };
+        fold.two(data, low.as_src(), high.as_src());
+    }
+    if takes {
+        exchange.send(me - 1, data.as_src());
+    }
+    exchange.finish()
+}

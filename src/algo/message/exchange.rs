@@ -1,0 +1,537 @@
+//! The protocol of messages: how ranks that share no memory agree on what is sent and received.
+//!
+//! An operation is a number of messages between pairs of ranks; which ones follows from what all ranks agree on, so
+//! that for every message that one rank posts the other posts its end, in the same order. Then:
+//!
+//! * **Order.** Between two ranks messages are numbered, and arrive in the order in which they were posted. A large
+//!   one is cut into stripes, one per parallel stream; each stripe has a header, and every stream keeps the order.
+//! * **Agreement.** A header carries the sender's operation and a fingerprint chained over everything that it has
+//!   called. The receiver knows number, stripe, length and fingerprint beforehand and compares all of them, so that
+//!   two ranks that have ever called different things find out at the first message. Nothing is read by a
+//!   length that the other side chose.
+//! * **Roll call.** Ranks that wait for each other in a circle since they called different things exchange no message;
+//!   and in a chain of ranks nobody but its neighbour sees who is late. So a rank that has waited for long says
+//!   once to all members that it is there, and looks who else is. Who differs is found, and at the deadline
+//!   those are named who have not come; whoever finds none missing lets others speak first.
+//! * **Progress.** Whatever is waited for, everything posted goes on: a rank that sends to another which is not yet
+//!   receiving still receives. So no order of posting can block, and streams may be small.
+//!
+//! Posted views belong to the exchange, which lives no longer than they do; the transport keeps nothing. Any failure
+//! fails the group on all nodes, the first reason stays.
+
+use super::Team;
+use super::lane::Lane;
+use crate::algo::Operation;
+use crate::algo::pattern::slices::owned;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::transport::frame::{HEADER_BYTES, Header, Kind};
+use crate::transport::{Channel, Direction, Endpoint, Wish};
+use std::time::{Duration, Instant};
+
+/// Messages from this size on are cut into stripes.
+const STRIPED: usize = 1 << 20;
+
+/// The incarnation of the group.
+const EPOCH: u32 = 0;
+
+/// How long a wait keeps yielding the core before it rests.
+const YIELD_FOR: Duration = Duration::from_micros(1000);
+
+/// The longest rest before a look at the deadline and at who else is there.
+const REST: Duration = Duration::from_millis(100);
+
+/// After how long a rank says that it is there, in teams up to `CLOSE` members; in larger ones, where that would
+/// make many streams, after half of the time allowed.
+const ROLL_CALL: Duration = Duration::from_millis(250);
+const CLOSE: usize = 64;
+
+/// For how long a rank that cannot name who is late lets others report first.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// The same in operations between nodes, where those who share a node with the late one know more.
+const GRACE_OF_NODES: Duration = Duration::from_millis(150);
+
+/// One operation of the group, as far as it goes over messages.
+#[derive(Debug)]
+pub struct Call<'a> {
+    endpoint: &'a dyn Endpoint,
+    lane: &'a mut Lane,
+    operation: &'a Operation<'a>,
+    /// Some ranks share memory with others, and wait for those too.
+    nodes: bool,
+}
+
+impl<'a> Call<'a> {
+    /// Enters an operation; `nodes` says that ranks share memory inside of nodes.
+    pub fn begin(
+        endpoint: &'a dyn Endpoint,
+        lane: &'a mut Lane,
+        operation: &'a Operation<'a>,
+        nodes: bool,
+    ) -> Self {
+        lane.enter(operation.descriptor);
+        Self { endpoint, lane, operation, nodes }
+    }
+
+    /// This rank in the group.
+    pub fn rank(&self) -> Rank {
+        self.endpoint.rank()
+    }
+
+    /// Scratch memory of at least that many bytes, with anything in it.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub fn scratch(&mut self, bytes: usize) -> Result<Vec<u8>> {
+        self.lane.take_scratch(bytes)
+    }
+
+    /// Gives scratch memory back, for the next who needs some.
+    pub fn keep(&mut self, scratch: Vec<u8>) {
+        self.lane.keep_scratch(scratch);
+    }
+
+    /// Begins to exchange messages within a team.
+    pub fn exchange<'x>(&'x mut self, team: Team<'x>) -> Exchange<'x> {
+        Exchange {
+            endpoint: self.endpoint,
+            lane: self.lane,
+            operation: self.operation,
+            nodes: self.nodes,
+            team,
+            pending: Vec::new(),
+            tokens: PRESENCE,
+            present: false,
+            idle: None,
+        }
+    }
+}
+
+/// A message that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(u64);
+
+/// The token of all marks of presence.
+const PRESENCE: u64 = 0;
+
+/// Messages on their way. What is posted must have been waited for before the exchange ends.
+#[derive(Debug)]
+pub struct Exchange<'x> {
+    endpoint: &'x dyn Endpoint,
+    lane: &'x mut Lane,
+    operation: &'x Operation<'x>,
+    nodes: bool,
+    team: Team<'x>,
+    /// In the order of posting. Algorithms keep this short.
+    pending: Vec<Parcel<'x>>,
+    tokens: u64,
+    /// This rank has said that it is there.
+    present: bool,
+    /// Since when nothing has moved.
+    idle: Option<Instant>,
+}
+
+/// One stripe of one message.
+#[derive(Debug)]
+struct Parcel<'x> {
+    token: u64,
+    peer: Rank,
+    lane: u8,
+    body: Body<'x>,
+}
+
+#[derive(Debug)]
+enum Body<'x> {
+    /// Header and payload; the first `done` bytes of both have gone.
+    Out { header: [u8; HEADER_BYTES], payload: Src<'x>, done: usize },
+    /// The header that must come and, once it has, the bytes of payload that are there.
+    In { expected: Header, payload: Dst<'x>, done: Option<usize> },
+}
+
+impl Parcel<'_> {
+    fn is_same_stream(&self, other: &Self) -> bool {
+        (self.peer, self.lane, self.direction()) == (other.peer, other.lane, other.direction())
+    }
+
+    fn direction(&self) -> Direction {
+        match self.body {
+            Body::Out { .. } => Direction::Out,
+            Body::In { .. } => Direction::In,
+        }
+    }
+
+    fn is_unsent_presence(&self) -> bool {
+        self.token == PRESENCE && matches!(self.body, Body::Out { done: 0, .. })
+    }
+}
+
+impl<'x> Exchange<'x> {
+    /// Posts a message to the member at a position.
+    pub fn send(&mut self, to: usize, payload: Src<'x>) -> Token {
+        let peer = self.team.rank(to);
+        self.lane.peers[peer].sent += 1;
+        let number = self.lane.peers[peer].sent;
+        self.tokens += 1;
+        let stripes = self.stripes(payload.len());
+        for stripe in 0..stripes {
+            let part = owned(payload.len(), stripes.into(), stripe.into());
+            let header = self.header(stripe, stripes, number, payload.len()).encode();
+            let payload = payload.slice(part.start, part.len());
+            let body = Body::Out { header, payload, done: 0 };
+            self.pending.push(Parcel { token: self.tokens, peer, lane: stripe, body });
+        }
+        Token(self.tokens)
+    }
+
+    /// Posts the end of a message from the member at a position.
+    pub fn receive(&mut self, from: usize, payload: Dst<'x>) -> Token {
+        let peer = self.team.rank(from);
+        self.lane.peers[peer].received += 1;
+        let number = self.lane.peers[peer].received;
+        self.tokens += 1;
+        let stripes = self.stripes(payload.len());
+        for stripe in 0..stripes {
+            let part = owned(payload.len(), stripes.into(), stripe.into());
+            let expected = self.header(stripe, stripes, number, payload.len());
+            let payload = payload.slice(part.start, part.len());
+            let body = Body::In { expected, payload, done: None };
+            self.pending.push(Parcel { token: self.tokens, peer, lane: stripe, body });
+        }
+        Token(self.tokens)
+    }
+
+    /// Waits until a message has gone or come.
+    ///
+    /// # Errors
+    /// What ended the wait: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`, `Connection`.
+    pub fn wait(&mut self, token: Token) -> Result<()> {
+        self.wait_until(|pending| pending.iter().all(|parcel| parcel.token != token.0))
+    }
+
+    /// Waits until no more than `most` posted stripes are on their way.
+    ///
+    /// # Errors
+    /// As [`Exchange::wait`].
+    pub fn wait_few(&mut self, most: usize) -> Result<()> {
+        let counts = |parcel: &&Parcel<'_>| parcel.token != PRESENCE;
+        self.wait_until(|pending| pending.iter().filter(counts).count() <= most)
+    }
+
+    /// Waits until everything posted has gone or come.
+    ///
+    /// # Errors
+    /// As [`Exchange::wait`].
+    pub fn finish(mut self) -> Result<()> {
+        self.wait_until(|pending| pending.iter().all(Parcel::is_unsent_presence))
+    }
+
+    fn stripes(&self, bytes: usize) -> u8 {
+        if bytes >= STRIPED { self.endpoint.lanes() } else { 1 }
+    }
+
+    fn header(&self, stripe: u8, stripes: u8, number: u64, len: usize) -> Header {
+        Header {
+            kind: Kind::Data,
+            stripe,
+            stripes,
+            epoch: EPOCH,
+            number,
+            chain: self.lane.chain(),
+            descriptor: self.operation.descriptor,
+            len: len as u64,
+        }
+    }
+
+    fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
+        while !done(&self.pending) {
+            let moved = self.pump().map_err(|error| self.fail(error))?;
+            if moved {
+                self.idle = None;
+            } else {
+                self.pause().map_err(|error| self.fail(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries everything that is posted; true if anything moved.
+    fn pump(&mut self) -> Result<bool> {
+        let mut moved = false;
+        let mut i = 0;
+        while let Some(parcel) = self.pending.get(i) {
+            if self.pending[..i].iter().any(|earlier| earlier.is_same_stream(parcel)) {
+                i += 1;
+                continue;
+            }
+            let (bytes, over) = self.advance(i)?;
+            moved |= bytes > 0;
+            if over {
+                self.pending.remove(i);
+            } else {
+                i += 1;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Moves one stripe on: how many bytes, and whether that was all.
+    fn advance(&mut self, i: usize) -> Result<(usize, bool)> {
+        let Parcel { token, peer, lane, ref mut body } = self.pending[i];
+        match body {
+            Body::Out { header, payload, done } => {
+                let sent = send_rest(self.endpoint, peer, lane, header, *payload, *done);
+                // Whoever has left needs no mark of presence.
+                let Ok(sent) = sent else {
+                    return if token == PRESENCE { Ok((0, true)) } else { sent.map(|_| (0, true)) };
+                };
+                *done += sent;
+                Ok((sent, *done == HEADER_BYTES + payload.len()))
+            }
+            Body::In { expected, payload, done } => {
+                let (expected, payload, begun) = (*expected, *payload, *done);
+                let mut moved = 0;
+                let mut have = match begun {
+                    Some(have) => have,
+                    None => {
+                        let found = self.open(peer, lane, &expected, &mut moved)?;
+                        if !found {
+                            return Ok((moved, false));
+                        }
+                        let ahead = self.lane.ahead(peer, lane);
+                        ahead.take(payload)
+                    }
+                };
+                if have < payload.len() {
+                    let rest = payload.slice(have, payload.len() - have);
+                    let count = self.endpoint.try_receive(peer, Channel::Collective(lane), rest)?;
+                    have += count;
+                    moved += count;
+                }
+                if let Body::In { done, .. } = &mut self.pending[i].body {
+                    *done = Some(have);
+                }
+                Ok((moved, have == payload.len()))
+            }
+        }
+    }
+
+    /// Looks for the header that must come next; true once it has, and is the right one.
+    fn open(&mut self, peer: Rank, lane: u8, expected: &Header, moved: &mut usize) -> Result<bool> {
+        loop {
+            let Some(header) = self.next_header(peer, lane, moved)? else { return Ok(false) };
+            if header == *expected {
+                self.lane.ahead(peer, lane).skip_header();
+                self.lane.peers[peer].heard = header.descriptor.sequence;
+                *moved += 1;
+                return Ok(true);
+            }
+            if !self.pass_presence(peer, lane, &header)? {
+                return Err(self.unexpected(peer, &header, expected));
+            }
+        }
+    }
+
+    /// The header that has come on a stream, if it has.
+    fn next_header(&mut self, peer: Rank, lane: u8, moved: &mut usize) -> Result<Option<Header>> {
+        let name = |error: Error| error.context(self.endpoint.peer(peer)).with_culprit(peer);
+        let ahead = self.lane.ahead(peer, lane);
+        if ahead.header().map_err(name)?.is_none() {
+            *moved += ahead.fill(self.endpoint, peer, lane)?;
+        }
+        self.lane.ahead(peer, lane).header().map_err(name)
+    }
+
+    /// Takes a mark of presence of this operation, or of one before it, off the stream; false for any other header.
+    fn pass_presence(&mut self, peer: Rank, lane: u8, header: &Header) -> Result<bool> {
+        let sequence = header.descriptor.sequence;
+        if header.kind != Kind::Presence || sequence > self.operation.descriptor.sequence {
+            return Ok(false);
+        }
+        self.agree(peer, header)?;
+        self.lane.ahead(peer, lane).skip_header();
+        self.lane.peers[peer].heard = sequence;
+        Ok(true)
+    }
+
+    /// Compares what a peer has called with what this rank has.
+    fn agree(&self, peer: Rank, header: &Header) -> Result<()> {
+        let Some(difference) = self.lane.disagreement(peer, header) else { return Ok(()) };
+        let difference = difference.replace("{}", &self.endpoint.peer(peer).to_string());
+        let message = format!("ranks called different operations: {} {difference}", self.me());
+        Err(Error::new(ErrorKind::Mismatch, message).with_culprit(peer))
+    }
+
+    /// A message that is not the one that must come.
+    fn unexpected(&self, peer: Rank, header: &Header, expected: &Header) -> Error {
+        if let Err(error) = self.agree(peer, header) {
+            return error;
+        }
+        let name = self.endpoint.peer(peer);
+        let message = format!(
+            "{name} sent {header:?} where {} expected {expected:?}; all ranks must use the same version of the \
+             library",
+            self.me()
+        );
+        Error::new(ErrorKind::Internal, message).with_culprit(peer)
+    }
+
+    fn me(&self) -> String {
+        self.endpoint.peer(self.endpoint.rank()).to_string()
+    }
+
+    /// Nothing moves: spins, yields or rests, and looks why there is nothing to wait for any more.
+    fn pause(&mut self) -> Result<()> {
+        if let Some(error) = self.endpoint.failure() {
+            return Err(error);
+        }
+        let deadline = self.operation.deadline;
+        let pace = self.endpoint.pace();
+        let spin = if pace.crowded { Duration::ZERO } else { pace.spin };
+        let idle = self.idle.get_or_insert_with(Instant::now).elapsed();
+        if idle < spin {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let left = deadline.left();
+        if idle < spin + YIELD_FOR && !left.is_zero() {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        if deadline.elapsed() >= self.roll_call() {
+            self.call_roll()?;
+        }
+        if left.is_zero() && deadline.elapsed() >= deadline.allowed() + self.grace() {
+            return Err(self.late());
+        }
+        let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(REST) };
+        self.endpoint.rest(&self.wishes(), limit);
+        Ok(())
+    }
+
+    /// What the stripes at the heads of their streams wait for.
+    fn wishes(&self) -> Vec<Wish> {
+        let mut wishes: Vec<Wish> = Vec::new();
+        for parcel in &self.pending {
+            let channel = Channel::Collective(parcel.lane);
+            let wish = Wish { peer: parcel.peer, channel, direction: parcel.direction() };
+            if !wishes.contains(&wish) {
+                wishes.push(wish);
+            }
+        }
+        wishes
+    }
+
+    fn roll_call(&self) -> Duration {
+        let half = self.operation.deadline.allowed() / 2;
+        if self.team.size() <= CLOSE { half.min(ROLL_CALL) } else { half }
+    }
+
+    /// Says once that this rank is there, and looks who else is.
+    fn call_roll(&mut self) -> Result<()> {
+        let others = self.team.members().iter().copied();
+        let others: Vec<Rank> = others.filter(|&rank| rank != self.endpoint.rank()).collect();
+        if !self.present {
+            self.present = true;
+            let header = Header { kind: Kind::Presence, ..self.header(0, 1, 0, 0) }.encode();
+            for &peer in &others {
+                let body = Body::Out { header, payload: Src::empty(), done: 0 };
+                self.pending.push(Parcel { token: PRESENCE, peer, lane: 0, body });
+            }
+        }
+        for peer in others {
+            let is_inside = |parcel: &Parcel<'_>| {
+                parcel.peer == peer
+                    && parcel.lane == 0
+                    && matches!(parcel.body, Body::In { done: Some(_), .. })
+            };
+            if self.pending.iter().any(is_inside) {
+                continue;
+            }
+            // Only whose message is waited for must be there.
+            while let Ok(Some(header)) = self.next_header(peer, 0, &mut 0) {
+                let is_later = header.descriptor.sequence > self.operation.descriptor.sequence;
+                if is_later || !self.pass_presence(peer, 0, &header)? {
+                    if !is_later {
+                        self.agree(peer, &header)?;
+                    }
+                    self.lane.peers[peer].heard = header.descriptor.sequence;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The members that have not been seen in the operation.
+    fn missing(&self) -> Vec<Rank> {
+        let sequence = self.operation.descriptor.sequence;
+        let members = self.team.members().iter().copied();
+        let is_missing =
+            |&rank: &Rank| rank != self.endpoint.rank() && self.lane.peers[rank].heard < sequence;
+        members.filter(is_missing).collect()
+    }
+
+    fn grace(&self) -> Duration {
+        match (self.nodes, self.missing().is_empty()) {
+            (_, true) => GRACE,
+            (true, false) => GRACE_OF_NODES,
+            (false, false) => Duration::ZERO,
+        }
+    }
+
+    fn late(&self) -> Error {
+        let mut late = self.missing();
+        if late.is_empty() {
+            late.extend(self.wishes().iter().map(|wish| wish.peer));
+            late.sort_unstable();
+            late.dedup();
+        }
+        let say = |&rank: &Rank| {
+            let name = self.endpoint.peer(rank);
+            match self.lane.peers[rank].heard {
+                0 => format!("{name}, which was seen in no operation yet"),
+                heard => format!("{name}, which was last seen in operation #{heard}"),
+            }
+        };
+        let names: Vec<String> = late.iter().map(say).collect();
+        let Operation { descriptor, deadline, .. } = self.operation;
+        let message = format!(
+            "{descriptor} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
+            self.me(),
+            deadline.elapsed().as_millis(),
+            deadline.allowed().as_millis(),
+            names.join("; ")
+        );
+        let error = Error::new(ErrorKind::Timeout, message);
+        match late.first() {
+            Some(&rank) => error.with_culprit(rank),
+            None => error,
+        }
+    }
+
+    /// Fails the group; the error to return is the first one that anybody has reported.
+    fn fail(&self, error: Error) -> Error {
+        self.endpoint.fail(&error);
+        self.endpoint.failure().unwrap_or(error)
+    }
+}
+
+/// Sends what is left of a stripe, as far as goes.
+fn send_rest(
+    endpoint: &dyn Endpoint,
+    peer: Rank,
+    lane: u8,
+    header: &[u8; HEADER_BYTES],
+    payload: Src<'_>,
+    done: usize,
+) -> Result<usize> {
+    let channel = Channel::Collective(lane);
+    if let Some(rest) = header.get(done..).filter(|rest| !rest.is_empty()) {
+        return endpoint.try_send(peer, channel, &[Src::from(rest), payload]);
+    }
+    let done = done - HEADER_BYTES;
+    let rest = payload.slice(done, payload.len() - done);
+    endpoint.try_send(peer, channel, &[rest])
+}

@@ -1,0 +1,207 @@
+//! What a rank remembers between the operations of a group whose ranks exchange messages: its history, how far it
+//! is with each peer, and what has come too early.
+
+use crate::algo::fingerprint;
+use crate::base::buffer::Dst;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::transport::frame::{HEADER_BYTES, Header};
+use crate::transport::{Channel, Descriptor, Endpoint};
+use std::collections::{HashMap, VecDeque};
+
+/// How many operations are remembered, to say where ranks parted.
+const HISTORY: usize = 64;
+
+/// What is read ahead of a stream, so that a small message costs one call of the transport.
+const AHEAD: usize = 4096;
+
+/// Scratch memory up to this size is kept for the next operation.
+const KEPT: usize = 8 << 20;
+
+/// One operation of the past.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    descriptor: Descriptor,
+    chain: u64,
+}
+
+/// How far this rank is with another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Peer {
+    /// Messages posted to it, and from it.
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    /// The last operation that it was seen in.
+    pub(super) heard: u64,
+}
+
+/// The lane of one group.
+#[derive(Debug)]
+pub struct Lane {
+    chain: u64,
+    past: VecDeque<Past>,
+    pub(super) peers: Vec<Peer>,
+    ahead: HashMap<(Rank, u8), Ahead>,
+    scratch: Vec<u8>,
+}
+
+impl Lane {
+    /// The beginning of a group of `size` ranks.
+    pub fn new(group: GroupId, size: WorldSize) -> Self {
+        Self {
+            chain: fingerprint::seed(group, size),
+            past: VecDeque::new(),
+            peers: vec![Peer::default(); size],
+            ahead: HashMap::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Enters an operation. Every operation of the group passes here, also those for which this rank exchanges no
+    /// message.
+    pub fn enter(&mut self, descriptor: Descriptor) {
+        self.chain = fingerprint::extend(self.chain, &descriptor.encode());
+        if self.past.len() == HISTORY {
+            self.past.pop_front();
+        }
+        self.past.push_back(Past { descriptor, chain: self.chain });
+    }
+
+    /// The fingerprint of everything that this rank has called.
+    pub(super) fn chain(&self) -> u64 {
+        self.chain
+    }
+
+    /// What has come on a stream and was not asked for yet.
+    pub(super) fn ahead(&mut self, peer: Rank, lane: u8) -> &mut Ahead {
+        self.ahead.entry((peer, lane)).or_default()
+    }
+
+    /// Scratch memory of that many bytes, with anything in it.
+    pub(super) fn take_scratch(&mut self, bytes: usize) -> Result<Vec<u8>> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let missing = bytes.saturating_sub(scratch.len());
+        scratch.try_reserve_exact(missing).map_err(|_| {
+            let message = format!("no memory for {bytes} bytes of scratch space of a collective");
+            Error::new(ErrorKind::OutOfMemory, message)
+        })?;
+        scratch.resize(scratch.len() + missing, 0);
+        Ok(scratch)
+    }
+
+    /// Gives scratch memory back.
+    pub(super) fn keep_scratch(&mut self, scratch: Vec<u8>) {
+        if scratch.len() <= KEPT {
+            self.scratch = scratch;
+        }
+    }
+
+    /// What the other side of a message called and this side did not, as far back as both remember: for the
+    /// operation that the message belongs to, this side's history, and the last one in which the two were in
+    /// agreement. `None` where they agree.
+    pub(super) fn disagreement(&self, from: Rank, header: &Header) -> Option<String> {
+        let theirs = header.descriptor;
+        let ours = self.past.iter().find(|past| past.descriptor.sequence == theirs.sequence);
+        let now = self.past.back().map(|past| past.descriptor);
+        let said = |ours: Option<Descriptor>| ours.map_or("nothing".to_owned(), |d| d.to_string());
+        match ours {
+            Some(past) if past.chain == header.chain => None,
+            Some(past) if past.descriptor != theirs => {
+                Some(format!("called {}, but {{}} called {theirs}", said(Some(past.descriptor))))
+            }
+            Some(past) => Some(format!(
+                "and {{}} agree on {}, but not on what came before it, after #{}",
+                past.descriptor, self.peers[from].heard
+            )),
+            None => Some(format!("called {}, but {{}} called {theirs}", said(now))),
+        }
+    }
+}
+
+/// Bytes that were read from a stream before they were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Ahead {
+    /// Reads what has come, as far as there is room.
+    pub(super) fn fill(&mut self, endpoint: &dyn Endpoint, from: Rank, lane: u8) -> Result<usize> {
+        if self.bytes.is_empty() {
+            self.bytes.resize(AHEAD, 0);
+        }
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let room = Dst::from(&mut self.bytes[self.end..]);
+        let count = endpoint.try_receive(from, Channel::Collective(lane), room)?;
+        self.end += count;
+        Ok(count)
+    }
+
+    /// The header that comes next, once all of it is there.
+    pub(super) fn header(&self) -> Result<Option<Header>> {
+        let bytes = &self.bytes[self.start..self.end];
+        bytes.first_chunk::<HEADER_BYTES>().map(Header::decode).transpose()
+    }
+
+    /// Drops that header.
+    pub(super) fn skip_header(&mut self) {
+        self.start += HEADER_BYTES;
+    }
+
+    /// Moves bytes to where they belong; how many.
+    pub(super) fn take(&mut self, into: Dst<'_>) -> usize {
+        let count = into.len().min(self.end - self.start);
+        let bytes = &self.bytes[self.start..self.start + count];
+        into.slice(0, count).copy_from(bytes.into());
+        self.start += count;
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::Nonce;
+    use crate::transport::OpKind;
+    use crate::transport::frame::Kind;
+
+    fn barrier(sequence: u64) -> Descriptor {
+        let (dtype, op, root) = (None, None, None);
+        Descriptor { kind: OpKind::Barrier, dtype, op, root, count: 0, sequence }
+    }
+
+    fn header(lane: &Lane, descriptor: Descriptor) -> Header {
+        let (stripe, stripes, epoch, number, len) = (0, 1, 0, 1, 0);
+        let chain = lane.chain();
+        Header { kind: Kind::Data, stripe, stripes, epoch, number, chain, descriptor, len }
+    }
+
+    #[test]
+    fn a_disagreement_is_found_where_it_began() {
+        let new = || Lane::new(Nonce([1; 16]), 2);
+        let (mut a, mut b) = (new(), new());
+        let other = Descriptor { kind: OpKind::Broadcast, root: Some(1), ..barrier(1) };
+        a.enter(barrier(1));
+        b.enter(other);
+        let first = header(&b, other);
+        assert!(a.disagreement(1, &first).unwrap().contains("broadcast #1 (root 1)"));
+        a.enter(barrier(2));
+        b.enter(barrier(2));
+        // Also when it is read one operation later.
+        assert!(
+            a.disagreement(1, &first)
+                .unwrap()
+                .contains("called barrier #1, but {} called broadcast")
+        );
+        assert!(a.disagreement(1, &header(&b, barrier(2))).unwrap().contains("before it"));
+        let mut c = new();
+        c.enter(barrier(1));
+        assert!(a.disagreement(1, &header(&c, barrier(1))).is_none());
+        c.enter(barrier(2));
+        c.enter(barrier(3));
+        assert!(a.disagreement(1, &header(&c, barrier(3))).unwrap().contains("barrier #3"));
+    }
+}

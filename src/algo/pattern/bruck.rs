@@ -1,0 +1,43 @@
+//! Bruck's rounds: distances double, so that after about log2 of them everybody has heard of everybody
+//! (J. Bruck and others, 1997). Also those of the dissemination barrier.
+
+use std::iter::successors;
+
+/// One round: send that far behind, receive from that far ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// How far. It is also the number of blocks that everybody has by now.
+    pub distance: usize,
+    /// How many blocks are sent, the first ones.
+    pub blocks: usize,
+}
+
+/// The rounds among `size` members.
+pub fn rounds(size: usize) -> impl Iterator<Item = Round> {
+    let distances = successors(Some(1), |distance| Some(distance * 2));
+    let distances = distances.take_while(move |&distance| distance < size);
+    distances.map(move |distance| Round { distance, blocks: distance.min(size - distance) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_ends_with_all_blocks_in_order_from_its_own() {
+        for size in 1..=64 {
+            let mut have: Vec<Vec<usize>> = (0..size).map(|me| vec![me]).collect();
+            for Round { distance, blocks } in rounds(size) {
+                let before = have.clone();
+                for (me, mine) in have.iter_mut().enumerate() {
+                    assert_eq!(mine.len(), distance);
+                    mine.extend(&before[(me + distance) % size][..blocks]);
+                }
+            }
+            for (me, mine) in have.iter().enumerate() {
+                let all: Vec<usize> = (0..size).map(|i| (me + i) % size).collect();
+                assert_eq!(mine, &all);
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Batches: calls of one thread that are collected first and issued together.
+//!
+//! Between begin and end the thread's calls are checked and kept. At the end receives are posted first, then sends,
+//! then collectives are issued in the order of the calls, over as many groups as were used; so neither the order of
+//! sends and receives nor that of groups can make ranks wait for each other. The batch's work ends when all of its
+//! works have, with the first error in the order of the calls.
+
+use super::group::Group;
+use super::issue::Prepared;
+use super::queue::RunQueue;
+use super::work::{Then, Work, WorkKind};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::GroupId;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many calls a batch may have.
+pub const MOST_CALLS: usize = 65_536;
+
+thread_local! {
+    /// Whether there is one in `BATCH`, for calls that only ask.
+    static OPEN: Cell<bool> = const { Cell::new(false) };
+    static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
+}
+
+/// The calls that were collected. Dropped without having been issued, it ends their works.
+#[derive(Debug)]
+pub struct Batch {
+    /// The groups that it may use; `None` for any.
+    groups: Option<Vec<GroupId>>,
+    calls: Vec<Prepared>,
+    work: Arc<Work>,
+}
+
+/// Waits for the last work of a batch.
+struct Gathering {
+    left: AtomicUsize,
+    /// The first error in the order of the calls, with its place.
+    first: Mutex<Option<(usize, Error)>>,
+    work: Arc<Work>,
+}
+
+/// True while the calling thread has a batch open.
+pub fn is_open() -> bool {
+    OPEN.get()
+}
+
+/// Opens a batch on the calling thread; `None` allows it any group.
+///
+/// # Errors
+/// `InvalidArgument` where one is open.
+pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
+    if is_open() {
+        let message = "this thread has begun a batch already: end it with dist_batch_end first";
+        return Err(Error::invalid(message));
+    }
+    let groups = groups.map(|groups| groups.iter().map(|group| group.id()).collect());
+    let work = Work::new(WorkKind::Batch, Arc::new(RunQueue::default()));
+    BATCH.set(Some(Batch { groups, calls: Vec::new(), work }));
+    OPEN.set(true);
+    Ok(())
+}
+
+/// Adds a call to the open batch of the calling thread, or issues it where there is none.
+///
+/// # Errors
+/// `InvalidArgument` for a group that the batch may not use, `OutOfMemory` for too many calls; those of
+/// [`Prepared::issue`].
+pub fn collect_or_issue(call: Prepared) -> Result<()> {
+    if !is_open() {
+        return call.issue();
+    }
+    BATCH.with_borrow_mut(|open| match open {
+        Some(batch) => batch.collect(call),
+        None => Err(Error::internal("an open batch is missing")),
+    })
+}
+
+/// Closes the batch of the calling thread, to be issued.
+///
+/// # Errors
+/// `InvalidArgument` where none is open.
+pub fn end() -> Result<Batch> {
+    OPEN.set(false);
+    BATCH.take().ok_or_else(|| {
+        Error::invalid("this thread has begun no batch: call dist_batch_begin first")
+    })
+}
+
+impl Batch {
+    fn collect(&mut self, call: Prepared) -> Result<()> {
+        if let Some(groups) = &self.groups
+            && !groups.contains(&call.group().id())
+        {
+            let name = call.group().name();
+            let message = format!("group {name} is not among those that the batch was begun with");
+            return Err(Error::invalid(message));
+        }
+        if self.calls.len() >= MOST_CALLS {
+            let message =
+                format!("a batch has {MOST_CALLS} calls at the most: end it, and begin another");
+            return Err(Error::new(ErrorKind::OutOfMemory, message));
+        }
+        self.calls.push(call);
+        Ok(())
+    }
+
+    /// The work of the whole.
+    pub fn work(&self) -> &Arc<Work> {
+        &self.work
+    }
+
+    /// Issues all calls. What cannot be issued ends its own work with the reason.
+    pub fn issue(mut self) {
+        let calls = std::mem::take(&mut self.calls);
+        let work = Arc::clone(&self.work);
+        work.issued_as_batch(calls.iter().map(|call| Arc::clone(call.work())).collect());
+        if calls.is_empty() {
+            return work.end(Ok(None));
+        }
+        let (left, first) = (AtomicUsize::new(calls.len()), Mutex::new(None));
+        let gathering = Arc::new(Gathering { left, first, work });
+        for (place, call) in calls.iter().enumerate() {
+            let gathering = Arc::clone(&gathering);
+            let hook = move |outcome: &Result<()>| gathering.one_ended(place, outcome);
+            call.work().then(Then::Now(Box::new(hook)));
+        }
+        let mut ordered = calls;
+        // Stable: calls of one kind stay in their order.
+        ordered.sort_by_key(Prepared::place_in_batch);
+        for call in ordered {
+            let work = Arc::clone(call.work());
+            if let Err(error) = call.issue() {
+                work.end(Err(error));
+            }
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let message =
+            "the batch was never ended: its thread has ended, or dist_batch_end has failed";
+        let abandoned = Error::new(ErrorKind::Aborted, message);
+        self.calls.iter().for_each(|call| call.give_up(abandoned.clone()));
+    }
+}
+
+impl Gathering {
+    fn one_ended(&self, place: usize, outcome: &Result<()>) {
+        if let Err(error) = outcome {
+            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            if first.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
+                *first = Some((place, error.clone()));
+            }
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.work.end(first.map_or(Ok(None), |(_, error)| Err(error)));
+        }
+    }
+}

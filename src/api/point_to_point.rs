@@ -1,0 +1,172 @@
+//! Messages between two ranks: what is checked before the engine sees one, and what its work says about it.
+//!
+//! Messages never wait behind collectives: they go to the back end's engine at once, which matches, carries and
+//! completes them.
+
+use super::collective::CallOptions;
+use super::group::Group;
+use super::issue::Prepared;
+use super::recorder;
+use super::work::{Held, Work, WorkKind};
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::transport::{Incoming, Outgoing, PointToPoint};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The largest tag.
+pub const LARGEST_TAG: u32 = i32::MAX as u32;
+
+/// What is said about a message. A receive may leave open from whom and under which tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// This rank sends it.
+    pub is_outgoing: bool,
+    /// The other rank.
+    pub peer: Option<Rank>,
+    /// The tag.
+    pub tag: Option<u32>,
+    /// The type of its elements.
+    pub dtype: DataType,
+    /// How many there are, or may be.
+    pub count: usize,
+}
+
+impl fmt::Display for Message {
+    /// For instance `send to rank 3, tag 7 (f32, count 10)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_outgoing { "send to " } else { "receive from " })?;
+        match self.peer {
+            Some(peer) => write!(f, "rank {peer}")?,
+            None => f.write_str("any rank")?,
+        }
+        match self.tag {
+            Some(tag) => write!(f, ", tag {tag}")?,
+            None => f.write_str(", any tag")?,
+        }
+        write!(f, " ({}, count {})", self.dtype, self.count)
+    }
+}
+
+/// The caller's memory, lent until the message's work has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Memory {
+    Out(Src<'static>),
+    In(Dst<'static>),
+}
+
+impl Group {
+    /// Checks a send to one rank.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, and `Unsupported` where the back end has no messages.
+    pub fn send(
+        self: &Arc<Self>,
+        bytes: Src<'static>,
+        dtype: DataType,
+        peer: Rank,
+        tag: u32,
+        options: CallOptions,
+    ) -> Result<Prepared> {
+        let count = bytes.len() / dtype.size();
+        let (peer, tag) = (Some(peer), Some(tag));
+        let message = Message { is_outgoing: true, peer, tag, dtype, count };
+        self.prepare_message(message, Memory::Out(bytes), options)
+    }
+
+    /// Checks a receive from one rank, or from any, under one tag, or any.
+    ///
+    /// # Errors
+    /// As [`Group::send`].
+    pub fn receive(
+        self: &Arc<Self>,
+        into: Dst<'static>,
+        dtype: DataType,
+        peer: Option<Rank>,
+        tag: Option<u32>,
+        options: CallOptions,
+    ) -> Result<Prepared> {
+        let count = into.len() / dtype.size();
+        let message = Message { is_outgoing: false, peer, tag, dtype, count };
+        self.prepare_message(message, Memory::In(into), options)
+    }
+
+    fn prepare_message(
+        self: &Arc<Self>,
+        message: Message,
+        memory: Memory,
+        options: CallOptions,
+    ) -> Result<Prepared> {
+        self.check_message(&message, &options).context(|| message)?;
+        let work = Work::new(WorkKind::Message(message), Arc::clone(&self.queue));
+        Ok(Prepared::message(Arc::clone(self), memory, options, work))
+    }
+
+    fn check_message(&self, message: &Message, options: &CallOptions) -> Result<()> {
+        if let Some(peer) = message.peer
+            && peer >= self.size()
+        {
+            let text = format!("rank {peer} does not exist in a group of {}", self.size());
+            return Err(Error::invalid(text));
+        }
+        if let Some(tag) = message.tag
+            && tag > LARGEST_TAG
+        {
+            return Err(Error::invalid(format!("tag {tag}: 0 to {LARGEST_TAG} is possible")));
+        }
+        if let Some(name) = &options.algorithm {
+            let text = format!("algorithm \"{name}\": a message between two ranks has none");
+            return Err(Error::invalid(text));
+        }
+        self.engine().map(drop)
+    }
+
+    fn engine(&self) -> Result<&dyn PointToPoint> {
+        self.backend.messages().ok_or_else(|| {
+            let message = format!(
+                "the back end {} has no messages between two ranks for this group of {}",
+                self.backend_name(),
+                self.size()
+            );
+            Error::new(ErrorKind::Unsupported, message)
+        })
+    }
+
+    /// Hands a message to the engine, which ends its work.
+    pub(super) fn post(
+        self: &Arc<Self>,
+        memory: Memory,
+        deadline: Deadline,
+        work: &Arc<Work>,
+    ) -> Result<()> {
+        let WorkKind::Message(message) = work.kind() else {
+            return Err(Error::internal("a work that is no message was posted as one"));
+        };
+        let engine = self.engine()?;
+        self.queue.work_begins()?;
+        let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
+        let record = recorder::begin_message(self.id(), self.rank(), &message, sequence);
+        work.hold(Held { group: Arc::clone(self), record });
+        work.issued(sequence, deadline);
+        let Message { peer, tag, dtype, .. } = message;
+        let done = Arc::clone(work);
+        let posted = match (memory, peer, tag) {
+            (Memory::Out(bytes), Some(to), Some(tag)) => {
+                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, done)
+            }
+            (Memory::In(into), from, tag) => {
+                engine.receive(Incoming { from, tag, dtype, into, deadline }, done)
+            }
+            (Memory::Out(_), ..) => Err(Error::internal("a send without a rank or a tag")),
+        };
+        posted.map_err(|error| {
+            let error = work.explain(error);
+            work.end(Err(error.clone()));
+            error
+        })
+    }
+}

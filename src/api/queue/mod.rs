@@ -1,0 +1,363 @@
+//! The run queue of a group: operations start in the order in which they were issued, one at a time.
+//!
+//! Issuing takes a ticket; the ticket's number is the operation's sequence number. A *blocking* call takes a number
+//! and waits on its own thread until all before it have ended, so that a lone one costs a `fetch_add` and has no
+//! hand-off. An *asynchronous* one leaves a [`Job`] behind, which whoever comes first runs to its end: a blocking
+//! caller that waits for its turn, a thread that waits for a work, or the queue's [`worker`]. Only the worker takes
+//! every job: the others return at a time of their own, and take none that may last longer.
+//!
+//! # Order
+//! All numbers come from one counter by `fetch_add`, so there is one order, and what happens before in the program
+//! has the lower number. A job's number is taken while the list of jobs is locked and the job is put there before the
+//! lock is released: the list is sorted.
+//!
+//! # One at a time
+//! `ended` counts turns that have ended; number n has its turn while `ended` is n. Who may act on n is one thread: the
+//! one that took the ticket, or the one that took the job from the list, which happens under the lock and only while
+//! `ended` is n. Only whoever has the turn advances `ended` (release), and whoever takes the next reads it (acquire),
+//! so that each operation sees all that those before it have done.
+//!
+//! # Nobody sleeps for ever
+//! Whoever waits looks at `ended`, at the number of the first job (`first`, a copy outside of the lock) and at the
+//! outcome of works. Each of them is written before the bell is rung, whose fences make sure that a waiter's last look
+//! before it sleeps sees the change or that the ringer sees the sleeper (see `wait::bell`). A number without a job
+//! between its `fetch_add` and its place in the list has its ring still to come. As long as there are jobs there is a
+//! worker: it is started before the first one is put into the list, and ends only, under the lock, with the list empty.
+//! A ticket whose caller has given up never ends its turn; then the group has failed, and the jobs behind are
+//! completed with that cause instead of being run.
+
+mod worker;
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::wait::bell::Bell;
+use crate::wait::{Interrupt, Pace, until};
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::sync::{Arc, PoisonError};
+
+/// How many works of a group may be outstanding.
+pub const MOST_WORKS: usize = 65_536;
+
+/// What stands for the number of the first job where there is none.
+const NO_JOB: u64 = u64::MAX;
+
+/// An asynchronous operation that waits for its turn. Exactly one of the methods that consume it is called, with no
+/// lock held.
+pub trait Job: Send + Debug {
+    /// When it must have ended.
+    fn deadline(&self) -> &Deadline;
+
+    /// Why its group has failed, if it has.
+    fn failure(&self) -> Option<Error>;
+
+    /// Runs it and ends the turn.
+    fn run(self: Box<Self>, turn: Turn<'_>);
+
+    /// Its deadline has passed before its turn: fails its group.
+    fn overtaken(self: Box<Self>);
+
+    /// Completes it with the failure of its group.
+    fn fail(self: Box<Self>, cause: &Error);
+}
+
+/// Whose turn it is.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Numbers given out.
+    issued: AtomicU64,
+    /// Turns that have ended.
+    ended: AtomicU64,
+}
+
+impl Turns {
+    fn take_number(&self) -> u64 {
+        self.issued.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn is_at(&self, number: u64) -> bool {
+        self.ended.load(Ordering::Acquire) == number
+    }
+
+    fn end_one(&self) {
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The jobs whose turn has not come, by number.
+#[derive(Debug, Default)]
+struct Jobs {
+    waiting: VecDeque<(u64, Box<dyn Job>)>,
+    has_worker: bool,
+}
+
+/// The queue of one group.
+#[derive(Debug)]
+pub struct RunQueue {
+    turns: Turns,
+    jobs: Mutex<Jobs>,
+    /// The number of the first job, or `NO_JOB`. Written under the lock.
+    first: AtomicU64,
+    /// Works that have been issued and have not ended.
+    works: AtomicUsize,
+    /// Rung when a turn or a work ends, and when a job comes; whoever waits for one of these waits here.
+    bell: Bell,
+    /// Rung when a job comes: what an idle worker waits for, so that blocking calls need not wake it.
+    hire: Bell,
+}
+
+/// A place in the queue. A ticket whose turn never comes (its wait failed) stops the queue: on other ranks the
+/// operation may have run, so the group must be failed.
+#[derive(Debug)]
+pub struct Ticket(u64);
+
+/// The right to run; ends when dropped.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    queue: &'a RunQueue,
+}
+
+/// A job, and the turn that has come for it.
+#[derive(Debug)]
+pub struct Claim<'a> {
+    job: Box<dyn Job>,
+    turn: Turn<'a>,
+}
+
+/// What a caller that waits for its turn finds.
+enum Found<'a> {
+    Turn(Turn<'a>),
+    Job(Claim<'a>),
+}
+
+impl Ticket {
+    /// The sequence number of the operation, from 1.
+    pub fn sequence(&self) -> u64 {
+        self.0 + 1
+    }
+}
+
+impl Claim<'_> {
+    /// Runs the job to its end.
+    pub fn run(self) {
+        self.job.run(self.turn);
+    }
+}
+
+impl Default for RunQueue {
+    fn default() -> Self {
+        Self {
+            turns: Turns::default(),
+            jobs: Mutex::default(),
+            first: AtomicU64::new(NO_JOB),
+            works: AtomicUsize::new(0),
+            bell: Bell::default(),
+            hire: Bell::default(),
+        }
+    }
+}
+
+impl RunQueue {
+    /// Takes the next place, for an operation that runs on the calling thread.
+    pub fn issue(&self) -> Ticket {
+        Ticket(self.turns.take_number())
+    }
+
+    /// Takes the next place for a job, which `make` makes once it knows its number.
+    ///
+    /// # Errors
+    /// `System` where no worker can be started; then no number has been taken.
+    pub fn enqueue(self: &Arc<Self>, make: impl FnOnce(&Ticket) -> Box<dyn Job>) -> Result<()> {
+        let mut jobs = self.lock();
+        if !jobs.has_worker {
+            worker::start(Arc::clone(self))?;
+            jobs.has_worker = true;
+        }
+        let ticket = self.issue();
+        let job = make(&ticket);
+        jobs.waiting.push_back((ticket.0, job));
+        self.publish_first(&jobs);
+        drop(jobs);
+        self.bell.ring();
+        self.hire.ring_fenced();
+        Ok(())
+    }
+
+    /// How many operations have been issued.
+    pub fn issued(&self) -> u64 {
+        self.turns.issued.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the ticket's turn, and runs the jobs before it that end in time.
+    ///
+    /// # Errors
+    /// What ended the wait instead.
+    pub fn wait_turn(
+        &self,
+        ticket: &Ticket,
+        deadline: &Deadline,
+        halted: impl Fn() -> Option<Error>,
+    ) -> std::result::Result<Turn<'_>, Interrupt> {
+        let ready = || {
+            if self.turns.is_at(ticket.0) {
+                return Some(Found::Turn(Turn { queue: self }));
+            }
+            self.claim(deadline).map(Found::Job)
+        };
+        loop {
+            match until(&self.bell, Pace::PATIENT, deadline, &halted, ready)? {
+                Found::Turn(turn) => return Ok(turn),
+                Found::Job(claim) => claim.run(),
+            }
+        }
+    }
+
+    /// Waits until `over` holds, which must depend only on works of this queue, and runs the jobs meanwhile that end
+    /// in time. `mine` is an operation of this queue, by its sequence number, and its deadline: if that passes before
+    /// its turn, its group is failed. False where the limit came first.
+    pub fn wait_for(
+        &self,
+        over: impl Fn() -> bool,
+        limit: &Deadline,
+        mut mine: Option<(u64, Deadline)>,
+    ) -> bool {
+        loop {
+            let own = mine.map(|(_, own)| own).filter(|own| own.left() < limit.left());
+            let first = own.as_ref().unwrap_or(limit);
+            // Neither may be missed because of somebody else's operation.
+            let ready = || if over() { Some(None) } else { self.claim(first).map(Some) };
+            match until(&self.bell, Pace::PATIENT, first, || self.failure(), ready) {
+                Ok(None) => return true,
+                Ok(Some(claim)) => claim.run(),
+                Err(Interrupt::Halted(cause)) => self.fail_all(&cause),
+                Err(Interrupt::Deadline) => {
+                    if let Some((sequence, _)) = mine.take_if(|(_, own)| own.has_passed()) {
+                        self.withdraw(sequence);
+                    } else if limit.has_passed() {
+                        return over();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first job, if its turn has come and it ends before `limit` does.
+    fn claim(&self, limit: &Deadline) -> Option<Claim<'_>> {
+        if !self.turns.is_at(self.first.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let mut jobs = self.lock();
+        let (number, job) = jobs.waiting.front()?;
+        // In this order: a deadline is not earlier than itself.
+        let left = limit.left();
+        if !self.turns.is_at(*number) || left < job.deadline().left() {
+            return None;
+        }
+        let (_, job) = jobs.waiting.pop_front()?;
+        self.publish_first(&jobs);
+        Some(Claim { job, turn: Turn { queue: self } })
+    }
+
+    /// Takes a job whose deadline has passed out of the queue, which fails its group. Nothing happens to one that runs.
+    fn withdraw(&self, sequence: u64) {
+        let mut jobs = self.lock();
+        let Ok(position) =
+            jobs.waiting.binary_search_by_key(&sequence, |(number, _)| Ticket(*number).sequence())
+        else {
+            return;
+        };
+        let taken = jobs.waiting.remove(position);
+        self.publish_first(&jobs);
+        drop(jobs);
+        if let Some((_, job)) = taken {
+            job.overtaken();
+        }
+    }
+
+    /// Why the group of the jobs that wait has failed, if it has.
+    fn failure(&self) -> Option<Error> {
+        self.lock().waiting.front().and_then(|(_, job)| job.failure())
+    }
+
+    /// Completes all jobs that wait with the failure of their group, and makes everybody who waits look at it.
+    pub fn fail_all(&self, cause: &Error) {
+        let waiting = {
+            let mut jobs = self.lock();
+            let waiting = std::mem::take(&mut jobs.waiting);
+            self.publish_first(&jobs);
+            waiting
+        };
+        waiting.into_iter().for_each(|(_, job)| job.fail(cause));
+        self.bell.ring();
+    }
+
+    /// Counts a work that is about to be issued.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where too many are outstanding.
+    pub fn work_begins(&self) -> Result<()> {
+        if self.works.fetch_add(1, Ordering::Relaxed) < MOST_WORKS {
+            return Ok(());
+        }
+        self.works.fetch_sub(1, Ordering::Relaxed);
+        let message = format!(
+            "{MOST_WORKS} asynchronous operations of the group are outstanding, which is the most there \
+             may be: wait for some of them first"
+        );
+        Err(Error::new(ErrorKind::OutOfMemory, message))
+    }
+
+    /// Counts a work, however many there are.
+    pub fn count_work(&self) {
+        self.works.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A work has ended, or was not issued after all.
+    pub fn work_ends(&self) {
+        self.works.fetch_sub(1, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// The number of works that have been issued and have not ended.
+    pub fn works(&self) -> usize {
+        self.works.load(Ordering::Acquire)
+    }
+
+    /// Waits until all works have ended; false where the limit came first.
+    pub fn drain(&self, limit: &Deadline) -> bool {
+        let ready = || (self.works() == 0).then_some(());
+        until(&self.bell, Pace::PATIENT, limit, || None, ready).is_ok()
+    }
+
+    /// Under the lock, whenever the list has changed.
+    fn publish_first(&self, jobs: &Jobs) {
+        let first = jobs.waiting.front().map_or(NO_JOB, |(number, _)| *number);
+        self.first.store(first, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// Ends the turn without telling anybody, for whoever rings the bell soon: by the end of a work, which follows.
+    pub fn end_silently(self) {
+        self.queue.turns.end_one();
+        // Not the drop, which would end a second turn.
+        let _ended = std::mem::ManuallyDrop::new(self);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.queue.turns.end_one();
+        self.queue.bell.ring();
+    }
+}

@@ -1,0 +1,76 @@
+//! The worker of a queue: a thread that runs the jobs which nobody waits for. It is started with the first job, holds
+//! the queue and not its group, and ends when there has been nothing to do for a while.
+
+use super::{NO_JOB, RunQueue};
+use crate::base::deadline::Deadline;
+use crate::base::error::Result;
+use crate::base::sync::Ordering;
+use crate::process::thread;
+use crate::wait::{Interrupt, Pace, until};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a worker without jobs stays.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// Starts the worker of a queue that has none.
+///
+/// # Errors
+/// `System` where there can be no further thread.
+pub(super) fn start(queue: Arc<RunQueue>) -> Result<()> {
+    thread::start("dist-worker", move || {
+        while queue.has_jobs_within(IDLE) || !queue.retire() {
+            queue.serve();
+        }
+    })
+}
+
+impl RunQueue {
+    /// Waits for a job to come, whether or not its turn has.
+    fn has_jobs_within(&self, time: Duration) -> bool {
+        let has_jobs = || (self.first.load(Ordering::Relaxed) != NO_JOB).then_some(());
+        until(&self.hire, Pace::PATIENT, &Deadline::after(time), || None, has_jobs).is_ok()
+    }
+
+    /// Ends the worker's time, unless there is work after all.
+    fn retire(&self) -> bool {
+        let mut jobs = self.lock();
+        jobs.has_worker = !jobs.waiting.is_empty();
+        !jobs.has_worker
+    }
+
+    /// Runs the jobs in the order of their turns until none is left.
+    pub(super) fn serve(&self) {
+        let never = Deadline::never();
+        let ready = || match self.first.load(Ordering::Relaxed) {
+            NO_JOB => Some(None),
+            _ => self.claim(&never).map(Some),
+        };
+        while let Some(deadline) = self.first_deadline() {
+            match until(&self.bell, Pace::PATIENT, &deadline, || self.failure(), ready) {
+                Ok(None) => return,
+                Ok(Some(claim)) => claim.run(),
+                Err(Interrupt::Halted(cause)) => self.fail_all(&cause),
+                Err(Interrupt::Deadline) => self.withdraw_late(),
+            }
+        }
+    }
+
+    fn first_deadline(&self) -> Option<Deadline> {
+        self.lock().waiting.front().map(|(_, job)| *job.deadline())
+    }
+
+    /// Takes out the first job if its deadline has passed: those before it took too long.
+    fn withdraw_late(&self) {
+        let mut jobs = self.lock();
+        if jobs.waiting.front().is_none_or(|(_, job)| !job.deadline().has_passed()) {
+            return;
+        }
+        let taken = jobs.waiting.pop_front();
+        self.publish_first(&jobs);
+        drop(jobs);
+        if let Some((_, job)) = taken {
+            job.overtaken();
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! A work: an operation that was issued and that somebody may wait for.
+//!
+//! A work goes from pending to done exactly once and keeps its outcome for ever. While it is pending it keeps its group
+//! alive (a collective's job does so in the queue, a message's work itself); afterwards it keeps nothing but the
+//! outcome, so that works outlive their groups. Whoever sees that a work is done sees what the operation has written,
+//! and nobody touches the caller's buffers any more: the outcome is stored with release and read with acquire.
+//!
+//! Must not know: how a collective runs, or how a message travels.
+
+use super::callbacks::{self, Callback, Function};
+use super::group::Group;
+use super::point_to_point::Message;
+use super::queue::RunQueue;
+use super::recorder::Record;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::base::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::transport::{Completion, Delivery, OpKind};
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a work is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// A collective operation.
+    Collective(OpKind),
+    /// A message to or from another rank.
+    Message(Message),
+    /// Several operations that were issued together.
+    Batch,
+}
+
+/// What a wait found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The work is done.
+    Done,
+    /// It goes on.
+    Pending,
+}
+
+/// What is done when a work ends.
+pub(super) enum Then {
+    /// At once, on the thread that ends the work; must not block.
+    Now(Function),
+    /// On the callback thread.
+    Call(Callback),
+}
+
+/// How a work ended, and when.
+#[derive(Clone, Debug)]
+struct Ended {
+    result: Result<Option<Delivery>>,
+    at: Instant,
+}
+
+enum State {
+    Pending(Vec<Then>),
+    Done(Arc<Ended>),
+}
+
+/// Pending, then done: the change happens once, whoever tries.
+struct Outcome {
+    /// A copy of what `state` says, for those who only ask.
+    done: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What is known from the time of issue on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Issue {
+    pub(super) sequence: u64,
+    pub(super) deadline: Deadline,
+    pub(super) at: Instant,
+}
+
+/// What a message's work keeps while it is pending.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) group: Arc<Group>,
+    pub(super) record: Record,
+}
+
+/// An operation that was issued, or is about to be.
+#[derive(Debug)]
+pub struct Work {
+    kind: WorkKind,
+    /// Its group's; a batch's own, in which nothing ever runs. Where it is waited for.
+    queue: Arc<RunQueue>,
+    issue: OnceLock<Issue>,
+    outcome: Outcome,
+    /// A message's, from issue until it is done.
+    held: Mutex<Option<Held>>,
+    /// A batch's, from issue until it is done.
+    members: Mutex<Vec<Arc<Self>>>,
+}
+
+impl Outcome {
+    fn new() -> Self {
+        Self { done: AtomicBool::new(false), state: Mutex::new(State::Pending(Vec::new())) }
+    }
+
+    /// Ends it, and gives what is to be done then; `None` where it has ended before, which stays as it was.
+    fn settle(&self, ended: Ended) -> Option<Vec<Then>> {
+        let mut state = self.lock();
+        let State::Pending(then) = &mut *state else { return None };
+        let then = std::mem::take(then);
+        *state = State::Done(Arc::new(ended));
+        self.done.store(true, Ordering::Release);
+        Some(then)
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    fn ended(&self) -> Option<Arc<Ended>> {
+        match &*self.lock() {
+            State::Pending(_) => None,
+            State::Done(ended) => Some(Arc::clone(ended)),
+        }
+    }
+
+    /// Notes what is to be done at the end; gives it back where that has come.
+    fn then(&self, then: Then) -> Option<(Then, Arc<Ended>)> {
+        match &mut *self.lock() {
+            State::Pending(list) => {
+                list.push(then);
+                None
+            }
+            State::Done(ended) => Some((then, Arc::clone(ended))),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome").field("ended", &self.ended()).finish_non_exhaustive()
+    }
+}
+
+impl Ended {
+    /// The outcome without what only a message has.
+    fn plain(&self) -> Result<()> {
+        self.result.as_ref().map(drop).map_err(Clone::clone)
+    }
+}
+
+impl Work {
+    /// A work that has not been issued.
+    pub(super) fn new(kind: WorkKind, queue: Arc<RunQueue>) -> Arc<Self> {
+        Arc::new(Self {
+            kind,
+            queue,
+            issue: OnceLock::new(),
+            outcome: Outcome::new(),
+            held: Mutex::new(None),
+            members: Mutex::default(),
+        })
+    }
+
+    /// Notes that it is issued, which happens once.
+    pub(super) fn issued(&self, sequence: u64, deadline: Deadline) {
+        let fresh = self.issue.set(Issue { sequence, deadline, at: Instant::now() });
+        debug_assert!(fresh.is_ok(), "a work was issued twice");
+    }
+
+    /// Keeps what a message needs until it is done.
+    pub(super) fn hold(&self, held: Held) {
+        *lock(&self.held) = Some(held);
+    }
+
+    /// Issues it as the work of a batch, which ends when its members have.
+    pub(super) fn issued_as_batch(&self, members: Vec<Arc<Self>>) {
+        *lock(&self.members) = members;
+        self.queue.count_work();
+        self.issued(1, Deadline::never());
+    }
+
+    /// Ends it. A work that has ended before stays as it was.
+    pub(super) fn end(&self, result: Result<Option<Delivery>>) {
+        lock(&self.members).clear();
+        // Before the outcome: who sees that may count on the group not being kept by this work.
+        let held = lock(&self.held).take();
+        if let Some(Held { group, record }) = held {
+            record.end(&result.as_ref().map(drop).map_err(Clone::clone));
+            callbacks::let_go(group);
+        }
+        let ended = Ended { result, at: Instant::now() };
+        let outcome = ended.plain();
+        let Some(then) = self.outcome.settle(ended) else { return };
+        for then in then {
+            run_then(then, &outcome);
+        }
+        if self.issue.get().is_some() {
+            self.queue.work_ends();
+        }
+    }
+
+    /// What it is about.
+    pub fn kind(&self) -> WorkKind {
+        self.kind
+    }
+
+    /// True once it has ended.
+    pub fn is_done(&self) -> bool {
+        self.outcome.is_done()
+    }
+
+    /// Its outcome, once there is one.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.plain())
+    }
+
+    /// The number of the operation: for collectives that in its group, for messages one of their own. `None` before
+    /// it is issued.
+    pub fn sequence(&self) -> Option<u64> {
+        self.issue.get().map(|issue| issue.sequence)
+    }
+
+    /// The time from its issue until it ended, or until now.
+    pub fn elapsed(&self) -> Duration {
+        let Some(issue) = self.issue.get() else { return Duration::ZERO };
+        let end = self.outcome.ended().map_or_else(Instant::now, |ended| ended.at);
+        end.saturating_duration_since(issue.at)
+    }
+
+    /// Who sent the message that was received, or who gets the one that is sent.
+    pub fn source(&self) -> Option<Rank> {
+        self.delivery().map(|delivery| delivery.peer)
+    }
+
+    /// The message's tag.
+    pub fn tag(&self) -> Option<u32> {
+        self.delivery().map(|delivery| delivery.tag)
+    }
+
+    /// The number of elements that were received.
+    pub fn received_count(&self) -> Option<usize> {
+        let WorkKind::Message(message) = self.kind else { return None };
+        let delivery = self.delivery().filter(|_| !message.is_outgoing)?;
+        Some(delivery.bytes / message.dtype.size())
+    }
+
+    fn delivery(&self) -> Option<Delivery> {
+        self.outcome.ended()?.result.as_ref().ok().copied().flatten()
+    }
+
+    /// Waits until it has ended or the limit has passed, and does meanwhile what can be done for it on this thread.
+    /// Any thread, any number of times.
+    ///
+    /// # Errors
+    /// The operation's own error, which stays; `InvalidArgument` for a work of a batch that has not ended, and for a
+    /// pending one inside a completion callback.
+    pub fn wait(&self, limit: &Deadline) -> Result<Progress> {
+        if let Some(outcome) = self.outcome() {
+            return outcome.map(|()| Progress::Done);
+        }
+        if limit.has_passed() {
+            return Ok(Progress::Pending);
+        }
+        callbacks::refuse_to_block("waiting for a pending work")?;
+        let Some(issue) = self.issue.get() else {
+            let message =
+                "the work belongs to a batch that has not been issued: call dist_batch_end first";
+            return Err(Error::invalid(message));
+        };
+        match self.kind {
+            WorkKind::Collective(_) => {
+                let mine = Some((issue.sequence, issue.deadline));
+                self.queue.wait_for(|| self.is_done(), limit, mine);
+            }
+            WorkKind::Message(_) => self.attend(limit),
+            WorkKind::Batch => self.wait_for_members(limit),
+        }
+        self.outcome().map_or(Ok(Progress::Pending), |outcome| outcome.map(|()| Progress::Done))
+    }
+
+    /// Lets the engine that carries the message make progress on this thread.
+    fn attend(&self, limit: &Deadline) {
+        let group = lock(&self.held).as_ref().map(|held| Arc::clone(&held.group));
+        if let Some(engine) = group.as_ref().and_then(|group| group.backend.messages()) {
+            while !self.is_done() && !limit.has_passed() {
+                engine.attend(&|| self.is_done(), limit);
+            }
+        } else {
+            self.queue.wait_for(|| self.is_done(), limit, None);
+        }
+    }
+
+    /// Waits for one after the other; the last one that ends ends the batch.
+    fn wait_for_members(&self, limit: &Deadline) {
+        let members = lock(&self.members).clone();
+        // An error is the batch's own, or stands behind an earlier one.
+        members.iter().for_each(|member| drop(member.wait(limit)));
+        self.queue.wait_for(|| self.is_done(), limit, None);
+    }
+
+    /// Calls a function once the work has ended, on the callback thread, never inside this call.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where too many callbacks are registered, `System` where their thread cannot be started.
+    pub fn on_complete(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> Result<()> {
+        let callback = callbacks::register(function)?;
+        self.then(Then::Call(callback));
+        Ok(())
+    }
+
+    pub(super) fn then(&self, then: Then) {
+        if let Some((then, ended)) = self.outcome.then(then) {
+            run_then(then, &ended.plain());
+        }
+    }
+}
+
+impl Completion for Work {
+    fn complete(&self, outcome: Result<Delivery>) {
+        self.end(outcome.map(Some).map_err(|error| self.explain(error)));
+    }
+}
+
+impl Work {
+    /// An error of a message, with what the engine does not know of it.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        let group = lock(&self.held).as_ref().map(|held| held.group.whom());
+        match (self.kind, group) {
+            (WorkKind::Message(message), Some(group)) => {
+                error.context(format_args!("{message} on {group}"))
+            }
+            _ => error,
+        }
+    }
+}
+
+fn run_then(then: Then, outcome: &Result<()>) {
+    match then {
+        Then::Now(hook) => hook(outcome),
+        Then::Call(callback) => callback.post(outcome.clone()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::base::sync::AtomicUsize;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Two threads end it, a third registers what is to be done then: one ends it, and it is done once.
+    #[test]
+    fn loom_a_work_ends_once() {
+        loom::model(|| {
+            let shared = Arc::new((Outcome::new(), AtomicUsize::new(0), AtomicUsize::new(0)));
+            let enders: Vec<_> = (0..2)
+                .map(|_| {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        // What the operation has written.
+                        shared.2.store(7, Ordering::Relaxed);
+                        let ended = Ended { result: Ok(None), at: Instant::now() };
+                        let Some(then) = shared.0.settle(ended) else { return 0 };
+                        then.into_iter().for_each(|then| run_then(then, &Ok(())));
+                        1
+                    })
+                })
+                .collect();
+            let counter = Arc::clone(&shared);
+            let hook = Then::Now(Box::new(move |_: &Result<()>| {
+                counter.1.fetch_add(1, Ordering::Relaxed);
+            }));
+            if let Some((then, ended)) = shared.0.then(hook) {
+                run_then(then, &ended.plain());
+            }
+            if shared.0.is_done() {
+                assert_eq!(shared.2.load(Ordering::Relaxed), 7);
+            }
+            let ends: usize = enders.into_iter().map(|ender| ender.join().unwrap()).sum();
+            assert_eq!((ends, shared.1.load(Ordering::Relaxed)), (1, 1));
+        });
+    }
+}

@@ -1,0 +1,95 @@
+//! Which ranks of a group share memory: its *nodes*. A node is a host, or what pretends to be one.
+
+use super::ids::{Rank, WorldSize};
+
+/// The partition of a group's ranks into nodes. Nodes are numbered in the order of their lowest ranks, and the ranks
+/// of a node in their own order; the ranks of one node need not follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    members: Vec<Vec<Rank>>,
+    /// For each rank, its node and its place in it.
+    places: Vec<(usize, usize)>,
+}
+
+impl Nodes {
+    /// Puts ranks with equal labels on one node.
+    pub fn by_label<L: PartialEq>(labels: &[L]) -> Self {
+        let mut firsts: Vec<&L> = Vec::new();
+        let mut members: Vec<Vec<Rank>> = Vec::new();
+        let mut places = Vec::new();
+        for (rank, label) in labels.iter().enumerate() {
+            let known = firsts.iter().position(|&first| first == label);
+            let node = known.unwrap_or_else(|| {
+                firsts.push(label);
+                members.push(Vec::new());
+                members.len() - 1
+            });
+            places.push((node, members[node].len()));
+            members[node].push(rank);
+        }
+        Self { members, places }
+    }
+
+    /// All ranks of a group on nodes of their own.
+    pub fn apart(size: WorldSize) -> Self {
+        let members = (0..size).map(|rank| vec![rank]).collect();
+        Self { members, places: (0..size).map(|rank| (rank, 0)).collect() }
+    }
+
+    /// The number of ranks.
+    pub fn ranks(&self) -> WorldSize {
+        self.places.len()
+    }
+
+    /// The number of nodes.
+    pub fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The node of a rank.
+    pub fn node_of(&self, rank: Rank) -> usize {
+        self.places[rank].0
+    }
+
+    /// The place of a rank among those of its node.
+    pub fn local_rank(&self, rank: Rank) -> Rank {
+        self.places[rank].1
+    }
+
+    /// The ranks of a node.
+    pub fn members(&self, node: usize) -> &[Rank] {
+        &self.members[node]
+    }
+
+    /// The ranks that are first on their nodes.
+    pub fn leaders(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.members.iter().map(|members| members[0])
+    }
+
+    /// The number of ranks on the smallest node.
+    pub fn smallest(&self) -> usize {
+        self.members.iter().map(Vec::len).min().unwrap_or(0)
+    }
+
+    /// The number of ranks on the largest node.
+    pub fn largest(&self) -> usize {
+        self.members.iter().map(Vec::len).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_make_nodes_in_the_order_of_their_lowest_ranks() {
+        let nodes = Nodes::by_label(&["b", "a", "b", "c", "a", "b"]);
+        assert_eq!((nodes.ranks(), nodes.count()), (6, 3));
+        assert_eq!(nodes.members(0), [0, 2, 5]);
+        assert_eq!(nodes.members(1), [1, 4]);
+        assert_eq!((nodes.node_of(5), nodes.local_rank(5)), (0, 2));
+        assert_eq!(nodes.leaders().collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!((nodes.smallest(), nodes.largest()), (1, 3));
+        assert_eq!(Nodes::apart(3), Nodes::by_label(&[0, 1, 2]));
+    }
+}

@@ -1,0 +1,116 @@
+//! Messages between two ranks.
+
+use super::args::{dst, index, number, src};
+use super::group::group;
+use super::submit::{WorkOut, call_options, hand_out};
+use super::types::*;
+use super::work::wait_to_the_end;
+use crate::api::callbacks::refuse_to_block;
+use crate::api::collective::buffer_bytes;
+use crate::api::issue::Prepared;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, Result};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A tag that is no wild card.
+fn tag_number(tag: i32) -> Result<u32> {
+    u32::try_from(tag).map_err(|_| Error::invalid(format!("tag is {tag}, which is negative")))
+}
+
+/// Issues a message and waits until it is done; where from, if it came.
+fn run(call: Prepared) -> Result<Option<usize>> {
+    let work = Arc::clone(call.work());
+    call.issue()?;
+    wait_to_the_end(&work)?;
+    Ok(work.source())
+}
+
+dist_export! {
+    /// Sends a message to one rank of a group.
+    ///
+    /// The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
+    /// in, `count` elements, borrowed until the operation is done; NULL only where count is 0. `peer`: a rank of the
+    /// group; this rank itself is possible. `tag`: 0 or more. `options`: NULL for defaults; borrowed for the call;
+    /// algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. Messages from one rank under one tag are
+    /// received in the order of their sending, and never wait behind collectives. With `work` NULL it blocks until the
+    /// message has been taken over or delivered, until the deadline at the latest: whether the receiver has asked for
+    /// it by then is not said. Any thread.
+    ///
+    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+    /// DIST_ERR_UNSUPPORTED (the group's back end has no messages), DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
+    /// with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail
+    /// nothing else unless a part had been transferred, and the group's failure. Since 0.1.
+    pub fn dist_send(
+        group: *mut dist_group_t,
+        buf: *const c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        peer: i32,
+        tag: i32,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let dtype = DataType::from_number(dtype)?;
+        let bytes = src(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
+        let call = group.send(bytes, dtype, index(peer, "peer")?, tag_number(tag)?, options)?;
+        if !work.blocks() {
+            return hand_out(call, work);
+        }
+        refuse_to_block("a blocking send")?;
+        run(call).map(drop)
+    }
+}
+
+dist_export! {
+    /// Receives a message from one rank of a group.
+    ///
+    /// The sender names this rank, the tag and the same dtype. `group`: NULL for the world. `buf`: out, room for `count`
+    /// elements, borrowed until the operation is done; NULL only where count is 0; a shorter message leaves the rest
+    /// as it is (dist_work_received_count). `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+    /// DIST_ANY_TAG. `source`: out, may be NULL; the rank that sent it. Only for a call that blocks: with a work or
+    /// inside a batch it must be NULL, and dist_work_source tells. `options`: NULL for defaults; borrowed for the
+    /// call; algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. A receive takes the first message
+    /// that it matches, a message the first receive, in the order of their calls. With `work` NULL it blocks until the
+    /// message is here, until the deadline at the latest. Any thread.
+    ///
+    /// Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `count` or of another dtype: then
+    /// nothing was written, and the message stays for the next receive. Since 0.1.
+    pub fn dist_recv(
+        group: *mut dist_group_t,
+        buf: *mut c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        peer: i32,
+        tag: i32,
+        source: *mut i32,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let dtype = DataType::from_number(dtype)?;
+        let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
+        let peer = if peer == DIST_ANY_SOURCE { None } else { Some(index(peer, "peer")?) };
+        let tag = if tag == DIST_ANY_TAG { None } else { Some(tag_number(tag)?) };
+        let source = super::args::Out::required(source, "source").ok();
+        let call = group.receive(into, dtype, peer, tag, options)?;
+        if !work.blocks() {
+            if source.is_some() {
+                let message = "source is for calls that block: pass NULL, and ask dist_work_source";
+                return Err(Error::invalid(message));
+            }
+            return hand_out(call, work);
+        }
+        refuse_to_block("a blocking receive")?;
+        let from = run(call)?;
+        if let (Some(out), Some(from)) = (source, from) {
+            out.write(number(from)?);
+        }
+        Ok(())
+    }
+}

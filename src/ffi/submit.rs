@@ -1,0 +1,63 @@
+//! What the functions of operations have in common: their options, and whether they block, give a work, or wait in a
+//! batch.
+
+use super::args::{Out, milliseconds, optional_str};
+use super::options;
+use super::types::*;
+use super::work::WORKS;
+use crate::api::issue::Prepared;
+use crate::api::{Call, CallOptions, Group, batch};
+use crate::base::error::Result;
+use std::sync::Arc;
+
+/// The parameter `work`: where the handle goes, if one is wanted.
+#[derive(Debug)]
+pub(super) struct WorkOut(Option<Out<*mut dist_work_t>>);
+
+impl WorkOut {
+    /// NULL in the caller's variable until there is a work.
+    pub(super) fn new(work: *mut *mut dist_work_t) -> Self {
+        Self(Out::handle(work, "work").ok())
+    }
+
+    /// Whether the call blocks: nobody takes a work, and there is no batch to collect it.
+    pub(super) fn blocks(&self) -> bool {
+        self.0.is_none() && !batch::is_open()
+    }
+}
+
+/// The options of a call.
+pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOptions> {
+    let options = options::read(options)?;
+    Ok(CallOptions {
+        timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
+        premul_scale: options.premul_scale,
+        algorithm: optional_str(options.algorithm, "algorithm")?.map(str::to_owned),
+    })
+}
+
+/// Runs a collective, issues it, or adds it to the thread's batch.
+pub(super) fn submit(
+    group: &Arc<Group>,
+    call: Call<'static>,
+    options: CallOptions,
+    work: WorkOut,
+) -> Result<()> {
+    if work.blocks() {
+        return group.run(call, &options);
+    }
+    hand_out(group.prepare(call, options)?, work)
+}
+
+/// Issues what was checked, or adds it to the thread's batch, and gives its work a handle.
+pub(super) fn hand_out(call: Prepared, work: WorkOut) -> Result<()> {
+    let Some(out) = work.0 else { return batch::collect_or_issue(call) };
+    // First what can fail without having done anything.
+    let handle: *mut dist_work_t = WORKS.insert(Arc::clone(call.work()))?;
+    if let Err(error) = batch::collect_or_issue(call) {
+        drop(WORKS.remove(handle.cast_const()));
+        return Err(error);
+    }
+    out.write(handle);
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Works: operations that were issued, waited for or asked about.
+
+use super::args::{Out, copy_text, number, wait_limit};
+use super::handle::{Kind, Table};
+use super::status::status_of;
+use super::types::*;
+use crate::api::{Progress, Work};
+use crate::base::error::{Error, Result};
+use std::ffi::{CString, c_char, c_void};
+
+pub(super) static WORKS: Table<Work> = Table::new(Kind::Work);
+
+dist_export! {
+    #[in_progress]
+    /// Waits until a work is done.
+    ///
+    /// `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
+    /// only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
+    /// done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
+    /// something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more.
+    ///
+    /// Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
+    /// operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
+    /// DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for a wrong time, a work whose batch has not ended, and a
+    /// pending one inside a completion callback. Since 0.1.
+    pub fn dist_work_wait(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
+        let work = WORKS.get(work)?;
+        work.wait(&wait_limit(timeout_ms, "timeout_ms")?)
+    }
+}
+
+dist_export! {
+    /// Whether a work is done.
+    ///
+    /// `work`: required. `done`: out, required; 1 or 0. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK while it is pending or where it has succeeded, else the operation's error with `done` 1;
+    /// DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT with `done` 0. Since 0.1.
+    pub fn dist_work_test(work: *mut dist_work_t, done: *mut i32) -> dist_status_t {
+        let out = Out::required(done, "done")?;
+        out.write(0);
+        let Some(outcome) = WORKS.get(work)?.outcome() else { return Ok(()) };
+        out.write(1);
+        outcome
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// Copies the message of a work's error; "" while it is pending and where it has succeeded.
+    ///
+    /// `work`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole message needs, its
+    /// terminator included; 0 for an invalid handle. Does not block. Any thread. Since 0.1.
+    pub fn dist_work_error(work: *const dist_work_t, buf: *mut c_char, cap: usize) -> usize {
+        let outcome = WORKS.get(work)?.outcome();
+        let error = outcome.and_then(Result::err);
+        copy_text(error.as_ref().map_or("", Error::message), buf, cap)
+    }
+}
+
+/// A caller's function, and what it is called with.
+struct Callback {
+    function:
+        unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void),
+    user: *mut c_void,
+}
+
+// SAFETY: the caller promises that the function may be called on another thread with that pointer.
+unsafe impl Send for Callback {}
+
+impl Callback {
+    fn call(self, outcome: &Result<()>) {
+        let (status, text) = match outcome {
+            Ok(()) => (DIST_OK, String::new()),
+            Err(error) => (status_of(error.kind()), error.message().replace('\0', "?")),
+        };
+        let message = CString::new(text).unwrap_or_default();
+        // SAFETY: the caller's function, with the caller's pointer and a terminated message.
+        unsafe { (self.function)(status, message.as_ptr(), self.user) };
+    }
+}
+
+dist_export! {
+    /// Has a function called when a work is done; soon, if it is done already.
+    ///
+    /// `work`: required; may be released before the function is called. `function`: required. `user`: handed to it;
+    /// must stay valid until it has been called, which happens once. Several may be given. The functions run one after
+    /// the other on a thread of the library, in the order in which their works were done, and never inside this call.
+    /// Inside one, calls that block are refused with DIST_ERR_INVALID_ARGUMENT (collectives and messages without a
+    /// work, waits for pending works, dist_init, dist_finalize, making groups, calls of stores); asynchronous calls
+    /// are not. The function must not throw. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_OUT_OF_MEMORY (1048576 functions
+    /// wait for their works), DIST_ERR_SYSTEM (the thread cannot be started). Since 0.1.
+    pub fn dist_work_on_complete(
+        work: *mut dist_work_t,
+        function: dist_work_fn,
+        user: *mut c_void,
+    ) -> dist_status_t {
+        let work = WORKS.get(work)?;
+        let function = function.ok_or_else(|| Error::invalid("argument function is NULL"))?;
+        let callback = Callback { function, user };
+        work.on_complete(move |outcome| callback.call(outcome))
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
+    /// counted by themselves.
+    ///
+    /// `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
+    /// Since 0.1.
+    pub fn dist_work_sequence(work: *const dist_work_t) -> u64 {
+        Ok(WORKS.get(work)?.sequence().unwrap_or(0))
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// The time from the issue of a work until it was done, or until now, in nanoseconds.
+    ///
+    /// `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
+    /// Since 0.1.
+    pub fn dist_work_elapsed_ns(work: *const dist_work_t) -> u64 {
+        Ok(u64::try_from(WORKS.get(work)?.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+dist_export! {
+    #[on_error(-1)]
+    /// The rank that sent the message which a work received; of a send, the rank that got it.
+    ///
+    /// `work`: required. Returns -1 for an invalid handle, while it is pending, after an error, and for anything but
+    /// a message. Does not block. Any thread. Since 0.1.
+    pub fn dist_work_source(work: *const dist_work_t) -> i32 {
+        WORKS.get(work)?.source().map_or(Ok(-1), number)
+    }
+}
+
+dist_export! {
+    #[on_error(-1)]
+    /// The tag of the message which a work received or sent.
+    ///
+    /// `work`: required. Returns -1 as dist_work_source does. Does not block. Any thread. Since 0.1.
+    pub fn dist_work_tag(work: *const dist_work_t) -> i32 {
+        let tag = WORKS.get(work)?.tag();
+        Ok(tag.and_then(|tag| i32::try_from(tag).ok()).unwrap_or(-1))
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// How many elements a work has received: those of the message, which may be fewer than there was room for.
+    ///
+    /// `work`: required. Returns 0 for an invalid handle, while it is pending, after an error, and for anything but a
+    /// receive. Does not block. Any thread. Since 0.1.
+    pub fn dist_work_received_count(work: *const dist_work_t) -> usize {
+        Ok(WORKS.get(work)?.received_count().unwrap_or(0))
+    }
+}
+
+dist_export! {
+    /// Releases a work. A pending one goes on: its buffers stay lent until it is done, and its functions are called.
+    ///
+    /// `work`: NULL does nothing. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+    pub fn dist_work_release(work: *mut dist_work_t) -> dist_status_t {
+        if work.is_null() {
+            return Ok(());
+        }
+        WORKS.remove(work).map(drop)
+    }
+}
+
+/// Waits until a work has ended, for calls that block.
+pub(super) fn wait_to_the_end(work: &Work) -> Result<()> {
+    let limit = wait_limit(DIST_WAIT_FOREVER, "timeout_ms")?;
+    while work.wait(&limit)? == Progress::Pending {}
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! Threads of the library, for the layers that make no system calls of their own.
+
+use crate::base::error::Result;
+use crate::base::log::Level;
+use crate::sys::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What the names of all threads of the library begin with.
+pub const PREFIX: &str = "dist-";
+
+/// Starts a thread that ends by itself: named `name` (which begins with [`PREFIX`]), with all signals blocked. A
+/// panic ends only the thread, and is logged.
+///
+/// # Errors
+/// `System` where the operating system refuses another thread.
+pub fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let guarded = move || {
+        if catch_unwind(AssertUnwindSafe(body)).is_err() {
+            crate::log!(
+                Level::Error,
+                "the thread {name} has ended by a panic, a defect in libdist"
+            );
+        }
+    };
+    // Detached: it has an end of its own.
+    thread::spawn(name, guarded).map(drop)
+}
+
+/// True on a thread of the library.
+pub fn is_ours() -> bool {
+    std::thread::current().name().is_some_and(|name| name.starts_with(PREFIX))
+}

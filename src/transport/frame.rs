@@ -1,0 +1,206 @@
+//! The header of one message of a collective, as it stands in a stream between hosts: 64 bytes, little endian.
+//!
+//! ```text
+//! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u16 | epoch u32 | zero u32
+//! number u64 | chain u64 | descriptor 3 x u64 | length u64
+//! ```
+//!
+//! It says which message it is (`number`, `stripe`), and to which operation of which history it belongs
+//! (`descriptor`, `chain`), so that the receiver can check everything that it expects. Nothing in it is
+//! used as a length or an index before it has been compared with what the receiver knows by itself.
+//!
+//! Must not know: streams, algorithms.
+
+use super::endpoint::MAX_LANES;
+use super::line::Descriptor;
+use crate::base::error::{Error, ErrorKind, Result};
+
+/// The size of a header.
+pub const HEADER_BYTES: usize = 64;
+
+const MAGIC: u16 = 0xd157;
+const VERSION: u8 = 1;
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Part of an algorithm; the payload follows.
+    Data,
+    /// Says that the sender is in the operation; no payload, and outside the count of messages.
+    Presence,
+}
+
+/// The header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is for.
+    pub kind: Kind,
+    /// Which part of the message this is.
+    pub stripe: u8,
+    /// Into how many parts the message was cut.
+    pub stripes: u8,
+    /// The incarnation of the group.
+    pub epoch: u32,
+    /// The number of the message among those from this sender to this receiver, from 1.
+    pub number: u64,
+    /// The fingerprint of everything that the sender has called so far.
+    pub chain: u64,
+    /// The operation that the sender is in.
+    pub descriptor: Descriptor,
+    /// The bytes of the whole message.
+    pub len: u64,
+}
+
+impl Header {
+    /// The bytes that travel.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let kind = match self.kind {
+            Kind::Data => 1,
+            Kind::Presence => 2,
+        };
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[2..6].copy_from_slice(&[VERSION, kind, self.stripe, self.stripes]);
+        bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        let [first, count, sequence] = self.descriptor.encode();
+        let words = [self.number, self.chain, first, count, sequence, self.len];
+        for (place, word) in bytes[16..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The inverse of [`Header::encode`].
+    ///
+    /// # Errors
+    /// `Connection`, with the field that no header of this version has.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self> {
+        if u16::from_le_bytes([bytes[0], bytes[1]]) != MAGIC {
+            return Err(refused("no message begins like this; the stream is out of step"));
+        }
+        let [version, kind, stripe, stripes] = [bytes[2], bytes[3], bytes[4], bytes[5]];
+        if version != VERSION {
+            return Err(refused(&format!("it has version {version}, and this side {VERSION}")));
+        }
+        let kind = match kind {
+            1 => Kind::Data,
+            2 => Kind::Presence,
+            _ => return Err(refused(&format!("kind {kind} does not exist"))),
+        };
+        if stripe >= stripes || usize::from(stripes) > MAX_LANES {
+            return Err(refused(&format!("part {stripe} of {stripes} does not exist")));
+        }
+        if bytes[6..8].iter().chain(&bytes[12..16]).any(|&byte| byte != 0) {
+            return Err(refused("bytes without a meaning are not zero"));
+        }
+        let word = |i: usize| {
+            let at = 16 + 8 * i;
+            u64::from_le_bytes(std::array::from_fn(|k| bytes[at + k]))
+        };
+        let words = [word(2), word(3), word(4)];
+        let descriptor = Descriptor::decode(words).filter(|known| known.encode() == words);
+        let Some(descriptor) = descriptor else {
+            return Err(refused("its operation does not exist"));
+        };
+        let epoch = u32::from_le_bytes(std::array::from_fn(|k| bytes[8 + k]));
+        let header = Self {
+            kind,
+            stripe,
+            stripes,
+            epoch,
+            number: word(0),
+            chain: word(1),
+            descriptor,
+            len: word(5),
+        };
+        if kind == Kind::Presence && (stripes, header.number, header.len) != (1, 0, 0) {
+            return Err(refused("a mark of presence has no payload"));
+        }
+        Ok(header)
+    }
+}
+
+fn refused(why: &str) -> Error {
+    Error::new(ErrorKind::Connection, format!("a message cannot be read: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::dtype::DataType;
+    use crate::base::op::ReduceOp;
+    use crate::transport::line::OpKind;
+
+    fn header() -> Header {
+        let descriptor = Descriptor {
+            kind: OpKind::ReduceScatter,
+            dtype: Some(DataType::F8E5M2),
+            op: Some(ReduceOp::PremulSum),
+            root: Some(65_535),
+            count: u64::MAX,
+            sequence: 0x0102_0304_0506_0708,
+        };
+        Header {
+            kind: Kind::Data,
+            stripe: 3,
+            stripes: 7,
+            epoch: 0x0a0b_0c0d,
+            number: 0x1112_1314_1516_1718,
+            chain: 0xf1f2_f3f4_f5f6_f7f8,
+            descriptor,
+            len: 0x2122_2324_2526_2728,
+        }
+    }
+
+    #[test]
+    fn every_field_survives_and_has_its_place() {
+        let bytes = header().encode();
+        assert_eq!(Header::decode(&bytes).unwrap(), header());
+        assert_eq!(&bytes[..12], &[0x57, 0xd1, 1, 1, 3, 7, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a]);
+        assert_eq!(&bytes[16..18], &[0x18, 0x17]);
+        assert_eq!(&bytes[24..26], &[0xf8, 0xf7]);
+        assert_eq!(&bytes[48..50], &[0x08, 0x07]);
+        assert_eq!(&bytes[56..58], &[0x28, 0x27]);
+        let presence =
+            Header { kind: Kind::Presence, stripe: 0, stripes: 1, number: 0, len: 0, ..header() };
+        assert_eq!(Header::decode(&presence.encode()).unwrap(), presence);
+    }
+
+    #[test]
+    fn every_change_of_a_byte_is_another_header_or_none() {
+        let bytes = header().encode();
+        for at in 0..HEADER_BYTES {
+            for flip in 1..=255 {
+                let mut changed = bytes;
+                changed[at] ^= flip;
+                if let Ok(read) = Header::decode(&changed) {
+                    assert_ne!(read, header());
+                    assert_eq!(read.encode(), changed, "byte {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_says_why() {
+        let good = header().encode();
+        let cases: [(usize, u8, &str); 9] = [
+            (0, 0, "out of step"),
+            (2, 9, "version 9"),
+            (3, 0, "kind 0"),
+            (4, 7, "part 7 of 7"),
+            (5, 9, "part 3 of 9"),
+            (7, 1, "not zero"),
+            (15, 1, "not zero"),
+            (32, 0, "operation does not exist"),
+            (3, 2, "presence"),
+        ];
+        for (at, value, why) in cases {
+            let mut bytes = good;
+            bytes[at] = value;
+            let error = Header::decode(&bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Connection);
+            assert!(error.message().contains(why), "{error}");
+        }
+    }
+}

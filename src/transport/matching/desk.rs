@@ -1,0 +1,134 @@
+//! What a rank keeps in shared memory for its messages: a mark by which others recognise its process when they
+//! read its memory, and a word for each buffer that it lends to be read.
+//!
+//! A lent buffer belongs to its owner again once the word says so, whatever the borrower does or fails to do:
+//!
+//! ```text
+//! free -> lent(number) -> being read(number) -> free (the borrower has said that it is done)
+//!              |                 |
+//!              v                 v
+//!   free (taken back at once)   cannot be taken back: the owner fails the group before it goes on
+//! ```
+//!
+//! Both ways out of *lent* are one compare-and-swap, so that exactly one side wins. A borrower that was stopped in
+//! the middle of reading finds the group failed when it looks after its last read, and reports no success.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many buffers a rank lends at once.
+pub(super) const PLACES: u16 = 1024;
+
+const LENT: u64 = 1;
+const READ: u64 = 2;
+
+/// One rank's. All zero bytes are one whose rank is not there yet.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Desk {
+    /// Where in the memory of its process the mark lies; 0 until it does.
+    address: AtomicU64,
+    mark: [AtomicU64; 2],
+    places: [AtomicU64; PLACES as usize],
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        const FREE: AtomicU64 = AtomicU64::new(0);
+        Self { address: FREE, mark: [FREE; 2], places: [FREE; PLACES as usize] }
+    }
+}
+
+impl Desk {
+    /// The owner says where its mark lies, and what it is.
+    pub(super) fn show_mark(&self, address: u64, mark: [u64; 2]) {
+        for (cell, word) in self.mark.iter().zip(mark) {
+            cell.store(word, Ordering::Relaxed);
+        }
+        self.address.store(address, Ordering::Release);
+    }
+
+    /// Where the owner's mark lies, and what it is.
+    pub(super) fn mark(&self) -> Option<(u64, [u64; 2])> {
+        let address = self.address.load(Ordering::Acquire);
+        let mark = std::array::from_fn(|i| self.mark[i].load(Ordering::Relaxed));
+        (address != 0).then_some((address, mark))
+    }
+
+    /// The owner lends the buffer of a message. Numbers are never used twice.
+    pub(super) fn lend(&self, place: u16, number: u64) {
+        if let Some(cell) = self.place(place) {
+            cell.store(word(number, LENT), Ordering::Release);
+        }
+    }
+
+    /// A borrower begins to read; false where the buffer is not lent any more.
+    pub(super) fn begin(&self, place: u16, number: u64) -> bool {
+        self.swap(place, word(number, LENT), word(number, READ))
+    }
+
+    /// The owner takes the buffer back; false where it is being read.
+    pub(super) fn take_back(&self, place: u16, number: u64) -> bool {
+        self.swap(place, word(number, LENT), 0)
+    }
+
+    /// The owner knows that nobody reads the buffer any more.
+    pub(super) fn clear(&self, place: u16) {
+        if let Some(cell) = self.place(place) {
+            cell.store(0, Ordering::Release);
+        }
+    }
+
+    fn swap(&self, place: u16, from: u64, to: u64) -> bool {
+        self.place(place).is_some_and(|cell| {
+            cell.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        })
+    }
+
+    fn place(&self, place: u16) -> Option<&AtomicU64> {
+        self.places.get(usize::from(place))
+    }
+}
+
+fn word(number: u64, state: u64) -> u64 {
+    number << 2 | state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn a_lent_buffer_is_either_read_or_taken_back() {
+        let desk = Desk::default();
+        let start = Barrier::new(2);
+        for number in 1..500 {
+            desk.lend(3, number);
+            let (read, taken) = std::thread::scope(|scope| {
+                let reader = std::thread::Builder::new()
+                    .spawn_scoped(scope, || {
+                        start.wait();
+                        desk.begin(3, number)
+                    })
+                    .unwrap();
+                start.wait();
+                let taken = desk.take_back(3, number);
+                (reader.join().unwrap(), taken)
+            });
+            assert!(read != taken);
+            // Nobody reads what was taken back, also when the place serves another message.
+            desk.lend(3, number + 1000);
+            assert!(!desk.begin(3, number));
+            desk.clear(3);
+        }
+        assert!(!desk.begin(PLACES, 1));
+    }
+
+    #[test]
+    fn the_mark_is_seen_once_it_is_there() {
+        let desk = Desk::default();
+        assert_eq!(desk.mark(), None);
+        desk.show_mark(16, [1, 2]);
+        assert_eq!(desk.mark(), Some((16, [1, 2])));
+    }
+}

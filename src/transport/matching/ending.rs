@@ -1,0 +1,301 @@
+//! Progress, and how messages end that do not arrive: time, a peer that leaves, the failure of the group.
+
+use super::frame::Frame;
+use super::limits::Limits;
+use super::link::Wire;
+use super::state::{ReceiveStage, SendStage, Sending, State, Timed};
+use super::unexpected::{Body, Message};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::Rank;
+use crate::transport::{Incoming, Outgoing};
+use std::time::Instant;
+
+impl State {
+    /// Goes on with everything, without waiting for anything.
+    pub(super) fn progress(&mut self) {
+        if self.failed.is_some() {
+            return;
+        }
+        if let Some(error) = self.domain.failure() {
+            return self.fail(error);
+        }
+        self.has_rest = false;
+        for index in 0..self.neighbours.len() {
+            let peer = self.neighbours[index];
+            self.look_at(peer);
+        }
+        self.look_at_streams();
+        self.read_some();
+        self.put_all();
+    }
+
+    /// Whether something could go on at once.
+    pub(super) fn has_more(&self) -> bool {
+        self.failed.is_none()
+            && (self.has_rest || !self.readings.is_empty() || !self.ready.is_empty())
+    }
+
+    /// Looks at the ring of a rank of the same node.
+    fn look_at(&mut self, peer: Rank) {
+        let Wire::Rings { peer: local, .. } = self.links[peer].wire else { return };
+        if self.links[peer].closed.is_some() {
+            return;
+        }
+        // Before the ring: what it wrote before it left is there then.
+        let has_left = self.domain.has_left(local);
+        let has_more = self.drain(peer);
+        self.has_rest |= has_more;
+        if has_left && !has_more && self.failed.is_none() {
+            let message = format!("{} has left the group", self.name(peer));
+            self.close(peer, &Error::new(ErrorKind::PeerFailed, message).with_culprit(peer));
+        }
+    }
+
+    /// Looks at those streams between nodes that may go on.
+    fn look_at_streams(&mut self) {
+        let Some(endpoint) = &self.endpoint else { return };
+        let mut ready = std::mem::take(&mut self.ready);
+        endpoint.ready(&mut ready);
+        for &peer in &ready {
+            if !matches!(self.links.get(peer).map(|link| &link.wire), Some(Wire::Streams { .. })) {
+                continue;
+            }
+            self.links[peer].is_full = false;
+            self.put(peer);
+            if self.drain(peer) {
+                self.ready.push(peer);
+            }
+        }
+    }
+
+    /// A stream gave an error.
+    pub(super) fn broken(&mut self, peer: Rank, error: Error) {
+        match error.kind() {
+            ErrorKind::PeerFailed | ErrorKind::Connection => self.close(peer, &error),
+            ErrorKind::Internal => {
+                let what = format!("{} does not keep to the protocol of messages", self.name(peer));
+                self.fail(error.context(what).with_culprit(peer));
+            }
+            _ => self.fail(error.context(format!("messages of {}", self.name(peer)))),
+        }
+    }
+
+    /// Fails the group, and ends everything with the reason that counts.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.spread(&error);
+        let reason = self.domain.failure().unwrap_or(error);
+        self.end_all(&reason);
+    }
+
+    /// Fails the group on all nodes; the first reason stays.
+    fn spread(&self, error: &Error) {
+        self.domain.fail(error);
+        self.endpoint.iter().for_each(|endpoint| endpoint.fail(error));
+    }
+
+    /// Ends everything. The caller has seen to it that nobody reads this rank's buffers for good any more.
+    pub(super) fn end_all(&mut self, reason: &Error) {
+        self.failed = Some(reason.clone());
+        self.readings.clear();
+        self.links.iter_mut().for_each(super::link::Link::clear);
+        self.pending.clear();
+        self.ready.clear();
+        let sends: Vec<u64> = self.sends.keys().copied().collect();
+        sends.into_iter().for_each(|number| self.end_send(number, Err(reason.clone())));
+        let receives: Vec<u64> = self.receives.keys().copied().collect();
+        receives.into_iter().for_each(|receive| self.end_receive(receive, Err(reason.clone())));
+    }
+
+    /// Leaves in order: what was lent is taken back; where it is being read, the group fails.
+    pub(super) fn leave(&mut self) {
+        self.progress();
+        if self.failed.is_some() {
+            return;
+        }
+        let is_read = |(&number, sending): (&u64, &Sending)| {
+            sending.place.is_some_and(|place| !self.desk().take_back(place, number))
+        };
+        let text = "the group was left before the message was through";
+        let reason = Error::new(ErrorKind::Aborted, text);
+        if self.sends.iter().any(is_read) {
+            let what = format!("{} left while its message was being read", self.name(self.rank));
+            let error = Error::new(ErrorKind::PeerFailed, what).with_culprit(self.rank);
+            self.spread(&error);
+        }
+        self.end_all(&reason);
+    }
+
+    /// Lets go of the streams, whoever still holds this.
+    pub(super) fn detach(&mut self) {
+        self.endpoint = None;
+        self.links.iter_mut().for_each(|link| link.wire = Wire::Own);
+    }
+
+    /// Nothing goes to a peer or comes from it any more.
+    pub(super) fn close(&mut self, peer: Rank, error: &Error) {
+        if self.links[peer].closed.is_some() {
+            return;
+        }
+        self.links[peer].closed = Some(error.clone());
+        self.readings.retain(|reading| reading.is_not_of(peer));
+        self.links[peer].clear();
+        let offered: Vec<u64> = self
+            .unexpected
+            .of_sender(peer)
+            .filter(|(_, message)| matches!(message.body, Body::Offered(_)))
+            .map(|(arrival, _)| arrival)
+            .collect();
+        offered.into_iter().for_each(|arrival| drop(self.unexpected.remove(arrival)));
+        let sends = self.sends.iter().filter(|(_, sending)| sending.message.to == peer);
+        let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
+        sends.into_iter().for_each(|number| self.end_send(number, Err(error.clone())));
+        let receives: Vec<(u64, Option<Error>)> = self
+            .receives
+            .iter()
+            .map(|(&receive, receiving)| {
+                let end = match receiving.stage {
+                    ReceiveStage::Posted => self.nobody_left(receiving.message.from),
+                    ReceiveStage::Filling { from, .. }
+                    | ReceiveStage::Asked { from, .. }
+                    | ReceiveStage::Begun { from, .. } => (from == peer).then(|| error.clone()),
+                };
+                (receive, end)
+            })
+            .collect();
+        for (receive, end) in receives {
+            if let Some(error) = end {
+                self.unpost(receive);
+                self.end_receive(receive, Err(error));
+            }
+        }
+    }
+
+    /// Why nothing can come any more from a rank, or from any.
+    pub(super) fn nobody_left(&self, from: Option<Rank>) -> Option<Error> {
+        match from {
+            Some(from) => self.links[from].closed.clone(),
+            None => {
+                let mut others = (0..self.links.len()).filter(|&peer| peer != self.rank);
+                let first = others.next().and_then(|peer| self.links[peer].closed.clone())?;
+                others.all(|peer| self.links[peer].closed.is_some()).then_some(first)
+            }
+        }
+    }
+
+    fn unpost(&mut self, receive: u64) {
+        if let Some(receiving) = self.receives.get(&receive) {
+            let Incoming { from, tag, .. } = receiving.message;
+            self.posted.remove((from, tag), receive);
+        }
+    }
+
+    /// When the next message runs out of time.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.timers.first().map(|&(due, _)| due)
+    }
+
+    /// Ends what has run out of time.
+    pub(super) fn expire(&mut self) {
+        while let Some(&(due, timed)) = self.timers.first() {
+            if self.failed.is_some() || due > Instant::now() {
+                return;
+            }
+            self.timers.pop_first();
+            match timed {
+                Timed::Send(number) => self.expire_send(number),
+                Timed::Receive(receive) => self.expire_receive(receive),
+            }
+        }
+    }
+
+    pub(super) fn expire_send(&mut self, number: u64) {
+        let Some(sending) = self.sends.get(&number) else { return };
+        let (message, stage, place) = (sending.message, sending.stage, sending.place);
+        let error = self.late_send(&message);
+        let to = message.to;
+        let is_unsaid = self.links[to].unqueue(number);
+        let is_its_own = match stage {
+            SendStage::Whole => {
+                if is_unsaid {
+                    self.links[to].used -= Limits::cost(message.bytes.len());
+                }
+                is_unsaid
+            }
+            SendStage::Own { arrival } => {
+                self.unexpected.remove(arrival);
+                true
+            }
+            SendStage::Offered => {
+                is_unsaid || place.is_none_or(|place| self.desk().take_back(place, number))
+            }
+            SendStage::Pulled { begun, .. } => !begun,
+        };
+        if !is_its_own {
+            return self.fail(error.context("in the middle of a message"));
+        }
+        self.links[to].bulk.retain(|&other| other != number);
+        let was_offered = matches!(stage, SendStage::Offered) && !is_unsaid
+            || matches!(stage, SendStage::Pulled { .. });
+        if was_offered {
+            self.say(to, Frame::Withdraw { number });
+            self.put(to);
+        }
+        self.end_send(number, Err(error));
+    }
+
+    fn expire_receive(&mut self, receive: u64) {
+        let Some(receiving) = self.receives.get(&receive) else { return };
+        let stage = receiving.stage;
+        let error = self.late_receive(&receiving.message);
+        match stage {
+            ReceiveStage::Posted => {
+                self.unpost(receive);
+                self.end_receive(receive, Err(error));
+            }
+            ReceiveStage::Asked { from, number } => {
+                self.end_receive(receive, Err(error));
+                self.give_back(from, number);
+            }
+            ReceiveStage::Filling { .. } | ReceiveStage::Begun { .. } => {
+                self.fail(error.context("in the middle of a message"));
+            }
+        }
+    }
+
+    /// An offer that was asked for in vain waits for the next receive.
+    fn give_back(&mut self, from: Rank, number: u64) {
+        let Some(offer) = self.links[from].offers.get_mut(&number) else { return };
+        offer.receive = None;
+        let (arrival, body) = (offer.arrival, Body::Offered(number));
+        let message = Message { from, tag: offer.tag, dtype: offer.dtype, len: offer.len, body };
+        self.arrived(arrival, message);
+    }
+
+    fn late_send(&self, message: &Outgoing) -> Error {
+        let Outgoing { to, tag, bytes, deadline, .. } = message;
+        let name = self.name(*to);
+        let what = format!("a message of {} bytes with tag {tag} to {name}", bytes.len());
+        let hint = "was not received";
+        Error::new(ErrorKind::Timeout, format!("{what} {hint} {}", spent(deadline)))
+            .with_culprit(*to)
+    }
+
+    fn late_receive(&self, message: &Incoming) -> Error {
+        let Incoming { from, tag, deadline, .. } = message;
+        let who = from.map_or("any rank".to_owned(), |from| self.name(from).to_string());
+        let tag = tag.map_or("any tag".to_owned(), |tag| format!("tag {tag}"));
+        let what = format!("no message of {who} with {tag} came {}", spent(deadline));
+        let error = Error::new(ErrorKind::Timeout, what);
+        match from {
+            Some(from) => error.with_culprit(*from),
+            None => error,
+        }
+    }
+}
+
+/// How long it took, for messages.
+fn spent(deadline: &Deadline) -> String {
+    let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.allowed().as_millis());
+    format!("in {elapsed} ms (allowed: {allowed} ms)")
+}

@@ -1,0 +1,187 @@
+//! What engines say to each other: a head of 32 bytes, little endian, and for some a payload behind it.
+//!
+//! ```text
+//! kind u8 | dtype u8 | desk place u16 | tag or attempt u32 | number u64 | length u64 | address or offset u64
+//! ```
+//!
+//! Pure: bytes to values and back. What a value may be in its place (whether a number is known, an offset the
+//! next one) is judged by whoever receives it.
+
+use crate::base::dtype::DataType;
+
+/// The bytes of a head.
+pub(super) const HEAD_BYTES: usize = 32;
+
+/// The longest payload of one piece of a message.
+pub(super) const MAX_PIECE: usize = 1 << 20;
+
+/// Where a sender's buffer can be read: its address, and the place on the sender's desk that guards it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lent {
+    pub(super) address: u64,
+    pub(super) place: u16,
+}
+
+/// A head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// A whole message; its bytes follow.
+    Eager { tag: u32, dtype: DataType, len: u64 },
+    /// A message that stays with its sender until it is pulled.
+    Offer { tag: u32, dtype: DataType, number: u64, len: u64, lent: Option<Lent> },
+    /// Send the message that was offered; a later attempt replaces an earlier one.
+    Pull { number: u64, attempt: u32 },
+    /// A piece of a pulled message; its bytes follow.
+    Piece { number: u64, attempt: u32, offset: u64, len: u64 },
+    /// The offered message has been taken whole.
+    Taken { number: u64 },
+    /// Whole messages of so many bytes are no longer held.
+    Credit { bytes: u64 },
+    /// The offer does not stand any more.
+    Withdraw { number: u64 },
+}
+
+const EAGER: u8 = 1;
+const OFFER: u8 = 2;
+const PULL: u8 = 3;
+const PIECE: u8 = 4;
+const TAKEN: u8 = 5;
+const CREDIT: u8 = 6;
+const WITHDRAW: u8 = 7;
+
+/// In place of a place: the buffer is not lent.
+const NOWHERE: u16 = u16::MAX;
+
+/// The fields of a head, whatever its kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fields {
+    kind: u8,
+    dtype: u8,
+    place: u16,
+    tag: u32,
+    number: u64,
+    len: u64,
+    extra: u64,
+}
+
+impl Frame {
+    /// The head's bytes.
+    pub(super) fn encode(&self) -> [u8; HEAD_BYTES] {
+        let none = Fields::default();
+        let fields = match *self {
+            Self::Eager { tag, dtype, len } => {
+                Fields { kind: EAGER, dtype: dtype as u8, tag, len, ..none }
+            }
+            Self::Offer { tag, dtype, number, len, lent } => Fields {
+                kind: OFFER,
+                dtype: dtype as u8,
+                tag,
+                number,
+                len,
+                place: lent.map_or(NOWHERE, |lent| lent.place),
+                extra: lent.map_or(0, |lent| lent.address),
+            },
+            Self::Pull { number, attempt } => Fields { kind: PULL, tag: attempt, number, ..none },
+            Self::Piece { number, attempt, offset, len } => {
+                Fields { kind: PIECE, tag: attempt, number, len, extra: offset, ..none }
+            }
+            Self::Taken { number } => Fields { kind: TAKEN, number, ..none },
+            Self::Credit { bytes } => Fields { kind: CREDIT, len: bytes, ..none },
+            Self::Withdraw { number } => Fields { kind: WITHDRAW, number, ..none },
+        };
+        fields.encode()
+    }
+
+    /// The inverse of [`Frame::encode`]; `None` for bytes that no frame has.
+    pub(super) fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
+        let fields = Fields::decode(bytes);
+        let Fields { kind, dtype, place, tag, number, len, extra } = fields;
+        let dtype = || DataType::ALL.get(usize::from(dtype)).copied();
+        let frame = match kind {
+            EAGER => Self::Eager { tag, dtype: dtype()?, len },
+            OFFER => {
+                let lent = (place != NOWHERE).then_some(Lent { address: extra, place });
+                Self::Offer { tag, dtype: dtype()?, number, len, lent }
+            }
+            PULL => Self::Pull { number, attempt: tag },
+            PIECE => Self::Piece { number, attempt: tag, offset: extra, len },
+            TAKEN => Self::Taken { number },
+            CREDIT => Self::Credit { bytes: len },
+            WITHDRAW => Self::Withdraw { number },
+            _ => return None,
+        };
+        // Fields that a kind does not use are zero.
+        (frame.encode() == *bytes).then_some(frame)
+    }
+}
+
+impl Fields {
+    fn encode(self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[0] = self.kind;
+        bytes[1] = self.dtype;
+        bytes[2..4].copy_from_slice(&self.place.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.extra.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEAD_BYTES]) -> Self {
+        let word = |from: usize, len: usize| {
+            bytes[from..from + len].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+        };
+        Self {
+            kind: bytes[0],
+            dtype: bytes[1],
+            // Two and four bytes fit.
+            place: u16::try_from(word(2, 2)).unwrap_or(NOWHERE),
+            tag: u32::try_from(word(4, 4)).unwrap_or(u32::MAX),
+            number: word(8, 8),
+            len: word(16, 8),
+            extra: word(24, 8),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let dtype = (0..DataType::ALL.len()).prop_map(|i| DataType::ALL[i]);
+        let lent = proptest::option::of(
+            (any::<u64>(), 0..NOWHERE).prop_map(|(address, place)| Lent { address, place }),
+        );
+        let words = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
+        (0..7, dtype, lent, words).prop_map(|(kind, dtype, lent, (tag, number, len, offset))| {
+            match kind {
+                0 => Frame::Eager { tag, dtype, len },
+                1 => Frame::Offer { tag, dtype, number, len, lent },
+                2 => Frame::Pull { number, attempt: tag },
+                3 => Frame::Piece { number, attempt: tag, offset, len },
+                4 => Frame::Taken { number },
+                5 => Frame::Credit { bytes: len },
+                _ => Frame::Withdraw { number },
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_frame_survives_its_bytes(frame in frames()) {
+            prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+        }
+
+        #[test]
+        fn any_bytes_are_a_frame_with_just_these_bytes_or_none(bytes in any::<[u8; HEAD_BYTES]>(), kind in 0u8..9) {
+            let mut bytes = bytes;
+            bytes[0] = kind;
+            if let Some(frame) = Frame::decode(&bytes) {
+                prop_assert_eq!(frame.encode(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Taking messages and answers out of the streams. Everything that a peer says is checked before it counts; what
+//! makes no sense fails the group and names the peer.
+
+use super::frame::{Frame, HEAD_BYTES, Lent, MAX_PIECE};
+use super::limits::{Limits, MAX_OUTSTANDING};
+use super::link::{Inflow, Link, Offer, Sink};
+use super::state::{ReceiveStage, SendStage, State, hold};
+use super::unexpected::{Body, Message};
+use crate::base::buffer::Dst;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::transport::Delivery;
+
+/// How much is taken from one stream before others have their turn.
+const TURN_BYTES: usize = 256 << 10;
+
+/// Why a frame does not count.
+fn refuse<T>(what: &str) -> Result<T> {
+    Err(Error::internal(what))
+}
+
+impl State {
+    /// Takes what has come from a peer; true where there may be more.
+    pub(super) fn drain(&mut self, peer: Rank) -> bool {
+        if self.links[peer].closed.is_some() {
+            return false;
+        }
+        let mut taken = 0;
+        let outcome = loop {
+            match self.take(peer) {
+                Ok(0) => break Ok(false),
+                Ok(got) => taken += got,
+                Err(error) => break Err(error),
+            }
+            if taken >= TURN_BYTES {
+                break Ok(true);
+            }
+        };
+        if taken > 0 {
+            self.links[peer].wire.settle(self.domain.as_ref());
+        }
+        outcome.unwrap_or_else(|error| {
+            self.broken(peer, error);
+            false
+        })
+    }
+
+    /// Takes the next bytes of what is under way; how many there were.
+    fn take(&mut self, peer: Rank) -> Result<usize> {
+        let Link { wire, inflow, offers, .. } = &mut self.links[peer];
+        let (into, is_head) = match inflow {
+            Inflow::Head { bytes, have } => (Dst::from(&mut bytes[*have..]), true),
+            Inflow::Body { sink, got, len } => {
+                let rest = *len - *got;
+                let into = match sink {
+                    Sink::Held(Message { body: Body::Held(bytes), .. }) => {
+                        Some(Dst::from(&mut bytes[*got..]))
+                    }
+                    Sink::Receive(receive) => {
+                        let receiving = self.receives.get(receive);
+                        receiving.map(|receiving| receiving.message.into.slice(*got, rest))
+                    }
+                    Sink::Piece(number) => offers.get(number).and_then(|offer| {
+                        let receiving = self.receives.get(&offer.receive?)?;
+                        Some(receiving.message.into.slice(offer.got, rest))
+                    }),
+                    Sink::Held(_) | Sink::Nowhere => None,
+                };
+                match into {
+                    Some(into) => (into, false),
+                    None => return self.skip(peer, rest),
+                }
+            }
+        };
+        let taken = wire.receive(self.domain.as_ref(), into)?;
+        let is_whole = taken == into.len();
+        match inflow {
+            Inflow::Head { have, .. } => *have += taken,
+            Inflow::Body { sink, got, .. } => {
+                *got += taken;
+                if let Sink::Piece(number) = sink
+                    && let Some(offer) = offers.get_mut(number)
+                {
+                    offer.got += taken;
+                }
+            }
+        }
+        match (is_head, is_whole) {
+            (_, false) => {}
+            (true, true) => self.begin(peer)?,
+            (false, true) => self.finish(peer)?,
+        }
+        Ok(taken)
+    }
+
+    /// Takes bytes that nobody wants.
+    fn skip(&mut self, peer: Rank, rest: usize) -> Result<usize> {
+        let mut bytes = [0; 4096];
+        let len = rest.min(bytes.len());
+        let link = &mut self.links[peer];
+        let taken = link.wire.receive(self.domain.as_ref(), Dst::from(&mut bytes[..len]))?;
+        if let Inflow::Body { got, .. } = &mut link.inflow {
+            *got += taken;
+        }
+        if taken == rest {
+            self.finish(peer)?;
+        }
+        Ok(taken)
+    }
+
+    /// A head is there.
+    fn begin(&mut self, peer: Rank) -> Result<()> {
+        let link = &mut self.links[peer];
+        let Inflow::Head { bytes, .. } = std::mem::replace(&mut link.inflow, Inflow::START) else {
+            return Ok(());
+        };
+        let bytes: [u8; HEAD_BYTES] = bytes;
+        let Some(frame) = Frame::decode(&bytes) else { return refuse("it is no frame") };
+        match frame {
+            Frame::Eager { tag, dtype, len } => self.on_eager(peer, tag, dtype, len),
+            Frame::Offer { tag, dtype, number, len, lent } => {
+                self.on_offer(peer, (tag, dtype), number, len, lent)
+            }
+            Frame::Pull { number, attempt } => self.on_pull(peer, number, attempt),
+            Frame::Piece { number, attempt, offset, len } => {
+                self.on_piece(peer, number, attempt, (offset, len))
+            }
+            Frame::Taken { number } => self.on_taken(peer, number),
+            Frame::Credit { bytes } => self.on_credit(peer, bytes),
+            Frame::Withdraw { number } => self.on_withdraw(peer, number),
+        }
+    }
+
+    fn expect_body(&mut self, peer: Rank, sink: Sink, len: usize) -> Result<()> {
+        self.links[peer].inflow = Inflow::Body { sink, got: 0, len };
+        if len == 0 { self.finish(peer) } else { Ok(()) }
+    }
+
+    fn on_eager(&mut self, peer: Rank, tag: u32, dtype: DataType, len: u64) -> Result<()> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let cost = Limits::cost(len);
+        let Limits { eager_bytes, held_bytes } = self.limits;
+        let link = &mut self.links[peer];
+        if len > eager_bytes || link.held + link.owed + cost > held_bytes {
+            return refuse("it sends more than may be held for it");
+        }
+        link.held += cost;
+        let mut message = Message { from: peer, tag, dtype, len, body: Body::Held(Vec::new()) };
+        let Some(receive) = self.take_posted(&message) else {
+            message.body = Body::Held(hold(len)?);
+            self.buffered += len;
+            return self.expect_body(peer, Sink::Held(message), len);
+        };
+        if let Some(receiving) = self.receives.get_mut(&receive) {
+            receiving.stage = ReceiveStage::Filling { from: peer, tag, len };
+        }
+        self.pay_back(peer, cost);
+        self.expect_body(peer, Sink::Receive(receive), len)
+    }
+
+    fn on_offer(
+        &mut self,
+        peer: Rank,
+        (tag, dtype): (u32, DataType),
+        number: u64,
+        len: u64,
+        lent: Option<Lent>,
+    ) -> Result<()> {
+        let Ok(len) = usize::try_from(len) else { return refuse("it offers an endless message") };
+        let arrival = self.fresh();
+        let link = &mut self.links[peer];
+        if number <= link.last_offer || link.offers.len() >= MAX_OUTSTANDING {
+            return refuse("it offers more messages than it may, or one twice");
+        }
+        link.last_offer = number;
+        let (receive, attempt, got) = (None, 0, 0);
+        let offer = Offer { arrival, tag, dtype, len, lent, attempt, receive, got };
+        link.offers.insert(number, offer);
+        self.arrived(arrival, Message { from: peer, tag, dtype, len, body: Body::Offered(number) });
+        Ok(())
+    }
+
+    fn on_pull(&mut self, peer: Rank, number: u64, attempt: u32) -> Result<()> {
+        let is_known = self.was_given(number);
+        let Some(sending) = self.sends.get_mut(&number) else {
+            // It has been withdrawn meanwhile.
+            return if is_known { Ok(()) } else { refuse("it asks for a message that never was") };
+        };
+        let is_newer = match sending.stage {
+            SendStage::Offered => true,
+            SendStage::Pulled { attempt: before, .. } => attempt > before,
+            SendStage::Whole | SendStage::Own { .. } => false,
+        };
+        if sending.message.to != peer || !is_newer {
+            return refuse("it asks for a message that it was not offered");
+        }
+        let begun = matches!(sending.stage, SendStage::Pulled { begun: true, .. });
+        sending.stage = SendStage::Pulled { attempt, sent: 0, begun };
+        let link = &mut self.links[peer];
+        link.bulk.retain(|&other| other != number);
+        link.bulk.push_back(number);
+        self.has_pending(peer);
+        Ok(())
+    }
+
+    fn on_piece(
+        &mut self,
+        peer: Rank,
+        number: u64,
+        attempt: u32,
+        (offset, len): (u64, u64),
+    ) -> Result<()> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > MAX_PIECE {
+            return refuse("a piece of its message is too long");
+        }
+        let Some(offer) = self.links[peer].offers.get(&number) else {
+            return refuse("it sends a piece of a message that nobody asked for");
+        };
+        let receive = match offer.receive {
+            Some(receive) if offer.attempt == attempt => receive,
+            _ if attempt <= offer.attempt => return self.expect_body(peer, Sink::Nowhere, len),
+            _ => return refuse("it sends a piece of a message that nobody asked for"),
+        };
+        let fits = offer.got as u64 == offset && len <= offer.len - offer.got;
+        if !fits || offer.lent.is_some() && self.is_reading(peer, number) {
+            return refuse("it sends a piece of a message out of its place");
+        }
+        if let Some(receiving) = self.receives.get_mut(&receive) {
+            receiving.stage = ReceiveStage::Begun { from: peer, number };
+        }
+        self.expect_body(peer, Sink::Piece(number), len)
+    }
+
+    fn on_taken(&mut self, peer: Rank, number: u64) -> Result<()> {
+        let is_known = self.was_given(number);
+        let Some(sending) = self.sends.get(&number) else {
+            return if is_known { Ok(()) } else { refuse("it took a message that never was") };
+        };
+        let whole = sending.message.bytes.len();
+        let is_possible = match sending.stage {
+            SendStage::Offered => sending.place.is_some(),
+            SendStage::Pulled { sent, begun, .. } => begun && sent == whole,
+            SendStage::Whole | SendStage::Own { .. } => false,
+        };
+        if sending.message.to != peer || !is_possible || self.links[peer].is_sending(number) {
+            return refuse("it took a message that it cannot have");
+        }
+        let delivery = Delivery { peer, tag: sending.message.tag, bytes: whole };
+        self.links[peer].unqueue(number);
+        self.end_send(number, Ok(delivery));
+        Ok(())
+    }
+
+    fn on_credit(&mut self, peer: Rank, bytes: u64) -> Result<()> {
+        let link = &mut self.links[peer];
+        let left = usize::try_from(bytes).ok().and_then(|bytes| link.used.checked_sub(bytes));
+        let Some(left) = left else { return refuse("it gives back more than it was sent") };
+        link.used = left;
+        Ok(())
+    }
+
+    fn on_withdraw(&mut self, peer: Rank, number: u64) -> Result<()> {
+        let link = &mut self.links[peer];
+        if number > link.last_offer {
+            return refuse("it withdraws what it never offered");
+        }
+        // Where it was lent, this rank may have found that out already.
+        let Some(offer) = link.offers.get(&number) else { return Ok(()) };
+        match offer.receive {
+            None => {
+                let arrival = offer.arrival;
+                link.offers.remove(&number);
+                self.unexpected.remove(arrival);
+            }
+            Some(receive) => {
+                if offer.got > 0 || self.is_reading(peer, number) {
+                    return refuse("it withdraws what it is sending");
+                }
+                self.links[peer].offers.remove(&number);
+                self.place(receive);
+            }
+        }
+        Ok(())
+    }
+
+    /// A body is there.
+    fn finish(&mut self, peer: Rank) -> Result<()> {
+        let link = &mut self.links[peer];
+        let Inflow::Body { sink, .. } = std::mem::replace(&mut link.inflow, Inflow::START) else {
+            return Ok(());
+        };
+        match sink {
+            Sink::Nowhere => {}
+            Sink::Held(message) => {
+                let arrival = self.fresh();
+                self.arrived(arrival, message);
+            }
+            Sink::Receive(receive) => {
+                if let Some(receiving) = self.receives.get(&receive)
+                    && let ReceiveStage::Filling { from, tag, len } = receiving.stage
+                {
+                    self.end_receive(receive, Ok(Delivery { peer: from, tag, bytes: len }));
+                }
+            }
+            Sink::Piece(number) => {
+                if link.offers.get(&number).is_some_and(|offer| offer.got == offer.len) {
+                    self.has_taken(peer, number);
+                }
+            }
+        }
+        Ok(())
+    }
+}

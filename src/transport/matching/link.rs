@@ -1,0 +1,270 @@
+//! What lies between this rank and one other: the streams to it and from it, and what is on its way in them.
+
+use super::frame::{Frame, HEAD_BYTES, Lent};
+use super::unexpected::Message;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::transport::ring::{Reader, Writer};
+use crate::transport::{Channel, Endpoint, PeerName, SharedDomain};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// How much is taken from a stream between nodes at once, where it does not go straight to its place.
+const STAGE_BYTES: usize = 16 << 10;
+
+/// From how many bytes on they go straight to their place.
+const STRAIGHT_BYTES: usize = 4 << 10;
+
+/// The streams.
+#[derive(Debug)]
+pub(super) enum Wire {
+    /// None: this rank itself.
+    Own,
+    /// Rings, to and from a rank of the domain.
+    Rings { peer: Rank, out: Writer, into: Reader },
+    /// The streams of an endpoint, with what has been taken from it and not been used.
+    Streams { endpoint: Arc<dyn Endpoint>, peer: Rank, stage: Vec<u8>, used: usize },
+}
+
+impl Wire {
+    /// Puts parts into the stream as far as goes. They are seen after [`Wire::flush`].
+    pub(super) fn send(&mut self, domain: &dyn SharedDomain, parts: &[Src<'_>]) -> Result<usize> {
+        match self {
+            Self::Own => Ok(0),
+            Self::Rings { out, .. } => out.write(domain.region(), parts),
+            Self::Streams { endpoint, peer, .. } => {
+                endpoint.try_send(*peer, Channel::PointToPoint, parts)
+            }
+        }
+    }
+
+    /// Shows the peer what was put into the stream.
+    pub(super) fn flush(&mut self, domain: &dyn SharedDomain) {
+        if let Self::Rings { peer, out, .. } = self
+            && out.publish(domain.region())
+        {
+            fence(Ordering::SeqCst);
+            domain.ring_for_messages_fenced(*peer);
+        }
+    }
+
+    /// After a send that did not take all: whether it is worth trying again at once. Else somebody tells.
+    pub(super) fn has_room_after_all(&mut self, domain: &dyn SharedDomain) -> Result<bool> {
+        match self {
+            Self::Rings { out, .. } => out.wait_for_room(domain.region()),
+            Self::Own | Self::Streams { .. } => Ok(false),
+        }
+    }
+
+    /// Takes what has come, as far as there is room.
+    pub(super) fn receive(&mut self, domain: &dyn SharedDomain, into: Dst<'_>) -> Result<usize> {
+        match self {
+            Self::Own => Ok(0),
+            Self::Rings { into: ring, .. } => ring.read(domain.region(), into),
+            Self::Streams { endpoint, peer, stage, used } => {
+                if *used == stage.len() {
+                    if into.len() >= STRAIGHT_BYTES {
+                        return endpoint.try_receive(*peer, Channel::PointToPoint, into);
+                    }
+                    stage.resize(STAGE_BYTES, 0);
+                    let room = Dst::from(stage.as_mut_slice());
+                    let got = endpoint.try_receive(*peer, Channel::PointToPoint, room);
+                    stage.truncate(*got.as_ref().unwrap_or(&0));
+                    *used = 0;
+                    got?;
+                }
+                let len = into.len().min(stage.len() - *used);
+                into.slice(0, len).copy_from(Src::from(&stage[*used..*used + len]));
+                *used += len;
+                Ok(len)
+            }
+        }
+    }
+
+    /// Gives the room of what was taken back to the peer.
+    pub(super) fn settle(&mut self, domain: &dyn SharedDomain) {
+        if let Self::Rings { peer, into, .. } = self
+            && into.release(domain.region())
+        {
+            domain.ring_for_messages_fenced(*peer);
+        }
+    }
+}
+
+/// Something to be put into the stream.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// The whole message of a send.
+    Whole(u64),
+    /// The offer of a send.
+    Offer(u64),
+    /// Something that is said.
+    Say(Frame),
+}
+
+/// What is being put into the stream.
+#[derive(Debug)]
+pub(super) struct Current {
+    pub(super) head: [u8; HEAD_BYTES],
+    pub(super) body: Load,
+    /// How many bytes of head and body are in the stream.
+    pub(super) written: usize,
+}
+
+/// What follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// Nothing; of a send that is offered here, its number.
+    Nothing(Option<u64>),
+    /// A whole message.
+    Whole(u64),
+    /// A piece of one.
+    Piece { number: u64, attempt: u32, offset: usize, len: usize },
+}
+
+impl Load {
+    /// The send that it belongs to.
+    pub(super) fn number(&self) -> Option<u64> {
+        match *self {
+            Self::Nothing(number) => number,
+            Self::Whole(number) | Self::Piece { number, .. } => Some(number),
+        }
+    }
+}
+
+/// What is being taken from the stream.
+#[derive(Debug)]
+pub(super) enum Inflow {
+    Head { bytes: [u8; HEAD_BYTES], have: usize },
+    Body { sink: Sink, got: usize, len: usize },
+}
+
+impl Inflow {
+    pub(super) const START: Self = Self::Head { bytes: [0; HEAD_BYTES], have: 0 };
+}
+
+/// Where bytes that come go.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// Into a message that nobody waits for yet.
+    Held(Message),
+    /// Into the buffer of a receive.
+    Receive(u64),
+    /// Into the buffer of the receive that has taken an offer.
+    Piece(u64),
+    /// Nowhere: a piece that was asked for in vain.
+    Nowhere,
+}
+
+/// What a peer has offered.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) arrival: u64,
+    pub(super) tag: u32,
+    pub(super) dtype: crate::base::dtype::DataType,
+    pub(super) len: usize,
+    pub(super) lent: Option<Lent>,
+    /// How often it has been pulled.
+    pub(super) attempt: u32,
+    /// The receive that has taken it.
+    pub(super) receive: Option<u64>,
+    /// How much of it has come.
+    pub(super) got: usize,
+}
+
+/// Whether the peer's memory can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attach {
+    Untried,
+    Works,
+    Refused,
+}
+
+/// One other rank, or this one.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) name: PeerName,
+    pub(super) wire: Wire,
+    /// Why nothing goes to it or comes from it any more.
+    pub(super) closed: Option<Error>,
+    pub(super) outbox: VecDeque<Item>,
+    /// Sends that have been pulled, in turns.
+    pub(super) bulk: VecDeque<u64>,
+    pub(super) current: Option<Current>,
+    /// On the list of those that have something to send.
+    pub(super) is_pending: bool,
+    /// The stream was full, and nothing has been heard since.
+    pub(super) is_full: bool,
+    /// What the peer holds of what it holds for this rank.
+    pub(super) used: usize,
+    pub(super) inflow: Inflow,
+    pub(super) offers: HashMap<u64, Offer>,
+    pub(super) last_offer: u64,
+    /// What is held for the peer, and what it has not been told that is not held any more.
+    pub(super) held: usize,
+    pub(super) owed: usize,
+    pub(super) attach: Attach,
+}
+
+impl Link {
+    pub(super) fn new(name: PeerName, wire: Wire) -> Self {
+        Self {
+            name,
+            wire,
+            closed: None,
+            outbox: VecDeque::new(),
+            bulk: VecDeque::new(),
+            current: None,
+            is_pending: false,
+            is_full: false,
+            used: 0,
+            inflow: Inflow::START,
+            offers: HashMap::new(),
+            last_offer: 0,
+            held: 0,
+            owed: 0,
+            attach: Attach::Untried,
+        }
+    }
+
+    /// Nothing waits to be put into the stream.
+    pub(super) fn is_idle(&self) -> bool {
+        self.current.is_none() && self.outbox.is_empty() && self.bulk.is_empty()
+    }
+
+    /// Forgets what was to be put into the stream for a send, if none of it is there; true if so.
+    pub(super) fn unqueue(&mut self, number: u64) -> bool {
+        let is_its = |item: &Item| matches!(item, Item::Whole(n) | Item::Offer(n) if *n == number);
+        if let Some(place) = self.outbox.iter().position(is_its) {
+            self.outbox.remove(place);
+            return true;
+        }
+        match &self.current {
+            Some(current) if current.body.number() == Some(number) && current.written == 0 => {
+                self.current = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether bytes of a send are being put into the stream.
+    pub(super) fn is_sending(&self, number: u64) -> bool {
+        self.current.as_ref().is_some_and(|current| {
+            current.written > 0
+                && !matches!(current.body, Load::Nothing(_))
+                && current.body.number() == Some(number)
+        })
+    }
+
+    /// Ends everything that goes to the peer or comes from it.
+    pub(super) fn clear(&mut self) {
+        self.outbox.clear();
+        self.bulk.clear();
+        self.current = None;
+        self.inflow = Inflow::START;
+        self.offers.clear();
+    }
+}

@@ -1,0 +1,219 @@
+//! Putting messages and answers into the streams.
+
+use super::desk::PLACES;
+use super::frame::{Frame, Lent, MAX_PIECE};
+use super::limits::Limits;
+use super::link::{Current, Item, Link, Load, Wire};
+use super::state::{SendStage, State};
+use crate::base::buffer::Src;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::transport::{Completion, Delivery, Outgoing};
+use std::sync::Arc;
+
+/// The longest piece that is put into a ring at once, so that other frames come in between.
+const RING_PIECE: usize = 16 << 10;
+
+impl State {
+    /// Sends a message that the receiver will hold if it must: at once, where there is room.
+    pub(super) fn send_whole(&mut self, message: Outgoing, done: Arc<dyn Completion>) {
+        let Outgoing { to, tag, dtype, bytes, .. } = message;
+        self.links[to].used += Limits::cost(bytes.len());
+        let head = Frame::Eager { tag, dtype, len: bytes.len() as u64 }.encode();
+        let mut written = 0;
+        if self.links[to].is_idle() && !self.links[to].is_full {
+            let parts = [Src::from(&head[..]), bytes];
+            let wire = &mut self.links[to].wire;
+            let outcome = wire.send(self.domain.as_ref(), &parts);
+            wire.flush(self.domain.as_ref());
+            match outcome {
+                Ok(sent) => written = sent,
+                Err(error) => {
+                    self.ended.push((done, Err(error.clone())));
+                    return self.broken(to, error);
+                }
+            }
+        }
+        if written == head.len() + bytes.len() {
+            self.ended.push((done, Ok(Delivery { peer: to, tag, bytes: bytes.len() })));
+            return;
+        }
+        let number = self.keep(message, done, SendStage::Whole);
+        if written > 0 {
+            self.links[to].current = Some(Current { head, body: Load::Whole(number), written });
+            self.has_pending(to);
+        } else {
+            self.queue(to, Item::Whole(number));
+        }
+        self.put(to);
+    }
+
+    /// Offers a message, whose bytes the receiver asks for or reads where they are.
+    pub(super) fn offer(&mut self, message: Outgoing, done: Arc<dyn Completion>) {
+        let to = message.to;
+        let number = self.keep(message, done, SendStage::Offered);
+        if matches!(self.links[to].wire, Wire::Rings { .. })
+            && !message.bytes.is_empty()
+            && let Some(place) = self.places.pop()
+        {
+            debug_assert!(place < PLACES);
+            self.desk().lend(place, number);
+            self.sends.get_mut(&number).into_iter().for_each(|it| it.place = Some(place));
+        }
+        self.queue(to, Item::Offer(number));
+        self.put(to);
+    }
+
+    /// Puts what waits for the streams into them, as far as goes.
+    pub(super) fn put_all(&mut self) {
+        for peer in std::mem::take(&mut self.pending) {
+            self.links[peer].is_pending = false;
+            self.put(peer);
+        }
+    }
+
+    /// Puts what waits for one stream into it, as far as goes; what is left stays on the list.
+    pub(super) fn put(&mut self, peer: Rank) {
+        if self.links[peer].closed.is_some() {
+            return;
+        }
+        if let Err(error) = self.try_put(peer) {
+            self.broken(peer, error);
+        } else if !self.links[peer].is_idle() {
+            self.has_pending(peer);
+        }
+    }
+
+    fn try_put(&mut self, peer: Rank) -> Result<()> {
+        if self.links[peer].is_full {
+            return Ok(());
+        }
+        let outcome = loop {
+            if self.links[peer].current.is_none() && !self.next_load(peer) {
+                break Ok(());
+            }
+            match self.put_current(peer) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let link = &mut self.links[peer];
+                    link.wire.flush(self.domain.as_ref());
+                    match link.wire.has_room_after_all(self.domain.as_ref()) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            // The endpoint says when it goes on.
+                            link.is_full = matches!(link.wire, Wire::Streams { .. });
+                            break Ok(());
+                        }
+                        Err(error) => break Err(error),
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.links[peer].wire.flush(self.domain.as_ref());
+        outcome
+    }
+
+    /// Chooses what is next; false where there is nothing.
+    fn next_load(&mut self, peer: Rank) -> bool {
+        while let Some(item) = self.links[peer].outbox.pop_front() {
+            let (frame, body) = match item {
+                Item::Say(frame) => (frame, Load::Nothing(None)),
+                Item::Whole(number) => {
+                    let Some(sending) = self.sends.get(&number) else { continue };
+                    let Outgoing { tag, dtype, bytes, .. } = sending.message;
+                    let frame = Frame::Eager { tag, dtype, len: bytes.len() as u64 };
+                    (frame, Load::Whole(number))
+                }
+                Item::Offer(number) => {
+                    let Some(sending) = self.sends.get(&number) else { continue };
+                    let Outgoing { tag, dtype, bytes, .. } = sending.message;
+                    let address = u64::try_from(bytes.as_ptr().addr()).unwrap_or(0);
+                    let lent = sending.place.map(|place| Lent { address, place });
+                    let len = bytes.len() as u64;
+                    (Frame::Offer { tag, dtype, number, len, lent }, Load::Nothing(Some(number)))
+                }
+            };
+            self.load(peer, &frame, body);
+            return true;
+        }
+        self.next_piece(peer)
+    }
+
+    fn next_piece(&mut self, peer: Rank) -> bool {
+        let link = &mut self.links[peer];
+        let longest = if matches!(link.wire, Wire::Rings { .. }) { RING_PIECE } else { MAX_PIECE };
+        while let Some(number) = link.bulk.pop_front() {
+            let Some(sending) = self.sends.get(&number) else { continue };
+            let SendStage::Pulled { attempt, sent, .. } = sending.stage else { continue };
+            let len = (sending.message.bytes.len() - sent).min(longest);
+            let frame = Frame::Piece { number, attempt, offset: sent as u64, len: len as u64 };
+            self.load(peer, &frame, Load::Piece { number, attempt, offset: sent, len });
+            return true;
+        }
+        false
+    }
+
+    fn load(&mut self, peer: Rank, frame: &Frame, body: Load) {
+        self.links[peer].current = Some(Current { head: frame.encode(), body, written: 0 });
+    }
+
+    /// Puts what is current into the stream; true once all of it is there.
+    fn put_current(&mut self, peer: Rank) -> Result<bool> {
+        let Link { current: Some(current), wire, .. } = &mut self.links[peer] else {
+            return Ok(true);
+        };
+        let bytes = match current.body {
+            Load::Nothing(_) => Some(Src::empty()),
+            Load::Whole(number) => self.sends.get(&number).map(|sending| sending.message.bytes),
+            Load::Piece { number, offset, len, .. } => {
+                self.sends.get(&number).map(|sending| sending.message.bytes.slice(offset, len))
+            }
+        };
+        // The bytes of a send are there as long as any of them is on its way.
+        let bytes = bytes.ok_or_else(|| Error::internal("a message ended while it was sent"))?;
+        let head = current.head.len();
+        let skip = current.written.saturating_sub(head).min(bytes.len());
+        let start = current.written.min(head);
+        let parts = [Src::from(&current.head[start..]), bytes.slice(skip, bytes.len() - skip)];
+        current.written += wire.send(self.domain.as_ref(), &parts)?;
+        let (body, written) = (current.body, current.written);
+        if written > 0
+            && let Load::Piece { number, .. } = body
+            && let Some(sending) = self.sends.get_mut(&number)
+            && let SendStage::Pulled { begun, .. } = &mut sending.stage
+        {
+            *begun = true;
+        }
+        if written < head + bytes.len() {
+            return Ok(false);
+        }
+        self.links[peer].current = None;
+        self.is_in_the_stream(peer, body);
+        Ok(true)
+    }
+
+    /// A frame with its body is in the stream.
+    fn is_in_the_stream(&mut self, peer: Rank, body: Load) {
+        match body {
+            Load::Nothing(_) => {}
+            Load::Whole(number) => {
+                if let Some(sending) = self.sends.get(&number) {
+                    let Outgoing { to, tag, bytes, .. } = sending.message;
+                    self.end_send(number, Ok(Delivery { peer: to, tag, bytes: bytes.len() }));
+                }
+            }
+            Load::Piece { number, attempt: of, len, .. } => {
+                if let Some(sending) = self.sends.get_mut(&number)
+                    && let SendStage::Pulled { attempt, sent, .. } = &mut sending.stage
+                    && *attempt == of
+                {
+                    *sent += len;
+                    if *sent < sending.message.bytes.len() {
+                        self.links[peer].bulk.push_back(number);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! The state of an engine, and how messages and receives come together in it.
+//!
+//! Everything here happens under the engine's lock. What has ended is collected in `ended`, and told once the lock
+//! has been released.
+
+use super::desk::PLACES;
+use super::frame::Frame;
+use super::limits::{Limits, MAX_OUTSTANDING};
+use super::link::{Item, Link, Wire};
+use super::posted::{Posted, Wanted};
+use super::transfer::Reading;
+use super::unexpected::{Body, Message, Unexpected};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{Nonce, Rank};
+use crate::transport::ring::{Reader, Writer};
+use crate::transport::{
+    Completion, Delivery, Endpoint, Incoming, Outgoing, PeerName, Region, SharedDomain,
+};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A deadline beyond this needs no clock.
+const LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// A send that has not ended.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) message: Outgoing,
+    pub(super) done: Arc<dyn Completion>,
+    pub(super) due: Option<Instant>,
+    pub(super) stage: SendStage,
+    /// The place on the desk where its buffer is lent.
+    pub(super) place: Option<u16>,
+}
+
+/// How far a send has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendStage {
+    /// It goes whole as soon as there is room.
+    Whole,
+    /// It has been offered, or soon is.
+    Offered,
+    /// It goes in pieces.
+    Pulled { attempt: u32, sent: usize, begun: bool },
+    /// It is to this rank itself, and waits for its receive.
+    Own { arrival: u64 },
+}
+
+/// A receive that has not ended.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    pub(super) message: Incoming,
+    pub(super) done: Arc<dyn Completion>,
+    pub(super) due: Option<Instant>,
+    pub(super) stage: ReceiveStage,
+}
+
+/// How far a receive has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReceiveStage {
+    /// It waits for a message.
+    Posted,
+    /// A message goes into it as it comes.
+    Filling { from: Rank, tag: u32, len: usize },
+    /// It has asked for a message that was offered; nothing has come.
+    Asked { from: Rank, number: u64 },
+    /// Bytes of that message have come.
+    Begun { from: Rank, number: u64 },
+}
+
+/// Whose time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timed {
+    Send(u64),
+    Receive(u64),
+}
+
+/// Something that has ended, and for whom.
+pub(super) type Ended = (Arc<dyn Completion>, Result<Delivery>);
+
+/// Everything under the engine's lock.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) rank: Rank,
+    pub(super) domain: Arc<dyn SharedDomain>,
+    pub(super) endpoint: Option<Arc<dyn Endpoint>>,
+    pub(super) limits: Limits,
+    pub(super) links: Vec<Link>,
+    /// The other ranks of the domain.
+    pub(super) neighbours: Vec<Rank>,
+    pub(super) sends: HashMap<u64, Sending>,
+    pub(super) receives: HashMap<u64, Receiving>,
+    pub(super) posted: Posted,
+    pub(super) unexpected: Unexpected,
+    /// Buffers of others that are being read.
+    pub(super) readings: VecDeque<Reading>,
+    pub(super) timers: BTreeSet<(Instant, Timed)>,
+    /// Links with something to send.
+    pub(super) pending: Vec<Rank>,
+    /// Links whose streams may go on.
+    pub(super) ready: Vec<Rank>,
+    /// Places on the desk that are free.
+    pub(super) places: Vec<u16>,
+    pub(super) ended: Vec<Ended>,
+    pub(super) failed: Option<Error>,
+    /// There was more in a ring than a turn takes.
+    pub(super) has_rest: bool,
+    /// Bytes of whole messages that are held for receives to come.
+    pub(super) buffered: usize,
+    /// What others find where the desk says that this process's mark lies.
+    mark: Box<Nonce>,
+    last_number: u64,
+}
+
+impl State {
+    /// The state of a rank that nothing has reached yet.
+    pub(super) fn new(
+        domain: Arc<dyn SharedDomain>,
+        endpoint: Option<Arc<dyn Endpoint>>,
+        mark: Nonce,
+    ) -> Result<Self> {
+        let me = domain.rank();
+        let rank = domain.peer(me).rank;
+        let near: HashMap<Rank, Rank> =
+            (0..domain.size()).map(|local| (domain.peer(local).rank, local)).collect();
+        let size = endpoint.as_ref().map_or(domain.size(), |endpoint| endpoint.size());
+        let link = |peer: Rank| -> Result<Link> {
+            if peer == rank {
+                return Ok(Link::new(domain.peer(me).clone(), Wire::Own));
+            }
+            if let Some(&local) = near.get(&peer) {
+                let (out, into) = (Writer::new(me, local), Reader::new(local, me));
+                let wire = Wire::Rings { peer: local, out, into };
+                return Ok(Link::new(domain.peer(local).clone(), wire));
+            }
+            let endpoint = endpoint.clone().ok_or_else(|| {
+                Error::internal(format!("rank {peer} is on another node, and nothing leads there"))
+            })?;
+            let name = endpoint.peer(peer).clone();
+            Ok(Link::new(name, Wire::Streams { endpoint, peer, stage: Vec::new(), used: 0 }))
+        };
+        let links = (0..size).map(link).collect::<Result<_>>()?;
+        let mut neighbours: Vec<Rank> = near.into_keys().filter(|&peer| peer != rank).collect();
+        neighbours.sort_unstable();
+        let state = Self {
+            rank,
+            limits: Limits::new(size),
+            links,
+            neighbours,
+            sends: HashMap::new(),
+            receives: HashMap::new(),
+            posted: Posted::default(),
+            unexpected: Unexpected::default(),
+            readings: VecDeque::new(),
+            timers: BTreeSet::new(),
+            pending: Vec::new(),
+            ready: Vec::new(),
+            places: (0..PLACES).rev().collect(),
+            ended: Vec::new(),
+            failed: None,
+            has_rest: false,
+            buffered: 0,
+            mark: Box::new(mark),
+            last_number: 0,
+            domain,
+            endpoint,
+        };
+        state.show_mark();
+        Ok(state)
+    }
+
+    fn show_mark(&self) {
+        let address = u64::try_from(self.mark.0.as_ptr().addr()).unwrap_or(0);
+        self.desk().show_mark(address, super::transfer::words(&self.mark));
+    }
+
+    pub(super) fn region(&self) -> &Region {
+        self.domain.region()
+    }
+
+    /// This rank's desk.
+    pub(super) fn desk(&self) -> &super::Desk {
+        self.region().desk(self.domain.rank())
+    }
+
+    pub(super) fn name(&self, peer: Rank) -> &PeerName {
+        &self.links[peer].name
+    }
+
+    /// A number that was not used before; they grow.
+    pub(super) fn fresh(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Whether a number was ever given out.
+    pub(super) fn was_given(&self, number: u64) -> bool {
+        (1..=self.last_number).contains(&number)
+    }
+
+    /// Refuses what cannot be posted.
+    fn check(&self, peer: Option<Rank>) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let size = self.links.len();
+        if let Some(peer) = peer.filter(|&peer| peer >= size) {
+            let message = format!("there is no rank {peer}: the group has {size} ranks");
+            return Err(Error::invalid(message));
+        }
+        if self.sends.len() + self.receives.len() >= MAX_OUTSTANDING {
+            let message = format!(
+                "{MAX_OUTSTANDING} messages of this rank are outstanding, which is as many as there may be: wait \
+                 for some of them first"
+            );
+            return Err(Error::new(ErrorKind::OutOfMemory, message));
+        }
+        Ok(())
+    }
+
+    /// See [`crate::transport::PointToPoint::send`].
+    pub(super) fn send(&mut self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()> {
+        self.check(Some(message.to))?;
+        if let Some(error) = &self.links[message.to].closed {
+            self.ended.push((done, Err(error.clone())));
+            return Ok(());
+        }
+        let cost = Limits::cost(message.bytes.len());
+        let link = &self.links[message.to];
+        let is_whole = message.bytes.len() <= self.limits.eager_bytes
+            && link.used + cost <= self.limits.held_bytes;
+        match (message.to == self.rank, is_whole) {
+            (true, _) => self.send_to_self(message, done, is_whole),
+            (false, true) => self.send_whole(message, done),
+            (false, false) => self.offer(message, done),
+        }
+        Ok(())
+    }
+
+    /// See [`crate::transport::PointToPoint::receive`].
+    pub(super) fn receive(&mut self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
+        self.check(message.from)?;
+        let receive = self.fresh();
+        let receiving = Receiving { message, done, due: None, stage: ReceiveStage::Posted };
+        self.receives.insert(receive, receiving);
+        self.place(receive);
+        self.read_some();
+        if let Some(receiving) = self.receives.get_mut(&receive) {
+            receiving.due = due(&message.deadline);
+            self.timers.extend(receiving.due.map(|due| (due, Timed::Receive(receive))));
+        }
+        Ok(())
+    }
+
+    /// Keeps a send until it ends; its number.
+    pub(super) fn keep(
+        &mut self,
+        message: Outgoing,
+        done: Arc<dyn Completion>,
+        stage: SendStage,
+    ) -> u64 {
+        let number = self.fresh();
+        let due = due(&message.deadline);
+        self.timers.extend(due.map(|due| (due, Timed::Send(number))));
+        self.sends.insert(number, Sending { message, done, due, stage, place: None });
+        number
+    }
+
+    fn send_to_self(&mut self, message: Outgoing, done: Arc<dyn Completion>, is_whole: bool) {
+        let Outgoing { to: from, tag, dtype, bytes, .. } = message;
+        let arrival = self.fresh();
+        let held = if is_whole { hold(bytes.len()).ok() } else { None };
+        let body = match held {
+            Some(mut held) => {
+                crate::base::buffer::Dst::from(held.as_mut_slice()).copy_from(bytes);
+                let cost = Limits::cost(bytes.len());
+                let link = &mut self.links[from];
+                link.used += cost;
+                link.held += cost;
+                self.buffered += held.len();
+                let delivery = Delivery { peer: from, tag, bytes: bytes.len() };
+                self.ended.push((done, Ok(delivery)));
+                Body::Held(held)
+            }
+            None => Body::Own(self.keep(message, done, SendStage::Own { arrival })),
+        };
+        self.arrived(arrival, Message { from, tag, dtype, len: bytes.len(), body });
+    }
+
+    /// Finds a message for a receive, or lets it wait for one.
+    pub(super) fn place(&mut self, receive: u64) {
+        loop {
+            let Some(receiving) = self.receives.get_mut(&receive) else { return };
+            receiving.stage = ReceiveStage::Posted;
+            let message = receiving.message;
+            let wanted: Wanted = (message.from, message.tag);
+            let Some((arrival, found)) = self.unexpected.first(wanted) else {
+                match self.nobody_left(message.from) {
+                    Some(error) => self.end_receive(receive, Err(error)),
+                    None => self.posted.insert(wanted, receive),
+                }
+                return;
+            };
+            if let Some(error) = mismatch(self.name(found.from), found, &message) {
+                return self.end_receive(receive, Err(error));
+            }
+            let Some(found) = self.unexpected.remove(arrival) else { return };
+            if self.consume(found, receive) {
+                return;
+            }
+        }
+    }
+
+    /// Gives a message to the receive that waits for it, or keeps it for one to come.
+    pub(super) fn arrived(&mut self, arrival: u64, message: Message) {
+        match self.take_posted(&message) {
+            None => self.unexpected.insert(arrival, message),
+            Some(receive) => {
+                if !self.consume(message, receive) {
+                    self.place(receive);
+                }
+            }
+        }
+    }
+
+    /// Takes out the first receive that fits a message; those before it that it does not fit end.
+    pub(super) fn take_posted(&mut self, message: &Message) -> Option<u64> {
+        loop {
+            let receive = self.posted.first(message.from, message.tag)?;
+            let wanted = self.receives.get(&receive)?.message;
+            self.posted.remove((wanted.from, wanted.tag), receive);
+            match mismatch(self.name(message.from), message, &wanted) {
+                None => return Some(receive),
+                Some(error) => self.end_receive(receive, Err(error)),
+            }
+        }
+    }
+
+    /// Brings a message and a receive that fit together; false where the message is not there any more.
+    fn consume(&mut self, message: Message, receive: u64) -> bool {
+        let Some(receiving) = self.receives.get(&receive) else { return true };
+        let into = receiving.message.into.slice(0, message.len);
+        let delivery = Delivery { peer: message.from, tag: message.tag, bytes: message.len };
+        match message.body {
+            Body::Offered(number) => return self.take_offer(message.from, number, receive),
+            Body::Held(bytes) => {
+                into.copy_from(bytes.as_slice().into());
+                self.buffered -= bytes.len();
+                self.pay_back(message.from, Limits::cost(bytes.len()));
+            }
+            Body::Own(number) => {
+                let Some(sending) = self.sends.get(&number) else { return false };
+                into.copy_from(sending.message.bytes);
+                self.end_send(number, Ok(delivery));
+            }
+        }
+        self.end_receive(receive, Ok(delivery));
+        true
+    }
+
+    /// What was held for a sender is not held any more.
+    pub(super) fn pay_back(&mut self, from: Rank, cost: usize) {
+        let worth_telling = self.limits.worth_telling();
+        let link = &mut self.links[from];
+        link.held = link.held.saturating_sub(cost);
+        if from == self.rank {
+            link.used = link.used.saturating_sub(cost);
+            return;
+        }
+        link.owed += cost;
+        if link.owed >= worth_telling {
+            let bytes = std::mem::take(&mut link.owed) as u64;
+            self.say(from, Frame::Credit { bytes });
+        }
+    }
+
+    /// Has something said to a peer.
+    pub(super) fn say(&mut self, peer: Rank, frame: Frame) {
+        self.queue(peer, Item::Say(frame));
+    }
+
+    /// Has something put into the stream to a peer.
+    pub(super) fn queue(&mut self, peer: Rank, item: Item) {
+        if self.links[peer].closed.is_none() {
+            self.links[peer].outbox.push_back(item);
+            self.has_pending(peer);
+        }
+    }
+
+    /// There is something to be sent to a peer.
+    pub(super) fn has_pending(&mut self, peer: Rank) {
+        if !std::mem::replace(&mut self.links[peer].is_pending, true) {
+            self.pending.push(peer);
+        }
+    }
+
+    pub(super) fn end_send(&mut self, number: u64, outcome: Result<Delivery>) {
+        let Some(sending) = self.sends.remove(&number) else { return };
+        if let Some(due) = sending.due {
+            self.timers.remove(&(due, Timed::Send(number)));
+        }
+        if let Some(place) = sending.place {
+            self.desk().clear(place);
+            self.places.push(place);
+        }
+        self.ended.push((sending.done, outcome));
+    }
+
+    pub(super) fn end_receive(&mut self, receive: u64, outcome: Result<Delivery>) {
+        let Some(receiving) = self.receives.remove(&receive) else { return };
+        if let Some(due) = receiving.due {
+            self.timers.remove(&(due, Timed::Receive(receive)));
+        }
+        self.ended.push((receiving.done, outcome));
+    }
+}
+
+/// Zeroed memory for a message.
+pub(super) fn hold(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reserved = bytes.try_reserve_exact(len);
+    reserved.map_err(|_| {
+        let message = format!("no memory to hold a message of {len} bytes");
+        Error::new(ErrorKind::OutOfMemory, message)
+    })?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
+/// When the time of a message has come, if ever.
+fn due(deadline: &crate::base::deadline::Deadline) -> Option<Instant> {
+    let left = deadline.left();
+    if left > LIFETIME { None } else { Instant::now().checked_add(left) }
+}
+
+/// Why a receive cannot take a message, if so.
+fn mismatch(from: &PeerName, message: &Message, wanted: &Incoming) -> Option<Error> {
+    let (len, room) = (message.len, wanted.into.len());
+    let why = if message.dtype != wanted.dtype {
+        format!("is of type {}, and the receive is for {}", message.dtype, wanted.dtype)
+    } else if len > room {
+        format!("has {len} bytes, and the receive has room for {room}")
+    } else {
+        return None;
+    };
+    let message = format!(
+        "the message of {from} with tag {} {why}; nothing was written, and it stays for the next receive",
+        message.tag
+    );
+    Some(Error::new(ErrorKind::Mismatch, message).with_culprit(from.rank))
+}

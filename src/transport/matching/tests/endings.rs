@@ -1,0 +1,203 @@
+//! Time-outs, ranks that leave, groups that fail.
+
+use super::world::{Outcome, SPREADS, Spread, content, incoming, outgoing, text, world};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind};
+use crate::transport::matching::frame::Frame;
+use crate::transport::matching::link::{Attach, Item};
+use crate::transport::{Incoming, Outgoing, PointToPoint};
+use std::sync::Arc;
+
+fn soon() -> Deadline {
+    Deadline::after_ms(20)
+}
+
+#[test]
+fn a_receive_that_comes_to_nothing_is_forgotten() {
+    for spread in SPREADS {
+        let members = world(spread, 2);
+        let late = Incoming { deadline: soon(), ..incoming(Some(0), Some(3), 8) };
+        for attended in [false, true] {
+            let got = members[1].post_receive(late);
+            if attended {
+                drop(members[1].attend_to(&got));
+            }
+            let (kind, text) = got.error();
+            assert_eq!(kind, ErrorKind::Timeout);
+            assert!(text.contains("rank 0") && text.contains("tag 3"), "{text}");
+        }
+        let next = incoming(None, Some(3), 8);
+        let got = members[1].post_receive(next);
+        members[0].send(1, 3, vec![9; 8]).unwrap();
+        got.wait().unwrap();
+        assert_eq!((content(late.into), content(next.into)), (vec![0; 8], vec![9; 8]));
+        assert!(members[0].domain.failure().is_none());
+    }
+}
+
+#[test]
+fn an_offer_that_nobody_takes_is_withdrawn() {
+    for spread in SPREADS {
+        let members = world(spread, 2);
+        let late = Outgoing { deadline: soon(), ..outgoing(1, 3, text(1, 100_000)) };
+        let (kind, message) = members[0].post_send(late).error();
+        assert_eq!(kind, ErrorKind::Timeout);
+        assert!(message.contains("rank 1") && message.contains("100000 bytes"), "{message}");
+        // The receiver may know of it or not: it gets the next one.
+        let next = incoming(Some(0), Some(3), 100_000);
+        let got = members[1].post_receive(next);
+        let sent = members[0].post_send(outgoing(1, 3, text(2, 100_000)));
+        got.wait().unwrap();
+        sent.wait().unwrap();
+        assert_eq!(content(next.into), text(2, 100_000), "{spread:?}");
+        assert!(members[1].domain.failure().is_none());
+        // To itself too.
+        let own = Outgoing { deadline: soon(), ..outgoing(0, 3, text(1, 100_000)) };
+        assert_eq!(members[0].post_send(own).error().0, ErrorKind::Timeout);
+    }
+}
+
+#[test]
+fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
+    // The question is held back as if the sender did not look.
+    for spread in [Spread::Segment, Spread::Apart] {
+        let members = world(spread, 2);
+        let sent = members[0].post_send(outgoing(1, 3, text(1, 100_000)));
+        members[1].engine.core.with(|state| {
+            state.links[0].attach = Attach::Refused;
+        });
+        let first =
+            Incoming { deadline: Deadline::after_ms(0), ..incoming(Some(0), Some(3), 200_000) };
+        let got = members[1].post_receive(first);
+        let outcome = got.wait();
+        let next = incoming(Some(0), None, 200_000);
+        if outcome.is_err() {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Timeout);
+            members[1].post_receive(next).wait().unwrap();
+            assert_eq!(content(next.into.slice(0, 100_000)), text(1, 100_000));
+        }
+        sent.wait().unwrap();
+        assert!(members[0].domain.failure().is_none());
+    }
+}
+
+#[test]
+fn what_is_read_while_its_sender_gives_up_is_no_success() {
+    for spread in [Spread::Together, Spread::Segment] {
+        let members = world(spread, 2);
+        let got = members[1].post_receive(incoming(Some(0), Some(1), 3 << 20));
+        let sent = Arc::new(Outcome::default());
+        // Nobody else makes progress for the receiver meanwhile: it is as good as stopped.
+        members[1].engine.core.with(|state| {
+            members[0].engine.send(outgoing(1, 1, text(1, 3 << 20)), sent.clone()).unwrap();
+            state.drain(0);
+            if state.links[0].attach == Attach::Refused {
+                return;
+            }
+            let number = *state.links[0].offers.keys().next().unwrap();
+            assert!(state.is_reading(0, number));
+            state.read_some();
+            // The sender says why before its buffer is its own again.
+            members[0].engine.core.with(|sender| sender.expire_send(number));
+            assert_eq!(sent.get().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+            assert!(got.get().is_none());
+            // And the reader finds that after its last read, whatever it has read.
+            state.read_some();
+            state.read_some();
+            assert!(state.readings.is_empty());
+        });
+        if members[1].domain.failure().is_some() {
+            assert!(got.error().1.contains("in the middle of a message"));
+        } else {
+            // Where memory cannot be read, it went in pieces.
+            got.wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_takes_its_offers_along_and_what_it_sent_stays() {
+    for spread in SPREADS {
+        let mut members = world(spread, 3);
+        let leaver = members.remove(0);
+        let two = &members[1];
+        leaver.send(2, 1, vec![4; 10]).unwrap();
+        let offered = leaver.post_send(outgoing(2, 2, text(1, 50_000)));
+        let to_it = two.post_send(outgoing(0, 1, text(1, 50_000)));
+        let from_it = two.post_receive(incoming(Some(0), Some(7), 1));
+        let from_any = two.post_receive(incoming(None, Some(8), 1));
+        drop(leaver);
+        assert_eq!(offered.error().0, ErrorKind::Aborted);
+        for outcome in [&to_it, &from_it] {
+            let (kind, text) = outcome.error();
+            assert_eq!(kind, ErrorKind::PeerFailed, "{spread:?}");
+            assert!(text.contains("rank 0") && text.contains("has left"), "{text}");
+        }
+        assert_eq!(two.receive(0, 1, 10).unwrap(), [4; 10]);
+        assert_eq!(two.receive(0, 2, 50_000).unwrap_err().kind(), ErrorKind::PeerFailed);
+        assert_eq!(two.send(0, 2, vec![1]).unwrap_err().kind(), ErrorKind::PeerFailed);
+        // Somebody else is left.
+        assert!(from_any.get().is_none());
+        members[0].send(2, 8, vec![1]).unwrap();
+        assert_eq!(from_any.wait().unwrap().peer, 1);
+        let from_any = two.post_receive(incoming(None, None, 1));
+        drop(members.remove(0));
+        assert_eq!(from_any.error().0, ErrorKind::PeerFailed);
+        assert!(members[0].domain.failure().is_none());
+    }
+}
+
+#[test]
+fn the_failure_of_the_group_ends_everything() {
+    for spread in SPREADS {
+        let members = world(spread, 3);
+        let done = [
+            members[0].post_receive(incoming(None, None, 1)),
+            members[1].post_receive(incoming(Some(2), Some(1), 1)),
+            members[1].post_send(outgoing(2, 9, text(1, 100_000))),
+            members[2].post_send(outgoing(2, 9, text(1, 100_000))),
+        ];
+        let error = Error::new(ErrorKind::Aborted, "somebody said so");
+        members[2].domain.fail(&error);
+        members[2].endpoint.iter().for_each(|endpoint| endpoint.fail(&error));
+        for outcome in &done {
+            assert_eq!(outcome.error(), (ErrorKind::Aborted, "somebody said so".to_owned()));
+        }
+        let done = Arc::new(Outcome::default());
+        let refused = members[1].engine.send(outgoing(0, 0, vec![]), done.clone());
+        assert_eq!(refused.unwrap_err(), error);
+        assert!(done.get().is_none());
+    }
+}
+
+#[test]
+fn whoever_breaks_the_rules_fails_the_group_and_is_named() {
+    let frames: [&dyn Fn() -> Frame; 5] = [
+        &|| Frame::Credit { bytes: 1 },
+        &|| Frame::Taken { number: 1 << 40 },
+        &|| Frame::Pull { number: 1 << 40, attempt: 1 },
+        &|| Frame::Piece { number: 1, attempt: 1, offset: 0, len: 1 },
+        &|| Frame::Withdraw { number: 1 },
+    ];
+    for spread in [Spread::Together, Spread::Apart] {
+        for frame in frames {
+            let members = world(spread, 2);
+            let got = members[1].post_receive(incoming(Some(0), None, 1));
+            members[0].engine.core.with(|state| state.queue(1, Item::Say(frame())));
+            let (kind, text) = got.error();
+            assert_eq!(kind, ErrorKind::Internal);
+            assert!(text.contains("rank 0"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn leaving_ends_what_is_outstanding() {
+    let mut members = world(Spread::Together, 2);
+    let got = members[0].post_receive(incoming(None, None, 1));
+    let sent = members[0].post_send(outgoing(1, 0, text(1, 100_000)));
+    drop(members.remove(0));
+    assert_eq!(got.error().0, ErrorKind::Aborted);
+    assert_eq!(sent.error().0, ErrorKind::Aborted);
+    assert!(members[0].domain.failure().is_none());
+}

@@ -1,0 +1,234 @@
+//! Ranks to test with, and messages whose memory outlives every test.
+
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::sys::host;
+use crate::transport::inproc::{Domain, Fabric};
+use crate::transport::matching::Engine;
+use crate::transport::shm::{Meeting, Member as Who, Party};
+use crate::transport::{
+    Completion, Delivery, Endpoint, Geometry, Incoming, Outgoing, PeerName, PointToPoint,
+    SharedDomain,
+};
+use crate::wait::Pace;
+use crate::wait::bell::Bell;
+use crate::wait::until;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(super) const PATIENCE_MS: u64 = 60_000;
+
+pub(super) const PACE: Pace = Pace { spin: Duration::from_micros(50), crowded: false };
+
+/// How ranks are spread over nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// All on one.
+    Together,
+    /// All on one, in a segment as between processes.
+    Segment,
+    /// Each on its own.
+    Apart,
+    /// Two on each.
+    Pairs,
+}
+
+pub(super) const SPREADS: [Spread; 4] =
+    [Spread::Together, Spread::Segment, Spread::Apart, Spread::Pairs];
+
+/// A rank.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) engine: Engine,
+    pub(super) endpoint: Option<Arc<dyn Endpoint>>,
+    pub(super) domain: Arc<dyn SharedDomain>,
+}
+
+fn name(rank: Rank) -> PeerName {
+    PeerName { rank, pid: host::pid(), host: "here".into() }
+}
+
+fn geometry(ranks: WorldSize) -> Geometry {
+    Geometry { ranks, slot_bytes: 4096 }
+}
+
+/// The ranks of a new group.
+pub(super) fn world(spread: Spread, ranks: WorldSize) -> Vec<Member> {
+    let group = host::random_nonce().unwrap();
+    let per_node = match spread {
+        Spread::Together | Spread::Segment => ranks,
+        Spread::Apart => 1,
+        Spread::Pairs => 2,
+    };
+    let domains = if spread == Spread::Segment {
+        segment(group, ranks)
+    } else {
+        let join = |rank: Rank| {
+            let node = rank / per_node;
+            let last = ranks.min((node + 1) * per_node);
+            let peers: Vec<_> = (node * per_node..last).map(name).collect();
+            let geometry = geometry(peers.len());
+            let domain = Domain::join(group, node, rank % per_node, peers, geometry, PACE);
+            let domain: Arc<dyn SharedDomain> = Arc::new(domain.unwrap());
+            domain
+        };
+        (0..ranks).map(join).collect()
+    };
+    let member = |(rank, domain): (Rank, Arc<dyn SharedDomain>)| {
+        let endpoint = (per_node < ranks).then(|| {
+            let names = (0..ranks).map(name).collect();
+            let fabric = Fabric::join(group, rank, names, Arc::clone(&domain), PACE).unwrap();
+            let endpoint: Arc<dyn Endpoint> = Arc::new(fabric);
+            endpoint
+        });
+        let engine = Engine::new(Arc::clone(&domain), endpoint.clone()).unwrap();
+        Member { engine, endpoint, domain }
+    };
+    domains.into_iter().enumerate().map(member).collect()
+}
+
+/// Domains over one segment, as processes have it.
+fn segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
+    let meetings: Vec<_> = (0..ranks).map(|_| Meeting::open().unwrap()).collect();
+    let member = |(rank, meeting): (Rank, &Meeting)| Who {
+        peer: name(rank),
+        socket: meeting.name().to_owned(),
+        nonce: host::random_nonce().unwrap(),
+    };
+    let members: Vec<_> = meetings.iter().enumerate().map(member).collect();
+    let join = |(me, meeting): (Rank, Meeting)| {
+        let members = members.clone();
+        std::thread::Builder::new().spawn(move || {
+            let deadline = Deadline::after_ms(PATIENCE_MS);
+            let party = Party { group, members: &members, me, deadline: &deadline };
+            let domain = meeting.join(&party, geometry(ranks), PACE, &|| None).unwrap();
+            let domain: Arc<dyn SharedDomain> = Arc::new(domain);
+            domain
+        })
+    };
+    let threads: Vec<_> = meetings.into_iter().enumerate().map(join).collect();
+    threads.into_iter().map(|thread| thread.unwrap().join().unwrap()).collect()
+}
+
+/// What has become of a message.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    value: Mutex<Option<Result<Delivery>>>,
+    bell: Bell,
+}
+
+impl Completion for Outcome {
+    fn complete(&self, outcome: Result<Delivery>) {
+        let before = self.value.lock().unwrap().replace(outcome);
+        assert!(before.is_none(), "completed twice: {before:?}");
+        self.bell.ring();
+    }
+}
+
+impl Outcome {
+    pub(super) fn get(&self) -> Option<Result<Delivery>> {
+        self.value.lock().unwrap().clone()
+    }
+
+    /// Waits without attending: others make the progress.
+    pub(super) fn wait(&self) -> Result<Delivery> {
+        let deadline = Deadline::after_ms(PATIENCE_MS);
+        until(&self.bell, Pace::PATIENT, &deadline, || None, || self.get()).unwrap()
+    }
+
+    /// The kind of error and its text.
+    pub(super) fn error(&self) -> (ErrorKind, String) {
+        let error = self.wait().unwrap_err();
+        (error.kind(), error.message().to_owned())
+    }
+}
+
+/// Memory that is never freed.
+pub(super) fn room(len: usize) -> Dst<'static> {
+    Dst::from(Box::leak(vec![0; len].into_boxed_slice()))
+}
+
+/// What is in it.
+pub(super) fn content(of: Dst<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; of.len()];
+    Dst::from(bytes.as_mut_slice()).copy_from(of.as_src());
+    bytes
+}
+
+/// The bytes of a message, other ones for each seed.
+pub(super) fn text(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..len).map(next).collect()
+}
+
+pub(super) fn lent(bytes: Vec<u8>) -> Src<'static> {
+    Src::from(&*Box::leak(bytes.into_boxed_slice()))
+}
+
+pub(super) fn outgoing(to: Rank, tag: u32, bytes: Vec<u8>) -> Outgoing {
+    let deadline = Deadline::after_ms(PATIENCE_MS);
+    Outgoing { to, tag, dtype: DataType::U8, bytes: lent(bytes), deadline }
+}
+
+pub(super) fn incoming(from: Option<Rank>, tag: Option<u32>, len: usize) -> Incoming {
+    let deadline = Deadline::after_ms(PATIENCE_MS);
+    Incoming { from, tag, dtype: DataType::U8, into: room(len), deadline }
+}
+
+impl Member {
+    pub(super) fn post_send(&self, message: Outgoing) -> Arc<Outcome> {
+        let outcome = Arc::new(Outcome::default());
+        self.engine.send(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    pub(super) fn post_receive(&self, message: Incoming) -> Arc<Outcome> {
+        let outcome = Arc::new(Outcome::default());
+        self.engine.receive(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    /// Waits for a message and attends meanwhile.
+    pub(super) fn attend_to(&self, outcome: &Outcome) -> Result<Delivery> {
+        let over = || outcome.get().is_some();
+        self.engine.attend(&over, &Deadline::after_ms(PATIENCE_MS));
+        outcome.get().unwrap()
+    }
+
+    pub(super) fn send(&self, to: Rank, tag: u32, bytes: Vec<u8>) -> Result<Delivery> {
+        self.attend_to(&self.post_send(outgoing(to, tag, bytes)))
+    }
+
+    pub(super) fn receive(&self, from: Rank, tag: u32, len: usize) -> Result<Vec<u8>> {
+        let message = incoming(Some(from), Some(tag), len);
+        let delivery = self.attend_to(&self.post_receive(message))?;
+        Ok(content(message.into.slice(0, delivery.bytes)))
+    }
+}
+
+/// Has every rank do something on a thread of its own.
+pub(super) fn each(members: Vec<Member>, act: impl Fn(Rank, &Member) + Sync) {
+    let act = &act;
+    std::thread::scope(|scope| {
+        let run = |(rank, member): (Rank, Member)| {
+            let thread = std::thread::Builder::new();
+            // Nobody leaves before all are through.
+            thread.spawn_scoped(scope, move || {
+                act(rank, &member);
+                member
+            })
+        };
+        let threads: Vec<_> = members.into_iter().enumerate().map(run).collect();
+        let all: Vec<_> = threads.into_iter().map(|thread| thread.unwrap().join()).collect();
+        assert!(all.iter().all(|one| one.is_ok()), "a rank failed");
+    });
+}

@@ -1,0 +1,171 @@
+//! Taking messages that were offered: read where they are, in the memory of a process of the same host, or asked
+//! for and sent in pieces where that cannot be.
+//!
+//! What is read must still be the sender's message when this rank says that it has it: see [`super::desk`]. The
+//! process is recognised before its memory is read for the first time, by a random mark at an address that its
+//! desk tells; one that has left or died is not read any more.
+
+use super::frame::Frame;
+use super::link::{Attach, Wire};
+use super::state::{ReceiveStage, State};
+use crate::base::buffer::Dst;
+use crate::base::ids::{Nonce, Rank};
+use crate::base::log::Level;
+use crate::sys::attach;
+use crate::transport::Delivery;
+use std::sync::atomic::{Ordering, fence};
+
+/// How much is read at once; between two such reads others have their turn, and a failure is noticed.
+const READ_BYTES: usize = 1 << 20;
+
+/// The buffer of another rank that is being read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    peer: Rank,
+    number: u64,
+    address: u64,
+}
+
+impl Reading {
+    pub(super) fn is_not_of(&self, peer: Rank) -> bool {
+        self.peer != peer
+    }
+}
+
+/// A nonce as two words.
+pub(super) fn words(nonce: &Nonce) -> [u64; 2] {
+    let word = |from: usize| {
+        let bytes = &nonce.0[from..from + 8];
+        bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    [word(0), word(8)]
+}
+
+impl State {
+    /// A receive takes an offer; false where that has been withdrawn meanwhile.
+    pub(super) fn take_offer(&mut self, from: Rank, number: u64, receive: u64) -> bool {
+        let Some(offer) = self.links[from].offers.get(&number) else { return false };
+        let lent = offer.lent.filter(|_| offer.attempt == 0);
+        let lent = lent.filter(|_| self.can_read(from));
+        if let (Some(lent), Wire::Rings { peer, .. }) = (lent, &self.links[from].wire) {
+            if !self.region().desk(*peer).begin(lent.place, number) {
+                self.links[from].offers.remove(&number);
+                return false;
+            }
+            self.readings.push_back(Reading { peer: from, number, address: lent.address });
+            self.set_taken_by(from, number, receive);
+            self.set_stage(receive, ReceiveStage::Begun { from, number });
+            return true;
+        }
+        self.set_taken_by(from, number, receive);
+        self.set_stage(receive, ReceiveStage::Asked { from, number });
+        self.ask(from, number);
+        true
+    }
+
+    fn set_taken_by(&mut self, from: Rank, number: u64, receive: u64) {
+        if let Some(offer) = self.links[from].offers.get_mut(&number) {
+            offer.receive = Some(receive);
+        }
+    }
+
+    fn set_stage(&mut self, receive: u64, stage: ReceiveStage) {
+        if let Some(receiving) = self.receives.get_mut(&receive) {
+            receiving.stage = stage;
+        }
+    }
+
+    /// Asks for the pieces of a message.
+    fn ask(&mut self, from: Rank, number: u64) {
+        let Some(offer) = self.links[from].offers.get_mut(&number) else { return };
+        offer.attempt += 1;
+        offer.got = 0;
+        let attempt = offer.attempt;
+        self.say(from, Frame::Pull { number, attempt });
+    }
+
+    /// An offer has come whole.
+    pub(super) fn has_taken(&mut self, from: Rank, number: u64) {
+        let Some(offer) = self.links[from].offers.remove(&number) else { return };
+        let delivery = Delivery { peer: from, tag: offer.tag, bytes: offer.len };
+        self.say(from, Frame::Taken { number });
+        if let Some(receive) = offer.receive {
+            self.end_receive(receive, Ok(delivery));
+        }
+    }
+
+    /// Whether a message is being read where it is.
+    pub(super) fn is_reading(&self, from: Rank, number: u64) -> bool {
+        self.readings.iter().any(|reading| reading.peer == from && reading.number == number)
+    }
+
+    /// Reads on in the buffer of one sender.
+    pub(super) fn read_some(&mut self) {
+        let Some(reading) = self.readings.pop_front() else { return };
+        let Reading { peer, number, address } = reading;
+        let pid = self.links[peer].name.pid;
+        let Some(offer) = self.links[peer].offers.get_mut(&number) else { return };
+        let Some(receiving) = offer.receive.and_then(|it| self.receives.get(&it)) else { return };
+        let (got, len) = (offer.got, offer.len);
+        let into = receiving.message.into.slice(got, (len - got).min(READ_BYTES));
+        let outcome = attach::read(pid, address + got as u64, into);
+        match outcome {
+            Ok(more) if more > 0 => offer.got += more,
+            outcome => return self.cannot_read(peer, number, outcome.err()),
+        }
+        if offer.got < len {
+            self.readings.push_back(reading);
+            return;
+        }
+        // Whoever leaves while its buffer is being read says so before the buffer is used for anything else.
+        fence(Ordering::SeqCst);
+        match self.domain.failure() {
+            Some(error) => self.fail(error),
+            None => self.has_taken(peer, number),
+        }
+    }
+
+    /// The sender's memory gave an error: the message comes in pieces.
+    fn cannot_read(&mut self, peer: Rank, number: u64, cause: Option<std::io::Error>) {
+        if let Some(error) = self.domain.failure() {
+            return self.fail(error);
+        }
+        let why = cause.map_or("it gave nothing".to_owned(), |cause| cause.to_string());
+        let name = self.name(peer);
+        crate::log!(Level::Debug, "a message of {name} cannot be read in its memory: {why}");
+        if let Some(offer) = self.links[peer].offers.get_mut(&number) {
+            offer.lent = None;
+        }
+        self.ask(peer, number);
+    }
+
+    /// Whether a peer's memory can be read: tried once.
+    fn can_read(&mut self, peer: Rank) -> bool {
+        let Wire::Rings { peer: local, .. } = self.links[peer].wire else { return false };
+        if self.domain.has_left(local) {
+            return false;
+        }
+        if self.links[peer].attach == Attach::Untried {
+            let works = self.recognises(peer, local);
+            self.links[peer].attach = if works { Attach::Works } else { Attach::Refused };
+            if !works {
+                let name = self.name(peer);
+                crate::log!(
+                    Level::Info,
+                    "the memory of {name} cannot be read: messages are copied"
+                );
+            }
+        }
+        self.links[peer].attach == Attach::Works
+    }
+
+    /// Whether the process that has the peer's id is the peer.
+    fn recognises(&self, peer: Rank, local: Rank) -> bool {
+        let Some((address, mark)) = self.region().desk(local).mark() else { return false };
+        let mut found = Nonce::default();
+        let into = Dst::from(&mut found.0[..]);
+        let len = into.len();
+        let got = attach::read(self.links[peer].name.pid, address, into);
+        got.is_ok_and(|got| got == len) && words(&found) == mark
+    }
+}

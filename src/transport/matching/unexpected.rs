@@ -1,0 +1,116 @@
+//! The messages that no receive has been posted for, found by sender and tag in the order of their arrival.
+
+use super::posted::Wanted;
+use crate::base::dtype::DataType;
+use crate::base::ids::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A message that has been announced at least.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) from: Rank,
+    pub(super) tag: u32,
+    pub(super) dtype: DataType,
+    pub(super) len: usize,
+    pub(super) body: Body,
+}
+
+/// Where its bytes are.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// Here.
+    Held(Vec<u8>),
+    /// With its sender, who has offered it under this number.
+    Offered(u64),
+    /// In the buffer of this rank's own send of this number.
+    Own(u64),
+}
+
+/// Messages by arrival, and by each of what a receive may ask for.
+#[derive(Debug, Default)]
+pub(super) struct Unexpected {
+    messages: BTreeMap<u64, Message>,
+    by_both: BTreeSet<(Rank, u32, u64)>,
+    by_sender: BTreeSet<(Rank, u64)>,
+    by_tag: BTreeSet<(u32, u64)>,
+}
+
+impl Unexpected {
+    /// Adds a message under a number that grows with each arrival.
+    pub(super) fn insert(&mut self, arrival: u64, message: Message) {
+        let (from, tag) = (message.from, message.tag);
+        self.by_both.insert((from, tag, arrival));
+        self.by_sender.insert((from, arrival));
+        self.by_tag.insert((tag, arrival));
+        self.messages.insert(arrival, message);
+    }
+
+    /// Takes a message out.
+    pub(super) fn remove(&mut self, arrival: u64) -> Option<Message> {
+        let message = self.messages.remove(&arrival)?;
+        let (from, tag) = (message.from, message.tag);
+        self.by_both.remove(&(from, tag, arrival));
+        self.by_sender.remove(&(from, arrival));
+        self.by_tag.remove(&(tag, arrival));
+        Some(message)
+    }
+
+    /// The first message that a receive matches.
+    pub(super) fn first(&self, wanted: Wanted) -> Option<(u64, &Message)> {
+        let arrival = match wanted {
+            (Some(from), Some(tag)) => {
+                let mut range = self.by_both.range((from, tag, 0)..=(from, tag, u64::MAX));
+                range.next().map(|&(_, _, arrival)| arrival)
+            }
+            (Some(from), None) => {
+                let mut range = self.by_sender.range((from, 0)..=(from, u64::MAX));
+                range.next().map(|&(_, arrival)| arrival)
+            }
+            (None, Some(tag)) => {
+                let mut range = self.by_tag.range((tag, 0)..=(tag, u64::MAX));
+                range.next().map(|&(_, arrival)| arrival)
+            }
+            (None, None) => self.messages.first_key_value().map(|(&arrival, _)| arrival),
+        }?;
+        Some((arrival, self.messages.get(&arrival)?))
+    }
+
+    /// The arrivals of one sender.
+    pub(super) fn of_sender(&self, from: Rank) -> impl Iterator<Item = (u64, &Message)> {
+        let range = self.by_sender.range((from, 0)..=(from, u64::MAX));
+        range.filter_map(|&(_, arrival)| Some((arrival, self.messages.get(&arrival)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(from: Rank, tag: u32) -> Message {
+        Message { from, tag, dtype: DataType::U8, len: 0, body: Body::Held(Vec::new()) }
+    }
+
+    #[test]
+    fn the_first_arrival_wins_whatever_is_wanted() {
+        let mut unexpected = Unexpected::default();
+        for (arrival, (from, tag)) in [(2, 9), (1, 7), (1, 8), (2, 7), (1, 7)].iter().enumerate() {
+            unexpected.insert(arrival as u64, message(*from, *tag));
+        }
+        let first = |all: &Unexpected, wanted| all.first(wanted).map(|(arrival, _)| arrival);
+        assert_eq!(first(&unexpected, (Some(1), Some(7))), Some(1));
+        assert_eq!(first(&unexpected, (Some(1), Some(9))), None);
+        assert_eq!(first(&unexpected, (Some(2), None)), Some(0));
+        assert_eq!(first(&unexpected, (None, Some(7))), Some(1));
+        assert_eq!(first(&unexpected, (None, None)), Some(0));
+        assert_eq!(unexpected.of_sender(1).count(), 3);
+        unexpected.remove(1);
+        unexpected.remove(0);
+        assert_eq!(first(&unexpected, (Some(1), Some(7))), Some(4));
+        assert_eq!(first(&unexpected, (None, Some(7))), Some(3));
+        assert_eq!(first(&unexpected, (None, None)), Some(2));
+        for arrival in 0..5 {
+            unexpected.remove(arrival);
+        }
+        assert!(unexpected.by_both.is_empty() && unexpected.by_tag.is_empty());
+    }
+}

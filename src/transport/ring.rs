@@ -1,0 +1,258 @@
+//! A ring of bytes from one rank of a domain to another: a stream in shared memory.
+//!
+//! One writer, one reader. Each keeps the position that it owns in memory of its own and only publishes it, so
+//! that nothing which the other side writes is ever an index: the other's position is a number that is compared
+//! with the own one, and nonsense (more bytes than the ring has) is an error.
+//!
+//! Positions count bytes from the beginning and never wrap; the place of a byte is its position modulo the size,
+//! a power of two. A writer that finds no room says so in its cursor, and the reader rings for it once there is
+//! some (Dekker's pattern, as in [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
+
+use super::region::Region;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// How far one side has come. All zero bytes are a beginning.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Cursor {
+    position: AtomicU64,
+    /// In the writer's: it waits for room.
+    waits: AtomicU32,
+}
+
+/// Where one ring lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring<'a> {
+    /// The writer's.
+    pub written: &'a Cursor,
+    /// The reader's.
+    pub read: &'a Cursor,
+    /// The bytes.
+    pub bytes: Dst<'a>,
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct Writer {
+    from: Rank,
+    to: Rank,
+    /// Everything before this is written.
+    position: u64,
+    /// Everything before this is published.
+    published: u64,
+    /// Everything before this had been read when it was last looked at.
+    read: u64,
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Reader {
+    from: Rank,
+    to: Rank,
+    /// Everything before this is read.
+    position: u64,
+    /// Everything before this is given back to the writer.
+    released: u64,
+    /// Everything before this had been written when it was last looked at.
+    written: u64,
+}
+
+impl Writer {
+    /// The beginning of the ring from one rank to another.
+    pub fn new(from: Rank, to: Rank) -> Self {
+        Self { from, to, position: 0, published: 0, read: 0 }
+    }
+
+    /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
+    /// them after [`Writer::publish`].
+    ///
+    /// # Errors
+    /// `Internal` where the reader's position makes no sense.
+    pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
+        let ring = region.ring(self.from, self.to);
+        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+        let mut room = self.room(&ring)?;
+        if room < wanted {
+            self.read = ring.read.position.load(Ordering::Acquire);
+            room = self.room(&ring)?;
+        }
+        let mut written = 0;
+        for part in parts {
+            let len = part.len().min(room - written);
+            copy_in(ring.bytes, self.position, part.slice(0, len));
+            self.position += len as u64;
+            written += len;
+        }
+        Ok(written)
+    }
+
+    /// Shows the reader what was written; false where that is nothing new. The caller then puts a `fence(SeqCst)`
+    /// and rings for the reader.
+    pub fn publish(&mut self, region: &Region) -> bool {
+        if self.published == self.position {
+            return false;
+        }
+        self.published = self.position;
+        let ring = region.ring(self.from, self.to);
+        ring.written.position.store(self.position, Ordering::Release);
+        true
+    }
+
+    /// Asks to be rung for once there is room; true where there is some already.
+    ///
+    /// # Errors
+    /// As [`Writer::write`].
+    pub fn wait_for_room(&mut self, region: &Region) -> Result<bool> {
+        let ring = region.ring(self.from, self.to);
+        ring.written.waits.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.read = ring.read.position.load(Ordering::Acquire);
+        Ok(self.room(&ring)? > 0)
+    }
+
+    fn room(&self, ring: &Ring<'_>) -> Result<usize> {
+        let used = self.position.checked_sub(self.read);
+        let used = used.and_then(|used| usize::try_from(used).ok());
+        let room = used.and_then(|used| ring.bytes.len().checked_sub(used));
+        room.ok_or_else(nonsense)
+    }
+}
+
+impl Reader {
+    /// The beginning of the ring from one rank to another.
+    pub fn new(from: Rank, to: Rank) -> Self {
+        Self { from, to, position: 0, released: 0, written: 0 }
+    }
+
+    /// Takes what has come, as far as there is room; how many bytes that was.
+    ///
+    /// # Errors
+    /// `Internal` where the writer's position makes no sense.
+    pub fn read(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
+        let ring = region.ring(self.from, self.to);
+        if self.written == self.position {
+            self.written = ring.written.position.load(Ordering::Acquire);
+        }
+        let held = self.written.checked_sub(self.position);
+        let held = held.and_then(|held| usize::try_from(held).ok());
+        let held = held.filter(|&held| held <= ring.bytes.len()).ok_or_else(nonsense)?;
+        let len = held.min(into.len());
+        copy_out(ring.bytes, self.position, into.slice(0, len));
+        self.position += len as u64;
+        Ok(len)
+    }
+
+    /// Gives the room of what was read back; true where the writer waits for it and has to be rung for.
+    pub fn release(&mut self, region: &Region) -> bool {
+        if self.released == self.position {
+            return false;
+        }
+        self.released = self.position;
+        let ring = region.ring(self.from, self.to);
+        ring.read.position.store(self.position, Ordering::Release);
+        fence(Ordering::SeqCst);
+        ring.written.waits.load(Ordering::Relaxed) != 0
+            && ring.written.waits.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+fn nonsense() -> Error {
+    Error::internal("a ring in shared memory claims more bytes than it has room for")
+}
+
+/// Where a position lies, and how many bytes there are from there to the end.
+fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
+    let size = bytes.len();
+    let start = usize::try_from(position % size as u64).unwrap_or(0);
+    (start, size - start)
+}
+
+fn copy_in(bytes: Dst<'_>, position: u64, from: Src<'_>) {
+    let (start, straight) = place(bytes, position);
+    let first = from.len().min(straight);
+    bytes.slice(start, first).copy_from(from.slice(0, first));
+    let rest = from.len() - first;
+    bytes.slice(0, rest).copy_from(from.slice(first, rest));
+}
+
+fn copy_out(bytes: Dst<'_>, position: u64, into: Dst<'_>) {
+    let (start, straight) = place(bytes, position);
+    let first = into.len().min(straight);
+    into.slice(0, first).copy_from(bytes.as_src().slice(start, first));
+    let rest = into.len() - first;
+    into.slice(first, rest).copy_from(bytes.as_src().slice(0, rest));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::Geometry;
+    use crate::transport::inproc::Heap;
+
+    fn region() -> Region {
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
+        Region::new(geometry, Box::new(heap)).unwrap()
+    }
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_many_times_around() {
+        let region = region();
+        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+        let size = region.geometry().ring_bytes();
+        let (mut sent, mut got) = (0u64, 0u64);
+        let mut step = 1;
+        while got < 20 * size as u64 {
+            step = step * 7 % 40_009;
+            let bytes: Vec<u8> = (0..step).map(|i| ((sent + i as u64) % 251) as u8).collect();
+            let (one, two) = bytes.split_at(bytes.len() / 3);
+            sent += writer.write(&region, &[Src::from(one), Src::from(two)]).unwrap() as u64;
+            writer.publish(&region);
+            let mut back = vec![0; step * 3 % 40_009];
+            let taken = reader.read(&region, Dst::from(back.as_mut_slice())).unwrap();
+            reader.release(&region);
+            for byte in &back[..taken] {
+                assert_eq!(u64::from(*byte), got % 251);
+                got += 1;
+            }
+        }
+        assert!(sent - got <= size as u64);
+    }
+
+    #[test]
+    fn a_full_ring_takes_nothing_and_its_reader_learns_who_waits() {
+        let region = region();
+        let (mut writer, mut reader) = (Writer::new(1, 0), Reader::new(1, 0));
+        let bytes = vec![1; region.geometry().ring_bytes() + 1];
+        assert_eq!(writer.write(&region, &[Src::from(bytes.as_slice())]).unwrap(), bytes.len() - 1);
+        assert_eq!(writer.write(&region, &[Src::from(&bytes[..1])]).unwrap(), 0);
+        // What is not published is not there.
+        let mut byte = [0];
+        assert_eq!(reader.read(&region, Dst::from(&mut byte[..])).unwrap(), 0);
+        assert!(writer.publish(&region) && !writer.publish(&region));
+        assert!(!writer.wait_for_room(&region).unwrap());
+        assert_eq!(reader.read(&region, Dst::from(&mut byte[..])).unwrap(), 1);
+        assert!(reader.release(&region));
+        assert!(!reader.release(&region));
+        assert!(writer.wait_for_room(&region).unwrap());
+        assert_eq!(writer.write(&region, &[Src::from(&bytes[..2])]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_position_that_makes_no_sense_is_an_error() {
+        let region = region();
+        let mut byte = [0];
+        for position in [u64::MAX, region.geometry().ring_bytes() as u64 + 1] {
+            let ring = region.ring(0, 1);
+            ring.written.position.store(position, Ordering::Relaxed);
+            let mut reader = Reader::new(0, 1);
+            assert!(reader.read(&region, Dst::from(&mut byte[..])).is_err());
+            ring.read.position.store(position, Ordering::Relaxed);
+            let mut writer = Writer::new(0, 1);
+            assert!(writer.wait_for_room(&region).is_err());
+        }
+    }
+}
