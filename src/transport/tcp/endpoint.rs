@@ -169,7 +169,10 @@ impl Endpoint for Mesh {
             crate::log!(Level::Error, "cannot wait for peers: {cause}");
         }
         bell.stop_listening();
-        shared.wake.clear();
+        // The caller looks at everything after this. Where it is not raised, a call is saved.
+        if set.first_is_ready() {
+            shared.wake.clear();
+        }
         set.clear();
         streams.clear();
     }
