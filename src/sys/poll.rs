@@ -252,6 +252,11 @@ impl PollSet {
         self.entries.push(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 });
     }
 
+    /// Whether the last wait ended with the one ready that was added first.
+    pub fn first_is_ready(&self) -> bool {
+        self.entries.first().is_some_and(|entry| entry.revents != 0)
+    }
+
     /// Sleeps until one of them is ready, the limit has passed, or a signal came.
     ///
     /// # Errors
@@ -352,6 +357,7 @@ mod tests {
         assert!(began.elapsed() >= Duration::from_millis(20));
         b.write_all(b"x").unwrap();
         set.wait(Duration::from_secs(60)).unwrap();
+        assert!(set.first_is_ready());
         set.clear();
         set.push(c.as_fd(), Interest { read: false, write: false });
         drop(d);

@@ -120,8 +120,10 @@ impl Stream {
     /// Ends the connection at once as a process does that dies, where it is set to be reset.
     #[cfg(test)]
     pub(crate) fn reset(&self) {
-        let unspecified =
-            libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+        let unspecified = libc::sockaddr {
+            sa_family: u16::try_from(libc::AF_UNSPEC).unwrap_or_default(),
+            sa_data: [0; 14],
+        };
         let len = libc::socklen_t::try_from(size_of_val(&unspecified)).unwrap_or_default();
         // SAFETY: reads one structure, which lives on this stack.
         unsafe { libc::connect(self.fd.as_raw_fd(), &raw const unspecified, len) };
@@ -192,7 +194,7 @@ mod tests {
         let bytes: Vec<u8> = (0..40).collect();
         let parts: Vec<Src<'_>> = bytes.chunks(1).map(Src::from).collect();
         assert_eq!(a.send_parts(&parts).unwrap(), 40);
-        let mut got = vec![0; 64];
+        let mut got = [0; 64];
         let mut filled = 0;
         while filled < 40 {
             filled += b.receive_into(Dst::from(&mut got[filled..])).unwrap();

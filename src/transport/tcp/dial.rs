@@ -151,7 +151,7 @@ impl Dial {
                     progress.current = Some(current);
                     return None;
                 }
-                Err(cause) => progress.causes.push((offer.address, cause)),
+                Err(cause) => self.note(progress, offer.address, cause),
             }
         }
         let may_retry = !matches!(progress.refusal, Some(Refusal::Stranger | Refusal::Foreign));
@@ -194,7 +194,7 @@ impl Dial {
         Ok(Current {
             address: offer.address,
             stream,
-            watch: watch,
+            watch,
             due: Instant::now() + patience,
             said_hello: false,
             answer: [0; ANSWER_BYTES],
@@ -233,13 +233,18 @@ impl Dial {
 
     /// This address is no good.
     fn blame(&self, progress: &mut Progress, cause: String) -> Option<Outcome> {
-        if let Some(current) = &progress.current {
-            if progress.causes.len() >= self.target.offers.len() {
-                progress.causes.clear();
-            }
-            progress.causes.push((current.address, cause));
+        if let Some(address) = progress.current.as_ref().map(|current| current.address) {
+            self.note(progress, address, cause);
         }
         self.try_next(progress)
+    }
+
+    /// Keeps the causes of one round.
+    fn note(&self, progress: &mut Progress, address: SocketAddr, cause: String) {
+        if progress.causes.len() >= self.target.offers.len() {
+            progress.causes.clear();
+        }
+        progress.causes.push((address, cause));
     }
 }
 

@@ -15,6 +15,7 @@ use crate::wait::Pace;
 use crate::wait::service::Watch;
 use serde_json::{Value, json};
 use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -168,7 +169,10 @@ impl Endpoint for Mesh {
             crate::log!(Level::Error, "cannot wait for peers: {cause}");
         }
         bell.stop_listening();
-        shared.wake.clear();
+        // The caller looks at everything after this. Where it is not raised, a call is saved.
+        if set.first_is_ready() {
+            shared.wake.clear();
+        }
         set.clear();
         streams.clear();
     }
@@ -218,6 +222,7 @@ impl Endpoint for Mesh {
 impl Drop for Mesh {
     fn drop(&mut self) {
         let shared = self.shared.as_ref();
+        shared.leaving.store(true, Ordering::Release);
         self.door.forget((shared.group, shared.me));
         shared.messages.end();
         self.watches.clear();

@@ -277,6 +277,7 @@ fn shared(
         stirred: AtomicBool::new(false),
         reported: Mutex::new(vec![false; domain.size()]),
         news: OnceLock::new(),
+        leaving: AtomicBool::new(false),
         weak: weak.clone(),
         domain,
     }))

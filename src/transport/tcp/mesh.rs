@@ -102,6 +102,8 @@ pub(super) struct Shared {
     pub(super) reported: Mutex<Vec<bool>>,
     /// Passes news of this node on to the other leaders.
     pub(super) news: OnceLock<Nudge>,
+    /// This rank leaves: what comes now is closed at once. Looked at under the lock of the place that it is for.
+    pub(super) leaving: AtomicBool,
     pub(super) weak: Weak<Self>,
 }
 
@@ -272,7 +274,6 @@ impl Shared {
         direction: Direction,
         stream: &Arc<Stream>,
     ) -> std::io::Result<()> {
-        stream.set_reset_on_close(true)?;
         if channel == Channel::PointToPoint {
             let interest = match direction {
                 Direction::In => Interest::READ,
@@ -403,9 +404,14 @@ impl Guest for Shared {
             crate::log!(Level::Warn, "a second stream of {} is dropped", self.name(hello.from));
             return;
         }
+        if self.leaving.load(Ordering::Acquire) {
+            return stream.end_sending();
+        }
+        let armed = stream.set_reset_on_close(true);
         *incoming = Some(Arc::clone(&stream));
         drop(incoming);
-        if let Err(cause) = self.enrol(hello.from, channel, Direction::In, &stream) {
+        let enrol = |()| self.enrol(hello.from, channel, Direction::In, &stream);
+        if let Err(cause) = armed.and_then(enrol) {
             self.fail_here(&Error::system("watching a connection", &cause));
         }
         self.wake.raise();
@@ -417,8 +423,15 @@ impl Caller for Shared {
         let Purpose::Stream(channel) = hello.purpose else {
             return self.add_line(hello.to, stream);
         };
-        *lock(&self.slot(hello.to, channel).out) = Out::Open(Arc::clone(&stream));
-        if let Err(cause) = self.enrol(hello.to, channel, Direction::Out, &stream) {
+        let mut out = lock(&self.slot(hello.to, channel).out);
+        if self.leaving.load(Ordering::Acquire) {
+            return stream.end_sending();
+        }
+        let armed = stream.set_reset_on_close(true);
+        *out = Out::Open(Arc::clone(&stream));
+        drop(out);
+        let enrol = |()| self.enrol(hello.to, channel, Direction::Out, &stream);
+        if let Err(cause) = armed.and_then(enrol) {
             self.fail_here(&Error::system("watching a connection", &cause));
         }
         self.wake.raise();
@@ -443,9 +456,15 @@ impl Shared {
         let Some(shared) = self.weak.upgrade() else { return };
         let line = Line::open(&shared, leader, stream);
         let node = self.members[leader].node;
-        if let Some(place) = lock(&self.lines).get_mut(node) {
+        let mut lines = lock(&self.lines);
+        if self.leaving.load(Ordering::Acquire) {
+            drop(lines);
+            return line.end(self.me);
+        }
+        if let Some(place) = lines.get_mut(node) {
             *place = Some(Arc::clone(&line));
         }
+        drop(lines);
         if let Err(error) = line.begin() {
             lock(&self.unreached).get_or_insert(error);
         }

@@ -107,14 +107,19 @@ impl Attendant for Counter {
     }
 }
 
-/// Waits until the attendant was called and the peer is named.
+/// Whether the attendant was called, and the peer is named then.
+fn was_told(mesh: &Mesh, counter: &Counter, peer: Rank) -> Option<()> {
+    if counter.1.swap(0, Ordering::AcqRel) == 0 {
+        return None;
+    }
+    let mut peers = Vec::new();
+    mesh.ready(&mut peers);
+    peers.contains(&peer).then_some(())
+}
+
+/// Waits for that.
 fn attended(mesh: &Mesh, counter: &Counter, peer: Rank) {
-    let ready = || {
-        let mut peers = Vec::new();
-        let called = counter.1.swap(0, Ordering::AcqRel) > 0;
-        mesh.ready(&mut peers);
-        (called && peers.contains(&peer)).then_some(())
-    };
+    let ready = || was_told(mesh, counter, peer);
     until(&counter.0, Pace::PATIENT, &Deadline::after(SOON), || None, ready).unwrap();
 }
 
@@ -135,11 +140,10 @@ fn the_attendant_is_called_when_bytes_come_there_is_room_or_the_end() {
     attended(&b, &attendants[1], 0);
     let mut got = vec![0; 8 << 20];
     let limit = Instant::now();
-    while attendants[0].1.load(Ordering::Acquire) == 0 {
+    while was_told(&a, &attendants[0], 1).is_none() {
         b.try_receive(0, channel, Dst::from(got.as_mut_slice())).unwrap();
         assert!(limit.elapsed() < SOON, "nobody is told of the room");
     }
-    attended(&a, &attendants[0], 1);
     // While paused, nobody is called, and nothing is lost.
     b.pause_attendant(true);
     let mut peers = Vec::new();
