@@ -4,10 +4,10 @@
 use super::{NO_JOB, RunQueue};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
+use crate::base::sync::Ordering;
 use crate::process::thread;
 use crate::wait::{Interrupt, Pace, until};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a worker without jobs stays.
