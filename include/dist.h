@@ -756,11 +756,12 @@ dist_status_t dist_init(const struct dist_init_options_t *options);
 /**
  * Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
  *
- * Call it on every rank once it has no more collectives to call. Blocks only on the rank that hosts the
- * store, which leaves last: until the others have left, 5 seconds at most. One thread at a time; calls
- * under way on other threads end as they would.
+ * Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
+ * to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Blocks until then, and on
+ * the rank that hosts the store, which leaves last, until the others have left, 5 seconds at most. One thread at a
+ * time; blocking calls under way on other threads end as they would.
  *
- * Returns DIST_OK or DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ * Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
  */
 dist_status_t dist_finalize(void);
 
@@ -1268,8 +1269,8 @@ dist_status_t dist_group_create(const struct dist_group_options_t *options,
                                 struct dist_group_t **out);
 
 /**
- * Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason,
- * and so does every later call.
+ * Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
+ * pending work ends with it, and so does every later call.
  *
  * `group`: NULL for the world. `reason`: may be NULL; borrowed for the call. Only the first failure of a
  * group counts. Does not block. Any thread, also while others are inside a collective.
@@ -1284,7 +1285,7 @@ dist_status_t dist_group_abort(struct dist_group_t *group,
  * collective that needs this rank ends there with DIST_ERR_PEER_FAILED.
  *
  * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
- * threads end as they would. Does not block. Any thread.
+ * threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
  *
  * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
  */

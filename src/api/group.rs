@@ -186,7 +186,7 @@ impl Group {
     }
 
     /// The number of asynchronous operations that have been issued and have not ended.
-    pub fn outstanding(&self) -> usize {
+    pub fn outstanding(&self) -> u64 {
         self.queue.works()
     }
 

@@ -76,7 +76,8 @@ pub fn begin_message(group: GroupId, rank: Rank, message: &Message, sequence: u6
     begin_words(group, rank, &encode_message(message, sequence))
 }
 
-fn begin_words(group: GroupId, rank: Rank, words: &[u64]) -> Record {
+#[inline]
+fn begin_words<const N: usize>(group: GroupId, rank: Rank, words: &[u64; N]) -> Record {
     let number = RECORDER.next.fetch_add(1, Ordering::Relaxed);
     let entry = entry(number);
     entry.stamp.store(0, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use super::recorder::Record;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
-use crate::base::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 use crate::transport::{Completion, Delivery, OpKind};
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -63,8 +63,8 @@ enum State {
 
 /// Pending, then done: the change happens once, whoever tries.
 struct Outcome {
-    /// A copy of what `state` says, for those who only ask.
-    done: AtomicBool,
+    /// 1 once `state` says that it is done, for those who only ask.
+    done: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -99,7 +99,7 @@ pub struct Work {
 
 impl Outcome {
     fn new() -> Self {
-        Self { done: AtomicBool::new(false), state: Mutex::new(State::Pending(Vec::new())) }
+        Self { done: AtomicU32::new(0), state: Mutex::new(State::Pending(Vec::new())) }
     }
 
     /// Ends it, and gives what is to be done then; `None` where it has ended before, which stays as it was.
@@ -108,12 +108,12 @@ impl Outcome {
         let State::Pending(then) = &mut *state else { return None };
         let then = std::mem::take(then);
         *state = State::Done(Arc::new(ended));
-        self.done.store(true, Ordering::Release);
+        self.done.store(1, Ordering::Release);
         Some(then)
     }
 
     fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
+        self.done.load(Ordering::Acquire) != 0
     }
 
     fn ended(&self) -> Option<Arc<Ended>> {

@@ -23,6 +23,11 @@ impl<T> Out<T> {
         if ptr.is_null() { Err(null(name)) } else { Ok(Self(ptr)) }
     }
 
+    /// An output that the caller may not want.
+    pub(super) fn optional(ptr: *mut T) -> Option<Self> {
+        if ptr.is_null() { None } else { Some(Self(ptr)) }
+    }
+
     /// Writes the result.
     pub(super) fn write(&self, value: T) {
         // SAFETY: not NULL, and the caller promises that it points to a writable T.
@@ -31,6 +36,13 @@ impl<T> Out<T> {
 }
 
 impl<T> Out<*mut T> {
+    /// An output for a handle that the caller may not want, NULL until it is written.
+    pub(super) fn optional_handle(ptr: *mut *mut T) -> Option<Self> {
+        let out = Self::optional(ptr)?;
+        out.write(std::ptr::null_mut());
+        Some(out)
+    }
+
     /// A required output for a handle, NULL until it is written.
     pub(super) fn handle(ptr: *mut *mut T, name: &str) -> Result<Self> {
         let out = Self::required(ptr, name)?;

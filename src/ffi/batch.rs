@@ -41,7 +41,7 @@ dist_export! {
     /// (then its operations end with DIST_ERR_ABORTED); without a work, and else from it, the first error of an
     /// operation. Since 0.1.
     pub fn dist_batch_end(work: *mut *mut dist_work_t) -> dist_status_t {
-        let out = Out::handle(work, "work").ok();
+        let out = Out::optional_handle(work);
         let batch = batch::end()?;
         let work = Arc::clone(batch.work());
         match out {

@@ -86,8 +86,8 @@ dist_export! {
 }
 
 dist_export! {
-    /// Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason,
-    /// and so does every later call.
+    /// Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
+    /// pending work ends with it, and so does every later call.
     ///
     /// `group`: NULL for the world. `reason`: may be NULL; borrowed for the call. Only the first failure of a
     /// group counts. Does not block. Any thread, also while others are inside a collective.
@@ -105,7 +105,7 @@ dist_export! {
     /// collective that needs this rank ends there with DIST_ERR_PEER_FAILED.
     ///
     /// `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
-    /// threads end as they would. Does not block. Any thread.
+    /// threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
     pub fn dist_group_release(group: *mut dist_group_t) -> dist_status_t {

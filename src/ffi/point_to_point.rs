@@ -1,6 +1,6 @@
 //! Messages between two ranks.
 
-use super::args::{dst, index, number, src};
+use super::args::{Out, dst, index, number, src};
 use super::group::group;
 use super::submit::{WorkOut, call_options, hand_out};
 use super::types::*;
@@ -97,7 +97,7 @@ dist_export! {
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
         let peer = if peer == DIST_ANY_SOURCE { None } else { Some(index(peer, "peer")?) };
         let tag = if tag == DIST_ANY_TAG { None } else { Some(tag_number(tag)?) };
-        let source = super::args::Out::required(source, "source").ok();
+        let source = Out::optional(source);
         let call = group.receive(into, dtype, peer, tag, options)?;
         if !work.blocks() {
             if source.is_some() {

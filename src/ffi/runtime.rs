@@ -5,6 +5,7 @@ use super::group::{GROUPS, forget_world, group, remember_world};
 use super::store::STORES;
 use super::types::*;
 use super::{blob, last_error, options, status};
+use crate::api::callbacks::refuse_to_block;
 use crate::api::recorder;
 use crate::api::runtime::{self, InitOptions};
 use crate::backend;
@@ -131,12 +132,14 @@ dist_export! {
 dist_export! {
     /// Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
     ///
-    /// Call it on every rank once it has no more collectives to call. Blocks only on the rank that hosts the
-    /// store, which leaves last: until the others have left, 5 seconds at most. One thread at a time; calls
-    /// under way on other threads end as they would.
+    /// Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
+    /// to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Blocks until then, and on
+    /// the rank that hosts the store, which leaves last, until the others have left, 5 seconds at most. One thread at a
+    /// time; blocking calls under way on other threads end as they would.
     ///
-    /// Returns DIST_OK or DIST_ERR_NOT_INITIALIZED. Since 0.1.
+    /// Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
     pub fn dist_finalize() -> dist_status_t {
+        refuse_to_block("dist_finalize")?;
         forget_world();
         runtime::finalize()
     }

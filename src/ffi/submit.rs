@@ -17,7 +17,7 @@ pub(super) struct WorkOut(Option<Out<*mut dist_work_t>>);
 impl WorkOut {
     /// NULL in the caller's variable until there is a work.
     pub(super) fn new(work: *mut *mut dist_work_t) -> Self {
-        Self(Out::handle(work, "work").ok())
+        Self(Out::optional_handle(work))
     }
 
     /// Whether the call blocks: nobody takes a work, and there is no batch to collect it.

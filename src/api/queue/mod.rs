@@ -35,7 +35,7 @@ mod tests;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, PoisonError};
 
 /// How many works of a group may be outstanding.
-pub const MOST_WORKS: usize = 65_536;
+pub const MOST_WORKS: u64 = 65_536;
 
 /// What stands for the number of the first job where there is none.
 const NO_JOB: u64 = u64::MAX;
@@ -105,7 +105,7 @@ pub struct RunQueue {
     /// The number of the first job, or `NO_JOB`. Written under the lock.
     first: AtomicU64,
     /// Works that have been issued and have not ended.
-    works: AtomicUsize,
+    works: AtomicU64,
     /// Rung when a turn or a work ends, and when a job comes; whoever waits for one of these waits here.
     bell: Bell,
     /// Rung when a job comes: what an idle worker waits for, so that blocking calls need not wake it.
@@ -156,7 +156,7 @@ impl Default for RunQueue {
             turns: Turns::default(),
             jobs: Mutex::default(),
             first: AtomicU64::new(NO_JOB),
-            works: AtomicUsize::new(0),
+            works: AtomicU64::new(0),
             bell: Bell::default(),
             hire: Bell::default(),
         }
@@ -199,6 +199,21 @@ impl RunQueue {
     /// # Errors
     /// What ended the wait instead.
     pub fn wait_turn(
+        &self,
+        ticket: &Ticket,
+        deadline: &Deadline,
+        halted: impl Fn() -> Option<Error>,
+    ) -> std::result::Result<Turn<'_>, Interrupt> {
+        // What a lone call finds, which waits for nobody.
+        if self.turns.is_at(ticket.0) {
+            return Ok(Turn { queue: self });
+        }
+        self.wait_behind(ticket, deadline, halted)
+    }
+
+    /// [`RunQueue::wait_turn`] where there is something before the ticket.
+    #[cold]
+    fn wait_behind(
         &self,
         ticket: &Ticket,
         deadline: &Deadline,
@@ -325,7 +340,7 @@ impl RunQueue {
     }
 
     /// The number of works that have been issued and have not ended.
-    pub fn works(&self) -> usize {
+    pub fn works(&self) -> u64 {
         self.works.load(Ordering::Acquire)
     }
 

@@ -173,7 +173,7 @@ fn too_many_outstanding_are_refused() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::OutOfMemory);
     fake.open();
     assert!(group.drain(&long()));
-    assert_eq!(fake.ran().len(), MOST_WORKS);
+    assert_eq!(fake.ran().len() as u64, MOST_WORKS);
     assert_eq!(issue(&group).wait(&long()), Ok(Progress::Done));
 }
 
