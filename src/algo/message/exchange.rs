@@ -19,8 +19,8 @@
 //! Posted views belong to the exchange, which lives no longer than they do; the transport keeps nothing. Any failure
 //! fails the group on all nodes, the first reason stays.
 
-use super::Team;
 use super::lane::Lane;
+use super::{SEGMENT, Team};
 use crate::algo::Operation;
 use crate::algo::pattern::slices::owned;
 use crate::base::buffer::{Dst, Src};
@@ -30,8 +30,8 @@ use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Channel, Direction, Endpoint, Wish};
 use std::time::{Duration, Instant};
 
-/// Messages from this size on are cut into stripes.
-const STRIPED: usize = 1 << 20;
+/// Messages from this size on are cut into stripes: whole segments of large vectors are.
+const STRIPED: usize = SEGMENT;
 
 /// The incarnation of the group.
 const EPOCH: u32 = 0;
