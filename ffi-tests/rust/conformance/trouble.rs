@@ -36,6 +36,8 @@ fn barrier(rank: &RankUnderTest<'_>) -> Result<()> {
 /// Runs one call on each rank, the odd one on `odd`, and another barrier where it succeeded; what each rank heard.
 fn heard(transport: &str, layout: &str, odd: usize, usual: Body, odd_one: Body) -> Vec<Error> {
     let letters: Vec<char> = layout.chars().collect();
+    // Nobody leaves before all have heard: who leaves may be all that a slower one hears of.
+    let done = std::sync::Barrier::new(letters.len());
     let errors: Vec<Mutex<Option<Error>>> = letters.iter().map(|_| Mutex::new(None)).collect();
     let options = |rank: usize| format!("transport={transport};host_id={}", letters[rank]);
     ranks::run_with(options, letters.len(), |rank| {
@@ -44,6 +46,7 @@ fn heard(transport: &str, layout: &str, odd: usize, usual: Body, odd_one: Body) 
         // A root may be gone before the others come; it hears at its next call.
         let outcome = outcome.and_then(|()| barrier(rank)).and_then(|()| barrier(rank));
         *errors[me].lock().unwrap() = outcome.err();
+        done.wait();
     });
     errors.into_iter().map(|error| error.into_inner().unwrap().unwrap()).collect()
 }

@@ -53,6 +53,9 @@ const GRACE: Duration = Duration::from_millis(300);
 /// The same in operations between nodes, where those who share a node with the late one know more.
 const GRACE_OF_NODES: Duration = Duration::from_millis(150);
 
+/// For how long the reason for which a peer has left may be on its way.
+const PARTING: Duration = Duration::from_millis(100);
+
 /// One operation of the group, as far as it goes over messages.
 #[derive(Debug)]
 pub struct Call<'a> {
@@ -513,6 +516,14 @@ impl<'x> Exchange<'x> {
 
     /// Fails the group; the error to return is the first one that anybody has reported.
     fn fail(&self, error: Error) -> Error {
+        // Who leaves because something failed says so, on another way than its last bytes.
+        let found = Instant::now();
+        while error.kind() == ErrorKind::PeerFailed
+            && self.endpoint.failure().is_none()
+            && found.elapsed() < PARTING
+        {
+            self.endpoint.rest(&[], PARTING.saturating_sub(found.elapsed()));
+        }
         self.endpoint.fail(&error);
         self.endpoint.failure().unwrap_or(error)
     }
