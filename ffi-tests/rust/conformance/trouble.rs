@@ -1,61 +1,66 @@
 //! What ranks on several nodes hear when they do not call the same, or not in time.
 
+use crate::nodes::TRANSPORTS;
 use crate::ranks::{self, RankUnderTest};
-use dist::api::CallOptions;
+use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::dtype::DataType;
-use dist::base::error::{Error, ErrorKind};
+use dist::base::error::{Error, ErrorKind, Result};
 use dist::base::op::ReduceOp;
 use std::sync::Mutex;
 
 /// What a rank calls.
-type Call = fn(&RankUnderTest<'_>) -> dist::base::error::Result<()>;
+type Body = fn(&RankUnderTest<'_>) -> Result<()>;
 
 fn options() -> CallOptions {
     CallOptions { timeout_ms: 20_000, ..CallOptions::default() }
 }
 
-fn all_reduce(
-    rank: &RankUnderTest<'_>,
-    count: usize,
-    op: ReduceOp,
-) -> dist::base::error::Result<()> {
+fn all_reduce(rank: &RankUnderTest<'_>, count: usize, op: ReduceOp) -> Result<()> {
     let (input, mut output) = (vec![0; 4 * count], vec![0; 4 * count]);
     let (send, recv) = (Src::from(input.as_slice()), Dst::from(output.as_mut_slice()));
-    rank.group().all_reduce(send, recv, DataType::I32, op, &options())
+    rank.group().run(Call::all_reduce(send, recv, DataType::I32, op), &options())
 }
 
-fn broadcast(rank: &RankUnderTest<'_>, root: usize) -> dist::base::error::Result<()> {
+fn broadcast(rank: &RankUnderTest<'_>, root: usize) -> Result<()> {
     let mut data = vec![0; 400];
-    rank.group().broadcast(Dst::from(data.as_mut_slice()), DataType::I32, root, &options())
+    let data = Dst::from(data.as_mut_slice());
+    let call = Call::broadcast(data, DataType::I32, root, rank.group().rank());
+    rank.group().run(call, &options())
 }
 
-fn barrier(rank: &RankUnderTest<'_>) -> dist::base::error::Result<()> {
-    rank.group().barrier(&options())
+fn barrier(rank: &RankUnderTest<'_>) -> Result<()> {
+    rank.group().run(Call::barrier(), &options())
 }
 
 /// Runs one call on each rank, the odd one on `odd`, and another barrier where it succeeded; what each rank heard.
-fn heard(layout: &str, odd: usize, usual: Call, odd_one: Call) -> Vec<Error> {
+fn heard(transport: &str, layout: &str, odd: usize, usual: Body, odd_one: Body) -> Vec<Error> {
     let letters: Vec<char> = layout.chars().collect();
+    // Nobody leaves before all have heard: who leaves may be all that a slower one hears of.
+    let done = std::sync::Barrier::new(letters.len());
     let errors: Vec<Mutex<Option<Error>>> = letters.iter().map(|_| Mutex::new(None)).collect();
-    let options = |rank: usize| format!("transport=inproc;host_id={}", letters[rank]);
+    let options = |rank: usize| format!("transport={transport};host_id={}", letters[rank]);
     ranks::run_with(options, letters.len(), |rank| {
         let me = rank.group().rank();
         let outcome = if me == odd { odd_one(rank) } else { usual(rank) };
         // A root may be gone before the others come; it hears at its next call.
         let outcome = outcome.and_then(|()| barrier(rank)).and_then(|()| barrier(rank));
         *errors[me].lock().unwrap() = outcome.err();
+        done.wait();
     });
     errors.into_iter().map(|error| error.into_inner().unwrap().unwrap()).collect()
 }
 
 /// Every rank must hear of both descriptions.
-fn mismatch(layout: &str, odd: usize, usual: Call, odd_one: Call, both: [&str; 2]) {
-    for (rank, error) in heard(layout, odd, usual, odd_one).iter().enumerate() {
-        let what = format!("{layout}, rank {rank}: {error}");
-        assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}");
-        assert!(both.iter().all(|text| error.message().contains(text)), "{what}");
-        assert!(error.message().contains(&format!("rank {odd} (pid ")), "{what}");
+fn mismatch(layout: &str, odd: usize, usual: Body, odd_one: Body, both: [&str; 2]) {
+    for transport in TRANSPORTS {
+        let errors = heard(transport, layout, odd, usual, odd_one);
+        for (rank, error) in errors.iter().enumerate() {
+            let what = format!("{layout} over {transport}, rank {rank}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}");
+            assert!(both.iter().all(|text| error.message().contains(text)), "{what}");
+            assert!(error.message().contains(&format!("rank {odd} (pid ")), "{what}");
+        }
     }
 }
 
@@ -63,7 +68,7 @@ const LAYOUTS: [&str; 4] = ["ab", "abcde", "aabb", "abaacc"];
 
 #[test]
 fn another_operation_is_named_on_all_sides() {
-    let other: Call = |rank| all_reduce(rank, 10, ReduceOp::Sum);
+    let other: Body = |rank| all_reduce(rank, 10, ReduceOp::Sum);
     for layout in LAYOUTS {
         for odd in [0, layout.len() - 1] {
             let both = ["called barrier #1", "called all_reduce #1 (i32, SUM, count 10)"];
@@ -74,11 +79,11 @@ fn another_operation_is_named_on_all_sides() {
 
 #[test]
 fn another_count_or_operator_is_named_on_all_sides() {
-    let usual: Call = |rank| all_reduce(rank, 10, ReduceOp::Sum);
+    let usual: Body = |rank| all_reduce(rank, 10, ReduceOp::Sum);
     for layout in LAYOUTS {
-        let other: Call = |rank| all_reduce(rank, 100_000, ReduceOp::Sum);
+        let other: Body = |rank| all_reduce(rank, 100_000, ReduceOp::Sum);
         mismatch(layout, 1, usual, other, ["count 10)", "count 100000)"]);
-        let other: Call = |rank| all_reduce(rank, 10, ReduceOp::Max);
+        let other: Body = |rank| all_reduce(rank, 10, ReduceOp::Max);
         mismatch(layout, 1, usual, other, ["i32, SUM", "i32, MAX"]);
     }
 }
@@ -93,43 +98,44 @@ fn another_root_or_order_is_named_on_all_sides() {
             |rank| broadcast(rank, 1),
             ["root 0", "root 1"],
         );
-        let swapped: Call = |rank| broadcast(rank, 0).and_then(|()| barrier(rank));
-        let usual: Call = |rank| barrier(rank).and_then(|()| broadcast(rank, 0));
+        let swapped: Body = |rank| broadcast(rank, 0).and_then(|()| barrier(rank));
+        let usual: Body = |rank| barrier(rank).and_then(|()| broadcast(rank, 0));
         mismatch(layout, 1, usual, swapped, ["barrier #", "broadcast #"]);
     }
 }
 
-/// The late rank calls nothing until all others have given up.
 #[test]
 fn at_the_deadline_the_late_rank_is_named() {
-    for (layout, late) in
-        [("ab", 1), ("abcde", 3), ("abcde", 0), ("aabb", 3), ("aabb", 0), ("abaacc", 1)]
-    {
-        for large in [false, true] {
-            let letters: Vec<char> = layout.chars().collect();
-            let options = |rank: usize| format!("transport=inproc;host_id={}", letters[rank]);
-            let done = std::sync::Barrier::new(letters.len());
-            ranks::run_with(options, letters.len(), |rank| {
-                barrier(rank).unwrap();
-                if rank.group().rank() != late {
-                    let bytes = if large { 2 << 20 } else { 8 };
-                    let (input, mut output) = (vec![0; bytes], vec![0; bytes]);
-                    let (send, recv) =
-                        (Src::from(input.as_slice()), Dst::from(output.as_mut_slice()));
-                    let soon = CallOptions { timeout_ms: 300, ..CallOptions::default() };
-                    let outcome =
-                        rank.group().all_reduce(send, recv, DataType::I32, ReduceOp::Sum, &soon);
-                    let error = outcome.unwrap_err();
-                    let what =
-                        format!("{layout}, large {large}, rank {}: {error}", rank.group().rank());
-                    assert_eq!(error.kind(), ErrorKind::Timeout, "{what}");
-                    assert_eq!(error.culprit(), Some(late), "{what}");
-                    let name = format!("waiting for rank {late} (pid ");
-                    assert!(error.message().contains(&name), "{what}");
-                    assert!(error.message().contains("(allowed: 300 ms)"), "{what}");
-                }
-                done.wait();
-            });
+    let cases = [("ab", 1), ("abcde", 3), ("abcde", 0), ("aabb", 3), ("aabb", 0), ("abaacc", 1)];
+    for transport in TRANSPORTS {
+        for (layout, late) in cases {
+            [8, 2 << 20].into_iter().for_each(|bytes| late_one(transport, layout, late, bytes));
         }
     }
+}
+
+/// The late rank calls nothing until all others have given up.
+fn late_one(transport: &str, layout: &str, late: usize, bytes: usize) {
+    let letters: Vec<char> = layout.chars().collect();
+    let options = |rank: usize| format!("transport={transport};host_id={}", letters[rank]);
+    let done = std::sync::Barrier::new(letters.len());
+    ranks::run_with(options, letters.len(), |rank| {
+        barrier(rank).unwrap();
+        if rank.group().rank() != late {
+            let (input, mut output) = (vec![0; bytes], vec![0; bytes]);
+            let (send, recv) = (Src::from(input.as_slice()), Dst::from(output.as_mut_slice()));
+            let soon = CallOptions { timeout_ms: 300, ..CallOptions::default() };
+            let outcome =
+                rank.group().run(Call::all_reduce(send, recv, DataType::I32, ReduceOp::Sum), &soon);
+            let error = outcome.unwrap_err();
+            let me = rank.group().rank();
+            let what = format!("{layout} over {transport}, {bytes} bytes, rank {me}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{what}");
+            assert_eq!(error.culprit(), Some(late), "{what}");
+            let name = format!("waiting for rank {late} (pid ");
+            assert!(error.message().contains(&name), "{what}");
+            assert!(error.message().contains("(allowed: 300 ms)"), "{what}");
+        }
+        done.wait();
+    });
 }

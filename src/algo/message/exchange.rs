@@ -19,8 +19,8 @@
 //! Posted views belong to the exchange, which lives no longer than they do; the transport keeps nothing. Any failure
 //! fails the group on all nodes, the first reason stays.
 
-use super::Team;
 use super::lane::Lane;
+use super::{SEGMENT, Team};
 use crate::algo::Operation;
 use crate::algo::pattern::slices::owned;
 use crate::base::buffer::{Dst, Src};
@@ -30,8 +30,8 @@ use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Channel, Direction, Endpoint, Wish};
 use std::time::{Duration, Instant};
 
-/// Messages from this size on are cut into stripes.
-const STRIPED: usize = 1 << 20;
+/// Messages from this size on are cut into stripes: whole segments of large vectors are.
+const STRIPED: usize = SEGMENT;
 
 /// The incarnation of the group.
 const EPOCH: u32 = 0;
@@ -42,16 +42,8 @@ const YIELD_FOR: Duration = Duration::from_micros(1000);
 /// The longest rest before a look at the deadline and at who else is there.
 const REST: Duration = Duration::from_millis(100);
 
-/// After how long a rank says that it is there, in teams up to `CLOSE` members; in larger ones, where that would
-/// make many streams, after half of the time allowed.
-const ROLL_CALL: Duration = Duration::from_millis(250);
-const CLOSE: usize = 64;
-
-/// For how long a rank that cannot name who is late lets others report first.
-const GRACE: Duration = Duration::from_millis(300);
-
-/// The same in operations between nodes, where those who share a node with the late one know more.
-const GRACE_OF_NODES: Duration = Duration::from_millis(150);
+/// For how long the reason for which a peer has left may be on its way.
+const PARTING: Duration = Duration::from_millis(100);
 
 /// One operation of the group, as far as it goes over messages.
 #[derive(Debug)]
@@ -114,36 +106,36 @@ impl<'a> Call<'a> {
 pub struct Token(u64);
 
 /// The token of all marks of presence.
-const PRESENCE: u64 = 0;
+pub(super) const PRESENCE: u64 = 0;
 
 /// Messages on their way. What is posted must have been waited for before the exchange ends.
 #[derive(Debug)]
 pub struct Exchange<'x> {
-    endpoint: &'x dyn Endpoint,
-    lane: &'x mut Lane,
-    operation: &'x Operation<'x>,
-    nodes: bool,
-    team: Team<'x>,
+    pub(super) endpoint: &'x dyn Endpoint,
+    pub(super) lane: &'x mut Lane,
+    pub(super) operation: &'x Operation<'x>,
+    pub(super) nodes: bool,
+    pub(super) team: Team<'x>,
     /// In the order of posting. Algorithms keep this short.
-    pending: Vec<Parcel<'x>>,
+    pub(super) pending: Vec<Parcel<'x>>,
     tokens: u64,
     /// This rank has said that it is there.
-    present: bool,
+    pub(super) present: bool,
     /// Since when nothing has moved.
     idle: Option<Instant>,
 }
 
 /// One stripe of one message.
 #[derive(Debug)]
-struct Parcel<'x> {
-    token: u64,
-    peer: Rank,
-    lane: u8,
-    body: Body<'x>,
+pub(super) struct Parcel<'x> {
+    pub(super) token: u64,
+    pub(super) peer: Rank,
+    pub(super) lane: u8,
+    pub(super) body: Body<'x>,
 }
 
 #[derive(Debug)]
-enum Body<'x> {
+pub(super) enum Body<'x> {
     /// Header and payload; the first `done` bytes of both have gone.
     Out { header: [u8; HEADER_BYTES], payload: Src<'x>, done: usize },
     /// The header that must come and, once it has, the bytes of payload that are there.
@@ -231,7 +223,7 @@ impl<'x> Exchange<'x> {
         if bytes >= STRIPED { self.endpoint.lanes() } else { 1 }
     }
 
-    fn header(&self, stripe: u8, stripes: u8, number: u64, len: usize) -> Header {
+    pub(super) fn header(&self, stripe: u8, stripes: u8, number: u64, len: usize) -> Header {
         Header {
             kind: Kind::Data,
             stripe,
@@ -334,7 +326,12 @@ impl<'x> Exchange<'x> {
     }
 
     /// The header that has come on a stream, if it has.
-    fn next_header(&mut self, peer: Rank, lane: u8, moved: &mut usize) -> Result<Option<Header>> {
+    pub(super) fn next_header(
+        &mut self,
+        peer: Rank,
+        lane: u8,
+        moved: &mut usize,
+    ) -> Result<Option<Header>> {
         let name = |error: Error| error.context(self.endpoint.peer(peer)).with_culprit(peer);
         let ahead = self.lane.ahead(peer, lane);
         if ahead.header().map_err(name)?.is_none() {
@@ -344,7 +341,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Takes a mark of presence of this operation, or of one before it, off the stream; false for any other header.
-    fn pass_presence(&mut self, peer: Rank, lane: u8, header: &Header) -> Result<bool> {
+    pub(super) fn pass_presence(&mut self, peer: Rank, lane: u8, header: &Header) -> Result<bool> {
         let sequence = header.descriptor.sequence;
         if header.kind != Kind::Presence || sequence > self.operation.descriptor.sequence {
             return Ok(false);
@@ -356,7 +353,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Compares what a peer has called with what this rank has.
-    fn agree(&self, peer: Rank, header: &Header) -> Result<()> {
+    pub(super) fn agree(&self, peer: Rank, header: &Header) -> Result<()> {
         let Some(difference) = self.lane.disagreement(peer, header) else { return Ok(()) };
         let difference = difference.replace("{}", &self.endpoint.peer(peer).to_string());
         let message = format!("ranks called different operations: {} {difference}", self.me());
@@ -377,7 +374,7 @@ impl<'x> Exchange<'x> {
         Error::new(ErrorKind::Internal, message).with_culprit(peer)
     }
 
-    fn me(&self) -> String {
+    pub(super) fn me(&self) -> String {
         self.endpoint.peer(self.endpoint.rank()).to_string()
     }
 
@@ -411,7 +408,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// What the stripes at the heads of their streams wait for.
-    fn wishes(&self) -> Vec<Wish> {
+    pub(super) fn wishes(&self) -> Vec<Wish> {
         let mut wishes: Vec<Wish> = Vec::new();
         for parcel in &self.pending {
             let channel = Channel::Collective(parcel.lane);
@@ -423,96 +420,16 @@ impl<'x> Exchange<'x> {
         wishes
     }
 
-    fn roll_call(&self) -> Duration {
-        let half = self.operation.deadline.allowed() / 2;
-        if self.team.size() <= CLOSE { half.min(ROLL_CALL) } else { half }
-    }
-
-    /// Says once that this rank is there, and looks who else is.
-    fn call_roll(&mut self) -> Result<()> {
-        let others = self.team.members().iter().copied();
-        let others: Vec<Rank> = others.filter(|&rank| rank != self.endpoint.rank()).collect();
-        if !self.present {
-            self.present = true;
-            let header = Header { kind: Kind::Presence, ..self.header(0, 1, 0, 0) }.encode();
-            for &peer in &others {
-                let body = Body::Out { header, payload: Src::empty(), done: 0 };
-                self.pending.push(Parcel { token: PRESENCE, peer, lane: 0, body });
-            }
-        }
-        for peer in others {
-            let is_inside = |parcel: &Parcel<'_>| {
-                parcel.peer == peer
-                    && parcel.lane == 0
-                    && matches!(parcel.body, Body::In { done: Some(_), .. })
-            };
-            if self.pending.iter().any(is_inside) {
-                continue;
-            }
-            // Only whose message is waited for must be there.
-            while let Ok(Some(header)) = self.next_header(peer, 0, &mut 0) {
-                let is_later = header.descriptor.sequence > self.operation.descriptor.sequence;
-                if is_later || !self.pass_presence(peer, 0, &header)? {
-                    if !is_later {
-                        self.agree(peer, &header)?;
-                    }
-                    self.lane.peers[peer].heard = header.descriptor.sequence;
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The members that have not been seen in the operation.
-    fn missing(&self) -> Vec<Rank> {
-        let sequence = self.operation.descriptor.sequence;
-        let members = self.team.members().iter().copied();
-        let is_missing =
-            |&rank: &Rank| rank != self.endpoint.rank() && self.lane.peers[rank].heard < sequence;
-        members.filter(is_missing).collect()
-    }
-
-    fn grace(&self) -> Duration {
-        match (self.nodes, self.missing().is_empty()) {
-            (_, true) => GRACE,
-            (true, false) => GRACE_OF_NODES,
-            (false, false) => Duration::ZERO,
-        }
-    }
-
-    fn late(&self) -> Error {
-        let mut late = self.missing();
-        if late.is_empty() {
-            late.extend(self.wishes().iter().map(|wish| wish.peer));
-            late.sort_unstable();
-            late.dedup();
-        }
-        let say = |&rank: &Rank| {
-            let name = self.endpoint.peer(rank);
-            match self.lane.peers[rank].heard {
-                0 => format!("{name}, which was seen in no operation yet"),
-                heard => format!("{name}, which was last seen in operation #{heard}"),
-            }
-        };
-        let names: Vec<String> = late.iter().map(say).collect();
-        let Operation { descriptor, deadline, .. } = self.operation;
-        let message = format!(
-            "{descriptor} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
-            self.me(),
-            deadline.elapsed().as_millis(),
-            deadline.allowed().as_millis(),
-            names.join("; ")
-        );
-        let error = Error::new(ErrorKind::Timeout, message);
-        match late.first() {
-            Some(&rank) => error.with_culprit(rank),
-            None => error,
-        }
-    }
-
     /// Fails the group; the error to return is the first one that anybody has reported.
     fn fail(&self, error: Error) -> Error {
+        // Who leaves because something failed says so, on another way than its last bytes.
+        let found = Instant::now();
+        while error.kind() == ErrorKind::PeerFailed
+            && self.endpoint.failure().is_none()
+            && found.elapsed() < PARTING
+        {
+            self.endpoint.rest(&[], PARTING.saturating_sub(found.elapsed()));
+        }
         self.endpoint.fail(&error);
         self.endpoint.failure().unwrap_or(error)
     }

@@ -18,6 +18,7 @@ pub mod lane;
 pub mod reduce;
 pub mod reduce_scatter;
 mod ring;
+mod roll;
 
 pub use exchange::{Call, Exchange, Token};
 pub use lane::Lane;

@@ -180,8 +180,10 @@ fn describe_choices(shape: &Shape) -> Value {
 /// Where a choice may change: next to every power of two, and past an inline payload.
 fn sizes() -> impl Iterator<Item = usize> {
     let powers = (0..40).flat_map(|exponent| [1 << exponent, (1 << exponent) + 1]);
-    let mut sizes: Vec<usize> =
-        powers.chain([0, 48, 49]).chain((3..=64).map(|n| (8 << 10) / n + 1)).collect();
+    let mut sizes: Vec<usize> = powers
+        .chain([0, 48, 49])
+        .chain((3..=64).flat_map(|n| [(8 << 10) / n + 1, (64 << 10) / n + 1]))
+        .collect();
     sizes.sort_unstable();
     sizes.into_iter()
 }
