@@ -18,6 +18,8 @@ pub(crate) struct Example {
 pub(crate) const HELLO: Example = Example { name: "hello", sources: &["hello.c"] };
 pub(crate) const ALL_REDUCE: Example = Example { name: "all_reduce", sources: &["all_reduce.c"] };
 pub(crate) const OVERLAP: Example = Example { name: "overlap", sources: &["overlap.c"] };
+pub(crate) const SEND_RECV: Example = Example { name: "send_recv", sources: &["send_recv.c"] };
+pub(crate) const RING: Example = Example { name: "ring", sources: &["ring.c"] };
 pub(crate) const STORE_DIRECTORY: Example = Example {
     name: "store_directory",
     sources: &["store_directory.c", "directory_store.c", "directory_queues.c", "directory_files.c"],

@@ -30,7 +30,8 @@ mod worker;
 
 #[cfg(all(test, loom))]
 mod models;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 use crate::base::deadline::Deadline;

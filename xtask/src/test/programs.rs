@@ -2,7 +2,8 @@
 
 use super::report::{Checked, PASSED, Report};
 use crate::examples::{
-    self, ALL_REDUCE, HELLO, OVERLAP, STORE_DIRECTORY, TRAIN_DIGITS, Training, distrun,
+    self, ALL_REDUCE, HELLO, OVERLAP, RING, SEND_RECV, STORE_DIRECTORY, TRAIN_DIGITS, Training,
+    distrun,
 };
 use crate::workspace::{self, Stage};
 use crate::{run, tools};
@@ -30,6 +31,20 @@ pub(super) fn run(report: &mut Report) -> Option<Stage> {
             all_said(
                 &text,
                 (0..ranks).map(|rank| format!("rank {rank} of {ranks}: 8 layers correct")),
+            )
+        });
+    }
+    for ranks in [1, 4] {
+        report.check(&format!("example send_recv, {ranks} ranks"), || {
+            let text = output(&stage, ranks, &SEND_RECV.compile(&stage)?, &[])?;
+            let answers = (1..ranks).map(|rank| format!("rank 0: 1000 squares from rank {rank}"));
+            all_said(&text, answers.chain(["rank 0: all squares correct".to_owned()]))
+        });
+        report.check(&format!("example ring, {ranks} ranks"), || {
+            let text = output(&stage, ranks, &RING.compile(&stage)?, &[])?;
+            all_said(
+                &text,
+                (0..ranks).map(|rank| format!("rank {rank} of {ranks}: the sums agree")),
             )
         });
     }
