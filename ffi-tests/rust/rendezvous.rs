@@ -309,22 +309,6 @@ fn a_rank_that_dies_before_the_group_has_formed_can_come_anew() {
 }
 
 #[test]
-fn ranks_on_several_hosts_are_told_that_this_version_cannot() {
-    let mut job = Job::new();
-    for (rank, name) in ["0", "1"].into_iter().enumerate() {
-        let mut environment = job.environment(rank, 2);
-        environment.push(("DIST_HOST_ID", format!("host-{rank}")));
-        job.start(name, &environment, "init\nleaks\n");
-    }
-    let ended = job.finish();
-    for name in ["0", "1"] {
-        let told = ["rank 0", "rank 1", "ranks of one host only"];
-        ended.report(name, "init").failed(DIST_ERR_UNSUPPORTED, &told);
-        ended.report(name, "leaks").succeeded();
-    }
-}
-
-#[test]
 fn a_death_at_any_moment_of_starting_is_survived_within_the_deadline() {
     let init = "init connect_timeout_ms=1000";
     let program = format!("{init}\nloop barrier\nfinalize\nleaks\n");
