@@ -237,7 +237,7 @@ impl Endpoint for Fabric {
             all &= len == part.len();
         }
         drop(inbox);
-        if all {
+        if all && channel == Channel::PointToPoint {
             lock(&self.shared.attendance).full.remove(&to);
         }
         if sent > 0 {
@@ -417,6 +417,8 @@ mod tests {
         wait(&b, &at_b, 0);
         let full = vec![1; STREAM_BYTES + 1];
         a.try_send(1, Channel::PointToPoint, &[Src::from(full.as_slice())]).unwrap();
+        // Another stream to the same peer changes nothing.
+        a.try_send(1, STREAM, &[Src::from(&b"x"[..])]).unwrap();
         wait(&b, &at_b, 0);
         let mut bytes = [0; 100];
         b.try_receive(0, Channel::PointToPoint, Dst::from(&mut bytes[..])).unwrap();
