@@ -52,12 +52,6 @@ impl OpKind {
             Self::Barrier => "barrier",
         }
     }
-
-    /// Every rank waits for every other, so that one rank's next step proves that it has finished
-    /// the one before.
-    pub const fn is_symmetric(self) -> bool {
-        !matches!(self, Self::Broadcast | Self::Reduce)
-    }
 }
 
 /// What all ranks must agree on for one operation.

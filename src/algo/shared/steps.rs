@@ -23,9 +23,9 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::transport::SharedDomain;
 use crate::transport::line::Line;
 use crate::transport::region::{LINES, SLOTS};
-use crate::transport::{Descriptor, SharedDomain};
 use crate::wait::{Interrupt, Pace, until};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -56,6 +56,8 @@ pub struct Steps<'a> {
     operation: &'a Operation<'a>,
     words: [u64; 3],
     grace: Duration,
+    /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has finished that.
+    owes_ring: bool,
 }
 
 impl<'a> Steps<'a> {
@@ -67,7 +69,8 @@ impl<'a> Steps<'a> {
     ) -> Self {
         let words = operation.descriptor.encode();
         domain.region().progress(domain.rank()).enter(&words);
-        Self { domain, lane, operation, words, grace: Duration::ZERO }
+        let (grace, owes_ring) = (Duration::ZERO, false);
+        Self { domain, lane, operation, words, grace, owes_ring }
     }
 
     /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first,
@@ -118,12 +121,18 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Publishes the coming step for the record: nobody waits for this rank in it.
+    /// Publishes the coming step for the record: nobody waits for this rank in it. Whoever waits until this rank has
+    /// finished it hears of that with the next step or the end of the operation.
     ///
     /// # Errors
     /// As [`Steps::next_slot`].
     pub fn note(&mut self) -> Result<()> {
-        self.pass(&[])
+        self.pass(&[])?;
+        if self.owes_ring {
+            self.ring_others();
+        }
+        self.owes_ring = true;
+        Ok(())
     }
 
     /// Waits until every other rank has published the current step.
@@ -166,19 +175,18 @@ impl<'a> Steps<'a> {
         self.domain.region().slot(rank, self.lane.step)
     }
 
-    /// In the middle of a rooted operation: says that this rank reads nothing of its steps so far any
+    /// In the middle of a rooted operation: says at once that this rank reads nothing of its steps so far any
     /// more, so that whoever runs ahead may reuse their slots.
-    pub fn checkpoint(&self) {
+    pub fn checkpoint(&mut self) {
         self.domain.region().progress(self.rank()).pass(self.lane.step);
         self.ring_others();
     }
 
     /// Leaves the operation: this rank reads nothing of it any more.
-    pub fn finish(self) {
-        let Descriptor { kind, sequence, .. } = self.operation.descriptor;
+    pub fn finish(mut self) {
+        let sequence = self.operation.descriptor.sequence;
         self.domain.region().progress(self.rank()).finish(self.lane.step, sequence);
-        if !kind.is_symmetric() {
-            // Somebody who runs ahead may sleep until this rank has finished.
+        if self.owes_ring {
             self.ring_others();
         }
     }
@@ -197,7 +205,8 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    fn ring_others(&self) {
+    fn ring_others(&mut self) {
+        self.owes_ring = false;
         fence(Ordering::SeqCst);
         self.others().for_each(|rank| self.domain.ring_fenced(rank));
     }
