@@ -75,7 +75,7 @@ fn build() -> Result<PathBuf, String> {
                     (Debian, Ubuntu: `apt-get install g++`), or set CXX"
             .into());
     }
-    let host = host()?;
+    let host = tools::host()?;
     let mut build = cargo();
     // With a target, the flags are not used for what runs while building.
     build.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
@@ -86,13 +86,6 @@ fn build() -> Result<PathBuf, String> {
         return Err(format!("building the fuzz targets: {}", built.ending()));
     }
     Ok(root().join("fuzz/target").join(host).join("release"))
-}
-
-fn host() -> Result<String, String> {
-    let mut rustc = run::command("rustc");
-    let text = run::must(rustc.arg("-vV").current_dir(root()), SLACK)?.text;
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
 }
 
 struct Target {

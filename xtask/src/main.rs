@@ -21,6 +21,7 @@ mod run;
 mod test;
 mod tools;
 mod torch;
+mod tsan;
 mod workspace;
 
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ cargo xtask <command>
   random [--seeds N] [--first N]
                       run N random programs (1000) of collectives and messages against their
                       oracle, over every transport; a failure prints its seed
+  tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
+                      standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source
   interop [--venv DIR] [--only WORDS] [--no-install]
                       torch's store clients on our server and ours on torch's, both on one, and our
@@ -76,6 +79,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "fuzz" => fuzz::main(rest),
         "loom" => loom::main(rest),
         "random" => random::main(rest),
+        "tsan" => tsan::main(rest),
         "header" => header::main(rest),
         "interop" => interop::main(rest),
         "bench-store" => bench_store::main(rest),

@@ -26,6 +26,14 @@ pub(crate) fn has(program: &str) -> bool {
     find(program).is_some()
 }
 
+/// What the Rust compiler calls this machine.
+pub(crate) fn host() -> Result<String, String> {
+    let mut rustc = run::command("rustc");
+    let text = run::must(rustc.arg("-vV").current_dir(crate::workspace::root()), QUICK)?.text;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
+}
+
 /// The C compiler: `CC` where it is set, else the first of the usual names.
 pub(crate) fn c_compiler() -> Result<String, String> {
     if let Ok(chosen) = std::env::var("CC")

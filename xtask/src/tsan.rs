@@ -1,0 +1,48 @@
+//! `cargo xtask tsan`: the random programs under ThreadSanitizer.
+//!
+//! The sanitizer must see every lock, those of the standard library too, so that this is built with it. A stable
+//! compiler can do that where the library's sources are installed, if it is told to behave like a nightly one.
+
+use crate::workspace::{cargo, root, target};
+use crate::{Arguments, Outcome, run, tools};
+use std::path::Path;
+use std::time::Duration;
+
+const SEEDS: u64 = 100;
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+const QUICK: Duration = Duration::from_secs(60);
+
+/// Runs the command.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    let mut arguments = Arguments::new(rest);
+    let seeds = match arguments.value("--seeds")? {
+        Some(text) => text.parse().map_err(|_| format!("--seeds {text} is not a number"))?,
+        None => SEEDS,
+    };
+    arguments.finish()?;
+    check_sources()?;
+    let host = tools::host()?;
+    let mut test = cargo();
+    test.args(["test", "-Zbuild-std", "--target", &host, "--test", "random"]);
+    test.arg("--target-dir").arg(target()?.join("tsan")).args(["--", "--nocapture"]);
+    test.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=thread");
+    test.env_remove("CARGO_ENCODED_RUSTFLAGS").env("TSAN_OPTIONS", "exitcode=66");
+    test.env("RANDOM_SEEDS", format!("1..{}", seeds + 1));
+    let finished = run::shown(&mut test, BUILD_LIMIT)?;
+    let reports = finished.text.matches("WARNING: ThreadSanitizer").count();
+    println!("{reports} reports of ThreadSanitizer");
+    Ok(finished.success() && reports == 0)
+}
+
+fn check_sources() -> Result<(), String> {
+    let mut rustc = run::command("rustc");
+    rustc.args(["--print", "sysroot"]).current_dir(root());
+    let sysroot = run::must(&mut rustc, QUICK)?.text;
+    let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
+    if sources.is_file() {
+        return Ok(());
+    }
+    Err("the sources of the standard library are not installed, and without them ThreadSanitizer does not see its \
+         locks: `rustup component add rust-src`"
+        .into())
+}
