@@ -224,7 +224,7 @@ impl RunQueue {
             if self.turns.is_at(ticket.0) {
                 return Some(Found::Turn(Turn { queue: self }));
             }
-            self.claim(deadline).map(Found::Job)
+            self.claim(Some(deadline)).map(Found::Job)
         };
         loop {
             match until(&self.bell, Pace::PATIENT, deadline, &halted, ready)? {
@@ -247,7 +247,7 @@ impl RunQueue {
             let own = mine.map(|(_, own)| own).filter(|own| own.left() < limit.left());
             let first = own.as_ref().unwrap_or(limit);
             // Neither may be missed because of somebody else's operation.
-            let ready = || if over() { Some(None) } else { self.claim(first).map(Some) };
+            let ready = || if over() { Some(None) } else { self.claim(Some(first)).map(Some) };
             match until(&self.bell, Pace::PATIENT, first, || self.failure(), ready) {
                 Ok(None) => return true,
                 Ok(Some(claim)) => claim.run(),
@@ -263,16 +263,19 @@ impl RunQueue {
         }
     }
 
-    /// The first job, if its turn has come and it ends before `limit` does.
-    fn claim(&self, limit: &Deadline) -> Option<Claim<'_>> {
+    /// The first job, if its turn has come and it ends before the limit does, where there is one.
+    fn claim(&self, limit: Option<&Deadline>) -> Option<Claim<'_>> {
         if !self.turns.is_at(self.first.load(Ordering::Relaxed)) {
             return None;
         }
         let mut jobs = self.lock();
         let (number, job) = jobs.waiting.front()?;
         // In this order: a deadline is not earlier than itself.
-        let left = limit.left();
-        if !self.turns.is_at(*number) || left < job.deadline().left() {
+        let too_late = |limit: &Deadline| {
+            let left = limit.left();
+            left < job.deadline().left()
+        };
+        if !self.turns.is_at(*number) || limit.is_some_and(too_late) {
             return None;
         }
         let (_, job) = jobs.waiting.pop_front()?;

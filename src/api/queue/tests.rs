@@ -90,6 +90,22 @@ impl Bench {
 }
 
 #[test]
+fn the_worker_runs_jobs_that_may_last_for_ever() {
+    let bench = Bench::new();
+    // While its turn lasts, the worker has begun to wait for the first job.
+    let ticket = bench.queue.issue();
+    let turn = bench.queue.wait_turn(&ticket, &long(), || None).unwrap();
+    let first = bench.enqueue(Deadline::never());
+    let hired = || (!bench.queue.lock().waiting.is_empty()).then_some(());
+    until(&Bell::default(), Pace::PATIENT, &long(), || None, hired).unwrap();
+    // Time for the worker to have begun; with less, the test only proves less.
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let second = bench.enqueue(Deadline::never());
+    drop(turn);
+    assert_eq!([bench.next(), bench.next()], [Fate::Ran(first), Fate::Ran(second)]);
+}
+
+#[test]
 fn turns_come_in_order_of_issue() {
     let queue = Arc::new(RunQueue::default());
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -181,10 +197,10 @@ fn a_wait_takes_no_job_that_may_last_longer() {
     assert!(bench.is_silent());
     // One that ends with the limit is taken.
     let limit = Deadline::after_ms(LONG);
-    bench.queue.claim(&Deadline::never()).unwrap().run();
+    bench.queue.claim(Some(&Deadline::never())).unwrap().run();
     assert_eq!(bench.next(), Fate::Ran(1));
     bench.enqueue(limit);
-    bench.queue.claim(&limit).unwrap().run();
+    bench.queue.claim(Some(&limit)).unwrap().run();
     assert_eq!(bench.next(), Fate::Ran(2));
 }
 
@@ -213,7 +229,7 @@ fn the_worker_notices_that_the_first_job_is_overtaken() {
 fn a_job_that_runs_is_not_overtaken() {
     let bench = Bench::without_worker();
     let number = bench.enqueue(Deadline::after_ms(0));
-    let claim = bench.queue.claim(&Deadline::never()).unwrap();
+    let claim = bench.queue.claim(Some(&Deadline::never())).unwrap();
     bench.queue.withdraw(number);
     assert!(bench.is_silent());
     claim.run();

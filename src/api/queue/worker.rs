@@ -41,10 +41,10 @@ impl RunQueue {
 
     /// Runs the jobs in the order of their turns until none is left.
     pub(super) fn serve(&self) {
-        let never = Deadline::never();
+        // Without a limit: even a deadline that never comes is a time, and that of a later job a later one.
         let ready = || match self.first.load(Ordering::Relaxed) {
             NO_JOB => Some(None),
-            _ => self.claim(&never).map(Some),
+            _ => self.claim(None).map(Some),
         };
         while let Some(deadline) = self.first_deadline() {
             match until(&self.bell, Pace::PATIENT, &deadline, || self.failure(), ready) {
