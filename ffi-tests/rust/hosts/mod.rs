@@ -10,6 +10,7 @@
 //! why a place has an identity of its own.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+mod look;
 mod relay;
 mod space;
 

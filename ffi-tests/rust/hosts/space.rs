@@ -59,6 +59,12 @@ impl Space {
         run(&["-n", &self.0, "-batch", "-"], commands)
     }
 
+    /// Reads files as they are in it.
+    pub(super) fn read(&self, files: &[&str]) -> String {
+        let command = ["netns", "exec", &self.0, "cat"];
+        ip(&[&command, files].concat()).unwrap_or_else(|why| panic!("{why}"))
+    }
+
     /// Waits until an interface carries packets and the addresses that it was given can be used. The one
     /// that the kernel adds takes a second or two to be sure that no neighbour has it.
     pub(super) fn until_ready(&self, interface: &str) {

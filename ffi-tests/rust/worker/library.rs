@@ -2,12 +2,15 @@
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use super::words::Words;
+use super::works::Work;
 use dist::ffi::blob::{dist_blob_data, dist_blob_release};
 use dist::ffi::collective::{
     dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
     dist_reduce_scatter,
 };
-use dist::ffi::group::{dist_group_abort, dist_group_create, dist_group_release};
+use dist::ffi::group::{
+    dist_group_abort, dist_group_create, dist_group_describe, dist_group_release,
+};
 use dist::ffi::runtime::{
     dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
 };
@@ -18,8 +21,9 @@ use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
-    dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t, dist_init_options_t,
-    dist_op_t, dist_status_t, dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t,
+    dist_blob_t, dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t,
+    dist_init_options_t, dist_op_t, dist_status_t, dist_store_file_options_t, dist_store_t,
+    dist_store_tcp_options_t, dist_work_t,
 };
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
@@ -32,7 +36,7 @@ pub(super) type Outcome = (dist_status_t, String);
 
 /// A group's handle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group(*mut dist_group_t);
+pub(super) struct Group(pub(super) *mut dist_group_t);
 
 // SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
 unsafe impl Send for Group {}
@@ -47,7 +51,7 @@ unsafe impl Send for Store {}
 /// The world group.
 pub(super) const WORLD: Group = Group(null_mut());
 
-fn outcome(status: dist_status_t) -> Outcome {
+pub(super) fn outcome(status: dist_status_t) -> Outcome {
     let message = if status == DIST_OK { String::new() } else { last_error() };
     (status, message)
 }
@@ -69,7 +73,7 @@ fn text(words: &Words<'_>, key: &str) -> *const std::ffi::c_char {
 }
 
 /// An options struct with all its defaults.
-fn defaults<T>() -> T {
+pub(super) fn defaults<T>() -> T {
     // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
     unsafe { std::mem::zeroed() }
 }
@@ -127,9 +131,19 @@ pub(super) fn abort(group: Group, reason: &str) -> Outcome {
     outcome(unsafe { dist_group_abort(group.0, terminated(reason)) })
 }
 
-fn rank(group: Group) -> i32 {
+pub(super) fn rank(group: Group) -> i32 {
     // SAFETY: a handle, good or not, is all it takes.
     unsafe { dist_get_rank(group.0) }
+}
+
+/// What there is to know of a group: the message is JSON.
+pub(super) fn describe(group: Group) -> Outcome {
+    let mut blob = null_mut();
+    // SAFETY: `blob` takes the handle.
+    match unsafe { dist_group_describe(group.0, &raw mut blob) } {
+        DIST_OK => (DIST_OK, take_text(blob)),
+        status => outcome(status),
+    }
 }
 
 fn size(group: Group) -> i32 {
@@ -212,6 +226,20 @@ pub(super) fn store_pop(store: Store, queue: &str) -> Outcome {
     popped
 }
 
+/// The first string of a blob, which is released.
+fn take_text(blob: *mut dist_blob_t) -> String {
+    let (mut data, mut len) = (null(), 0);
+    // SAFETY: both outputs are there.
+    let status = unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) };
+    assert_eq!(status, DIST_OK);
+    // SAFETY: the blob owns this many bytes until it is released.
+    let value = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+    let text = String::from_utf8_lossy(value).into_owned();
+    // SAFETY: nothing points into the blob any more.
+    assert_eq!(unsafe { dist_blob_release(blob) }, DIST_OK);
+    text
+}
+
 /// Gets a key and compares it with what it should be.
 pub(super) fn store_get(store: Store, key: &str, expected: &str) -> Outcome {
     let mut blob = null_mut();
@@ -220,15 +248,7 @@ pub(super) fn store_get(store: Store, key: &str, expected: &str) -> Outcome {
     if status != DIST_OK {
         return outcome(status);
     }
-    let (mut data, mut len) = (null(), 0);
-    // SAFETY: both outputs are there.
-    let status = unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) };
-    assert_eq!(status, DIST_OK);
-    // SAFETY: the blob owns this many bytes until it is released.
-    let value = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
-    let found = String::from_utf8_lossy(value).into_owned();
-    // SAFETY: nothing points into the blob any more.
-    assert_eq!(unsafe { dist_blob_release(blob) }, DIST_OK);
+    let found = take_text(blob);
     if found == expected {
         return (DIST_OK, String::new());
     }
@@ -297,35 +317,45 @@ impl<'a> Call<'a> {
     /// Makes the call and looks at the result.
     pub(super) fn make(&mut self) -> Outcome {
         let (status, message) = self.enter();
-        if status != DIST_OK {
-            return (status, message);
-        }
+        if status == DIST_OK { self.judge() } else { (status, message) }
+    }
+
+    /// Whether the result is what it should be, once the call has succeeded.
+    pub(super) fn judge(&self) -> Outcome {
         match self.expected().and_then(|expected| self.first_difference(&expected)) {
             Some(difference) => (WRONG_RESULT, difference),
-            None => (status, message),
+            None => (DIST_OK, String::new()),
         }
     }
 
     /// Makes the call.
     pub(super) fn enter(&mut self) -> Outcome {
-        let (words, group) = (&self.words, self.group.0);
-        let (options, work) = (&raw const self.options, null_mut());
+        outcome(self.call(null_mut()))
+    }
+
+    /// Makes the call with a work. The buffers of this call are lent until the work is done.
+    pub(super) fn issue(&mut self) -> Result<Work, Outcome> {
+        Work::issued(|work| self.call(work))
+    }
+
+    fn call(&mut self, work: *mut *mut dist_work_t) -> dist_status_t {
+        let (words, group, options) = (&self.words, self.group.0, &raw const self.options);
         if words.verb() == "barrier" {
             // SAFETY: the options outlive the call.
-            return outcome(unsafe { dist_barrier(group, options, work) });
+            return unsafe { dist_barrier(group, options, work) };
         }
         let (dtype, _) = dtype(words.at(0));
         let (send, recv) = (self.send.as_ptr().cast(), self.recv.as_mut_ptr().cast());
         let count = words.count();
-        outcome(match words.verb() {
+        match words.verb() {
             "all_reduce" => {
                 let op = operator(words.at(1));
-                // SAFETY: both buffers hold `count` elements and outlive the call.
+                // SAFETY: both buffers hold `count` elements and outlive the operation.
                 unsafe { dist_all_reduce(group, send, recv, count, dtype, op, options, work) }
             }
             "reduce" => {
                 let (op, root) = (operator(words.at(1)), words.root());
-                // SAFETY: both buffers hold `count` elements and outlive the call.
+                // SAFETY: both buffers hold `count` elements and outlive the operation.
                 unsafe { dist_reduce(group, send, recv, count, dtype, op, root, options, work) }
             }
             "broadcast" => {
@@ -333,20 +363,20 @@ impl<'a> Call<'a> {
                 if rank(self.group) == root {
                     self.recv.copy_from_slice(&self.send);
                 }
-                // SAFETY: the buffer holds `count` elements and outlives the call.
+                // SAFETY: the buffer holds `count` elements and outlives the operation.
                 unsafe { dist_broadcast(group, recv, count, dtype, root, options, work) }
             }
-            // SAFETY: both buffers hold `count` elements for each rank and outlive the call.
+            // SAFETY: both buffers hold `count` elements for each rank and outlive the operation.
             "all_gather" => unsafe {
                 dist_all_gather(group, send, recv, count, dtype, options, work)
             },
             "reduce_scatter" => {
                 let op = operator(words.at(1));
-                // SAFETY: both buffers hold `count` elements for each rank and outlive the call.
+                // SAFETY: both buffers hold `count` elements for each rank and outlive the operation.
                 unsafe { dist_reduce_scatter(group, send, recv, count, dtype, op, options, work) }
             }
             verb => panic!("the worker knows no command \"{verb}\""),
-        })
+        }
     }
 
     /// What `recv` must hold, where the worker checks it.

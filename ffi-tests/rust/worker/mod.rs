@@ -8,6 +8,9 @@
 //! |---|---|
 //! | `init`, `finalize` | see [`library::init`]; with `store=yes` through a store of its own |
 //! | `all_reduce f32 SUM 10` and so on | see [`library::Call::new`] |
+//! | `send BYTES PEER TAG`, `recv BYTES PEER TAG` | see [`messages::Message`] |
+//! | the same with `async=yes`, `settle` | issues it with a work; waits for all works, see [`works::Outstanding`] |
+//! | `describe` | what there is to know of the group, as the report's message |
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
 //! | `gate NAME` | waits until the test opens it |
 //! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
@@ -21,16 +24,20 @@
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
 //! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP without the library; see [`traffic::Traffic`] |
 //! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP likewise |
+//! | `knock ADDRESS BYTES TIMES` | connections that mean nothing; see there |
 //! | `leaks` | fails if the process has descriptors, threads or maps that it did not start with |
 //! | `exit CODE` | ends the process at once |
 
 mod leaks;
 mod library;
+mod messages;
 mod traffic;
 mod words;
+mod works;
 
 use leaks::Belongings;
 use library::{Call, Group, Outcome, Store, WORLD};
+use messages::Message;
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -39,6 +46,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use traffic::Traffic;
 use words::Words;
+use works::Outstanding;
 
 /// The folder that a job shares; its presence in the environment is what makes a process a worker.
 pub(crate) const FOLDER: &str = "DIST_TEST_FOLDER";
@@ -69,7 +77,9 @@ fn entry() {
     let Some(folder) = variable(FOLDER) else { return };
     let name = [NAME, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(variable);
     let mut worker = Worker::new(Path::new(&folder), &name.expect("a rank"));
-    for line in variable(PROGRAM).unwrap().lines().filter(|line| !line.trim().is_empty()) {
+    // Operations that were issued keep their commands for as long as the process lives.
+    let program: &'static str = variable(PROGRAM).unwrap().leak();
+    for line in program.lines().filter(|line| !line.trim().is_empty()) {
         worker.carry_out(&Words::parse(line));
     }
 }
@@ -103,6 +113,7 @@ struct Worker {
     store: Option<Store>,
     groups: HashMap<String, Group>,
     traffic: Traffic,
+    outstanding: Outstanding,
 }
 
 impl Worker {
@@ -116,12 +127,13 @@ impl Worker {
             store: None,
             groups: HashMap::new(),
             traffic: Traffic::default(),
+            outstanding: Outstanding::default(),
         };
         worker.reporter.report("start", Instant::now(), &success());
         worker
     }
 
-    fn carry_out(&mut self, words: &Words<'_>) {
+    fn carry_out(&mut self, words: &Words<'static>) {
         let started = Instant::now();
         let outcome = match words.verb() {
             "init" => self.init(words),
@@ -153,9 +165,16 @@ impl Worker {
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
-            "listen" | "echo" | "exchange" | "bind" | "datagrams" | "receive" => {
+            "listen" | "echo" | "exchange" | "bind" | "datagrams" | "receive" | "knock" => {
                 self.traffic.carry_out(words)
             }
+            "describe" => library::describe(self.group(words)),
+            "settle" => self.outstanding.settle(),
+            _ if words.text("async").is_some() => {
+                let group = self.group(words);
+                self.outstanding.issue(words, group)
+            }
+            "send" | "recv" => Message::new(words.clone(), self.group(words)).make(),
             "fork_sleeper" => fork_sleeper(),
             "leaks" => self.belongings.compare(LIMIT / 12),
             "exit" => exit(words.at(0).parse().unwrap()),

@@ -18,6 +18,8 @@ const DATAGRAM: usize = 4;
 pub(super) struct Traffic {
     listener: Option<TcpListener>,
     datagrams: Option<UdpSocket>,
+    /// Connections on which nothing is said.
+    silent: Vec<TcpStream>,
 }
 
 impl Traffic {
@@ -26,6 +28,8 @@ impl Traffic {
     /// back, so many times; the message is the microseconds of the fastest time.
     /// `bind ADDRESS` and `receive COUNT`: the message has the numbers below `COUNT` of the datagrams
     /// that come before one that has a number from there on. `datagrams ADDRESS COUNT` sends so many.
+    /// `knock ADDRESS BYTES TIMES`: so many connections, as soon as somebody listens there. On each go so many
+    /// bytes that mean nothing, and the other side must end it; with 0 bytes it stays open.
     pub(super) fn carry_out(&mut self, words: &Words<'_>) -> Outcome {
         let done = match words.verb() {
             "listen" => TcpListener::bind(words.at(0)).map(|listener| {
@@ -41,10 +45,51 @@ impl Traffic {
                 let times = words.at(2).parse().unwrap();
                 exchange(words.at(0), words.at(1).parse().unwrap(), times)
             }
+            "knock" => {
+                let times = words.at(2).parse().unwrap();
+                self.knock(words.at(0), words.at(1).parse().unwrap(), times)
+            }
             "datagrams" => send(words.at(0), words.at(1).parse().unwrap()),
             _ => receive(self.datagrams.as_ref().unwrap(), words.at(0).parse().unwrap()),
         };
         done.map_or_else(|cause| (FAILED, cause.to_string()), |text| (success().0, text))
+    }
+}
+
+impl Traffic {
+    fn knock(&mut self, address: &str, count: usize, times: usize) -> io::Result<String> {
+        let rubbish: Vec<u8> = (0_u8..=250).cycle().take(count).collect();
+        for _ in 0..times {
+            let mut stream = connect_once_possible(address)?;
+            prepare(&stream)?;
+            if count == 0 {
+                self.silent.push(stream);
+                continue;
+            }
+            // Who is cut off in the middle of it has what it came for.
+            drop(stream.write_all(&rubbish));
+            let mut answer = Vec::new();
+            match stream.read_to_end(&mut answer) {
+                Err(cause) if cause.kind() != io::ErrorKind::ConnectionReset => return Err(cause),
+                _ => {}
+            }
+        }
+        Ok(String::new())
+    }
+}
+
+/// Tries again as long as nobody listens there.
+fn connect_once_possible(address: &str) -> io::Result<TcpStream> {
+    let began = Instant::now();
+    loop {
+        match TcpStream::connect(address) {
+            Err(cause)
+                if cause.kind() == io::ErrorKind::ConnectionRefused && began.elapsed() < LIMIT =>
+            {
+                thread::sleep(Duration::from_millis(1));
+            }
+            outcome => return outcome,
+        }
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Dial {
     target: Target,
+    attempts: Vec<Attempted>,
     caller: Weak<dyn Caller>,
     me: Weak<Self>,
     progress: Mutex<Progress>,
@@ -68,6 +69,9 @@ struct Progress {
     over: bool,
 }
 
+/// An address of the peer's, and the own one to reach it from, where the system does not choose that.
+type Attempted = (SocketAddr, Option<SocketAddr>);
+
 /// The address that is being tried.
 #[derive(Debug)]
 struct Current {
@@ -86,7 +90,9 @@ type Outcome = Result<Arc<Stream>, Error>;
 impl Dial {
     /// One that has not begun.
     pub(super) fn new(target: Target, caller: Weak<dyn Caller>) -> Arc<Self> {
-        Arc::new_cyclic(|me| Self { target, caller, me: me.clone(), progress: Mutex::default() })
+        let attempts = attempts(&target);
+        let progress = Mutex::default();
+        Arc::new_cyclic(|me| Self { target, attempts, caller, me: me.clone(), progress })
     }
 
     /// Begins.
@@ -144,14 +150,14 @@ impl Dial {
     fn try_next(&self, progress: &mut Progress) -> Option<Outcome> {
         progress.current = None;
         progress.again = None;
-        while let Some(&offer) = self.target.offers.get(progress.next) {
+        while let Some(&attempted) = self.attempts.get(progress.next) {
             progress.next += 1;
-            match self.begin(offer) {
+            match self.begin(attempted) {
                 Ok(current) => {
                     progress.current = Some(current);
                     return None;
                 }
-                Err(cause) => self.note(progress, offer.address, cause),
+                Err(cause) => self.note(progress, attempted.0, cause),
             }
         }
         let may_retry = !matches!(progress.refusal, Some(Refusal::Stranger | Refusal::Foreign));
@@ -170,29 +176,29 @@ impl Dial {
         let error = if progress.refusal == Some(Refusal::NotHere) {
             Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
         } else {
-            let why = describe(&progress.causes);
-            Error::new(ErrorKind::Connection, format!("cannot reach {name} over TCP: {why}"))
+            // All ranks are told, so that it matters who.
+            let (from, why) = (self.target.hello.from, describe(&progress.causes));
+            let message = format!("rank {from} cannot reach {name} over TCP: {why}");
+            Error::new(ErrorKind::Connection, message)
         };
         error.with_culprit(name.rank)
     }
 
-    fn begin(&self, offer: Offer) -> Result<Current, String> {
-        let source = self.source_for(offer);
-        let stream =
-            socket::begin_connect(offer.address, source).map_err(|cause| match source {
-                Some(source) => format!("{cause} (from {})", source.ip()),
-                None => cause.to_string(),
-            })?;
+    fn begin(&self, (address, source): Attempted) -> Result<Current, String> {
+        let stream = socket::begin_connect(address, source).map_err(|cause| match source {
+            Some(source) => format!("{cause} (from {})", source.ip()),
+            None => cause.to_string(),
+        })?;
         let stream = Arc::new(Stream::from_connection(stream));
-        let attempt = Attempt { dial: self.me.clone(), stream: Arc::clone(&stream) };
-        let watch = service::watch(Arc::new(attempt)).map_err(|error| error.to_string())?;
+        let watched = Attempt { dial: self.me.clone(), stream: Arc::clone(&stream) };
+        let watch = service::watch(Arc::new(watched)).map_err(|error| error.to_string())?;
         watch.want(Interest::WRITE);
-        let others = self.target.offers.last().is_some_and(|last| last.address != offer.address);
-        let count = u32::try_from(self.target.offers.len()).unwrap_or(u32::MAX).max(1);
+        let others = self.attempts.last().is_some_and(|last| *last != (address, source));
+        let count = u32::try_from(self.attempts.len()).unwrap_or(u32::MAX).max(1);
         let share = CONNECT_PATIENCE / count;
         let patience = if others { share.min(ADDRESS_PATIENCE) } else { CONNECT_PATIENCE };
         Ok(Current {
-            address: offer.address,
+            address,
             stream,
             watch,
             due: Instant::now() + patience,
@@ -200,20 +206,6 @@ impl Dial {
             answer: [0; ANSWER_BYTES],
             filled: 0,
         })
-    }
-
-    /// The own address that takes turns with the peer's.
-    fn source_for(&self, offer: Offer) -> Option<SocketAddr> {
-        let sources = &self.target.sources;
-        let rails = sources.iter().map(|source| source.rail + 1).max()?;
-        let fits = |source: &&Offer| {
-            source.rail == offer.rail % rails
-                && source.address.is_ipv4() == offer.address.is_ipv4()
-                && source.address.ip().is_loopback() == offer.address.ip().is_loopback()
-        };
-        let mut source = sources.iter().find(fits)?.address;
-        source.set_port(0);
-        Some(source)
     }
 
     /// Goes on with the address that is being tried.
@@ -241,11 +233,35 @@ impl Dial {
 
     /// Keeps the causes of one round.
     fn note(&self, progress: &mut Progress, address: SocketAddr, cause: String) {
-        if progress.causes.len() >= self.target.offers.len() {
+        if progress.causes.len() >= self.attempts.len() {
             progress.causes.clear();
         }
         progress.causes.push((address, cause));
     }
+}
+
+/// All addresses in turn, each from the own one that takes turns with it and then from any: an answer may find no
+/// way back to the former.
+fn attempts(target: &Target) -> Vec<Attempted> {
+    let mut attempts = Vec::new();
+    for &offer in &target.offers {
+        attempts.extend(source_for(offer, &target.sources).map(|it| (offer.address, Some(it))));
+        attempts.push((offer.address, None));
+    }
+    attempts
+}
+
+/// The own address that takes turns with the peer's.
+fn source_for(offer: Offer, sources: &[Offer]) -> Option<SocketAddr> {
+    let rails = sources.iter().map(|source| source.rail + 1).max()?;
+    let fits = |source: &&Offer| {
+        source.rail == offer.rail % rails
+            && source.address.is_ipv4() == offer.address.is_ipv4()
+            && source.address.ip().is_loopback() == offer.address.ip().is_loopback()
+    };
+    let mut source = sources.iter().find(fits)?.address;
+    source.set_port(0);
+    Some(source)
 }
 
 /// Why an address is no good.

@@ -229,6 +229,8 @@ impl Drop for Mesh {
         for dial in lock(&shared.dials).drain(..) {
             dial.cancel();
         }
+        // Who leaves after a failure says first what it was.
+        shared.pass_on();
         for line in std::mem::take(&mut *lock(&shared.lines)).into_iter().flatten() {
             line.end(shared.me);
         }

@@ -84,7 +84,10 @@ pub(super) fn choose(interfaces: &[Interface], rules: &Rules) -> Result<Choice> 
         .collect();
     let choice = match &rules.list {
         Some((list, variable)) => named(&usable, list, variable, rules)?,
-        None => routed(&usable, rules),
+        None => {
+            let to_store = rules.to_store.and_then(|ip| wanted_on_same(interfaces, &usable, ip));
+            routed(&usable, &Rules { to_store, ..rules.clone() })
+        }
     };
     if choice.near.is_empty() {
         let message = format!(
@@ -151,6 +154,15 @@ fn named(usable: &[&Interface], list: &str, variable: &str, rules: &Rules) -> Re
     let why = format!("{variable}=\"{list}\" means {}", names.join(", "));
     let rails = u8::try_from(rails.len()).unwrap_or(u8::MAX);
     Ok(Choice { anyone: outward, near, rails, why })
+}
+
+/// An own address, or where that is not of the wanted family, one of its interface that is.
+fn wanted_on_same(all: &[Interface], usable: &[&Interface], ip: IpAddr) -> Option<IpAddr> {
+    let of_ip = all.iter().find(|it| it.address == ip.to_canonical())?;
+    let same = || usable.iter().filter(|it| it.name == of_ip.name);
+    let found =
+        same().find(|it| it.address == of_ip.address).or_else(|| same().find(|it| is_wide(it)));
+    found.map(|it| it.address)
 }
 
 /// The interface that leads to the store, or out of the host.

@@ -126,10 +126,11 @@ fn rules(route_hint: Option<(&str, u16)>) -> Result<Rules> {
         // A store that cannot be found is found out by those who use it.
         let found = socket::resolve(host, port, &Deadline::after(LOOK_UP)).unwrap_or_default();
         let sources = found.iter().filter_map(|it| socket::source_towards(it.ip()).ok());
-        let fits = |ip: &IpAddr| {
-            family.is_none_or(|family| (family == Family::V4) == ip.to_canonical().is_ipv4())
-        };
-        rules.to_store = sources.map(|ip| ip.to_canonical()).find(fits);
+        let sources: Vec<IpAddr> = sources.map(|ip| ip.to_canonical()).collect();
+        let fits =
+            |ip: &&IpAddr| family.is_none_or(|family| (family == Family::V4) == ip.is_ipv4());
+        // The interface counts, even where the store has no address of the wanted family.
+        rules.to_store = sources.iter().find(fits).or(sources.first()).copied();
         // A host's own name may mean another loopback address there, and its real one elsewhere.
         rules.is_local_job = matches!(host, "localhost" | "127.0.0.1" | "::1" | "[::1]");
     }

@@ -11,7 +11,6 @@
 //! Of those who noticed a death the rank's own node knows best what it was doing. A stream that breaks therefore
 //! fails the group only after [`GRACE`], if nothing better has come until then.
 
-use super::advert::Offer;
 use super::control::Line;
 use super::dial::{Caller, Dial, Target};
 use super::door::{Guest, is_passing, lock};
@@ -214,9 +213,10 @@ impl Shared {
                 .any(|(local, &reported)| !reported && self.domain.has_left(local))
     }
 
-    /// Tells the other leaders. On the service thread.
+    /// Tells the other leaders. On the service thread, and by a leader that leaves.
     pub(super) fn pass_on(&self) {
         let mut frames = Vec::new();
+        // Held to the end: whoever finds nothing left to tell may close the connections.
         let mut reported = lock(&self.reported);
         for (local, reported) in reported.iter_mut().enumerate() {
             if !*reported && self.domain.has_left(local) {
@@ -224,7 +224,6 @@ impl Shared {
                 frames.push(Frame::Left(self.domain.peer(local).rank));
             }
         }
-        drop(reported);
         if let Some(error) = self.domain.failure()
             && !self.spread.swap(true, Ordering::AcqRel)
         {
@@ -250,8 +249,9 @@ impl Shared {
             Purpose::Stream(Channel::PointToPoint) | Purpose::Control => 0,
         };
         let offers = peer.advert.offers_for(&own.advert, rail, &peer.name)?;
-        let sources: Vec<Offer> =
-            if own.advert.rails > 1 { own.advert.near.clone() } else { Vec::new() };
+        // Where one side has an interface less, the turns of the two do not mean the same networks.
+        let takes_turns = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
+        let sources = if takes_turns { own.advert.near.clone() } else { Vec::new() };
         let hello = Hello {
             purpose,
             group: self.group,

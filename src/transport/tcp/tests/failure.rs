@@ -37,6 +37,18 @@ fn a_failure_reaches_all_nodes_with_its_reason() {
 }
 
 #[test]
+fn who_fails_and_leaves_at_once_says_why() {
+    for _ in 0..20 {
+        let mut meshes = mesh_of(&[0, 1]);
+        let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
+        let leaver = meshes.remove(1);
+        leaver.fail(&stop);
+        drop(leaver);
+        assert_eq!(failure_of(&meshes[0], 1), stop);
+    }
+}
+
+#[test]
 fn the_first_reason_stays() {
     let meshes = mesh_of(&[0, 1]);
     meshes[0].fail(&Error::new(ErrorKind::Aborted, "first"));

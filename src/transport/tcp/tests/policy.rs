@@ -92,6 +92,11 @@ fn without_a_word_it_is_the_way_to_the_store() {
     assert!(choice.near == choice.anyone && choice.why.contains("store"), "{choice:?}");
     let v4 = Rules { family: Some(Family::V4), ..to("10.0.0.5") };
     assert_eq!(anyone(&choose(&host(), &v4).unwrap()), [("10.0.0.5".to_owned(), 0)]);
+    // The way counts, also where only the other family is wanted.
+    let both = [host(), vec![interface("eth1", "fd00::6")]].concat();
+    let v6 = Rules { family: Some(Family::V6), ..to("10.0.1.5") };
+    assert_eq!(anyone(&choose(&both, &v6).unwrap()), [("fd00::6".to_owned(), 0)]);
+    assert_eq!(anyone(&choose(&host(), &v6).unwrap()), [("fd00::5".to_owned(), 0)]);
     // A job of one host needs no more than that.
     let local = Rules { is_local_job: true, ..to("127.0.0.1") };
     let choice = choose(&host(), &local).unwrap();

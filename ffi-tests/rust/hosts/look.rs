@@ -1,0 +1,30 @@
+//! What the system says of a host's network: who listens, and what has gone over an interface.
+
+use super::Hosts;
+use std::collections::BTreeSet;
+
+/// The state of a socket that listens, in the kernel's tables.
+const LISTEN: &str = "0A";
+
+impl Hosts {
+    /// The ports that are listened on, with either family of addresses.
+    pub(crate) fn listening(&self, host: usize) -> BTreeSet<u16> {
+        let table = self.hosts[host].read(&["/proc/net/tcp", "/proc/net/tcp6"]);
+        let port = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (local, state) = (words.get(1)?, words.get(3)?);
+            let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
+            (*state == LISTEN).then_some(port)
+        };
+        table.lines().filter_map(port).collect()
+    }
+
+    /// How many bytes a host has sent over an interface so far.
+    pub(crate) fn sent(&self, host: usize, interface: &str) -> u64 {
+        let table = self.hosts[host].read(&["/proc/net/dev"]);
+        let counts = table.lines().find_map(|line| line.trim().strip_prefix(interface));
+        // Eight columns are of what was received.
+        let sent = counts.and_then(|line| line.strip_prefix(':')?.split_whitespace().nth(8));
+        sent.unwrap().parse().unwrap()
+    }
+}

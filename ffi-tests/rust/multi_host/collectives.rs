@@ -1,0 +1,173 @@
+//! Every collective with right results, blocking and issued ahead: over both families of addresses, with one rank to
+//! a host and with several, over a line that delays and loses, and on many ranks.
+
+use super::{all_is_right, block};
+use crate::harness::{Job, Place};
+use crate::hosts::{ETHERNET, Hosts, Line};
+use crate::interface::ROOT;
+use crate::toolchain::Compiler;
+
+/// Every collective, on messages of these sizes, with the first and the last rank as roots.
+fn every_collective(ranks: usize, counts: &[usize]) -> String {
+    let mut program = "init\n".to_owned();
+    for count in counts {
+        let mut add = |line: &str| program.push_str(&format!("{line}\n"));
+        add(&format!("all_reduce f32 SUM {count}"));
+        add(&format!("all_reduce f32 MAX {count}"));
+        add(&format!("all_gather f32 {count}"));
+        add(&format!("reduce_scatter f32 SUM {count}"));
+        for root in [0, ranks - 1] {
+            add(&format!("broadcast f32 {count} {root}"));
+            add(&format!("reduce f32 SUM {count} {root}"));
+        }
+        add("barrier");
+    }
+    program + "finalize\nleaks\n"
+}
+
+/// Runs every collective on hosts with so many ranks, and that twice: with each family of addresses.
+fn collectives_are_right(counts: &[usize]) {
+    let Some(hosts) = Hosts::find(counts.len(), ETHERNET) else { return };
+    let places = block(&hosts, counts);
+    let program = every_collective(places.len(), &[0, 1, 17, 3000, 200_003]);
+    for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
+        let job = Job::spread(&places, &master, |_| program.clone());
+        all_is_right(&job.finish(), places.len(), &program);
+    }
+}
+
+#[test]
+fn collectives_are_right_on_two_hosts_of_one_rank() {
+    collectives_are_right(&[1, 1]);
+}
+
+#[test]
+fn collectives_are_right_on_two_hosts_of_two_ranks() {
+    collectives_are_right(&[2, 2]);
+}
+
+#[test]
+fn collectives_are_right_on_four_hosts_of_different_sizes() {
+    collectives_are_right(&[1, 2, 1, 3]);
+}
+
+#[test]
+fn collectives_are_right_where_neighbours_are_on_different_hosts() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places: Vec<Place> = [0, 1, 0, 1, 1].map(|host| hosts.place(host)).to_vec();
+    let program = every_collective(places.len(), &[1, 17, 3000, 200_003]);
+    let job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.clone());
+    all_is_right(&job.finish(), places.len(), &program);
+}
+
+/// The same program with all collectives issued before any is waited for.
+fn issued_ahead(program: &str) -> String {
+    let ahead = |line: &str| match line {
+        "finalize" => "settle\nfinalize\n".to_owned(),
+        "init" | "leaks" => format!("{line}\n"),
+        collective => format!("{collective} async=yes\n"),
+    };
+    program.lines().map(ahead).collect()
+}
+
+fn collectives_issued_ahead_are_right(counts: &[usize]) {
+    let Some(hosts) = Hosts::find(counts.len(), ETHERNET) else { return };
+    let places = block(&hosts, counts);
+    let program = issued_ahead(&every_collective(places.len(), &[0, 1, 17, 3000, 200_003]));
+    let job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.clone());
+    all_is_right(&job.finish(), places.len(), &program);
+}
+
+#[test]
+fn collectives_issued_ahead_are_right_on_two_hosts_of_two_ranks() {
+    collectives_issued_ahead_are_right(&[2, 2]);
+}
+
+#[test]
+fn collectives_issued_ahead_are_right_on_four_hosts_of_different_sizes() {
+    collectives_issued_ahead_are_right(&[1, 2, 1, 3]);
+}
+
+/// On two hosts of two ranks between which every packet takes 20 ms and one of a hundred is lost.
+fn all_is_right_over_a_line(program: &str) {
+    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
+    let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
+    let places = block(&hosts, &[2, 2]);
+    let job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.to_owned());
+    all_is_right(&job.finish(), places.len(), program);
+    let counts = relay.end();
+    assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
+    println!("over a line with 20 ms and 1 % losses: {counts:?}");
+}
+
+#[test]
+fn collectives_are_right_over_a_line_that_delays_and_loses() {
+    all_is_right_over_a_line(&every_collective(4, &[1, 50_000]));
+}
+
+#[test]
+fn collectives_issued_ahead_are_right_over_a_line_that_delays_and_loses() {
+    all_is_right_over_a_line(&issued_ahead(&every_collective(4, &[1, 50_000])));
+}
+
+/// How many ranks the tests of many have.
+const MANY: usize = 64;
+
+/// Every collective once on many ranks, each of which is on the host that `host` says.
+fn many_ranks(host: impl Fn(usize) -> usize) {
+    let place = |rank| Place::named(&format!("host-{}", host(rank)));
+    let places: Vec<Place> = (0..MANY).map(place).collect();
+    let program = every_collective(MANY, &[100]);
+    let job = Job::spread(&places, "127.0.0.1", |_| program.clone());
+    all_is_right(&job.finish(), MANY, &program);
+}
+
+#[test]
+fn many_ranks_share_one_host() {
+    many_ranks(|_| 0);
+}
+
+#[test]
+fn many_ranks_share_four_hosts() {
+    many_ranks(|rank| rank / (MANY / 4));
+}
+
+/// Trains with one rank at each of these places; returns the loss of each epoch.
+fn train(places: &[Place], master: &str, program: &str) -> Vec<f64> {
+    let mut job = Job::new();
+    let data = format!("{ROOT}/c-examples/data/digits.csv");
+    for (rank, place) in places.iter().enumerate() {
+        let environment = job.environment_towards(master, rank, places.len());
+        let words = [program, "--epochs", "5", "--data", &data];
+        job.start_program_at(place, &rank.to_string(), &environment, &words);
+    }
+    let ended = job.finish();
+    for rank in 0..places.len() {
+        let name = rank.to_string();
+        assert_eq!(ended.status(&name), 0, "rank {rank}: {}", ended.errors(&name));
+    }
+    let output = ended.output("0");
+    assert!(output.contains("weights identical on 4 ranks"), "{output}");
+    let losses = output.lines().filter_map(|line| line.split_once("  loss ")?.1.parse().ok());
+    losses.collect()
+}
+
+#[test]
+fn training_on_two_hosts_goes_as_on_one() {
+    /// What another order of additions may change, as in `cargo xtask test`.
+    const TOLERANCE: f64 = 1e-4;
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let Some(compiler) = Compiler::find() else { return };
+    let files = ["train_digits.c", "train_options.c", "digits_data.c", "mlp.c"];
+    let files = files.map(|file| format!("../../c-examples/{file}"));
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let program = compiler.program_with("train_digits_on_hosts", &files, &["-lm"]);
+    let program = program.to_str().unwrap();
+
+    let on_one = train(&vec![Place::named("here"); 4], "127.0.0.1", program);
+    let on_two = train(&block(&hosts, &[2, 2]), &hosts.ipv4(0, 0), program);
+    assert_eq!((on_one.len(), on_two.len()), (5, 5));
+    for (one, two) in on_one.iter().zip(&on_two) {
+        assert!((one - two).abs() <= TOLERANCE, "{on_one:?} on one host, {on_two:?} on two");
+    }
+}

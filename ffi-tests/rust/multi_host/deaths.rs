@@ -1,0 +1,128 @@
+//! A rank that dies is named on all hosts, whatever the others are doing: collectives, and messages with it.
+
+use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
+use crate::harness::{Job, Place};
+use crate::hosts::{ETHERNET, Hosts};
+use dist::ffi::types::DIST_ERR_PEER_FAILED;
+
+/// Kills one rank in the middle of a loop; returns after how many microseconds those on other hosts and
+/// those on its own were told.
+fn kill_one(hosts: &Hosts, places: &[Place], operation: &str, victim: usize) -> [Vec<u64>; 2] {
+    let program = format!("init\nloop {operation}\nbarrier\ngate end\nfinalize\nleaks\n");
+    let mut job = Job::spread(places, &hosts.ipv4(0, 0), |_| program.clone());
+    let names: Vec<String> = (0..places.len()).map(|rank| rank.to_string()).collect();
+    job.all_report(&names, "ready");
+    let pid = job.pid(&names[victim]);
+    let killed_at = job.kill(&names[victim]);
+    let survivors = || (0..names.len()).filter(|&rank| rank != victim);
+    for rank in survivors() {
+        job.report(&names[rank], "at end");
+    }
+    job.open("end");
+    let ended = job.finish();
+    assert_eq!(ended.status(&names[victim]), 128 + 9);
+
+    let died = format!("rank {victim} (pid {pid}, host {})", places[victim].identity());
+    let verb = operation.split(' ').next().unwrap();
+    let mut latencies = [Vec::new(), Vec::new()];
+    for rank in survivors() {
+        let name = &names[rank];
+        let first = ended.report(name, operation);
+        first.failed(DIST_ERR_PEER_FAILED, &[&died, &format!("{verb} #")]);
+        let is_near = places[rank].identity() == places[victim].identity();
+        latencies[usize::from(is_near)].push(first.at_us.saturating_sub(killed_at));
+        ended.report(name, "barrier").failed(DIST_ERR_PEER_FAILED, &[&died]).within_ms(100);
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").succeeded();
+        assert_eq!(ended.status(name), 0);
+    }
+    latencies
+}
+
+/// Kills each rank of two hosts in turn.
+fn kill_each(operation: &str) {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[2, 2]);
+    let mut latencies = [Vec::new(), Vec::new()];
+    for victim in 0..places.len() {
+        let told = kill_one(&hosts, &places, operation, victim);
+        latencies.iter_mut().zip(told).for_each(|(all, some)| all.extend(some));
+    }
+    for (mut latencies, place) in latencies.into_iter().zip(["other hosts", "its own host"]) {
+        latencies.sort_unstable();
+        let (middle, last) = (latencies[latencies.len() / 2], latencies[latencies.len() - 1]);
+        println!(
+            "{operation}: a death was told on {place} after {middle} us (median), {last} us (longest)"
+        );
+        assert!(last < TOLD_WITHIN_MS * 1000, "{latencies:?}");
+    }
+}
+
+#[test]
+fn a_death_on_one_host_is_told_on_the_other_in_small_all_reduces() {
+    kill_each("all_reduce f32 SUM 1");
+}
+
+#[test]
+fn a_death_on_one_host_is_told_on_the_other_in_large_all_reduces() {
+    kill_each("all_reduce f32 SUM 262144");
+}
+
+#[test]
+fn a_death_on_one_host_is_told_on_the_other_in_barriers() {
+    kill_each("barrier");
+}
+
+#[test]
+fn a_death_on_one_host_is_told_on_the_other_in_broadcasts() {
+    kill_each("broadcast f32 5000 0");
+}
+
+/// What each rank does when one dies, after all have met: on the other host one waits for a message from it and
+/// one sends it a large one; on its own host one waits for a message from anybody.
+fn busy_with(victim: usize, rank: usize) -> String {
+    let on_its_host = rank / 2 == victim / 2;
+    match rank % 2 {
+        _ if rank == victim => "gate never".to_owned(),
+        _ if on_its_host => "recv 8 any 7 async=yes".to_owned(),
+        0 => format!("recv 8 {victim} 7 async=yes"),
+        _ => format!("send 4194304 {victim} 8 async=yes"),
+    }
+}
+
+#[test]
+fn a_death_is_told_to_those_who_exchange_messages_with_it() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[2, 2]);
+    let names = names(places.len());
+    for victim in [0, 2, 3] {
+        let program = |rank| {
+            let busy = busy_with(victim, rank);
+            format!(
+                "init\nbarrier\n{busy}\nsettle\nbarrier timeout_ms=20000\ngate end\nfinalize\nleaks\n"
+            )
+        };
+        let mut job = Job::spread(&places, &hosts.ipv4(0, 0), program);
+        for (rank, name) in names.iter().enumerate() {
+            let busy = busy_with(victim, rank);
+            job.report(name, if rank == victim { "at never" } else { &busy }).succeeded();
+        }
+        let pid = job.pid(&names[victim]);
+        let killed_at = job.kill(&names[victim]);
+        let survivors = || names.iter().filter(|name| **name != names[victim]);
+        survivors().for_each(|name| drop(job.report(name, "at end")));
+        job.open("end");
+        let ended = job.finish();
+        let died = format!("rank {victim} (pid {pid}, host {})", places[victim].identity());
+        for name in survivors() {
+            let told = ended.report(name, "settle");
+            told.failed(DIST_ERR_PEER_FAILED, &[&died]);
+            let latency = told.at_us.saturating_sub(killed_at);
+            assert!(latency < TOLD_WITHIN_MS * 1000, "{told:?}");
+            ended.report(name, "barrier timeout_ms=20000").failed(DIST_ERR_PEER_FAILED, &[&died]);
+            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+            ended.report(name, "leaks").succeeded();
+            assert_eq!(ended.status(name), 0);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Which interfaces and ports the ranks of several hosts use for each other: those that lead to the store, or those
+//! that the user names.
+
+use super::{all_is_right, block, names, start_ranks};
+use crate::harness::{Ended, Job, Report};
+use crate::hosts::Hosts;
+use dist::ffi::types::{DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_PEER_FAILED};
+use serde_json::Value;
+use std::net::{IpAddr, SocketAddr};
+
+/// Two of one kind, and another.
+const INTERFACES: &[&str] = &["eth0", "eth1", "ib0"];
+
+/// More than goes over an interface that only the store is reached by, and less than one of two gets of
+/// [`TRAFFIC`].
+const NOTABLE: u64 = 300_000;
+
+/// Of several megabytes.
+const TRAFFIC: &str = "all_reduce f32 SUM 1000003";
+
+/// What the user sets, and the interfaces that are used because of it.
+struct Case {
+    variables: &'static [(&'static str, &'static str)],
+    interfaces: &'static [usize],
+    families: &'static str,
+}
+
+const CASES: &[Case] = &[
+    // The store is reached by this one.
+    Case { variables: &[], interfaces: &[1], families: "46" },
+    Case { variables: &[("DIST_SOCKET_IFNAME", "eth0")], interfaces: &[0], families: "46" },
+    Case { variables: &[("GLOO_SOCKET_IFNAME", "eth0")], interfaces: &[0], families: "46" },
+    Case {
+        variables: &[("DIST_SOCKET_IFNAME", "ib0"), ("GLOO_SOCKET_IFNAME", "eth0")],
+        interfaces: &[2],
+        families: "46",
+    },
+    Case { variables: &[("DIST_SOCKET_IFNAME", "ib")], interfaces: &[2], families: "46" },
+    Case { variables: &[("DIST_SOCKET_IFNAME", "=eth0")], interfaces: &[0], families: "46" },
+    Case { variables: &[("DIST_SOCKET_IFNAME", "^eth")], interfaces: &[2], families: "46" },
+    Case { variables: &[("DIST_SOCKET_IFNAME", "ib0,eth0")], interfaces: &[2, 0], families: "46" },
+    Case { variables: &[("DIST_SOCKET_IFNAME", "ADDRESS")], interfaces: &[2], families: "4" },
+    Case { variables: &[("DIST_SOCKET_FAMILY", "AF_INET6")], interfaces: &[1], families: "6" },
+    Case {
+        variables: &[("DIST_SOCKET_IFNAME", "lo,eth"), ("DIST_SOCKET_FAMILY", "AF_INET")],
+        interfaces: &[0, 1],
+        families: "4",
+    },
+];
+
+/// The addresses that a rank has told those of other hosts.
+fn told(ended: &Ended, rank: usize) -> Vec<IpAddr> {
+    let described: Value =
+        serde_json::from_str(&ended.report(&rank.to_string(), "describe").message).unwrap();
+    let addresses = described["native"]["network"]["addresses"].as_array().unwrap();
+    let address = |it: &Value| it.as_str().unwrap().parse::<SocketAddr>().unwrap().ip();
+    addresses.iter().map(address).collect()
+}
+
+/// The addresses of a host on these interfaces, in their order.
+fn addresses(hosts: &Hosts, host: usize, case: &Case) -> Vec<IpAddr> {
+    let of = |&network: &usize| [hosts.ipv4(host, network), hosts.ipv6(host, network)];
+    let all = case.interfaces.iter().flat_map(of).map(|text| text.parse().unwrap());
+    let is_of_family = |it: &IpAddr| case.families.contains(if it.is_ipv4() { '4' } else { '6' });
+    all.filter(is_of_family).collect()
+}
+
+#[test]
+fn ranks_use_the_interfaces_that_are_asked_for() {
+    let Some(hosts) = Hosts::find(2, INTERFACES) else { return };
+    let places = block(&hosts, &[1, 1]);
+    let program = format!("init\ndescribe\n{TRAFFIC}\nfinalize\nleaks\n");
+    for case in CASES {
+        let sent = || -> Vec<u64> { INTERFACES.iter().map(|it| hosts.sent(1, it)).collect() };
+        let before = sent();
+        let variables = |rank: usize| {
+            let value = |value: &str| value.replace("ADDRESS", &hosts.ipv4(rank, 2));
+            case.variables.iter().map(|&(name, it)| (name, value(it))).collect()
+        };
+        let mut job = Job::new();
+        start_ranks(&mut job, &places, &hosts.ipv4(0, 1), variables, |_| program.clone());
+        let ended = job.finish();
+        all_is_right(&ended, places.len(), &program);
+        for host in 0..places.len() {
+            let mut found = told(&ended, host);
+            let mut expected = addresses(&hosts, host, case);
+            // Which family comes first is the store's matter.
+            found.sort_by_key(|it| expected.iter().position(|other| it == other));
+            expected.sort_by_key(|it| found.iter().position(|other| it == other));
+            assert_eq!(found, expected, "{:?}", case.variables);
+        }
+        for (network, (after, before)) in sent().into_iter().zip(before).enumerate() {
+            let used = after - before > NOTABLE;
+            assert_eq!(
+                used,
+                case.interfaces.contains(&network),
+                "{:?}: {} has sent {} bytes",
+                case.variables,
+                INTERFACES[network],
+                after - before
+            );
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_does_not_exist_is_an_error_that_names_those_that_do() {
+    let Some(hosts) = Hosts::find(2, INTERFACES) else { return };
+    let places = block(&hosts, &[1, 1]);
+    let name = |rank| if rank == 1 { "eth7" } else { "eth" };
+    let mut job = Job::new();
+    let variables = |rank| vec![("DIST_SOCKET_IFNAME", name(rank).to_owned())];
+    start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, |_| "init\nleaks\n".to_owned());
+    let ended = job.finish();
+    let wrong = ["DIST_SOCKET_IFNAME=\"eth7\"", "eth0 (10.77.0.2", "eth1 (10.77.1.2", "ib0 ("];
+    ended.report("1", "init").failed(DIST_ERR_INVALID_ARGUMENT, &wrong);
+    // Who waits for it is told as well.
+    let parts = ["rank 1 (", wrong[0], wrong[1]];
+    ended.report("0", "init").failed(DIST_ERR_PEER_FAILED, &parts);
+    for name in names(places.len()) {
+        ended.report(&name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
+    let Some(hosts) = Hosts::find(2, &["eth0"]) else { return };
+    let places = block(&hosts, &[2, 2]);
+    let names = names(places.len());
+    let variables = |_| vec![("DIST_PORT_RANGE", "23000-23001".to_owned())];
+    let program = "init\nbarrier\nsend 9 PEER 1 async=yes\nrecv 9 PEER 1\nsettle\ngate look\nfinalize\nleaks\n";
+    let program = |rank: usize| program.replace("PEER", &(3 - rank).to_string());
+    let mut job = Job::new();
+    start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, program);
+    job.all_report(&names, "at look");
+    for host in 0..2 {
+        let mut ports = hosts.listening(host);
+        assert_eq!(ports.remove(&job.port), host == 0, "{ports:?}");
+        assert_eq!(Vec::from_iter(ports), [23000, 23001]);
+    }
+    job.open("look");
+    all_is_right(&job.finish(), places.len(), &program(0));
+}
+
+#[test]
+fn a_range_without_a_free_port_is_an_error_that_says_so() {
+    let Some(hosts) = Hosts::find(2, &["eth0"]) else { return };
+    let places = block(&hosts, &[1, 2]);
+    let variables = |_| vec![("DIST_PORT_RANGE", "23000".to_owned())];
+    let mut job = Job::new();
+    start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, |_| "init\nleaks\n".to_owned());
+    let ended = job.finish();
+    let used_up = "all 1 ports of DIST_PORT_RANGE=23000-23000 are in use at 10.77.0.2";
+    let reports =
+        names(places.len()).iter().map(|name| ended.report(name, "init")).collect::<Vec<_>>();
+    let is_first_hand = |report: &&Report| report.status == DIST_ERR_CONNECTION;
+    assert_eq!(reports[1..].iter().filter(is_first_hand).count(), 1, "{reports:?}");
+    for report in &reports {
+        report.failed(report.status, &[used_up, "widen the range"]);
+        assert!([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&report.status), "{report:?}");
+    }
+    for name in names(places.len()) {
+        ended.report(&name, "leaks").succeeded();
+    }
+}
+
+/// Whether the ranks of two hosts reach each other that use all interfaces, where one of the first host's and one of
+/// the second's may be down.
+fn all_goes_well_with_networks_down(networks: &[&str], down: [Option<usize>; 2]) {
+    let Some(hosts) = Hosts::find(2, networks) else { return };
+    let places = block(&hosts, &[1, 2]);
+    let up = |network: &usize| !down.contains(&Some(*network));
+    let master = hosts.ipv4(0, (0..networks.len()).find(up).unwrap());
+    for (host, network) in down.into_iter().enumerate() {
+        network
+            .iter()
+            .for_each(|&it| drop(hosts.ip(host, &format!("link set {} down", networks[it]))));
+    }
+    let variables = |_| vec![("DIST_SOCKET_IFNAME", "^lo".to_owned())];
+    let program = "init\ndescribe\nall_reduce f32 SUM 300000\nbarrier\nfinalize\nleaks\n";
+    let mut job = Job::new();
+    start_ranks(&mut job, &places, &master, variables, |_| program.to_owned());
+    let ended = job.finish();
+    all_is_right(&ended, places.len(), program);
+    for (host, network) in down.iter().enumerate() {
+        let interfaces = networks.len() - usize::from(network.is_some());
+        assert_eq!(told(&ended, host).len(), 2 * interfaces);
+    }
+}
+
+#[test]
+fn a_host_with_one_network_down_is_reached_by_the_other() {
+    all_goes_well_with_networks_down(&["eth0", "eth1"], [None, Some(0)]);
+    all_goes_well_with_networks_down(&["eth0", "eth1"], [Some(1), None]);
+}
+
+#[test]
+fn hosts_with_different_networks_down_use_the_one_that_both_have() {
+    all_goes_well_with_networks_down(INTERFACES, [Some(2), Some(0)]);
+}

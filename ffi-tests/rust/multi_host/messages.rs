@@ -1,0 +1,112 @@
+//! Messages between ranks of several hosts: every rank to every other, of all sizes, in another order than they were
+//! sent in; from anybody; and those that nobody sends or receives.
+
+use super::{TOLD_WITHIN_MS, all_is_right, block};
+use crate::harness::{Job, Place};
+use crate::hosts::{ETHERNET, Hosts, Line};
+use dist::ffi::types::DIST_ERR_TIMEOUT;
+
+/// What one rank does so that messages of these sizes go from every rank to every rank: it receives those that
+/// were sent last first, then some from anybody, under any tag, into more room than they need.
+fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
+    let mut program = "init\n".to_owned();
+    let mut add = |line: String| program.push_str(&format!("{line}\n"));
+    // Who is next to this rank is not next to all: each begins elsewhere.
+    let peers: Vec<usize> = (0..ranks).map(|turn| (me + turn) % ranks).collect();
+    for peer in &peers {
+        for (tag, size) in sizes.iter().enumerate() {
+            add(format!("send {size} {peer} {tag} async=yes"));
+        }
+    }
+    for peer in &peers {
+        for (tag, size) in sizes.iter().enumerate().rev() {
+            add(format!("recv {size} {peer} {tag}"));
+        }
+    }
+    add("settle".to_owned());
+    add("barrier".to_owned());
+    for (turn, peer) in peers.iter().enumerate() {
+        add("recv 1000 any any of=100 async=yes".to_owned());
+        add(format!("send 100 {peer} {} async=yes", 40 + turn));
+    }
+    add("settle".to_owned());
+    // A receive from anybody takes what comes first.
+    add("barrier".to_owned());
+    for peer in &peers {
+        add(format!("send 77 {peer} 9 async=yes"));
+    }
+    peers.iter().for_each(|_| add("recv 77 any 9".to_owned()));
+    add("settle".to_owned());
+    program + "finalize\nleaks\n"
+}
+
+/// Asserts that all of them come, and that they are what was sent.
+fn messages_are_right(places: &[Place], master: &str, sizes: &[usize]) {
+    let program = |rank| every_message(places.len(), rank, sizes);
+    let job = Job::spread(places, master, program);
+    // All programs are of the same length.
+    all_is_right(&job.finish(), places.len(), &program(0));
+}
+
+/// Nothing, what fits into a line of shared memory, what is sent whole, and what is offered.
+const SIZES: &[usize] = &[0, 1, 48, 5000, 70_001, 1 << 22];
+
+#[test]
+fn messages_are_right_between_two_hosts_of_two_ranks() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[2, 2]);
+    for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
+        messages_are_right(&places, &master, SIZES);
+    }
+}
+
+#[test]
+fn messages_are_right_between_hosts_that_differ_in_name_alone() {
+    let places = ["a", "b", "a", "c", "b"].map(Place::named);
+    messages_are_right(&places, "127.0.0.1", SIZES);
+}
+
+#[test]
+fn messages_are_right_over_a_line_that_delays_and_loses() {
+    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
+    let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
+    let places = block(&hosts, &[2, 2]);
+    messages_are_right(&places, &hosts.ipv4(0, 0), &[0, 1, 5000, 5000, 100_000]);
+    let counts = relay.end();
+    assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
+    println!("over a line with 20 ms and 1 % losses: {counts:?}");
+}
+
+#[test]
+fn a_message_that_nobody_sends_or_receives_is_given_up_and_harms_nobody() {
+    let places = ["a", "b"].map(Place::named);
+    let late = [
+        ("recv 16 1 5 timeout_ms=300", ["no message of rank 1 (pid ", "with tag 5 came", "300 ms"]),
+        ("recv 16 any 6 timeout_ms=200", ["no message of any rank", "with tag 6 came", "200 ms"]),
+        (
+            "send 4194304 1 7 timeout_ms=300",
+            ["4194304 bytes with tag 7 to rank 1 (pid ", "was not received", "300 ms"],
+        ),
+    ];
+    let calls: Vec<&str> = late.iter().map(|(call, _)| *call).collect();
+    let after = "send 4194304 PEER 8 async=yes\nrecv 4194304 PEER 8\nsettle\n\
+                 all_reduce f32 SUM 5000\nfinalize\nleaks\n";
+    let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+        let calls = if rank == 0 { calls.join("\n") } else { "gate over".to_owned() };
+        format!("init\nbarrier\n{calls}\n{}", after.replace("PEER", &(1 - rank).to_string()))
+    });
+    job.report("0", late[2].0);
+    job.open("over");
+    let ended = job.finish();
+    for (call, parts) in late {
+        let report = ended.report("0", call);
+        report.failed(DIST_ERR_TIMEOUT, &parts).within_ms(TOLD_WITHIN_MS);
+    }
+    for rank in ["0", "1"] {
+        for report in ended.reports(rank).iter().filter(|it| !calls.contains(&it.what.as_str())) {
+            report.succeeded();
+        }
+        ended.report(rank, "leaks");
+        assert_eq!(ended.status(rank), 0);
+    }
+}

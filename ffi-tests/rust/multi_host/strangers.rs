@@ -1,0 +1,40 @@
+//! Whoever connects to a rank and belongs to no group disturbs nothing, whenever it comes.
+
+use super::{all_is_right, block, names, start_ranks};
+use crate::harness::Job;
+use crate::hosts::{ETHERNET, Hosts};
+
+#[test]
+fn connections_that_mean_nothing_disturb_nothing() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[1, 1]);
+    let names = names(places.len());
+    let port = 23000;
+    let knock =
+        |host, bytes, times| format!("knock {}:{port} {bytes} {times}\n", hosts.ipv4(host, 0));
+    // The first ones come as soon as there is a door, in the middle of the ranks' coming together.
+    let stranger = [
+        knock(0, 1000, 20),
+        knock(0, 0, 20),
+        knock(1, 1, 5),
+        knock(0, 1_000_000, 5),
+        "gate end\n".to_owned(),
+    ];
+    let mut job = Job::new();
+    let place = [hosts.place(1)];
+    job.start_at(&place[0], "stranger", &[], &stranger.concat());
+    job.report("stranger", "start");
+    let program = "init\nall_reduce f32 SUM 1000\ngate knocked\nall_reduce f32 SUM 300000\n\
+                   send 70000 PEER 1 async=yes\nrecv 70000 PEER 1\nsettle\nfinalize\nleaks\n";
+    let program = |rank: usize| program.replace("PEER", &(1 - rank).to_string());
+    let variables = |_| vec![("DIST_PORT_RANGE", port.to_string())];
+    start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, program);
+    job.report("stranger", "at end");
+    job.all_report(&names, "at knocked");
+    job.open("knocked");
+    job.all_report(&names, "leaks");
+    job.open("end");
+    let ended = job.finish();
+    all_is_right(&ended, places.len(), &program(0));
+    ended.all_succeeded("stranger", stranger.len() + 2);
+}

@@ -1,0 +1,123 @@
+//! Ranks of several hosts that call different things, give up, or cannot reach each other any more.
+
+use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
+use crate::harness::Job;
+use crate::hosts::{ETHERNET, Hosts};
+use dist::ffi::types::{
+    DIST_ERR_ABORTED, DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT,
+};
+
+/// What most ranks call, what the others do, and how messages describe the two.
+type Odd = [&'static str; 4];
+
+const ODD: &[Odd] = &[
+    [
+        "all_reduce f32 SUM 10",
+        "all_reduce f32 SUM 12",
+        "#2 (f32, SUM, count 10)",
+        "#2 (f32, SUM, count 12)",
+    ],
+    [
+        "all_reduce f32 SUM 300000",
+        "all_reduce f32 SUM 300001",
+        "#2 (f32, SUM, count 300000)",
+        "#2 (f32, SUM, count 300001)",
+    ],
+    [
+        "all_reduce f32 SUM 10",
+        "all_reduce f32 MAX 10",
+        "#2 (f32, SUM, count 10)",
+        "#2 (f32, MAX, count 10)",
+    ],
+    ["all_reduce f32 SUM 10", "barrier", "all_reduce #2 (f32, SUM, count 10)", "barrier #2"],
+    [
+        "all_gather f32 5000",
+        "reduce_scatter f32 SUM 5000",
+        "all_gather #2 (f32, count 5000)",
+        "reduce_scatter #2 (f32, SUM, count 5000)",
+    ],
+];
+
+#[test]
+fn different_calls_are_told_to_the_ranks_of_all_hosts() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[2, 2]);
+    for [most, odd, described @ ..] in ODD {
+        // One rank of a host, its leader or not, and a whole host.
+        for odd_ranks in [&[3][..], &[2], &[2, 3]] {
+            let call = |rank: usize| if odd_ranks.contains(&rank) { *odd } else { *most };
+            let program = |rank: usize| {
+                format!("init\nbarrier\n{}\nall_reduce f32 SUM 2\nfinalize\nleaks\n", call(rank))
+            };
+            let ended = Job::spread(&places, &hosts.ipv4(0, 0), program).finish();
+            for (rank, name) in names(places.len()).iter().enumerate() {
+                // Behind the worker's start, and two calls that succeed.
+                let outcome = &ended.reports(name)[3];
+                assert_eq!(outcome.what, call(rank));
+                outcome.failed(DIST_ERR_MISMATCH, described).within_ms(TOLD_WITHIN_MS);
+                let next = ended.report(name, "all_reduce f32 SUM 2");
+                next.failed(DIST_ERR_MISMATCH, described);
+                ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+                ended.report(name, "leaks").succeeded();
+            }
+        }
+    }
+}
+
+#[test]
+fn an_abort_on_one_host_ends_the_calls_on_the_other() {
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[2, 2]);
+    let names = names(places.len());
+    for aborter in [0, 3] {
+        let call = |rank| match rank {
+            1 => "recv 16 2 5",
+            2 => "all_reduce f32 SUM 100000 async=yes\nsettle",
+            _ => "all_reduce f32 SUM 100000",
+        };
+        let abort = |rank| if rank == aborter { "abort_at now the loss is NaN\n" } else { "" };
+        let program =
+            |rank| format!("init\nbarrier\n{}{}\nfinalize\nleaks\n", abort(rank), call(rank));
+        let mut job = Job::spread(&places, &hosts.ipv4(0, 0), program);
+        job.all_report(&names, "barrier");
+        job.open("now");
+        let aborted_at = job.report(&names[aborter], "aborted").succeeded().at_us;
+        let ended = job.finish();
+        let reason = format!("rank {aborter} aborted group world: the loss is NaN");
+        for (rank, name) in names.iter().enumerate() {
+            let outcome = ended.report(name, call(rank).lines().last().unwrap());
+            outcome.failed(DIST_ERR_ABORTED, &[&reason]);
+            assert!(outcome.at_us < aborted_at + TOLD_WITHIN_MS * 1000, "{outcome:?}");
+            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+            ended.report(name, "leaks").succeeded();
+        }
+    }
+}
+
+#[test]
+fn ranks_of_hosts_that_cannot_reach_each_other_give_up_at_their_deadline() {
+    /// What each call may take, and how much longer it may take until it is over on a busy machine.
+    const ALLOWED_MS: u64 = 3000;
+    const BEYOND_MS: u64 = 1500;
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[2, 2]);
+    let names = names(places.len());
+    let call = format!("all_reduce f32 SUM 1000 timeout_ms={ALLOWED_MS}");
+    let program = format!("init\nloop {call}\nfinalize\nleaks\n");
+    let mut job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.clone());
+    job.all_report(&names, "ready");
+    let pids: Vec<u32> = names.iter().map(|name| job.pid(name)).collect();
+    hosts.ip(1, "link set eth0 down");
+    let ended = job.finish();
+    for (rank, name) in names.iter().enumerate() {
+        let outcome = ended.report(name, &call);
+        outcome.within_ms(ALLOWED_MS + BEYOND_MS);
+        let is_known = [DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED].contains(&outcome.status);
+        assert!(is_known, "{outcome:?}");
+        let others = (0..places.len()).filter(|other| other / 2 != rank / 2);
+        let mut others = others.map(|other| format!("rank {other} (pid {}", pids[other]));
+        assert!(others.any(|other| outcome.message.contains(&other)), "{outcome:?}");
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").succeeded();
+    }
+}
