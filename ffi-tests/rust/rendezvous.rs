@@ -10,7 +10,7 @@ mod worker;
 use dist::base::deadline::Deadline;
 use dist::ffi::types::{
     DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_MISMATCH, DIST_ERR_NOT_FOUND,
-    DIST_ERR_PEER_FAILED, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT, DIST_ERR_UNSUPPORTED,
+    DIST_ERR_PEER_FAILED, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
 };
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};

@@ -7,6 +7,8 @@ pub mod config;
 pub mod deadline;
 pub mod dtype;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod ids;
 pub mod log;
 pub mod nodes;

@@ -19,8 +19,6 @@ pub mod tcp;
 
 #[cfg(test)]
 mod conformance;
-#[cfg(test)]
-mod corpus;
 
 pub use file::FileStore;
 pub use hash::HashStore;

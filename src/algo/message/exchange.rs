@@ -239,11 +239,14 @@ impl<'x> Exchange<'x> {
     fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
         while !done(&self.pending) {
             let moved = self.pump().map_err(|error| self.fail(error))?;
-            if moved {
+            let outcome = if moved {
                 self.idle = None;
+                // What goes on does not end in time by that.
+                if done(&self.pending) { Ok(()) } else { self.in_time() }
             } else {
-                self.pause().map_err(|error| self.fail(error))?;
-            }
+                self.pause()
+            };
+            outcome.map_err(|error| self.fail(error))?;
         }
         Ok(())
     }
@@ -309,19 +312,19 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// Looks for the header that must come next; true once it has, and is the right one.
+    /// Looks for the header that must come next; true once it has, and is the right one. One mark of presence is
+    /// passed at a look, so that no number of them keeps this rank from looking at the time.
     fn open(&mut self, peer: Rank, lane: u8, expected: &Header, moved: &mut usize) -> Result<bool> {
-        loop {
-            let Some(header) = self.next_header(peer, lane, moved)? else { return Ok(false) };
-            if header == *expected {
-                self.lane.ahead(peer, lane).skip_header();
-                self.lane.peers[peer].heard = header.descriptor.sequence;
-                *moved += 1;
-                return Ok(true);
-            }
-            if !self.pass_presence(peer, lane, &header)? {
-                return Err(self.unexpected(peer, &header, expected));
-            }
+        let Some(header) = self.next_header(peer, lane, moved)? else { return Ok(false) };
+        *moved += 1;
+        if header == *expected {
+            self.lane.ahead(peer, lane).skip_header();
+            self.lane.peers[peer].heard = header.descriptor.sequence;
+            return Ok(true);
+        }
+        match self.pass_presence(peer, lane, &header)? {
+            true => Ok(false),
+            false => Err(self.unexpected(peer, &header, expected)),
         }
     }
 
@@ -399,12 +402,18 @@ impl<'x> Exchange<'x> {
         if deadline.elapsed() >= self.roll_call() {
             self.call_roll()?;
         }
-        if left.is_zero() && deadline.elapsed() >= deadline.allowed() + self.grace() {
-            return Err(self.late());
-        }
+        self.in_time()?;
         let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(REST) };
         self.endpoint.rest(&self.wishes(), limit);
         Ok(())
+    }
+
+    /// Fails once the deadline has passed and those who know more have had their time.
+    fn in_time(&self) -> Result<()> {
+        let deadline = self.operation.deadline;
+        let is_late =
+            deadline.has_passed() && deadline.elapsed() >= deadline.allowed() + self.grace();
+        if is_late { Err(self.late()) } else { Ok(()) }
     }
 
     /// What the stripes at the heads of their streams wait for.

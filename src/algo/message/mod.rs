@@ -14,6 +14,8 @@ pub mod barrier;
 pub mod broadcast;
 pub mod exchange;
 pub mod flat;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod lane;
 pub mod reduce;
 pub mod reduce_scatter;

@@ -20,6 +20,9 @@ const GRACE: Duration = Duration::from_millis(300);
 /// The same in operations between nodes, where those who share a node with the late one know more.
 const GRACE_OF_NODES: Duration = Duration::from_millis(150);
 
+/// How many marks of presence of one rank are taken at a look.
+const MARKS: usize = 64;
+
 impl Exchange<'_> {
     pub(super) fn roll_call(&self) -> Duration {
         let half = self.operation.deadline.allowed() / 2;
@@ -48,7 +51,8 @@ impl Exchange<'_> {
                 continue;
             }
             // Only whose message is waited for must be there.
-            while let Ok(Some(header)) = self.next_header(peer, 0, &mut 0) {
+            for _ in 0..MARKS {
+                let Ok(Some(header)) = self.next_header(peer, 0, &mut 0) else { break };
                 let is_later = header.descriptor.sequence > self.operation.descriptor.sequence;
                 if is_later || !self.pass_presence(peer, 0, &header)? {
                     if !is_later {

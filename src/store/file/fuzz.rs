@@ -126,7 +126,7 @@ fn somebody(number: u8) -> Process {
 #[cfg(test)]
 mod tests {
     use super::file;
-    use crate::store::corpus::replay;
+    use crate::base::fuzz::replay;
 
     #[test]
     fn the_files_corpus() {

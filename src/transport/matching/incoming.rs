@@ -3,7 +3,7 @@
 
 use super::frame::{Frame, HEAD_BYTES, Lent, MAX_PIECE};
 use super::limits::{Limits, MAX_OUTSTANDING};
-use super::link::{Inflow, Link, Offer, Sink};
+use super::link::{Inflow, Item, Link, Offer, Sink};
 use super::state::{ReceiveStage, SendStage, State, hold};
 use super::unexpected::{Body, Message};
 use crate::base::buffer::Dst;
@@ -281,7 +281,11 @@ impl State {
                 if offer.got > 0 || self.is_reading(peer, number) {
                     return refuse("it withdraws what it is sending");
                 }
-                self.links[peer].offers.remove(&number);
+                let link = &mut self.links[peer];
+                link.offers.remove(&number);
+                // A peer that offers and withdraws and does not listen gets no queue of questions by that.
+                let is_about_it = |item: &Item| matches!(item, Item::Say(Frame::Pull { number: asked, .. }) if *asked == number);
+                link.outbox.retain(|item| !is_about_it(item));
                 self.place(receive);
             }
         }

@@ -17,6 +17,8 @@ mod attendance;
 mod desk;
 mod ending;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod incoming;
 mod limits;
 mod link;

@@ -6,7 +6,7 @@
 //! gone altogether says nothing; then the system's own probes end the connection after [`SILENCE`].
 
 use super::door::{is_passing, lock};
-use super::frame::{Frame, MAX_BYTES};
+use super::frame::{Frame, Intake, MAX_BYTES};
 use super::mesh::Shared;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
@@ -30,8 +30,7 @@ pub(super) struct Line {
     /// The other leader.
     leader: Rank,
     stream: Arc<Stream>,
-    /// What came in and is no whole frame yet; at most one frame.
-    intake: Mutex<Vec<u8>>,
+    intake: Mutex<Intake>,
     /// What found no room yet: a frame for each rank of a node and one failure at most.
     outbox: Mutex<Vec<u8>>,
     watch: Mutex<Option<Watch>>,
@@ -123,19 +122,16 @@ impl Line {
 
     fn understand(&self, shared: &Shared, bytes: &[u8]) -> Result<Next, String> {
         let mut intake = std::mem::take(&mut *lock(&self.intake));
-        intake.extend(bytes);
-        let mut read = 0;
-        while let Some((frame, len)) = Frame::decode(&intake[read..], shared.ranks())
-            .map_err(|what| format!("it sent {what}"))?
+        intake.add(bytes);
+        while let Some(frame) =
+            intake.next(shared.ranks()).map_err(|what| format!("it sent {what}"))?
         {
-            read += len;
             match frame {
                 Frame::Abort(error) => shared.fail_from_afar(&error),
                 Frame::Left(rank) => shared.mark_left(rank),
                 Frame::Bye => return Ok(Next::Done),
             }
         }
-        intake.drain(..read);
         *lock(&self.intake) = intake;
         Ok(Next::Keep)
     }

@@ -3,7 +3,7 @@
 
 use super::advert::Offer;
 use super::door::{is_passing, lock};
-use super::hello::{ANSWER_BYTES, CONFIRM, HELLO_BYTES, Hello, Refusal, WELCOME};
+use super::hello::{ANSWER_BYTES, CONFIRM, Hello, Refusal, is_answered};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::sys::poll::Interest;
@@ -288,21 +288,13 @@ impl Current {
             self.said_hello = true;
             self.watch.want(Interest::READ);
         }
-        while self.filled < ANSWER_BYTES {
+        while !is_answered(hello, &self.answer[..self.filled]).map_err(Failed::Refused)? {
             match self.stream.receive(&mut self.answer[self.filled..]) {
                 Ok(0) => return Err(Failed::Broken("it closed the connection".to_owned())),
                 Ok(got) => self.filled += got,
                 Err(cause) if is_passing(&cause) => return Ok(false),
                 Err(cause) => return Err(cause.into()),
             }
-            if self.answer[0] != WELCOME {
-                return Err(Failed::Refused(Refusal::from_number(self.answer[0])));
-            }
-        }
-        let mut bytes = [0; HELLO_BYTES];
-        bytes.copy_from_slice(&self.answer[1..]);
-        if Hello::decode(&bytes) != Ok(hello.answer()) {
-            return Err(Failed::Refused(Refusal::Stranger));
         }
         say(&self.stream, &[CONFIRM])?;
         Ok(true)

@@ -2,7 +2,8 @@
 //! is behind it. The service thread accepts, reads the hello of each newcomer, and hands the connection to the
 //! rank that is meant. Whoever says something else, or nothing in time, is dropped.
 
-use super::hello::{self, CONFIRM, HELLO_BYTES, Hello, Refusal, WELCOME};
+use super::hello::{Hello, Refusal, WELCOME};
+use super::introduction::{Introduction, Said};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
@@ -302,19 +303,12 @@ struct Newcomer {
 }
 
 /// What it has said so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Intake {
     watch: Option<Watch>,
-    bytes: [u8; HELLO_BYTES],
-    filled: usize,
+    introduction: Introduction,
     /// Checked, answered, and not confirmed yet.
     greeted: Option<(Hello, Arc<dyn Guest>)>,
-}
-
-impl Default for Intake {
-    fn default() -> Self {
-        Self { watch: None, bytes: [0; HELLO_BYTES], filled: 0, greeted: None }
-    }
 }
 
 /// What became of a newcomer.
@@ -343,52 +337,38 @@ impl Newcomer {
     fn listen(&self, inner: &Inner) -> Turn {
         let mut intake = lock(&self.intake);
         loop {
-            if let Some((hello, guest)) = intake.greeted.take() {
-                let mut byte = [0];
-                return match self.stream.receive(&mut byte) {
-                    Ok(1) if byte[0] == CONFIRM => Turn::Passes(hello, guest),
-                    Ok(0) => Turn::Leaves,
-                    Ok(_) => Turn::Refused(Refusal::Foreign),
-                    Err(cause) if is_passing(&cause) => {
-                        intake.greeted = Some((hello, guest));
-                        Turn::Waits
-                    }
-                    Err(_) => Turn::Leaves,
-                };
-            }
-            let filled = intake.filled;
-            match self.stream.receive(&mut intake.bytes[filled..]) {
+            let got = match self.stream.receive(intake.introduction.room()) {
                 Ok(0) => return Turn::Leaves,
-                Ok(got) => intake.filled += got,
+                Ok(got) => got,
                 Err(cause) if is_passing(&cause) => return Turn::Waits,
                 Err(_) => return Turn::Leaves,
-            }
-            if !hello::begins_well(&intake.bytes[..intake.filled]) {
-                return Turn::Refused(Refusal::Foreign);
-            }
-            if intake.filled == HELLO_BYTES {
-                match self.greet(inner, &intake.bytes) {
-                    Ok(greeted) => intake.greeted = Some(greeted),
+            };
+            match intake.introduction.came(got) {
+                Ok(Said::Part) => {}
+                Ok(Said::Hello(hello)) => match self.greet(inner, &hello) {
+                    Ok(guest) => intake.greeted = Some((hello, guest)),
                     Err(refusal) => return Turn::Refused(refusal),
+                },
+                Ok(Said::Confirmed) => {
+                    let greeted = intake.greeted.take();
+                    return greeted.map_or(Turn::Refused(Refusal::Foreign), |(hello, guest)| {
+                        Turn::Passes(hello, guest)
+                    });
                 }
+                Err(refusal) => return Turn::Refused(refusal),
             }
         }
     }
 
     /// Checks a hello and answers it.
-    fn greet(
-        &self,
-        inner: &Inner,
-        bytes: &[u8; HELLO_BYTES],
-    ) -> std::result::Result<(Hello, Arc<dyn Guest>), Refusal> {
-        let hello = Hello::decode(bytes)?;
+    fn greet(&self, inner: &Inner, hello: &Hello) -> std::result::Result<Arc<dyn Guest>, Refusal> {
         let guest = inner.state().guests.get(&(hello.group, hello.to)).and_then(Weak::upgrade);
         let guest = guest.ok_or(Refusal::NotHere)?;
-        guest.check(&hello)?;
+        guest.check(hello)?;
         let answer = [&[WELCOME][..], &hello.answer().encode()].concat();
         // A new connection has room for it; one that has not is broken, and will say so.
         drop(self.stream.send(&answer));
-        Ok((hello, guest))
+        Ok(guest)
     }
 }
 

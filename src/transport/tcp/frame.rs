@@ -92,6 +92,40 @@ impl Frame {
     }
 }
 
+/// What has come on a connection and is no whole frame yet: less than one, and what one read takes.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    bytes: Vec<u8>,
+    read: usize,
+}
+
+impl Intake {
+    /// More has come.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.read);
+        self.read = 0;
+        self.bytes.extend(bytes);
+    }
+
+    /// The next frame, once all of it is there. Ranks must be below `ranks`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn next(&mut self, ranks: usize) -> Result<Option<Frame>, &'static str> {
+        let found = Frame::decode(&self.bytes[self.read..], ranks)?;
+        Ok(found.map(|(frame, len)| {
+            self.read += len;
+            frame
+        }))
+    }
+
+    /// The bytes of the frame that has begun.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held(&self) -> usize {
+        self.bytes.len() - self.read
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -141,6 +141,22 @@ impl Hello {
     }
 }
 
+/// Whether the answer to a hello has come, and is from whom the hello was meant for; false while more must come.
+///
+/// # Errors
+/// What the other side said, or `Stranger` where it is somebody else.
+pub(super) fn is_answered(hello: &Hello, answer: &[u8]) -> Result<bool, Refusal> {
+    match answer.split_first() {
+        Some((&WELCOME, said)) => match said.first_chunk() {
+            Some(said) if Hello::decode(said) == Ok(hello.answer()) => Ok(true),
+            Some(_) => Err(Refusal::Stranger),
+            None => Ok(false),
+        },
+        Some((&number, _)) => Err(Refusal::from_number(number)),
+        None => Ok(false),
+    }
+}
+
 /// False once the bytes that have come so far cannot become a hello.
 pub(super) fn begins_well(bytes: &[u8]) -> bool {
     let [low, high] = VERSION.to_le_bytes();

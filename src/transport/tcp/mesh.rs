@@ -16,6 +16,7 @@ use super::dial::{Caller, Dial, Target};
 use super::door::{Guest, is_passing, lock};
 use super::frame::Frame;
 use super::hello::{Hello, Purpose, Refusal};
+use super::introduction::Circle;
 use super::join::Member;
 use super::messages::Messages;
 use crate::base::deadline::Deadline;
@@ -366,32 +367,17 @@ impl Listener for Shared {
 
 impl Guest for Shared {
     fn check(&self, hello: &Hello) -> std::result::Result<(), Refusal> {
-        let known = self.members.get(hello.from).is_some_and(|member| member.nonce == hello.nonce);
-        let own = hello.expected == self.members[self.me].nonce;
-        if !known || !own || hello.epoch != self.epoch {
-            return Err(Refusal::Stranger);
-        }
-        match hello.purpose {
-            Purpose::Stream(Channel::Collective(lane)) if lane >= self.lanes => {
-                Err(Refusal::Stranger)
-            }
-            Purpose::Stream(channel) => match &*lock(&self.slot(hello.from, channel).incoming) {
-                None => Ok(()),
-                Some(_) => Err(Refusal::Double),
+        let Self { epoch, me, lanes, .. } = *self;
+        let (members, leaders) = (&self.members, &self.leaders);
+        Circle { epoch, me, members, leaders, lanes }.check(hello)?;
+        let is_there = match hello.purpose {
+            Purpose::Stream(channel) => lock(&self.slot(hello.from, channel).incoming).is_some(),
+            Purpose::Control => match lock(&self.lines).get(members[hello.from].node) {
+                Some(line) => line.is_some(),
+                None => return Err(Refusal::Stranger),
             },
-            Purpose::Control => {
-                let node = self.members[hello.from].node;
-                let is_higher = node > self.members[self.me].node;
-                if !is_higher || self.leaders.get(node) != Some(&hello.from) {
-                    return Err(Refusal::Stranger);
-                }
-                match lock(&self.lines).get(node) {
-                    Some(None) => Ok(()),
-                    Some(Some(_)) => Err(Refusal::Double),
-                    None => Err(Refusal::Stranger),
-                }
-            }
-        }
+        };
+        if is_there { Err(Refusal::Double) } else { Ok(()) }
     }
 
     fn take(&self, hello: &Hello, stream: Arc<Stream>) {

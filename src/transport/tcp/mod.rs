@@ -1,7 +1,8 @@
 //! Byte streams between hosts: [`Endpoint`](super::Endpoint) over TCP.
 //!
 //! * [`interface`] chooses the addresses of this host, and [`advert`] tells them;
-//! * [`door`] listens, for all groups of the process, and [`dial`] connects; both exchange a [`hello`] first;
+//! * [`door`] listens, for all groups of the process, and [`dial`] connects; both exchange a [`hello`]
+//!   first, and [`introduction`] says who may come in;
 //! * [`mesh`] has the streams of one group and how their ends are understood, [`endpoint`] what is called, and
 //!   [`messages`] the point-to-point streams, which the service thread attends to;
 //! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s;
@@ -15,8 +16,11 @@ mod dial;
 mod door;
 mod endpoint;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod hello;
 mod interface;
+mod introduction;
 mod join;
 mod mesh;
 mod messages;

@@ -7,7 +7,7 @@
 use super::super::client::TcpStore;
 use super::super::connection::{Connection, Failure};
 use super::super::proto::{Bytes, Request};
-use super::Script;
+use crate::base::fuzz::Script;
 use crate::base::{Deadline, Error, ErrorKind};
 use crate::store::Store as _;
 use crate::sys::stream::Stream;

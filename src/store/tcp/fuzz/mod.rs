@@ -15,36 +15,10 @@ pub use requests::requests;
 pub use secret::secret;
 pub use server::server;
 
-/// Bytes that say what to do, and end anywhere: what is missing is not done, or done with less.
-struct Script<'a>(&'a [u8]);
-
-impl<'a> Script<'a> {
-    fn byte(&mut self) -> Option<u8> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
-    }
-
-    /// So many bytes, or all that are left.
-    fn take(&mut self, count: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    /// The next bytes as a number; zeros where there are none.
-    fn number(&mut self) -> i64 {
-        let mut bytes = [0; 8];
-        let taken = self.take(8);
-        bytes[..taken.len()].copy_from_slice(taken);
-        i64::from_le_bytes(bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::corpus::replay;
+    use crate::base::fuzz::replay;
 
     #[test]
     fn the_servers_corpus() {

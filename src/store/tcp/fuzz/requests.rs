@@ -6,8 +6,8 @@
 
 use super::super::proto::{Bytes, Request};
 use super::super::session::{ConnectionId, Session};
-use super::Script;
 use super::model::Model;
+use crate::base::fuzz::Script;
 
 /// How many names there are.
 const KEYS: u8 = 8;

@@ -5,7 +5,7 @@
 
 use super::super::handshake::{ANSWER_BYTES, ClientHandshake, Progress, ServerHandshake};
 use super::super::secret::Secret;
-use super::Script;
+use crate::base::fuzz::Script;
 
 /// More than any word and answer of a server.
 const MOST_SAID: usize = 4 + ANSWER_BYTES;

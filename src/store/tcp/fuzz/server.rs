@@ -8,7 +8,7 @@ use super::super::handshake::ServerHandshake;
 use super::super::intake::Intake;
 use super::super::proto::{self, Request};
 use super::super::session::{ConnectionId, Refusal, Session};
-use super::Script;
+use crate::base::fuzz::Script;
 
 /// What the store may take: little, so that it gets full.
 const MAX_BYTES: usize = 8 << 10;

@@ -61,6 +61,7 @@ fn whoever_is_not_expected_is_refused_and_the_expected_one_is_not() {
         (Hello { nonce: wrong, ..good }, Refusal::Stranger),
         (Hello { expected: wrong, ..good }, Refusal::Stranger),
         (Hello { from: 0, ..good }, Refusal::Stranger),
+        (Hello { from: 0, nonce: good.expected, ..good }, Refusal::Stranger),
         (Hello { from: 99, ..good }, Refusal::Stranger),
         (Hello { epoch: 1, ..good }, Refusal::Stranger),
         (Hello { purpose: Purpose::Stream(Channel::Collective(5)), ..good }, Refusal::Stranger),

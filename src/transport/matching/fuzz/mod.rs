@@ -1,0 +1,246 @@
+//! The entry point for the fuzz target `message_frames`: an engine whose peer sends anything, over streams or over
+//! rings in shared memory that the peer may spoil as it likes.
+//!
+//! A script's first byte chooses between the two. Then come steps: what this rank posts, what the peer says and does,
+//! and when the engine looks. No threads: only the engine's state, not who attends.
+//!
+//! Compiled for fuzzing and for tests alone; not a part of the library.
+#![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
+
+mod arena;
+mod peer;
+
+use super::frame::{Frame, HEAD_BYTES};
+use super::link::{Inflow, Sink};
+use super::state::State;
+use super::unexpected::{Body, Message};
+use crate::base::buffer::Src;
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::fuzz::Script;
+use crate::base::ids::{Nonce, Rank};
+use crate::transport::{Incoming, Outgoing};
+use arena::{Arena, Done};
+use peer::Peer;
+use std::sync::Arc;
+
+const PEER: Rank = 1;
+/// Sizes of messages on both sides of every limit: staged, straight, whole, offered.
+const SIZES: [usize; 8] = [0, 1, 5, 64, 300, 5000, 16 << 10, 17_000];
+/// What this rank sends.
+static TEXT: [u8; 17_000] = [b's'; 17_000];
+/// What the peer sends without writing it out, at most.
+const RUN_BYTES: usize = 128 << 10;
+/// The most that this rank posts.
+const MOST_POSTED: usize = 64;
+
+/// Runs a script.
+///
+/// # Panics
+/// Where the engine does what it must never do.
+pub fn frames(input: &[u8]) {
+    let mut script = Script(input);
+    let rings = script.byte().unwrap_or_default() & 1 == 1;
+    let mut scene = Scene::new(rings);
+    while let Some(step) = script.byte() {
+        scene.step(step, &mut script);
+        scene.settle();
+        scene.check();
+    }
+    scene.state.progress();
+    scene.settle();
+    scene.check();
+    scene.state.leave();
+    scene.settle();
+    scene.arena.check_end();
+}
+
+struct Scene {
+    peer: Peer,
+    state: State,
+    arena: Arena,
+    /// What is left of [`RUN_BYTES`].
+    runs: usize,
+    /// The group was failed by somebody else, or by time.
+    excused: bool,
+}
+
+impl Scene {
+    fn new(rings: bool) -> Self {
+        let peer = Peer::new(rings);
+        let state = State::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
+        let state = state.expect("a state of two ranks");
+        Self { peer, state, arena: Arena::new(), runs: RUN_BYTES, excused: false }
+    }
+
+    fn step(&mut self, step: u8, script: &mut Script<'_>) {
+        let mut byte = || script.byte().unwrap_or_default();
+        match step % 16 {
+            0 => self.state.progress(),
+            1 => self.receive(byte(), byte()),
+            2 => self.send(byte(), byte()),
+            3..=6 => {
+                let frame = frame(byte(), byte(), byte(), script);
+                self.peer.say(&frame.encode());
+            }
+            7 => {
+                let count = SIZES[usize::from(byte()) % SIZES.len()].min(self.runs);
+                self.runs -= count;
+                self.peer.say(&vec![b'x'; count]);
+            }
+            8 => {
+                let count = byte();
+                self.peer.say(script.take(count.into()));
+            }
+            9 => {
+                self.excused = true;
+                self.state.expire();
+            }
+            10 | 11 => self.peer.listen(usize::from(byte()) << (step >> 4 & 7)),
+            12 => self.peer.spoil(byte(), script.number()),
+            13 => self.peer.lend(byte(), byte()),
+            14 => self.peer.leave(),
+            _ if step >> 4 == 15 => {
+                self.excused = true;
+                self.peer.domain().fail(&Error::new(ErrorKind::Aborted, "somebody failed"));
+            }
+            _ => self.state.progress(),
+        }
+    }
+
+    fn receive(&mut self, who: u8, choice: u8) {
+        let (from, tag) = match who % 8 {
+            0..4 => (Some(PEER), Some(u32::from(who % 4))),
+            4 => (Some(PEER), None),
+            5 => (None, None),
+            6 => (None, Some(1)),
+            _ => (Some(0), None),
+        };
+        let Some((done, into)) = self.arena.post(SIZES[usize::from(choice) % SIZES.len()]) else {
+            return;
+        };
+        let dtype = if choice & 0x40 == 0 { DataType::U8 } else { DataType::F32 };
+        let deadline = deadline(choice);
+        let message = Incoming { from, tag, dtype, into, deadline };
+        if self.state.receive(message, done.clone()).is_err() {
+            self.arena.refused(&done);
+        }
+    }
+
+    fn send(&mut self, who: u8, choice: u8) {
+        if self.arena.posted() >= MOST_POSTED {
+            return;
+        }
+        let to = if who & 7 == 7 { 0 } else { PEER };
+        let bytes = Src::from(&TEXT[..SIZES[usize::from(choice) % SIZES.len()]]);
+        let (tag, dtype, deadline) = (u32::from(who % 4), DataType::U8, deadline(choice));
+        let done = self.arena.lend();
+        let message = Outgoing { to, tag, dtype, bytes, deadline };
+        if self.state.send(message, done.clone()).is_err() {
+            self.arena.refused(&done);
+        }
+    }
+
+    /// What the engine does before it lets go of its lock, and after.
+    fn settle(&mut self) {
+        self.state.put_all();
+        for (done, outcome) in std::mem::take(&mut self.state.ended) {
+            done.complete(outcome);
+        }
+        self.arena.note();
+    }
+
+    /// What must hold at any time.
+    fn check(&mut self) {
+        self.check_said();
+        if let Some(error) = &self.state.failed {
+            let names_it = error.culprit() == Some(PEER);
+            assert!(self.excused || names_it, "the group failed, and nobody is named: {error:?}");
+            return;
+        }
+        let link = &self.state.links[PEER];
+        let most = self.state.limits.held_bytes;
+        assert!(link.held + link.owed <= most, "{} bytes are held", link.held);
+        assert!(link.used <= most, "{} bytes are to be held", link.used);
+        // For a message: an offer and its withdrawal, or a question and what came of it.
+        let bound = 3 * self.arena.posted() + 8;
+        assert!(link.outbox.len() <= bound, "{} frames wait", link.outbox.len());
+        let held = |message: &Message| match &message.body {
+            Body::Held(bytes) => bytes.len(),
+            Body::Offered(_) | Body::Own(_) => 0,
+        };
+        let messages = (0..2).flat_map(|rank| self.state.unexpected.of_sender(rank));
+        let mut buffered: usize = messages.map(|(_, message)| held(message)).sum();
+        if let Inflow::Body { sink: Sink::Held(message), .. } = &link.inflow {
+            buffered += held(message);
+        }
+        assert!(link.closed.is_some() || buffered == self.state.buffered, "counted wrong");
+    }
+
+    /// What the engine says is frames.
+    fn check_said(&mut self) {
+        let Some(said) = self.peer.said() else { return };
+        while let Some(head) = said.first_chunk::<HEAD_BYTES>() {
+            let frame = Frame::decode(head).expect("what an engine says is frames");
+            let body = match frame {
+                Frame::Eager { len, .. } | Frame::Piece { len, .. } => len,
+                _ => 0,
+            };
+            let whole = HEAD_BYTES + usize::try_from(body).expect("a length");
+            if said.len() < whole {
+                break;
+            }
+            said.drain(..whole);
+        }
+    }
+}
+
+fn deadline(choice: u8) -> Deadline {
+    Deadline::after_ms(if choice & 0x80 == 0 { 3_600_000 } else { 0 })
+}
+
+/// A frame with values that mean something, mostly.
+fn frame(kind: u8, what: u8, choice: u8, script: &mut Script<'_>) -> Frame {
+    let (tag, number) = (u32::from(what % 4), u64::from(what >> 2));
+    let dtype = if choice & 0x40 == 0 { DataType::U8 } else { DataType::F32 };
+    let len = match choice & 0x80 {
+        0 => SIZES[usize::from(choice) % SIZES.len()] as u64,
+        _ => script.number().unsigned_abs(),
+    };
+    let attempt = u32::from(choice >> 3 & 7);
+    match kind % 8 {
+        0 => Frame::Eager { tag, dtype, len },
+        1 => Frame::Offer { tag, dtype, number, len, lent: None },
+        2 => {
+            let address = if kind & 8 == 0 { peer::lent_address() } else { script.number() as u64 };
+            let place = u16::from(kind >> 4);
+            Frame::Offer {
+                tag,
+                dtype,
+                number,
+                len,
+                lent: Some(super::frame::Lent { address, place }),
+            }
+        }
+        3 => Frame::Pull { number, attempt },
+        4 => Frame::Piece { number, attempt, offset: u64::from(kind >> 3) * 100, len },
+        5 => Frame::Taken { number },
+        6 => Frame::Credit { bytes: len },
+        _ => Frame::Withdraw { number },
+    }
+}
+
+/// What a completion is told as.
+type Told = Arc<Done>;
+
+#[cfg(test)]
+mod tests {
+    use super::frames;
+    use crate::base::fuzz::replay;
+
+    #[test]
+    fn the_frames_corpus() {
+        replay("message_frames", frames);
+    }
+}
