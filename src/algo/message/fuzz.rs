@@ -23,7 +23,6 @@ use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Attendant, Channel, Descriptor, Endpoint, OpKind, PeerName, Wish};
 use crate::wait::Pace;
 use serde_json::Value;
-use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -205,7 +204,9 @@ struct Streams {
 
 #[derive(Debug, Default)]
 struct Inner {
-    incoming: [VecDeque<u8>; LANES as usize],
+    incoming: [Vec<u8>; LANES as usize],
+    /// How much of them has been taken.
+    taken: [usize; LANES as usize],
     calls: usize,
     rests: usize,
     failure: Option<Error>,
@@ -224,7 +225,7 @@ impl Streams {
     }
 
     fn unread(&self) -> Vec<Vec<u8>> {
-        self.inner().incoming.iter().map(|stream| stream.iter().copied().collect()).collect()
+        self.inner().incoming.to_vec()
     }
 
     /// The peer says what the script says.
@@ -314,21 +315,24 @@ impl Endpoint for Streams {
         assert_eq!(from, PEER);
         let mut inner = self.inner();
         let count = self.portion(&mut inner, into.len());
-        let flood = inner.flood;
-        let stream = &mut inner.incoming[usize::from(lane)];
-        while let Some(mark) = flood.filter(|_| stream.len() < count) {
-            stream.extend(mark);
+        let Inner { incoming, taken, flood, .. } = &mut *inner;
+        let (stream, at) = (&mut incoming[usize::from(lane)], &mut taken[usize::from(lane)]);
+        if let Some(mark) = flood {
+            *stream = mark.repeat(count.div_ceil(HEADER_BYTES));
+            *at = 0;
         }
-        let bytes: Vec<u8> = stream.drain(..count.min(stream.len())).collect();
-        if bytes.is_empty() && !into.is_empty() && inner.incoming.iter().all(VecDeque::is_empty) {
+        let count = count.min(stream.len() - *at);
+        into.slice(0, count).copy_from(Src::from(&stream[*at..*at + count]));
+        *at += count;
+        let is_over = incoming.iter().zip(taken).all(|(stream, taken)| stream.len() == *taken);
+        if count == 0 && !into.is_empty() && is_over {
             if self.leaves {
                 let error = Error::new(ErrorKind::PeerFailed, "the peer has left");
                 return Err(error.with_culprit(PEER));
             }
             inner.failure.get_or_insert_with(Self::ended);
         }
-        into.slice(0, bytes.len()).copy_from(Src::from(bytes.as_slice()));
-        Ok(bytes.len())
+        Ok(count)
     }
 
     fn rest(&self, _: &[Wish], _: Duration) {

@@ -213,7 +213,8 @@ fn frame(kind: u8, what: u8, choice: u8, script: &mut Script<'_>) -> Frame {
         0 => Frame::Eager { tag, dtype, len },
         1 => Frame::Offer { tag, dtype, number, len, lent: None },
         2 => {
-            let address = if kind & 8 == 0 { peer::lent_address() } else { script.number() as u64 };
+            let address =
+                if kind & 8 == 0 { peer::lent_address() } else { script.number().cast_unsigned() };
             let place = u16::from(kind >> 4);
             Frame::Offer {
                 tag,

@@ -11,7 +11,6 @@ use crate::transport::ring::{Reader, Writer};
 use crate::transport::{Attendant, Channel, Endpoint, Geometry, PeerName, SharedDomain, Wish};
 use crate::wait::Pace;
 use serde_json::Value;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -158,7 +157,9 @@ struct Streams {
 
 #[derive(Debug, Default)]
 struct Inner {
-    incoming: VecDeque<u8>,
+    incoming: Vec<u8>,
+    /// How much of it has been taken.
+    taken: usize,
     outgoing: Vec<u8>,
     room: usize,
     is_ready: bool,
@@ -217,12 +218,13 @@ impl Endpoint for Streams {
     fn try_receive(&self, from: Rank, _: Channel, into: Dst<'_>) -> Result<usize> {
         assert_eq!(from, PEER);
         let mut inner = self.inner();
-        let count = into.len().min(inner.incoming.len());
-        let bytes: Vec<u8> = inner.incoming.drain(..count).collect();
-        if bytes.is_empty() && inner.has_left && !into.is_empty() {
+        let rest = &inner.incoming[inner.taken..];
+        let count = into.len().min(rest.len());
+        if count == 0 && inner.has_left && !into.is_empty() {
             return Err(Self::gone());
         }
-        into.slice(0, count).copy_from(Src::from(bytes.as_slice()));
+        into.slice(0, count).copy_from(Src::from(&rest[..count]));
+        inner.taken += count;
         Ok(count)
     }
 
@@ -231,7 +233,7 @@ impl Endpoint for Streams {
     fn ready(&self, peers: &mut Vec<Rank>) {
         let mut inner = self.inner();
         let is_ready = std::mem::take(&mut inner.is_ready);
-        if is_ready || inner.has_left || !inner.incoming.is_empty() {
+        if is_ready || inner.has_left || inner.taken < inner.incoming.len() {
             peers.push(PEER);
         }
     }
