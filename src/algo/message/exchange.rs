@@ -94,8 +94,7 @@ impl<'a> Call<'a> {
             nodes: self.nodes,
             team,
             pending: Vec::new(),
-            tokens: PRESENCE,
-            present: false,
+            tokens: 0,
             idle: None,
         }
     }
@@ -104,9 +103,6 @@ impl<'a> Call<'a> {
 /// A message that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(u64);
-
-/// The token of all marks of presence.
-pub(super) const PRESENCE: u64 = 0;
 
 /// Messages on their way. What is posted must have been waited for before the exchange ends.
 #[derive(Debug)]
@@ -119,8 +115,6 @@ pub struct Exchange<'x> {
     /// In the order of posting. Algorithms keep this short.
     pub(super) pending: Vec<Parcel<'x>>,
     tokens: u64,
-    /// This rank has said that it is there.
-    pub(super) present: bool,
     /// Since when nothing has moved.
     idle: Option<Instant>,
 }
@@ -128,7 +122,7 @@ pub struct Exchange<'x> {
 /// One stripe of one message.
 #[derive(Debug)]
 pub(super) struct Parcel<'x> {
-    pub(super) token: u64,
+    token: u64,
     pub(super) peer: Rank,
     pub(super) lane: u8,
     pub(super) body: Body<'x>,
@@ -154,8 +148,9 @@ impl Parcel<'_> {
         }
     }
 
-    fn is_unsent_presence(&self) -> bool {
-        self.token == PRESENCE && matches!(self.body, Body::Out { done: 0, .. })
+    /// A message of which a part has gone.
+    fn is_begun(&self) -> bool {
+        matches!(self.body, Body::Out { done: 1.., .. })
     }
 }
 
@@ -207,8 +202,7 @@ impl<'x> Exchange<'x> {
     /// # Errors
     /// As [`Exchange::wait`].
     pub fn wait_few(&mut self, most: usize) -> Result<()> {
-        let counts = |parcel: &&Parcel<'_>| parcel.token != PRESENCE;
-        self.wait_until(|pending| pending.iter().filter(counts).count() <= most)
+        self.wait_until(|pending| pending.len() <= most)
     }
 
     /// Waits until everything posted has gone or come.
@@ -216,7 +210,7 @@ impl<'x> Exchange<'x> {
     /// # Errors
     /// As [`Exchange::wait`].
     pub fn finish(mut self) -> Result<()> {
-        self.wait_until(|pending| pending.iter().all(Parcel::is_unsent_presence))
+        self.wait_until(|pending| pending.is_empty())
     }
 
     fn stripes(&self, bytes: usize) -> u8 {
@@ -250,7 +244,7 @@ impl<'x> Exchange<'x> {
 
     /// Tries everything that is posted; true if anything moved.
     fn pump(&mut self) -> Result<bool> {
-        let mut moved = false;
+        let mut moved = !self.lane.marks.is_empty() && self.send_marks();
         let mut i = 0;
         while let Some(parcel) = self.pending.get(i) {
             if self.pending[..i].iter().any(|earlier| earlier.is_same_stream(parcel)) {
@@ -268,18 +262,43 @@ impl<'x> Exchange<'x> {
         Ok(moved)
     }
 
+    /// Sends marks of presence between messages, as far as goes; true if anything moved.
+    fn send_marks(&mut self) -> bool {
+        let mut moved = false;
+        let (endpoint, pending) = (self.endpoint, &self.pending);
+        self.lane.marks.retain_mut(|mark| {
+            let is_amid = |parcel: &Parcel<'_>| {
+                (parcel.peer, parcel.lane) == (mark.peer, 0) && parcel.is_begun()
+            };
+            if pending.iter().any(is_amid) {
+                return true;
+            }
+            let sent = send_rest(endpoint, mark.peer, 0, &mark.header, Src::empty(), mark.done);
+            // Whoever has left needs no mark of presence.
+            let Ok(sent) = sent else { return false };
+            mark.done += sent;
+            moved |= sent > 0;
+            mark.done < HEADER_BYTES
+        });
+        moved
+    }
+
     /// Moves one stripe on: how many bytes, and whether that was all.
     fn advance(&mut self, i: usize) -> Result<(usize, bool)> {
-        let Parcel { token, peer, lane, ref mut body } = self.pending[i];
+        let Parcel { peer, lane, ref mut body, .. } = self.pending[i];
         match body {
             Body::Out { header, payload, done } => {
-                let sent = send_rest(self.endpoint, peer, lane, header, *payload, *done);
-                // Whoever has left needs no mark of presence.
-                let Ok(sent) = sent else {
-                    return if token == PRESENCE { Ok((0, true)) } else { sent.map(|_| (0, true)) };
-                };
+                if lane == 0 && self.lane.has_begun_mark(peer) {
+                    return Ok((0, false));
+                }
+                let sent = send_rest(self.endpoint, peer, lane, header, *payload, *done)?;
                 *done += sent;
-                Ok((sent, *done == HEADER_BYTES + payload.len()))
+                let over = *done == HEADER_BYTES + payload.len();
+                if over && lane == 0 {
+                    // It reads the message past the marks before it.
+                    self.lane.peers[peer].marks = 0;
+                }
+                Ok((sent, over))
             }
             Body::In { expected, payload, done } => {
                 let (expected, payload, begun) = (*expected, *payload, *done);
@@ -348,7 +367,10 @@ impl<'x> Exchange<'x> {
         }
         self.agree(peer, header)?;
         self.lane.ahead(peer, lane).skip_header();
-        self.lane.peers[peer].heard = sequence;
+        let peer = &mut self.lane.peers[peer];
+        peer.heard = sequence;
+        // Who calls the roll reads what has come.
+        peer.marks = 0;
         Ok(true)
     }
 
@@ -413,6 +435,13 @@ impl<'x> Exchange<'x> {
         for parcel in &self.pending {
             let channel = Channel::Collective(parcel.lane);
             let wish = Wish { peer: parcel.peer, channel, direction: parcel.direction() };
+            if !wishes.contains(&wish) {
+                wishes.push(wish);
+            }
+        }
+        let (channel, direction) = (Channel::Collective(0), Direction::Out);
+        for mark in &self.lane.marks {
+            let wish = Wish { peer: mark.peer, channel, direction };
             if !wishes.contains(&wish) {
                 wishes.push(wish);
             }

@@ -1,9 +1,8 @@
 //! Who is there: the roll call of an exchange that waits for long, and who is named at the deadline. The head of
 //! [`super::exchange`] says what it is good for.
 
-use super::exchange::{Body, Exchange, PRESENCE, Parcel};
+use super::exchange::{Body, Exchange, Parcel};
 use crate::algo::Operation;
-use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::frame::{Header, Kind};
@@ -30,14 +29,8 @@ impl Exchange<'_> {
     pub(super) fn call_roll(&mut self) -> Result<()> {
         let others = self.team.members().iter().copied();
         let others: Vec<Rank> = others.filter(|&rank| rank != self.endpoint.rank()).collect();
-        if !self.present {
-            self.present = true;
-            let header = Header { kind: Kind::Presence, ..self.header(0, 1, 0, 0) }.encode();
-            for &peer in &others {
-                let body = Body::Out { header, payload: Src::empty(), done: 0 };
-                self.pending.push(Parcel { token: PRESENCE, peer, lane: 0, body });
-            }
-        }
+        let header = Header { kind: Kind::Presence, ..self.header(0, 1, 0, 0) };
+        self.lane.mark(&others, &header);
         for peer in others {
             let is_inside = |parcel: &Parcel<'_>| {
                 parcel.peer == peer
