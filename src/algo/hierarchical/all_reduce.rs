@@ -33,7 +33,7 @@ pub fn leader(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> 
         fold.in_order(result, size, |rank| levels.steps.slot(rank).slice(0, len));
         between(levels, &leaders, fold, operation, result)?;
         kernel::copy(levels.steps.next_slot()?.slice(0, len), result.as_src());
-        levels.steps.publish(&[])?;
+        levels.steps.give(&[])?;
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub fn leaders(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()>
     for chunk in chunks(bytes, slot) {
         let own = levels.steps.next_slot()?.slice(0, chunk.len());
         contribute(operation, own, operation.send.slice(chunk.start, chunk.len()))?;
-        levels.steps.publish(&[])?;
+        levels.steps.give(&[])?;
     }
     Ok(())
 }

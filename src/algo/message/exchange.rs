@@ -39,6 +39,9 @@ const EPOCH: u32 = 0;
 /// How long a wait keeps yielding the core before it rests.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
 
+/// How many rounds in which something moves a wait goes before it looks at the deadline and at failures.
+const ROUNDS_PER_CHECK: u32 = 1000;
+
 /// The longest rest before a look at the deadline and at who else is there.
 const REST: Duration = Duration::from_millis(100);
 
@@ -141,7 +144,7 @@ impl Parcel<'_> {
         (self.peer, self.lane, self.direction()) == (other.peer, other.lane, other.direction())
     }
 
-    fn direction(&self) -> Direction {
+    pub(super) fn direction(&self) -> Direction {
         match self.body {
             Body::Out { .. } => Direction::Out,
             Body::In { .. } => Direction::In,
@@ -149,7 +152,7 @@ impl Parcel<'_> {
     }
 
     /// A message of which a part has gone.
-    fn is_begun(&self) -> bool {
+    pub(super) fn is_begun(&self) -> bool {
         matches!(self.body, Body::Out { done: 1.., .. })
     }
 }
@@ -231,13 +234,23 @@ impl<'x> Exchange<'x> {
     }
 
     fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
+        let mut rounds = 0_u32;
         while !done(&self.pending) {
-            let moved = self.pump().map_err(|error| self.fail(error))?;
-            if moved {
-                self.idle = None;
-            } else {
-                self.pause().map_err(|error| self.fail(error))?;
-            }
+            rounds = rounds.wrapping_add(1);
+            self.step(rounds.is_multiple_of(ROUNDS_PER_CHECK)).map_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+
+    /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends the wait.
+    fn step(&mut self, looks: bool) -> Result<()> {
+        if !self.pump()? {
+            return self.pause();
+        }
+        self.idle = None;
+        if looks {
+            self.check_failure()?;
+            self.check_deadline()?;
         }
         Ok(())
     }
@@ -260,27 +273,6 @@ impl<'x> Exchange<'x> {
             }
         }
         Ok(moved)
-    }
-
-    /// Sends marks of presence between messages, as far as goes; true if anything moved.
-    fn send_marks(&mut self) -> bool {
-        let mut moved = false;
-        let (endpoint, pending) = (self.endpoint, &self.pending);
-        self.lane.marks.retain_mut(|mark| {
-            let is_amid = |parcel: &Parcel<'_>| {
-                (parcel.peer, parcel.lane) == (mark.peer, 0) && parcel.is_begun()
-            };
-            if pending.iter().any(is_amid) {
-                return true;
-            }
-            let sent = send_rest(endpoint, mark.peer, 0, &mark.header, Src::empty(), mark.done);
-            // Whoever has left needs no mark of presence.
-            let Ok(sent) = sent else { return false };
-            mark.done += sent;
-            moved |= sent > 0;
-            mark.done < HEADER_BYTES
-        });
-        moved
     }
 
     /// Moves one stripe on: how many bytes, and whether that was all.
@@ -402,9 +394,7 @@ impl<'x> Exchange<'x> {
 
     /// Nothing moves: spins, yields or rests, and looks why there is nothing to wait for any more.
     fn pause(&mut self) -> Result<()> {
-        if let Some(error) = self.endpoint.failure() {
-            return Err(error);
-        }
+        self.check_failure()?;
         let deadline = self.operation.deadline;
         let pace = self.endpoint.pace();
         let spin = if pace.crowded { Duration::ZERO } else { pace.spin };
@@ -418,15 +408,24 @@ impl<'x> Exchange<'x> {
             std::thread::yield_now();
             return Ok(());
         }
-        if deadline.elapsed() >= self.roll_call() {
-            self.call_roll()?;
-        }
-        if left.is_zero() && deadline.elapsed() >= deadline.allowed() + self.grace() {
-            return Err(self.late());
+        let moved = deadline.elapsed() >= self.roll_call() && self.call_roll()?;
+        self.check_deadline()?;
+        if moved {
+            return Ok(());
         }
         let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(REST) };
         self.endpoint.rest(&self.wishes(), limit);
         Ok(())
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        self.endpoint.failure().map_or(Ok(()), Err)
+    }
+
+    fn check_deadline(&self) -> Result<()> {
+        let deadline = self.operation.deadline;
+        let is_over = || deadline.elapsed().saturating_sub(deadline.allowed()) >= self.grace();
+        if deadline.has_passed() && is_over() { Err(self.late()) } else { Ok(()) }
     }
 
     /// What the stripes at the heads of their streams wait for.
@@ -465,7 +464,7 @@ impl<'x> Exchange<'x> {
 }
 
 /// Sends what is left of a stripe, as far as goes.
-fn send_rest(
+pub(super) fn send_rest(
     endpoint: &dyn Endpoint,
     peer: Rank,
     lane: u8,
