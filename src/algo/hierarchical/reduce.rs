@@ -30,6 +30,7 @@ pub fn leaders(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()>
 
 fn lead(levels: &mut Levels<'_>, operation: &Operation<'_>, memory: Dst<'_>) -> Result<()> {
     let (root, fold) = (operation.root()?, Fold::partial(operation)?);
+    let inside = Fold::inside(operation, levels.nodes.ranks())?;
     let leaders = levels.leaders(root);
     let team = Team::of(&leaders, levels.call.rank())?;
     let place = tree::binomial(team.size(), levels.nodes.node_of(root), team.me());
@@ -44,7 +45,7 @@ fn lead(levels: &mut Levels<'_>, operation: &Operation<'_>, memory: Dst<'_>) -> 
             None => operation.recv.slice(start, len),
             Some(_) => memory.slice(slot, len),
         };
-        fold.in_order(part, levels.steps.size(), |rank| levels.steps.slot(rank).slice(0, len));
+        inside.in_order(part, levels.steps.size(), |rank| levels.steps.slot(rank).slice(0, len));
         levels.steps.checkpoint();
         reduce::up(&mut levels.call, team, &place, fold, part, memory.slice(0, len))?;
     }
