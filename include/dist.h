@@ -434,7 +434,7 @@ typedef int32_t dist_dtype_t;
 
 /**
  * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
- * precision and rounded once.
+ * precision and rounded once per host, and once more for each step between hosts.
  */
 typedef int32_t dist_op_t;
 

@@ -16,6 +16,17 @@ pub(super) const FEW: usize = 16;
 pub struct Fold {
     dtype: DataType,
     op: ReduceOp,
+    /// What averages are divided by, where that is not the number of vectors.
+    divisor: Option<WorldSize>,
+}
+
+/// Whether averages of the operation are made of parts that have been divided already: sums of narrow numbers may not
+/// fit where the average does.
+fn divides_first(operation: &Operation<'_>) -> Result<bool> {
+    let dtype = operation.dtype();
+    let is_narrow =
+        matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2);
+    Ok(is_narrow && operation.op()? == ReduceOp::Avg)
 }
 
 impl Fold {
@@ -24,10 +35,21 @@ impl Fold {
     /// # Errors
     /// `Internal` for an operation that does not reduce.
     pub fn of(operation: &Operation<'_>) -> Result<Self> {
-        Ok(Self { dtype: operation.dtype(), op: operation.op()? })
+        Ok(Self { dtype: operation.dtype(), op: operation.op()?, divisor: None })
     }
 
-    /// For vectors of some ranks at a time, and what came out for others: averages are sums until [`finish`].
+    /// For the vectors of some of all `ranks` ranks, at once; [`Fold::partial`] folds what comes out with that of others.
+    ///
+    /// # Errors
+    /// As [`Fold::of`].
+    pub fn inside(operation: &Operation<'_>, ranks: WorldSize) -> Result<Self> {
+        if divides_first(operation)? {
+            return Ok(Self { divisor: Some(ranks), ..Self::of(operation)? });
+        }
+        Self::partial(operation)
+    }
+
+    /// For what came out for some ranks, and for others: averages are sums until [`finish`].
     ///
     /// # Errors
     /// As [`Fold::of`].
@@ -47,10 +69,17 @@ impl Fold {
         if size <= FEW {
             let mut vectors = [Src::empty(); FEW];
             vectors[..size].iter_mut().enumerate().for_each(|(rank, slot)| *slot = vector(rank));
-            kernel::fold(self.dtype, self.op, dst, &vectors[..size]);
+            self.all(dst, &vectors[..size]);
         } else {
             let vectors: Vec<Src<'_>> = (0..size).map(vector).collect();
-            kernel::fold(self.dtype, self.op, dst, &vectors);
+            self.all(dst, &vectors);
+        }
+    }
+
+    fn all(self, dst: Dst<'_>, vectors: &[Src<'_>]) {
+        match self.divisor {
+            Some(ranks) => kernel::fold_average(self.dtype, dst, vectors, ranks),
+            None => kernel::fold(self.dtype, self.op, dst, vectors),
         }
     }
 }
@@ -65,9 +94,28 @@ pub(super) fn contribute(operation: &Operation<'_>, dst: Dst<'_>, src: Src<'_>) 
     Ok(())
 }
 
+/// Whether [`contribute_part`] changes what this rank contributes.
+pub(super) fn changes_parts(operation: &Operation<'_>) -> Result<bool> {
+    Ok(operation.op()? == ReduceOp::PremulSum || divides_first(operation)?)
+}
+
+/// As [`contribute`], for algorithms that fold the vectors of all `ranks` ranks by and by.
+pub(super) fn contribute_part(
+    operation: &Operation<'_>,
+    dst: Dst<'_>,
+    src: Src<'_>,
+    ranks: WorldSize,
+) -> Result<()> {
+    if divides_first(operation)? {
+        kernel::fold_average(operation.dtype(), dst, &[src], ranks);
+        return Ok(());
+    }
+    contribute(operation, dst, src)
+}
+
 /// Makes the result out of what [`Fold::partial`] has made of the vectors of all `ranks` ranks.
 pub(super) fn finish(operation: &Operation<'_>, result: Dst<'_>, ranks: WorldSize) -> Result<()> {
-    if operation.op()? == ReduceOp::Avg {
+    if operation.op()? == ReduceOp::Avg && !divides_first(operation)? {
         kernel::average(operation.dtype(), result, ranks);
     }
     Ok(())

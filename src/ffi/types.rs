@@ -92,7 +92,7 @@ pub const DIST_F8E4M3: dist_dtype_t = 15;
 pub const DIST_F8E5M2: dist_dtype_t = 16;
 
 /// How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
-/// precision and rounded once.
+/// precision and rounded once per host, and once more for each step between hosts.
 pub type dist_op_t = i32;
 /// The sum; of bools, or.
 pub const DIST_SUM: dist_op_t = 0;

@@ -20,9 +20,9 @@ pub(super) trait Element {
 pub(super) trait Operator<A> {
     fn combine(earlier: A, later: A) -> A;
 
-    /// What happens to the result of `sources` inputs before it is stored.
+    /// What happens to the result, for so many ranks, before it is stored.
     #[inline(always)]
-    fn finish(acc: A, _sources: usize) -> A {
+    fn finish(acc: A, _ranks: usize) -> A {
         acc
     }
 }
@@ -93,8 +93,8 @@ impl<A: Number> Operator<A> for Avg {
     }
 
     #[inline(always)]
-    fn finish(acc: A, sources: usize) -> A {
-        acc.divided_by(sources)
+    fn finish(acc: A, ranks: usize) -> A {
+        acc.divided_by(ranks)
     }
 }
 

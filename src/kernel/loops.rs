@@ -15,9 +15,9 @@ use super::minifloat::F16;
 use crate::base::buffer::{Dst, Src};
 use std::mem::MaybeUninit;
 
-/// A compiled fold. The caller vouches that every source is as long as `dst`, that this is a
-/// multiple of the size of the kernel's element, and that the processor can run it.
-pub(super) type FoldKernel = unsafe fn(Dst<'_>, &[Src<'_>]);
+/// A compiled fold, with the number of ranks that an average divides by. The caller vouches that every source is as
+/// long as `dst`, that this is a multiple of the size of the kernel's element, and that the processor can run it.
+pub(super) type FoldKernel = unsafe fn(Dst<'_>, &[Src<'_>], usize);
 
 /// A compiled scaling; the obligations are those of [`FoldKernel`].
 pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
@@ -55,13 +55,13 @@ impl Block {
 ///
 /// # Safety
 /// As [`FoldKernel`] says.
-pub(super) unsafe fn fold_portable<E, O>(dst: Dst<'_>, sources: &[Src<'_>])
+pub(super) unsafe fn fold_portable<E, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<E, O>(dst, sources, 0) }
+    unsafe { fold_blocks::<E, O>(dst, sources, ranks, 0) }
 }
 
 /// The fold for AVX2.
@@ -70,13 +70,13 @@ where
 /// As [`FoldKernel`] says; the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn fold_avx2<E, O>(dst: Dst<'_>, sources: &[Src<'_>])
+pub(super) unsafe fn fold_avx2<E, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<E, O>(dst, sources, 0) }
+    unsafe { fold_blocks::<E, O>(dst, sources, ranks, 0) }
 }
 
 /// The scaling for the target's baseline.
@@ -155,15 +155,15 @@ pub(super) unsafe fn average_f16c(dst: Dst<'_>, ranks: usize) {
 /// As [`FoldKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn fold_f16c<O>(dst: Dst<'_>, sources: &[Src<'_>])
+pub(super) unsafe fn fold_f16c<O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
 where
     O: Operator<<Octet as Element>::Acc> + Operator<f32>,
 {
     // SAFETY: the caller's promise is the same, and the instructions of `Octet` are enabled.
-    unsafe { fold_blocks::<Octet, O>(dst, sources, 0) }
+    unsafe { fold_blocks::<Octet, O>(dst, sources, ranks, 0) }
     let rest = whole_octets(dst) * Octet::LANES;
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<F16, O>(dst, sources, rest) }
+    unsafe { fold_blocks::<F16, O>(dst, sources, ranks, rest) }
 }
 
 /// The scaling of f16 for AVX2 and F16C.
@@ -185,7 +185,7 @@ pub(super) unsafe fn scale_f16c(dst: Dst<'_>, src: Src<'_>, factor: f64) {
 /// # Safety
 /// Every source must be as long as `dst`, and the processor must have what `E` needs.
 #[inline(always)]
-unsafe fn fold_blocks<E, O>(dst: Dst<'_>, sources: &[Src<'_>], mut start: usize)
+unsafe fn fold_blocks<E, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
@@ -214,7 +214,7 @@ where
         }
         let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
-        unsafe { store::<E, O>(target, acc, sources.len()) }
+        unsafe { store::<E, O>(target, acc, ranks) }
         start += acc.len();
     }
 }
@@ -342,13 +342,13 @@ where
 /// # Safety
 /// As many elements as `acc` has must be writable at `target`, whatever its alignment.
 #[inline(always)]
-unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], sources: usize)
+unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], ranks: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
     for (index, slot) in acc.iter().enumerate() {
-        let stored = E::store(O::finish(*slot, sources));
+        let stored = E::store(O::finish(*slot, ranks));
         // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
         unsafe { target.wrapping_add(index).write_unaligned(stored) }
     }

@@ -1,6 +1,7 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Four functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`scale_copy`], [`average`].
+//! Five functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`fold_average`], [`scale_copy`],
+//! [`average`].
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
@@ -52,6 +53,19 @@ use table::Isa;
 /// If there is no source, if the lengths differ or are no multiple of the element size, or if `op`
 /// is not defined for `dtype` ([`ReduceOp::is_defined_for`]).
 pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
+    fold_for(dtype, op, dst, sources, sources.len());
+}
+
+/// Folds the vectors of some of `ranks` ranks as AVG does in [`fold`], but divides by `ranks`, before anything is rounded:
+/// the part that the sources have in the average of all. Sums of such parts fit where sums of the vectors may not.
+///
+/// # Panics
+/// As [`fold`].
+pub fn fold_average(dtype: DataType, dst: Dst<'_>, sources: &[Src<'_>], ranks: usize) {
+    fold_for(dtype, ReduceOp::Avg, dst, sources, ranks);
+}
+
+fn fold_for(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>], ranks: usize) {
     let Some(kernel) = table::fold_kernel(Isa::best(), dtype, op) else {
         refuse(op, dtype);
     };
@@ -65,7 +79,7 @@ pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
     }
     // SAFETY: `best` names an instruction set that this processor has; every source is as long as
     // `dst`, which holds whole elements; the views are valid by the obligation of their constructors.
-    unsafe { kernel(dst, sources) }
+    unsafe { kernel(dst, sources, ranks) }
 }
 
 /// Multiplies each element by `factor`: PREMUL_SUM's preparation of one rank's input.

@@ -152,12 +152,14 @@ fn element(dtype: DataType, word: u64) -> Vec<u8> {
     }
 }
 
-/// An element for exact results; `counts` where its rank is one of the two whose scaled elements are not zero.
+/// An element for exact results; `counts` where its rank is one of the two whose scaled or divided elements are not zero.
 fn exact_element(dtype: DataType, op: ReduceOp, word: u64, counts: bool) -> Vec<u8> {
     let pick =
         |values: &[f32], word: u64| values[usize::try_from(word >> 32).unwrap() % values.len()];
     let value = |word: u64| match op {
-        ReduceOp::Sum | ReduceOp::Avg => pick(&[-1.0, 0.0, 1.0], word),
+        ReduceOp::Sum => pick(&[-1.0, 0.0, 1.0], word),
+        // Parts of averages are divided one by one.
+        ReduceOp::Avg if counts => pick(&[-1.0, 0.0, 1.0], word),
         ReduceOp::Product => pick(&[1.0, -1.0, 2.0, 0.5], word),
         ReduceOp::PremulSum if counts => pick(&[-1.0, 1.0, 2.0], word),
         _ => 0.0,

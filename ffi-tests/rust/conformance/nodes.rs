@@ -158,6 +158,46 @@ layouts! { by_name:
 }
 
 #[test]
+fn averages_of_narrow_floats_fit_where_their_sums_do_not() {
+    use dist::api::{Call, CallOptions};
+    use dist::base::buffer::{Dst, Src};
+    // 40 000, 288 and 40 960.
+    let large: [(DataType, &[u8]); 3] =
+        [(DataType::F16, &[0xe2, 0x78]), (DataType::F8E4M3, &[0x79]), (DataType::F8E5M2, &[0x79])];
+    for layout in ["ab", "abcd", "aabb", "abbb"] {
+        let shape = shape(layout);
+        run(QUEUES, layout, 4096, |rank| {
+            let (me, size) = (rank.group().rank(), rank.group().size());
+            for (dtype, element) in large {
+                let input = element.repeat(size * 3001);
+                let part = &input[..element.len() * 3001];
+                for kind in [OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter] {
+                    let able = |row: &&dist::algo::Algorithm| row.can(part.len(), &shape);
+                    for algorithm in dist::algo::algorithms(kind).filter(able) {
+                        let mut output = vec![0x77; part.len()];
+                        let recv = Dst::from(output.as_mut_slice());
+                        let (all, one) = (Src::from(input.as_slice()), Src::from(part));
+                        let call = match kind {
+                            OpKind::AllReduce => Call::all_reduce(one, recv, dtype, ReduceOp::Avg),
+                            OpKind::Reduce => {
+                                let recv = if me == 0 { recv } else { Dst::empty() };
+                                Call::reduce(one, recv, dtype, ReduceOp::Avg, 0)
+                            }
+                            _ => Call::reduce_scatter(all, recv, dtype, ReduceOp::Avg),
+                        };
+                        let name = Some(algorithm.name.to_owned());
+                        let options = CallOptions { algorithm: name, ..CallOptions::default() };
+                        rank.group().run(call, &options).unwrap();
+                        let gets = kind != OpKind::Reduce || me == 0;
+                        assert!(!gets || output == part, "{dtype}, {layout}, {}", algorithm.name);
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
 fn repeated_calls_give_the_same_bits_on_all_ranks() {
     use dist::base::buffer::{Dst, Src};
     use std::sync::Mutex;

@@ -64,6 +64,17 @@ fn mismatch(layout: &str, odd: usize, usual: Body, odd_one: Body, both: [&str; 2
     }
 }
 
+/// As [`heard`], where no rank is the odd one.
+fn all_hear(layout: &str, body: Body, texts: [&str; 2]) {
+    for transport in TRANSPORTS {
+        for (rank, error) in heard(transport, layout, 0, body, body).iter().enumerate() {
+            let what = format!("{layout} over {transport}, rank {rank}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}");
+            assert!(texts.iter().all(|text| error.message().contains(text)), "{what}");
+        }
+    }
+}
+
 const LAYOUTS: [&str; 4] = ["ab", "abcde", "aabb", "abaacc"];
 
 #[test]
@@ -101,6 +112,52 @@ fn another_root_or_order_is_named_on_all_sides() {
         let swapped: Body = |rank| broadcast(rank, 0).and_then(|()| barrier(rank));
         let usual: Body = |rank| barrier(rank).and_then(|()| broadcast(rank, 0));
         mismatch(layout, 1, usual, swapped, ["barrier #", "broadcast #"]);
+    }
+}
+
+#[test]
+fn nodes_whose_ranks_talk_to_other_ones_find_out() {
+    // Those of the one node wait for none of those that wait for them.
+    let body: Body = |rank| {
+        if rank.group().rank() < 2 {
+            return all_reduce(rank, 1 << 18, ReduceOp::Sum);
+        }
+        let (input, mut output) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+        let is_root = rank.group().rank() == 3;
+        let recv = if is_root { Dst::from(output.as_mut_slice()) } else { Dst::empty() };
+        let send = Src::from(input.as_slice());
+        let call = Call::reduce(send, recv, DataType::I32, ReduceOp::Sum, 3);
+        rank.group().run(call, &options())
+    };
+    all_hear("aabb", body, ["called all_reduce #1", "called reduce #1"]);
+}
+
+#[test]
+fn a_rank_that_finished_long_ago_is_not_blamed() {
+    for transport in TRANSPORTS {
+        let options = |rank: usize| format!("transport={transport};host_id=h{rank}");
+        let done = std::sync::Barrier::new(8);
+        ranks::run_with(options, 8, |rank| {
+            let me = rank.group().rank();
+            let soon = CallOptions {
+                timeout_ms: if me == 7 { 600 } else { 20_000 },
+                algorithm: Some("tree".to_owned()),
+                ..CallOptions::default()
+            };
+            let mut data = vec![0; 400];
+            let call = Call::broadcast(Dst::from(data.as_mut_slice()), DataType::I32, 0, me);
+            match me {
+                // The parent of rank 7 in the tree.
+                6 => {}
+                7 => {
+                    let error = rank.group().run(call, &soon).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Timeout, "{transport}: {error}");
+                    assert_eq!(error.culprit(), Some(6), "{transport}: {error}");
+                }
+                _ => rank.group().run(call, &soon).unwrap(),
+            }
+            done.wait();
+        });
     }
 }
 

@@ -16,6 +16,7 @@ use crate::kernel;
 /// As [`crate::algo::message::Exchange::wait`], here and below.
 pub fn leader(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let (size, fold) = (levels.steps.size(), Fold::partial(operation)?);
+    let inside = Fold::inside(operation, levels.nodes.ranks())?;
     let leaders = levels.keepers(0);
     for chunk in chunks(operation.bytes(), levels.steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
@@ -30,10 +31,10 @@ pub fn leader(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> 
             continue;
         }
         levels.steps.await_all()?;
-        fold.in_order(result, size, |rank| levels.steps.slot(rank).slice(0, len));
+        inside.in_order(result, size, |rank| levels.steps.slot(rank).slice(0, len));
         between(levels, &leaders, fold, operation, result)?;
         kernel::copy(levels.steps.next_slot()?.slice(0, len), result.as_src());
-        levels.steps.publish(&[])?;
+        levels.steps.give(&[])?;
     }
     Ok(())
 }
@@ -73,7 +74,8 @@ fn longest(bytes: usize, lanes: usize) -> usize {
 
 /// Every keeper folds its slice of the vectors of its node, in place.
 fn scatter(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (bytes, lanes, fold) = (operation.bytes(), levels.lanes(), Fold::partial(operation)?);
+    let (bytes, lanes) = (operation.bytes(), levels.lanes());
+    let fold = Fold::inside(operation, levels.nodes.ranks())?;
     let share = levels.steps.slot_bytes() / lanes / super::GRAIN * super::GRAIN;
     for part in chunks(longest(bytes, lanes), share) {
         let slot = levels.steps.next_slot()?;

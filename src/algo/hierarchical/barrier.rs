@@ -16,7 +16,7 @@ pub fn leader(levels: &mut Levels<'_>, _: &Operation<'_>) -> Result<()> {
         let leaders = levels.keepers(0);
         let team = Team::of(&leaders, levels.call.rank())?;
         barrier::dissemination(&mut levels.call, team)?;
-        return levels.steps.publish(&[]);
+        return levels.steps.give(&[]);
     }
     levels.steps.note()?;
     levels.steps.await_rank(0)

@@ -47,9 +47,13 @@ pub fn leaders(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()>
         for &child in &place.children {
             exchange.send(child, data);
         }
+        if !levels.steps.has_slot() {
+            // Nobody moves messages while this rank waits for those of its node.
+            exchange.wait_few(0)?;
+        }
         let slot = levels.steps.next_slot()?.slice(0, len);
         kernel::copy(slot, data);
-        levels.steps.publish(&[])?;
+        levels.steps.give(&[])?;
         exchange.wait_few(POSTED)?;
     }
     exchange.finish()

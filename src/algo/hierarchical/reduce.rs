@@ -23,13 +23,14 @@ pub fn leaders(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()>
     for chunk in chunks(bytes, slot) {
         let own = levels.steps.next_slot()?.slice(0, chunk.len());
         contribute(operation, own, operation.send.slice(chunk.start, chunk.len()))?;
-        levels.steps.publish(&[])?;
+        levels.steps.give(&[])?;
     }
     Ok(())
 }
 
 fn lead(levels: &mut Levels<'_>, operation: &Operation<'_>, memory: Dst<'_>) -> Result<()> {
     let (root, fold) = (operation.root()?, Fold::partial(operation)?);
+    let inside = Fold::inside(operation, levels.nodes.ranks())?;
     let leaders = levels.leaders(root);
     let team = Team::of(&leaders, levels.call.rank())?;
     let place = tree::binomial(team.size(), levels.nodes.node_of(root), team.me());
@@ -44,7 +45,7 @@ fn lead(levels: &mut Levels<'_>, operation: &Operation<'_>, memory: Dst<'_>) -> 
             None => operation.recv.slice(start, len),
             Some(_) => memory.slice(slot, len),
         };
-        fold.in_order(part, levels.steps.size(), |rank| levels.steps.slot(rank).slice(0, len));
+        inside.in_order(part, levels.steps.size(), |rank| levels.steps.slot(rank).slice(0, len));
         levels.steps.checkpoint();
         reduce::up(&mut levels.call, team, &place, fold, part, memory.slice(0, len))?;
     }

@@ -63,12 +63,13 @@ fn keep(
     memory: Dst<'_>,
 ) -> Result<()> {
     let (node, fold) = (levels.node(), Fold::partial(operation)?);
+    let inside = Fold::inside(operation, levels.nodes.ranks())?;
     let mine = slice(len, levels.lanes(), lane);
     let total = levels.nodes.ranks() * mine.len();
     let (packed, scratch) = (memory.slice(0, total), memory.slice(total, memory.len() - total));
     for position in 0..levels.nodes.ranks() {
         let part = packed.slice(position * mine.len(), mine.len());
-        fold.in_order(part, levels.steps.size(), |local| {
+        inside.in_order(part, levels.steps.size(), |local| {
             levels.steps.slot(local).slice(position * len + mine.start, mine.len())
         });
     }

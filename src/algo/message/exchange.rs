@@ -39,6 +39,9 @@ const EPOCH: u32 = 0;
 /// How long a wait keeps yielding the core before it rests.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
 
+/// How many rounds in which something moves a wait goes before it looks at the deadline and at failures.
+const ROUNDS_PER_CHECK: u32 = 1000;
+
 /// The longest rest before a look at the deadline and at who else is there.
 const REST: Duration = Duration::from_millis(100);
 
@@ -94,8 +97,7 @@ impl<'a> Call<'a> {
             nodes: self.nodes,
             team,
             pending: Vec::new(),
-            tokens: PRESENCE,
-            present: false,
+            tokens: 0,
             idle: None,
         }
     }
@@ -104,9 +106,6 @@ impl<'a> Call<'a> {
 /// A message that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(u64);
-
-/// The token of all marks of presence.
-pub(super) const PRESENCE: u64 = 0;
 
 /// Messages on their way. What is posted must have been waited for before the exchange ends.
 #[derive(Debug)]
@@ -119,8 +118,6 @@ pub struct Exchange<'x> {
     /// In the order of posting. Algorithms keep this short.
     pub(super) pending: Vec<Parcel<'x>>,
     tokens: u64,
-    /// This rank has said that it is there.
-    pub(super) present: bool,
     /// Since when nothing has moved.
     idle: Option<Instant>,
 }
@@ -128,7 +125,7 @@ pub struct Exchange<'x> {
 /// One stripe of one message.
 #[derive(Debug)]
 pub(super) struct Parcel<'x> {
-    pub(super) token: u64,
+    token: u64,
     pub(super) peer: Rank,
     pub(super) lane: u8,
     pub(super) body: Body<'x>,
@@ -147,15 +144,16 @@ impl Parcel<'_> {
         (self.peer, self.lane, self.direction()) == (other.peer, other.lane, other.direction())
     }
 
-    fn direction(&self) -> Direction {
+    pub(super) fn direction(&self) -> Direction {
         match self.body {
             Body::Out { .. } => Direction::Out,
             Body::In { .. } => Direction::In,
         }
     }
 
-    fn is_unsent_presence(&self) -> bool {
-        self.token == PRESENCE && matches!(self.body, Body::Out { done: 0, .. })
+    /// A message of which a part has gone.
+    pub(super) fn is_begun(&self) -> bool {
+        matches!(self.body, Body::Out { done: 1.., .. })
     }
 }
 
@@ -207,8 +205,7 @@ impl<'x> Exchange<'x> {
     /// # Errors
     /// As [`Exchange::wait`].
     pub fn wait_few(&mut self, most: usize) -> Result<()> {
-        let counts = |parcel: &&Parcel<'_>| parcel.token != PRESENCE;
-        self.wait_until(|pending| pending.iter().filter(counts).count() <= most)
+        self.wait_until(|pending| pending.len() <= most)
     }
 
     /// Waits until everything posted has gone or come.
@@ -216,7 +213,7 @@ impl<'x> Exchange<'x> {
     /// # Errors
     /// As [`Exchange::wait`].
     pub fn finish(mut self) -> Result<()> {
-        self.wait_until(|pending| pending.iter().all(Parcel::is_unsent_presence))
+        self.wait_until(|pending| pending.is_empty())
     }
 
     fn stripes(&self, bytes: usize) -> u8 {
@@ -237,23 +234,30 @@ impl<'x> Exchange<'x> {
     }
 
     fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
+        let mut rounds = 0_u32;
         while !done(&self.pending) {
-            let moved = self.pump().map_err(|error| self.fail(error))?;
-            let outcome = if moved {
-                self.idle = None;
-                // What goes on does not end in time by that.
-                if done(&self.pending) { Ok(()) } else { self.in_time() }
-            } else {
-                self.pause()
-            };
-            outcome.map_err(|error| self.fail(error))?;
+            rounds = rounds.wrapping_add(1);
+            self.step(rounds.is_multiple_of(ROUNDS_PER_CHECK)).map_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+
+    /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends the wait.
+    fn step(&mut self, looks: bool) -> Result<()> {
+        if !self.pump()? {
+            return self.pause();
+        }
+        self.idle = None;
+        if looks {
+            self.check_failure()?;
+            self.check_deadline()?;
         }
         Ok(())
     }
 
     /// Tries everything that is posted; true if anything moved.
     fn pump(&mut self) -> Result<bool> {
-        let mut moved = false;
+        let mut moved = !self.lane.marks.is_empty() && self.send_marks();
         let mut i = 0;
         while let Some(parcel) = self.pending.get(i) {
             if self.pending[..i].iter().any(|earlier| earlier.is_same_stream(parcel)) {
@@ -273,16 +277,20 @@ impl<'x> Exchange<'x> {
 
     /// Moves one stripe on: how many bytes, and whether that was all.
     fn advance(&mut self, i: usize) -> Result<(usize, bool)> {
-        let Parcel { token, peer, lane, ref mut body } = self.pending[i];
+        let Parcel { peer, lane, ref mut body, .. } = self.pending[i];
         match body {
             Body::Out { header, payload, done } => {
-                let sent = send_rest(self.endpoint, peer, lane, header, *payload, *done);
-                // Whoever has left needs no mark of presence.
-                let Ok(sent) = sent else {
-                    return if token == PRESENCE { Ok((0, true)) } else { sent.map(|_| (0, true)) };
-                };
+                if lane == 0 && self.lane.has_begun_mark(peer) {
+                    return Ok((0, false));
+                }
+                let sent = send_rest(self.endpoint, peer, lane, header, *payload, *done)?;
                 *done += sent;
-                Ok((sent, *done == HEADER_BYTES + payload.len()))
+                let over = *done == HEADER_BYTES + payload.len();
+                if over && lane == 0 {
+                    // It reads the message past the marks before it.
+                    self.lane.peers[peer].marks = 0;
+                }
+                Ok((sent, over))
             }
             Body::In { expected, payload, done } => {
                 let (expected, payload, begun) = (*expected, *payload, *done);
@@ -351,7 +359,10 @@ impl<'x> Exchange<'x> {
         }
         self.agree(peer, header)?;
         self.lane.ahead(peer, lane).skip_header();
-        self.lane.peers[peer].heard = sequence;
+        let peer = &mut self.lane.peers[peer];
+        peer.heard = sequence;
+        // Who calls the roll reads what has come.
+        peer.marks = 0;
         Ok(true)
     }
 
@@ -383,9 +394,7 @@ impl<'x> Exchange<'x> {
 
     /// Nothing moves: spins, yields or rests, and looks why there is nothing to wait for any more.
     fn pause(&mut self) -> Result<()> {
-        if let Some(error) = self.endpoint.failure() {
-            return Err(error);
-        }
+        self.check_failure()?;
         let deadline = self.operation.deadline;
         let pace = self.endpoint.pace();
         let spin = if pace.crowded { Duration::ZERO } else { pace.spin };
@@ -399,21 +408,24 @@ impl<'x> Exchange<'x> {
             std::thread::yield_now();
             return Ok(());
         }
-        if deadline.elapsed() >= self.roll_call() {
-            self.call_roll()?;
+        let moved = deadline.elapsed() >= self.roll_call() && self.call_roll()?;
+        self.check_deadline()?;
+        if moved {
+            return Ok(());
         }
-        self.in_time()?;
         let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(REST) };
         self.endpoint.rest(&self.wishes(), limit);
         Ok(())
     }
 
-    /// Fails once the deadline has passed and those who know more have had their time.
-    fn in_time(&self) -> Result<()> {
+    fn check_failure(&self) -> Result<()> {
+        self.endpoint.failure().map_or(Ok(()), Err)
+    }
+
+    fn check_deadline(&self) -> Result<()> {
         let deadline = self.operation.deadline;
-        let is_late =
-            deadline.has_passed() && deadline.elapsed() >= deadline.allowed() + self.grace();
-        if is_late { Err(self.late()) } else { Ok(()) }
+        let is_over = || deadline.elapsed().saturating_sub(deadline.allowed()) >= self.grace();
+        if deadline.has_passed() && is_over() { Err(self.late()) } else { Ok(()) }
     }
 
     /// What the stripes at the heads of their streams wait for.
@@ -422,6 +434,13 @@ impl<'x> Exchange<'x> {
         for parcel in &self.pending {
             let channel = Channel::Collective(parcel.lane);
             let wish = Wish { peer: parcel.peer, channel, direction: parcel.direction() };
+            if !wishes.contains(&wish) {
+                wishes.push(wish);
+            }
+        }
+        let (channel, direction) = (Channel::Collective(0), Direction::Out);
+        for mark in &self.lane.marks {
+            let wish = Wish { peer: mark.peer, channel, direction };
             if !wishes.contains(&wish) {
                 wishes.push(wish);
             }
@@ -445,7 +464,7 @@ impl<'x> Exchange<'x> {
 }
 
 /// Sends what is left of a stripe, as far as goes.
-fn send_rest(
+pub(super) fn send_rest(
     endpoint: &dyn Endpoint,
     peer: Rank,
     lane: u8,

@@ -4,12 +4,11 @@ use super::{
     Call, SEGMENT, Team, all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter,
 };
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute, finish};
+use crate::algo::fold::{Fold, changes_parts, contribute, contribute_part, finish};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
-use crate::base::op::ReduceOp;
 use crate::kernel;
 
 /// One message each way between all ranks.
@@ -17,7 +16,9 @@ use crate::kernel;
 /// # Errors
 /// As [`super::Exchange::wait`], here and below.
 pub fn direct(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    all_reduce(call, team, operation, all_reduce::direct)
+    // All vectors at once, so that nothing is rounded in between.
+    contribute(operation, operation.recv, operation.send)?;
+    all_reduce::direct(call, team, Fold::of(operation)?, operation.recv)
 }
 
 /// Recursive doubling.
@@ -50,7 +51,7 @@ fn all_reduce(
     operation: &Operation<'_>,
     algorithm: all_reduce::Algorithm,
 ) -> Result<()> {
-    contribute(operation, operation.recv, operation.send)?;
+    contribute_part(operation, operation.recv, operation.send, team.size())?;
     algorithm(call, team, Fold::partial(operation)?, operation.recv)?;
     finish(operation, operation.recv, team.size())
 }
@@ -71,7 +72,7 @@ pub fn reduce(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) ->
             None => operation.recv.slice(start, len),
             Some(_) => memory.slice(most, len),
         };
-        contribute(operation, part, operation.send.slice(start, len))?;
+        contribute_part(operation, part, operation.send.slice(start, len), team.size())?;
         reduce::up(call, team, &place, fold, part, memory.slice(0, len))?;
     }
     call.keep(scratch);
@@ -161,8 +162,8 @@ fn scatter(
     one: impl for<'d> Fn(&mut Call<'_>, Fold, &dyn Fn(usize) -> Src<'d>, Dst<'d>, Dst<'d>) -> Result<()>,
 ) -> Result<()> {
     let (size, bytes, fold) = (team.size(), operation.bytes(), Fold::partial(operation)?);
-    // A factor needs room for all blocks.
-    let scales = operation.op()? == ReduceOp::PremulSum;
+    // What is changed needs room for all blocks.
+    let scales = changes_parts(operation)?;
     let most = if scales { (4 * SEGMENT / size).next_multiple_of(64) } else { SEGMENT };
     let scaled = if scales { size * most.min(bytes) } else { 0 };
     let mut scratch = call.scratch(3 * most.min(bytes) + scaled)?;
@@ -173,7 +174,7 @@ fn scatter(
         let part = |rank: usize| operation.send.slice(rank * bytes + start, len);
         if scales {
             for rank in 0..size {
-                contribute(operation, scaled.slice(rank * len, len), part(rank))?;
+                contribute_part(operation, scaled.slice(rank * len, len), part(rank), size)?;
             }
         }
         let give = |rank: usize| {

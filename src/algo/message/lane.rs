@@ -15,6 +15,10 @@ const HISTORY: usize = 64;
 /// What is read ahead of a stream, so that a small message costs one call of the transport.
 const AHEAD: usize = 4096;
 
+/// How many marks of presence may be sent to a peer that nothing is heard of, so that those that it does not read take
+/// less room than any stream has.
+const MARKS: u32 = 64;
+
 /// Scratch memory up to this size is kept for the next operation.
 const KEPT: usize = 8 << 20;
 
@@ -33,6 +37,17 @@ pub(super) struct Peer {
     pub(super) received: u64,
     /// The last operation that it was seen in.
     pub(super) heard: u64,
+    /// Marks of presence that it may not have read.
+    pub(super) marks: u32,
+}
+
+/// A mark of presence on its way.
+#[derive(Debug)]
+pub(super) struct Mark {
+    pub(super) peer: Rank,
+    pub(super) header: [u8; HEADER_BYTES],
+    /// How much of it has gone.
+    pub(super) done: usize,
 }
 
 /// The lane of one group.
@@ -41,6 +56,11 @@ pub struct Lane {
     chain: u64,
     past: VecDeque<Past>,
     pub(super) peers: Vec<Peer>,
+    /// Marks of presence that have not gone. One of which a part has may outlast its operation, and then goes before
+    /// the next message to that peer.
+    pub(super) marks: Vec<Mark>,
+    /// The last operation in which this rank has said that it is there.
+    marked: u64,
     ahead: HashMap<(Rank, u8), Ahead>,
     scratch: Vec<u8>,
 }
@@ -52,6 +72,8 @@ impl Lane {
             chain: fingerprint::seed(group, size),
             past: VecDeque::new(),
             peers: vec![Peer::default(); size],
+            marks: Vec::new(),
+            marked: 0,
             ahead: HashMap::new(),
             scratch: Vec::new(),
         }
@@ -65,6 +87,31 @@ impl Lane {
             self.past.pop_front();
         }
         self.past.push_back(Past { descriptor, chain: self.chain });
+        self.marks.retain(|mark| mark.done > 0);
+    }
+
+    /// Says to the others that this rank is in an operation, once in each; true where something is to be sent.
+    pub(super) fn mark(&mut self, others: &[Rank], header: &Header) -> bool {
+        let sequence = header.descriptor.sequence;
+        if self.marked == sequence {
+            return false;
+        }
+        self.marked = sequence;
+        let header = header.encode();
+        for &peer in others {
+            // Behind the rest of an older one nothing needs to be said: it will be read, or nothing.
+            let is_begun = self.marks.iter().any(|mark| mark.peer == peer);
+            if !is_begun && self.peers[peer].marks < MARKS {
+                self.peers[peer].marks += 1;
+                self.marks.push(Mark { peer, header, done: 0 });
+            }
+        }
+        !self.marks.is_empty()
+    }
+
+    /// Whether a part of a mark has gone to a peer, so that nothing else can before the rest.
+    pub(super) fn has_begun_mark(&self, peer: Rank) -> bool {
+        self.marks.iter().any(|mark| mark.peer == peer && mark.done > 0)
     }
 
     /// The fingerprint of everything that this rank has called.
@@ -98,10 +145,14 @@ impl Lane {
 
     /// What the other side of a message called and this side did not, as far back as both remember: for the
     /// operation that the message belongs to, this side's history, and the last one in which the two were in
-    /// agreement. `None` where they agree.
+    /// agreement. `None` where they agree, and for an operation older than memory, which a mark of presence that lay
+    /// unread may name: whatever is newer covers it through the chain.
     pub(super) fn disagreement(&self, from: Rank, header: &Header) -> Option<String> {
         let theirs = header.descriptor;
         let ours = self.past.iter().find(|past| past.descriptor.sequence == theirs.sequence);
+        if self.past.front().is_some_and(|oldest| theirs.sequence < oldest.descriptor.sequence) {
+            return None;
+        }
         let now = self.past.back().map(|past| past.descriptor);
         let said = |ours: Option<Descriptor>| ours.map_or("nothing".to_owned(), |d| d.to_string());
         match ours {
@@ -203,5 +254,38 @@ mod tests {
         c.enter(barrier(2));
         c.enter(barrier(3));
         assert!(a.disagreement(1, &header(&c, barrier(3))).unwrap().contains("barrier #3"));
+    }
+    #[test]
+    fn marks_are_made_once_and_few_lie_unread() {
+        let mut lane = Lane::new(Nonce([1; 16]), 3);
+        for sequence in 1..=100 {
+            lane.enter(barrier(sequence));
+            let header = Header { kind: Kind::Presence, ..header(&lane, barrier(sequence)) };
+            let marked = lane.mark(&[1, 2], &header);
+            assert_eq!(marked, !lane.marks.is_empty());
+            assert!(!lane.mark(&[1, 2], &header));
+            assert_eq!(lane.marks.len(), if sequence <= 64 { 2 } else { 0 }, "#{sequence}");
+        }
+        // What has begun is kept, what has not is forgotten.
+        lane.peers.iter_mut().for_each(|peer| peer.marks = 0);
+        let header = Header { kind: Kind::Presence, ..header(&lane, barrier(101)) };
+        assert!(lane.mark(&[1, 2], &header));
+        lane.marks[0].done = 10;
+        lane.enter(barrier(102));
+        assert_eq!(lane.marks.len(), 1);
+        assert!(lane.has_begun_mark(1) && !lane.has_begun_mark(2));
+    }
+
+    #[test]
+    fn what_is_older_than_memory_is_no_disagreement() {
+        let mut lane = Lane::new(Nonce([1; 16]), 2);
+        lane.enter(barrier(1));
+        let old = header(&lane, barrier(1));
+        (2..=70).for_each(|sequence| lane.enter(barrier(sequence)));
+        assert!(lane.disagreement(1, &old).is_none());
+        let other = Descriptor { kind: OpKind::Broadcast, root: Some(1), ..barrier(7) };
+        assert!(lane.disagreement(1, &header(&lane, other)).is_some());
+        let other = Descriptor { sequence: 6, ..other };
+        assert!(lane.disagreement(1, &header(&lane, other)).is_none());
     }
 }

@@ -5,13 +5,18 @@ use crate::algo::fold::Fold;
 use crate::algo::pattern::ring::{next, previous, received, sent};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
+use crate::transport::MAX_LANES;
 use std::collections::VecDeque;
 
 /// How many segments may be on their way in, and go out ahead.
 pub(super) const WINDOW: usize = 3;
 
-/// How many messages may be posted.
+/// How many stripes may be posted.
 const POSTED: usize = 16;
+
+/// All segments of the window but the one that has come may be on their way in, and must not keep the next one from
+/// being posted.
+const _: () = assert!((WINDOW - 1) * MAX_LANES <= POSTED);
 
 /// Blocks up to this size go in one piece.
 const WHOLE: usize = 16 << 10;

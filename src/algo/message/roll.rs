@@ -1,16 +1,17 @@
 //! Who is there: the roll call of an exchange that waits for long, and who is named at the deadline. The head of
 //! [`super::exchange`] says what it is good for.
 
-use super::exchange::{Body, Exchange, PRESENCE, Parcel};
+use super::exchange::{Body, Exchange, Parcel, send_rest};
 use crate::algo::Operation;
 use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::frame::{Header, Kind};
+use crate::transport::Direction;
+use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use std::time::Duration;
 
-/// After how long a rank says that it is there, in teams up to `CLOSE` members; in larger ones, where that would
-/// make many streams, after half of the time allowed.
+/// After how long a rank says that it is there, to all ranks, in groups up to `CLOSE` of them; in larger ones, where
+/// that would make many streams, after half of the time allowed, and to its team.
 const ROLL_CALL: Duration = Duration::from_millis(250);
 const CLOSE: usize = 64;
 
@@ -26,21 +27,31 @@ const MARKS: usize = 64;
 impl Exchange<'_> {
     pub(super) fn roll_call(&self) -> Duration {
         let half = self.operation.deadline.allowed() / 2;
-        if self.team.size() <= CLOSE { half.min(ROLL_CALL) } else { half }
+        if self.is_close() { half.min(ROLL_CALL) } else { half }
     }
 
-    /// Says once that this rank is there, and looks who else is.
-    pub(super) fn call_roll(&mut self) -> Result<()> {
-        let others = self.team.members().iter().copied();
-        let others: Vec<Rank> = others.filter(|&rank| rank != self.endpoint.rank()).collect();
-        if !self.present {
-            self.present = true;
-            let header = Header { kind: Kind::Presence, ..self.header(0, 1, 0, 0) }.encode();
-            for &peer in &others {
-                let body = Body::Out { header, payload: Src::empty(), done: 0 };
-                self.pending.push(Parcel { token: PRESENCE, peer, lane: 0, body });
-            }
+    fn is_close(&self) -> bool {
+        self.endpoint.size() <= CLOSE
+    }
+
+    /// Who is called: ranks that called something else may be in another team.
+    fn others(&self) -> Vec<Rank> {
+        let mine = self.endpoint.rank();
+        let others = |rank: &Rank| *rank != mine;
+        if self.is_close() {
+            (0..self.endpoint.size()).filter(others).collect()
+        } else {
+            self.team.members().iter().copied().filter(others).collect()
         }
+    }
+
+    /// Says once that this rank is there, and looks who else is; true where there is something to send or something
+    /// has come, which may be what a posted message waits for.
+    pub(super) fn call_roll(&mut self) -> Result<bool> {
+        let others = self.others();
+        let header = Header { kind: Kind::Presence, ..self.header(0, 1, 0, 0) };
+        let says = self.lane.mark(&others, &header);
+        let mut came = 0;
         for peer in others {
             let is_inside = |parcel: &Parcel<'_>| {
                 parcel.peer == peer
@@ -52,7 +63,7 @@ impl Exchange<'_> {
             }
             // Only whose message is waited for must be there.
             for _ in 0..MARKS {
-                let Ok(Some(header)) = self.next_header(peer, 0, &mut 0) else { break };
+                let Ok(Some(header)) = self.next_header(peer, 0, &mut came) else { break };
                 let is_later = header.descriptor.sequence > self.operation.descriptor.sequence;
                 if is_later || !self.pass_presence(peer, 0, &header)? {
                     if !is_later {
@@ -63,7 +74,28 @@ impl Exchange<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(says || came > 0)
+    }
+
+    /// Sends marks of presence between messages, as far as goes; true if anything moved.
+    pub(super) fn send_marks(&mut self) -> bool {
+        let mut moved = false;
+        let (endpoint, pending) = (self.endpoint, &self.pending);
+        self.lane.marks.retain_mut(|mark| {
+            let is_amid = |parcel: &Parcel<'_>| {
+                (parcel.peer, parcel.lane) == (mark.peer, 0) && parcel.is_begun()
+            };
+            if pending.iter().any(is_amid) {
+                return true;
+            }
+            let sent = send_rest(endpoint, mark.peer, 0, &mark.header, Src::empty(), mark.done);
+            // Whoever has left needs no mark of presence.
+            let Ok(sent) = sent else { return false };
+            mark.done += sent;
+            moved |= sent > 0;
+            mark.done < HEADER_BYTES
+        });
+        moved
     }
 
     /// The members that have not been seen in the operation.
@@ -75,8 +107,30 @@ impl Exchange<'_> {
         members.filter(is_missing).collect()
     }
 
+    /// Whose messages are waited for, or who does not take any.
+    fn awaited(&self, direction: Direction) -> Vec<Rank> {
+        let parcels = self.pending.iter().filter(|parcel| parcel.direction() == direction);
+        let mut awaited: Vec<Rank> = parcels.map(|parcel| parcel.peer).collect();
+        awaited.sort_unstable();
+        awaited.dedup();
+        awaited
+    }
+
+    /// Who is late for certain: those who are missing and waited for. A rank that is missing may also have finished
+    /// long ago and needed none of this one's messages.
+    fn culprits(&self, missing: &[Rank]) -> Vec<Rank> {
+        let of = |direction| {
+            let mut awaited = self.awaited(direction);
+            awaited.retain(|rank| missing.contains(rank));
+            awaited
+        };
+        Some(of(Direction::In))
+            .filter(|late| !late.is_empty())
+            .unwrap_or_else(|| of(Direction::Out))
+    }
+
     pub(super) fn grace(&self) -> Duration {
-        match (self.nodes, self.missing().is_empty()) {
+        match (self.nodes, self.culprits(&self.missing()).is_empty()) {
             (_, true) => GRACE,
             (true, false) => GRACE_OF_NODES,
             (false, false) => Duration::ZERO,
@@ -84,12 +138,14 @@ impl Exchange<'_> {
     }
 
     pub(super) fn late(&self) -> Error {
-        let mut late = self.missing();
-        if late.is_empty() {
-            late.extend(self.wishes().iter().map(|wish| wish.peer));
-            late.sort_unstable();
-            late.dedup();
-        }
+        let missing = self.missing();
+        let late = [
+            self.culprits(&missing),
+            missing,
+            self.awaited(Direction::In),
+            self.awaited(Direction::Out),
+        ];
+        let late = late.into_iter().find(|late| !late.is_empty()).unwrap_or_default();
         let say = |&rank: &Rank| {
             let name = self.endpoint.peer(rank);
             match self.lane.peers[rank].heard {

@@ -19,7 +19,7 @@ pub fn inline(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let payload = &mut payload[..bytes];
     if steps.rank() == root {
         kernel::copy(Dst::from(&mut *payload), operation.send);
-        return steps.publish(payload);
+        return steps.give(payload);
     }
     steps.note()?;
     steps.await_rank(root)?;
@@ -39,7 +39,7 @@ pub fn staged(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         if steps.rank() == root {
             let slot = steps.next_slot()?.slice(0, len);
             kernel::copy(slot, operation.send.slice(start, len));
-            steps.publish(&[])?;
+            steps.give(&[])?;
             continue;
         }
         steps.note()?;

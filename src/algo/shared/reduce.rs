@@ -19,7 +19,7 @@ pub fn inline(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let mut own = [0; INLINE_BYTES];
     contribute(operation, Dst::from(&mut own[..bytes]), operation.send)?;
     if steps.rank() != operation.root()? {
-        return steps.publish(&own[..bytes]);
+        return steps.give(&own[..bytes]);
     }
     steps.note()?;
     steps.await_all()?;
@@ -37,7 +37,7 @@ pub fn staged(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let own = steps.next_slot()?.slice(0, len);
         contribute(operation, own, operation.send.slice(start, len))?;
         if !is_root {
-            steps.publish(&[])?;
+            steps.give(&[])?;
             continue;
         }
         steps.note()?;

@@ -16,6 +16,11 @@
 //!   far. A reader compares it with its own on arrival, so that two ranks that have ever called
 //!   different things find out at the first line one reads of the other, and say where they parted.
 //!
+//! * **Waking.** Whoever publishes rings after the store that is waited for, and so is heard. But a rank finishes its
+//!   last step after it has rung for it, and rings no more, since nearly nobody waits for that: whoever is ahead by
+//!   all its slots or lines. So that wait sleeps in short slices and looks again; and a rank that reads nothing of the
+//!   step that it publishes finishes it before it rings.
+//!
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
 use crate::algo::{Operation, fingerprint};
@@ -29,6 +34,10 @@ use crate::transport::region::{LINES, SLOTS};
 use crate::wait::{Interrupt, Pace, until};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
+
+/// How long a wait for a finished step sleeps before it looks again without having been rung: at first, and at most.
+const FIRST_SLICE: Duration = Duration::from_millis(5);
+const LAST_SLICE: Duration = Duration::from_millis(100);
 
 /// What a rank remembers between operations of one domain.
 #[derive(Debug)]
@@ -102,6 +111,15 @@ impl<'a> Steps<'a> {
         (1..size).map(move |distance| (rank + distance) % size)
     }
 
+    /// Whether this rank's slot for the coming step is free.
+    pub fn has_slot(&self) -> bool {
+        let step = (self.lane.step + 1).saturating_sub(SLOTS);
+        let is_done = |rank: Rank| {
+            self.lane.done[rank] >= step || self.domain.region().progress(rank).done() >= step
+        };
+        self.others().all(is_done)
+    }
+
     /// This rank's slot for the coming step, once everybody has finished with what it held before.
     ///
     /// # Errors
@@ -118,6 +136,16 @@ impl<'a> Steps<'a> {
     pub fn publish(&mut self, payload: &[u8]) -> Result<()> {
         self.pass(payload)?;
         self.ring_others();
+        Ok(())
+    }
+
+    /// Publishes the coming step, of which this rank reads nothing, and so has finished it at once.
+    ///
+    /// # Errors
+    /// As [`Steps::next_slot`].
+    pub fn give(&mut self, payload: &[u8]) -> Result<()> {
+        self.pass(payload)?;
+        self.checkpoint();
         Ok(())
     }
 
@@ -218,14 +246,28 @@ impl<'a> Steps<'a> {
                 continue;
             }
             let progress = |rank| self.domain.region().progress(rank).done();
-            let done = self.wait_for(
-                rank,
-                || Some(progress(rank)).filter(|&done| done >= step),
-                |other| progress(other) >= step,
-            )?;
-            self.lane.done[rank] = done;
+            let ready = || Some(progress(rank)).filter(|&done| done >= step);
+            self.doze_until(rank, &ready);
+            self.lane.done[rank] = self.wait_for(rank, ready, |other| progress(other) >= step)?;
         }
         Ok(())
+    }
+
+    /// Waits in slices, since no ring follows a step that is finished silently; ends also for any reason for which
+    /// [`Steps::wait_for`] ends at once.
+    fn doze_until(&self, rank: Rank, ready: &impl Fn() -> Option<u64>) {
+        let (bell, deadline) = (self.domain.region().bell(self.rank()), self.operation.deadline);
+        let halted = || self.domain.failure().or_else(|| self.departed(rank));
+        let mut pace = self.domain.pace();
+        let mut slice = FIRST_SLICE;
+        while !deadline.has_passed() {
+            match until(bell, pace, &deadline.capped(slice), halted, ready) {
+                Err(Interrupt::Deadline) => {}
+                Ok(_) | Err(Interrupt::Halted(_)) => break,
+            }
+            pace = Pace::PATIENT;
+            slice = (2 * slice).min(LAST_SLICE);
+        }
     }
 
     /// Waits for one rank; `arrived` tells, for messages, which ranks have what this one waits for.
@@ -257,12 +299,15 @@ impl<'a> Steps<'a> {
     ) -> Option<Result<T>> {
         let region = self.domain.region();
         let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_in(&self.words);
-        if self.grace.is_zero() || !self.others().all(is_inside) {
+        // Graces of several waits do not add up.
+        let deadline = self.operation.deadline;
+        let grace = (deadline.allowed() + self.grace).saturating_sub(deadline.elapsed());
+        if grace.is_zero() || !self.others().all(is_inside) {
             return None;
         }
         let bell = region.bell(self.rank());
         let halted = || self.domain.failure();
-        match until(bell, Pace::PATIENT, &Deadline::after(self.grace), halted, ready) {
+        match until(bell, Pace::PATIENT, &Deadline::after(grace), halted, ready) {
             Ok(value) => Some(Ok(value)),
             Err(Interrupt::Halted(error)) => Some(Err(error)),
             Err(Interrupt::Deadline) => None,

@@ -126,7 +126,7 @@ fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
             let dst = unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
             let views: Vec<Src<'_>> = sources.iter().map(Buffer::src).collect();
             // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
-            unsafe { kernel(dst, &views) }
+            unsafe { kernel(dst, &views, views.len()) }
             let result = sources.get(in_place).unwrap_or(&target).bytes();
             let at = result.iter().zip(&expected).position(|(a, b)| a != b);
             if let Some(byte) = at {
@@ -261,6 +261,39 @@ fn averages_every_type() {
             }
         }
     }
+}
+
+#[test]
+fn folds_parts_of_averages() {
+    let mut random = Random(0x5eed_0fa1_1ad0_beef);
+    for dtype in [DataType::F16, DataType::Bf16, DataType::F8E4M3, DataType::F8E5M2] {
+        for (sources, ranks, count) in [(1, 2, 257), (2, 8, 1023), (3, 5, 17), (5, 64, 256)] {
+            let inputs: Vec<Vec<u8>> =
+                (0..sources).map(|_| random.elements(dtype, count)).collect();
+            let one = |i: usize| {
+                let value = |s: &Vec<u8>| {
+                    oracle::decode(dtype, oracle::bits(&s[i * dtype.size()..][..dtype.size()]))
+                };
+                let sum = inputs.iter().map(value).reduce(|a, b| a + b).unwrap();
+                oracle::to_bytes(oracle::encode(dtype, sum / ranks as f32), dtype.size())
+            };
+            let expected: Vec<u8> = (0..count).flat_map(one).collect();
+            for isa in instruction_sets() {
+                let kernel = table::fold_kernel(isa, dtype, ReduceOp::Avg).unwrap();
+                let views: Vec<Src<'_>> = inputs.iter().map(|s| Src::from(&s[..])).collect();
+                let mut target = Buffer::new(&vec![0xa5; expected.len()], 1);
+                // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
+                unsafe { kernel(target.dst(), &views, ranks) }
+                assert!(target.bytes() == expected, "{sources} of {ranks} {dtype}, {isa:?}");
+            }
+        }
+    }
+    // What no sum could hold.
+    let large = half::f16::from_f32(40_000.0).to_le_bytes();
+    let mut part = [0; 2];
+    let views = [Src::from(&large[..]), Src::from(&large[..])];
+    fold_average(DataType::F16, Dst::from(&mut part[..]), &views, 4);
+    assert_eq!(half::f16::from_le_bytes(part).to_f32(), 20_000.0);
 }
 
 #[test]
