@@ -2,6 +2,7 @@
 
 mod endings;
 mod exchange;
+mod level;
 mod random;
 mod rules;
 mod world;
