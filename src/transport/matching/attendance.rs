@@ -203,8 +203,7 @@ impl Core {
         if locked.watch.has_left {
             return;
         }
-        locked.state.expire();
-        locked.state.progress();
+        locked.state.go_on();
         self.release(locked);
     }
 
@@ -222,10 +221,8 @@ impl Core {
             self.bell().listen();
             pause(&mut locked, false);
         }
-        let Locked { state, .. } = &mut *locked;
         // Also for what came before it listened.
-        state.expire();
-        state.progress();
+        locked.state.go_on();
         self.release(locked);
     }
 
@@ -261,7 +258,7 @@ impl Core {
         loop {
             let mut locked = self.lock();
             pause(&mut locked, false);
-            locked.state.expire();
+            locked.state.go_on();
             let due = locked.state.next_due();
             let ended = std::mem::take(&mut locked.state.ended);
             drop(locked);
@@ -283,9 +280,10 @@ impl Core {
             let Locked { state, watch } = &mut *locked;
             watch.looks = watch.looks.wrapping_add(1);
             if watch.looks.is_multiple_of(LOOKS_PER_GLANCE) {
-                state.expire();
+                state.go_on();
+            } else {
+                state.progress();
             }
-            state.progress();
             let ended = std::mem::take(&mut state.ended);
             let has_more = state.has_more();
             drop(locked);

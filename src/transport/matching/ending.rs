@@ -12,6 +12,13 @@ use crate::transport::{Incoming, Outgoing};
 use std::time::Instant;
 
 impl State {
+    /// Goes on with everything, and then ends what has run out of time: an answer that is there already counts.
+    pub(super) fn go_on(&mut self) {
+        self.progress();
+        self.expire();
+        self.put_all();
+    }
+
     /// Goes on with everything, without waiting for anything.
     pub(super) fn progress(&mut self) {
         if self.failed.is_some() {

@@ -36,6 +36,29 @@ fn a_receive_that_comes_to_nothing_is_forgotten() {
 }
 
 #[test]
+fn a_message_that_is_there_counts_though_the_time_has_passed_before_anybody_looked() {
+    for spread in SPREADS {
+        for attended in [false, true] {
+            let members = world(spread, 2);
+            let late = Incoming { deadline: soon(), ..incoming(Some(0), Some(3), 8) };
+            let got = Arc::new(Outcome::default());
+            // Nobody looks for the receiver until its time has passed.
+            members[1].engine.core.with(|state| {
+                state.receive(late, got.clone()).unwrap();
+                members[0].post_send(outgoing(1, 3, text(1, 8))).wait().unwrap();
+                while !late.deadline.has_passed() {
+                    std::hint::spin_loop();
+                }
+            });
+            if attended {
+                drop(members[1].attend_to(&got));
+            }
+            assert_eq!(got.wait().unwrap().bytes, 8, "{spread:?}");
+        }
+    }
+}
+
+#[test]
 fn an_offer_that_nobody_takes_is_withdrawn() {
     for spread in SPREADS {
         let members = world(spread, 2);
