@@ -1,4 +1,4 @@
-//! Progress, and how messages end that do not arrive: time, a peer that leaves, the failure of the group.
+//! Progress, and how messages end that do not arrive: time, the failure of the group, leaving it.
 
 use super::frame::Frame;
 use super::limits::Limits;
@@ -54,6 +54,10 @@ impl State {
         let has_more = self.drain(peer);
         self.has_rest |= has_more;
         if has_left && !has_more && self.failed.is_none() {
+            // Those who leave a group that has failed leave after that.
+            if let Some(error) = self.domain.failure() {
+                return self.fail(error);
+            }
             let message = format!("{} has left the group", self.name(peer));
             self.close(peer, &Error::new(ErrorKind::PeerFailed, message).with_culprit(peer));
         }
@@ -69,22 +73,11 @@ impl State {
                 continue;
             }
             self.links[peer].is_full = false;
-            self.put(peer);
+            // First what has come: to a peer that has left nothing can be sent, and what it says may end a send.
             if self.drain(peer) {
                 self.ready.push(peer);
             }
-        }
-    }
-
-    /// A stream gave an error.
-    pub(super) fn broken(&mut self, peer: Rank, error: Error) {
-        match error.kind() {
-            ErrorKind::PeerFailed | ErrorKind::Connection => self.close(peer, &error),
-            ErrorKind::Internal => {
-                let what = format!("{} does not keep to the protocol of messages", self.name(peer));
-                self.fail(error.context(what).with_culprit(peer));
-            }
-            _ => self.fail(error.context(format!("messages of {}", self.name(peer)))),
+            self.put(peer);
         }
     }
 
@@ -112,6 +105,7 @@ impl State {
         sends.into_iter().for_each(|number| self.end_send(number, Err(reason.clone())));
         let receives: Vec<u64> = self.receives.keys().copied().collect();
         receives.into_iter().for_each(|receive| self.end_receive(receive, Err(reason.clone())));
+        self.timers.clear();
     }
 
     /// Leaves in order: what was lent is taken back; where it is being read, the group fails.
@@ -139,51 +133,12 @@ impl State {
         self.links.iter_mut().for_each(|link| link.wire = Wire::Own);
     }
 
-    /// Nothing goes to a peer or comes from it any more.
-    pub(super) fn close(&mut self, peer: Rank, error: &Error) {
-        if self.links[peer].closed.is_some() {
-            return;
-        }
-        self.links[peer].closed = Some(error.clone());
-        self.readings.retain(|reading| reading.is_not_of(peer));
-        self.links[peer].clear();
-        let offered: Vec<u64> = self
-            .unexpected
-            .of_sender(peer)
-            .filter(|(_, message)| matches!(message.body, Body::Offered(_)))
-            .map(|(arrival, _)| arrival)
-            .collect();
-        offered.into_iter().for_each(|arrival| drop(self.unexpected.remove(arrival)));
-        let sends = self.sends.iter().filter(|(_, sending)| sending.message.to == peer);
-        let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
-        sends.into_iter().for_each(|number| self.end_send(number, Err(error.clone())));
-        let receives: Vec<(u64, Option<Error>)> = self
-            .receives
-            .iter()
-            .map(|(&receive, receiving)| {
-                let end = match receiving.stage {
-                    ReceiveStage::Posted => self.nobody_left(receiving.message.from),
-                    ReceiveStage::Filling { from, .. }
-                    | ReceiveStage::Asked { from, .. }
-                    | ReceiveStage::Begun { from, .. } => (from == peer).then(|| error.clone()),
-                };
-                (receive, end)
-            })
-            .collect();
-        for (receive, end) in receives {
-            if let Some(error) = end {
-                self.unpost(receive);
-                self.end_receive(receive, Err(error));
-            }
-        }
-    }
-
     /// Why nothing can come any more from a rank. From any, something always can: this rank itself may send.
     pub(super) fn nobody_left(&self, from: Option<Rank>) -> Option<Error> {
         self.links[from?].closed.clone()
     }
 
-    fn unpost(&mut self, receive: u64) {
+    pub(super) fn unpost(&mut self, receive: u64) {
         if let Some(receiving) = self.receives.get(&receive) {
             let Incoming { from, tag, .. } = receiving.message;
             self.posted.remove((from, tag), receive);
@@ -205,6 +160,7 @@ impl State {
             match timed {
                 Timed::Send(number) => self.expire_send(number),
                 Timed::Receive(receive) => self.expire_receive(receive),
+                Timed::Parting(peer) => self.has_parted(peer),
             }
         }
     }
@@ -214,6 +170,10 @@ impl State {
         let (message, stage, place) = (sending.message, sending.stage, sending.place);
         let error = self.late_send(&message);
         let to = message.to;
+        if self.links[to].out_closed.is_some() {
+            // No more of it goes anywhere.
+            return self.end_send(number, Err(error));
+        }
         let is_unsaid = self.links[to].unqueue(number);
         let is_its_own = match stage {
             SendStage::Whole => {
@@ -257,8 +217,12 @@ impl State {
                 self.end_receive(receive, Err(error));
                 self.give_back(from, number);
             }
-            ReceiveStage::Filling { .. } | ReceiveStage::Begun { .. } => {
-                self.fail(error.context("in the middle of a message"));
+            ReceiveStage::Filling { from, .. } | ReceiveStage::Begun { from, .. } => {
+                match self.links[from].in_closed.clone() {
+                    // Its sender has left in the middle of it.
+                    Some(gone) => self.end_receive(receive, Err(gone)),
+                    None => self.fail(error.context("in the middle of a message")),
+                }
             }
         }
     }

@@ -23,7 +23,8 @@ fn refuse<T>(what: &str) -> Result<T> {
 impl State {
     /// Takes what has come from a peer; true where there may be more.
     pub(super) fn drain(&mut self, peer: Rank) -> bool {
-        if self.links[peer].closed.is_some() {
+        let Link { closed, in_closed, .. } = &self.links[peer];
+        if closed.is_some() || in_closed.is_some() || self.failed.is_some() {
             return false;
         }
         let mut taken = 0;

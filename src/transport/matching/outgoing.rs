@@ -29,8 +29,8 @@ impl State {
             match outcome {
                 Ok(sent) => written = sent,
                 Err(error) => {
-                    self.ended.push((done, Err(error.clone())));
-                    return self.broken(to, error);
+                    self.keep(message, done, SendStage::Whole);
+                    return self.broken_out(to, error);
                 }
             }
         }
@@ -74,11 +74,11 @@ impl State {
 
     /// Puts what waits for one stream into it, as far as goes; what is left stays on the list.
     pub(super) fn put(&mut self, peer: Rank) {
-        if self.links[peer].closed.is_some() {
+        if !self.links[peer].is_open() {
             return;
         }
         if let Err(error) = self.try_put(peer) {
-            self.broken(peer, error);
+            self.broken_out(peer, error);
         } else if !self.links[peer].is_idle() {
             self.has_pending(peer);
         }

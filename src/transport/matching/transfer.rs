@@ -42,8 +42,11 @@ pub(super) fn words(nonce: &Nonce) -> [u64; 2] {
 }
 
 impl State {
-    /// A receive takes an offer; false where that has been withdrawn meanwhile.
+    /// A receive takes an offer; false where it looks for another message, since that one cannot be had.
     pub(super) fn take_offer(&mut self, from: Rank, number: u64, receive: u64) -> bool {
+        if let Some(error) = self.links[from].out_closed.clone() {
+            return self.cannot_ask(&error, receive);
+        }
         let Some(offer) = self.links[from].offers.get(&number) else { return false };
         let lent = offer.lent.filter(|_| offer.attempt == 0);
         let lent = lent.filter(|_| self.can_read(from));

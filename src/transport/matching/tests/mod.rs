@@ -3,6 +3,7 @@
 mod endings;
 mod exchange;
 mod level;
+mod parting;
 mod random;
 mod rules;
 mod world;
