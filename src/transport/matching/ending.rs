@@ -189,7 +189,10 @@ impl State {
             SendStage::Offered => {
                 is_unsaid || place.is_none_or(|place| self.desk().take_back(place, number))
             }
-            SendStage::Pulled { begun, .. } => !begun,
+            // Pieces that are all in the stream are taken whole, or were asked for in vain.
+            SendStage::Pulled { begun, sent, .. } => {
+                (!begun || sent == message.bytes.len()) && !self.links[to].is_sending(number)
+            }
         };
         if !is_its_own {
             return self.fail(error.context("in the middle of a message"));
@@ -204,7 +207,7 @@ impl State {
         self.end_send(number, Err(error));
     }
 
-    fn expire_receive(&mut self, receive: u64) {
+    pub(super) fn expire_receive(&mut self, receive: u64) {
         let Some(receiving) = self.receives.get(&receive) else { return };
         let stage = receiving.stage;
         let error = self.late_receive(&receiving.message);

@@ -196,8 +196,8 @@ impl State {
         if sending.message.to != peer || !is_newer {
             return refuse("it asks for a message that it was not offered");
         }
-        let begun = matches!(sending.stage, SendStage::Pulled { begun: true, .. });
-        sending.stage = SendStage::Pulled { attempt, sent: 0, begun };
+        // Pieces of an earlier attempt do not count any more.
+        sending.stage = SendStage::Pulled { attempt, sent: 0, begun: false };
         // Whoever asks does not read.
         let place = sending.place.take();
         place.into_iter().for_each(|place| self.give_up_place(place));

@@ -179,9 +179,10 @@ impl State {
         current.written += wire.send(self.domain.as_ref(), &parts)?;
         let (body, written) = (current.body, current.written);
         if written > 0
-            && let Load::Piece { number, .. } = body
+            && let Load::Piece { number, attempt: of, .. } = body
             && let Some(sending) = self.sends.get_mut(&number)
-            && let SendStage::Pulled { begun, .. } = &mut sending.stage
+            && let SendStage::Pulled { attempt, begun, .. } = &mut sending.stage
+            && *attempt == of
         {
             *begun = true;
         }

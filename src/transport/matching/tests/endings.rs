@@ -105,6 +105,56 @@ fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
 }
 
 #[test]
+fn a_message_that_was_sent_in_vain_is_withdrawn_whole() {
+    // In vain or not, once or twice.
+    for (vain, again) in [(false, false), (true, false), (true, true)] {
+        let members = world(Spread::Apart, 2);
+        let [first, second] = std::array::from_fn(|_| Arc::new(Outcome::default()));
+        let wanted = incoming(Some(0), Some(1), 30_000);
+        // Whatever is taken is taken here.
+        let sent = members[1].engine.core.with(|state| {
+            let sent = members[0].post_send(outgoing(1, 1, text(1, 30_000)));
+            state.drain(0);
+            let number = *state.links[0].offers.keys().next().unwrap();
+            let answer = |sender: &mut crate::transport::matching::state::State| {
+                sender.drain(1);
+                sender.put_all();
+                assert!(sender.links[1].is_idle());
+            };
+            state.receive(wanted, first.clone()).unwrap();
+            state.put_all();
+            members[0].engine.core.with(answer);
+            if vain {
+                let receive = *state.receives.keys().next().unwrap();
+                state.expire_receive(receive);
+            }
+            if again {
+                state.receive(wanted, second.clone()).unwrap();
+                state.put_all();
+            }
+            members[0].engine.core.with(|sender| {
+                sender.drain(1);
+                sender.expire_send(number);
+            });
+            sent
+        });
+        assert_eq!(sent.error().0, ErrorKind::Timeout);
+        match vain {
+            true => assert_eq!(first.error().0, ErrorKind::Timeout),
+            false => assert_eq!(first.wait().unwrap().bytes, 30_000),
+        }
+        if again {
+            assert!(second.get().is_none());
+        }
+        // The next message is the next one.
+        members[0].post_send(outgoing(1, 1, vec![3; 8])).wait().unwrap();
+        let next = if again { second.wait() } else { members[1].post_receive(wanted).wait() };
+        assert_eq!(next.unwrap().bytes, 8);
+        assert!(members[1].domain.failure().is_none());
+    }
+}
+
+#[test]
 fn what_is_read_while_its_sender_gives_up_is_no_success() {
     for spread in [Spread::Together, Spread::Segment] {
         let members = world(spread, 2);
