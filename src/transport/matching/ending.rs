@@ -2,7 +2,7 @@
 
 use super::frame::Frame;
 use super::limits::Limits;
-use super::link::Wire;
+use super::link::{Inflow, Sink, Wire};
 use super::state::{ReceiveStage, SendStage, Sending, State, Timed};
 use super::unexpected::{Body, Message};
 use crate::base::deadline::Deadline;
@@ -216,24 +216,35 @@ impl State {
                 self.unpost(receive);
                 self.end_receive(receive, Err(error));
             }
-            ReceiveStage::Asked { from, number } => {
-                self.end_receive(receive, Err(error));
-                self.give_back(from, number);
+            ReceiveStage::Asked { from, number } => self.give_back(from, number, receive, error),
+            ReceiveStage::Filling { from, .. } | ReceiveStage::Begun { from, .. }
+                if self.links[from].in_closed.is_some() =>
+            {
+                // Its sender has left in the middle of it.
+                let gone = self.links[from].in_closed.clone().unwrap_or(error);
+                self.end_receive(receive, Err(gone));
             }
-            ReceiveStage::Filling { from, .. } | ReceiveStage::Begun { from, .. } => {
-                match self.links[from].in_closed.clone() {
-                    // Its sender has left in the middle of it.
-                    Some(gone) => self.end_receive(receive, Err(gone)),
-                    None => self.fail(error.context("in the middle of a message")),
-                }
+            ReceiveStage::Begun { from, number } if self.stop_reading(from, number) => {
+                self.give_back(from, number, receive, error);
+            }
+            ReceiveStage::Filling { .. } | ReceiveStage::Begun { .. } => {
+                self.fail(error.context("in the middle of a message"));
             }
         }
     }
 
-    /// An offer that was asked for in vain waits for the next receive.
-    fn give_back(&mut self, from: Rank, number: u64) {
+    /// An offer that was asked for in vain waits for the next receive. Pieces that have come, or still do, are
+    /// worth nothing: the next receive asks for it anew.
+    fn give_back(&mut self, from: Rank, number: u64, receive: u64, error: Error) {
+        self.end_receive(receive, Err(error));
+        self.stop_reading(from, number);
+        if let Inflow::Body { sink, .. } = &mut self.links[from].inflow
+            && matches!(sink, Sink::Piece(of) if *of == number)
+        {
+            *sink = Sink::Nowhere;
+        }
         let Some(offer) = self.links[from].offers.get_mut(&number) else { return };
-        offer.receive = None;
+        (offer.receive, offer.got) = (None, 0);
         let (arrival, body) = (offer.arrival, Body::Offered(number));
         let message = Message { from, tag: offer.tag, dtype: offer.dtype, len: offer.len, body };
         self.arrived(arrival, message);

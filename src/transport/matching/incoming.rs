@@ -279,7 +279,7 @@ impl State {
                 self.unexpected.remove(arrival);
             }
             Some(receive) => {
-                if offer.got > 0 || self.is_reading(peer, number) {
+                if offer.got > 0 || !self.stop_reading(peer, number) {
                     return refuse("it withdraws what it is sending");
                 }
                 self.links[peer].offers.remove(&number);

@@ -63,7 +63,7 @@ pub(super) enum ReceiveStage {
     Posted,
     /// A message goes into it as it comes.
     Filling { from: Rank, tag: u32, len: usize },
-    /// It has asked for a message that was offered; nothing has come.
+    /// It has asked for a message that was offered, or is to read it; nothing has come.
     Asked { from: Rank, number: u64 },
     /// Bytes of that message have come.
     Begun { from: Rank, number: u64 },

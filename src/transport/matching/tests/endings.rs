@@ -5,6 +5,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::transport::matching::frame::Frame;
 use crate::transport::matching::link::{Attach, Item};
+use crate::transport::matching::state::{ReceiveStage, State};
 use crate::transport::{Incoming, Outgoing, PointToPoint};
 use std::sync::Arc;
 
@@ -116,7 +117,7 @@ fn a_message_that_was_sent_in_vain_is_withdrawn_whole() {
             let sent = members[0].post_send(outgoing(1, 1, text(1, 30_000)));
             state.drain(0);
             let number = *state.links[0].offers.keys().next().unwrap();
-            let answer = |sender: &mut crate::transport::matching::state::State| {
+            let answer = |sender: &mut State| {
                 sender.drain(1);
                 sender.put_all();
                 assert!(sender.links[1].is_idle());
@@ -186,6 +187,74 @@ fn what_is_read_while_its_sender_gives_up_is_no_success() {
             got.wait().unwrap();
         }
     }
+}
+
+#[test]
+fn what_is_not_being_read_yet_can_be_given_up_by_either_side() {
+    for spread in [Spread::Together, Spread::Segment] {
+        let members = world(spread, 2);
+        let done: [Arc<Outcome>; 6] = std::array::from_fn(|_| Arc::default());
+        let [read, late, withdrawn, sent, kept, taken_back] = &done;
+        members[1].engine.core.with(|state| {
+            for (tag, done) in [(1, sent), (2, kept), (3, taken_back)] {
+                let message = outgoing(1, tag, text(tag.into(), 3 << 20));
+                members[0].engine.send(message, done.clone()).unwrap();
+            }
+            state.drain(0);
+            let mut numbers: Vec<u64> = state.links[0].offers.keys().copied().collect();
+            numbers.sort_unstable();
+            // While the first is being read, the others wait for their turn.
+            for (tag, done) in [(1, read), (2, late), (3, withdrawn)] {
+                state.receive(incoming(Some(0), Some(tag), 3 << 20), done.clone()).unwrap();
+                if state.links[0].attach == Attach::Refused {
+                    return;
+                }
+                let second = ReceiveStage::Asked { from: 0, number: numbers[1] };
+                let second = state.receives.iter().find(|(_, it)| it.stage == second);
+                let second = second.map(|(&receive, _)| receive);
+                second.into_iter().for_each(|receive| state.expire_receive(receive));
+            }
+            members[0].engine.core.with(|sender| sender.expire_send(numbers[2]));
+        });
+        if late.get().is_none() {
+            // Where memory cannot be read, they went in pieces.
+            continue;
+        }
+        assert_eq!(late.error().0, ErrorKind::Timeout);
+        assert_eq!(taken_back.error().0, ErrorKind::Timeout);
+        assert!(read.wait().is_ok() && sent.wait().is_ok());
+        // Each side has the next one.
+        members[1].post_receive(incoming(Some(0), Some(2), 3 << 20)).wait().unwrap();
+        kept.wait().unwrap();
+        members[0].post_send(outgoing(1, 3, vec![1])).wait().unwrap();
+        assert_eq!(withdrawn.wait().unwrap().bytes, 1);
+        assert!(members[1].domain.failure().is_none());
+    }
+}
+
+#[test]
+fn what_was_read_in_a_process_that_has_become_another_comes_in_pieces() {
+    let members = world(Spread::Segment, 2);
+    let wanted = incoming(Some(0), Some(1), 2 << 20);
+    let got = Arc::new(Outcome::default());
+    let sent = members[1].engine.core.with(|state| {
+        let sent = members[0].post_send(outgoing(1, 1, text(1, 2 << 20)));
+        state.drain(0);
+        state.receive(wanted, got.clone()).unwrap();
+        if state.links[0].attach == Attach::Works {
+            assert_eq!(state.readings.len(), 1);
+            let desk = state.region().desk(0);
+            desk.show_mark(desk.mark().unwrap().0, [0, 0]);
+            state.read_some();
+            assert!(got.get().is_none());
+            assert_eq!(state.links[0].attach, Attach::Refused);
+            assert_eq!(state.links[0].offers.values().next().unwrap().attempt, 1);
+        }
+        sent
+    });
+    assert_eq!(got.wait().unwrap().bytes, 2 << 20);
+    assert_eq!(content(wanted.into), text(1, 2 << 20));
+    sent.wait().unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! An endpoint that calls its attendant without end for a stream at which nobody has looked.
 
-use super::world::{Outcome, PACE, geometry, incoming, name};
+use super::world::{Outcome, PACE, PATIENCE_MS, geometry, incoming, name};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use crate::wait::bell::Bell;
 use crate::wait::nudge::Nudge;
 use crate::wait::until;
 use serde_json::Value;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -27,8 +27,7 @@ struct Level {
     paused: AtomicBool,
     /// Something has happened at which nobody has looked.
     raised: AtomicBool,
-    calls: AtomicU64,
-    /// Rung with each call.
+    /// Rung when somebody looks.
     bell: Bell,
     nudge: OnceLock<Nudge>,
 }
@@ -41,7 +40,6 @@ impl Level {
             attendant: Mutex::default(),
             paused: AtomicBool::new(false),
             raised: AtomicBool::new(false),
-            calls: AtomicU64::new(0),
             bell: Bell::default(),
             nudge: OnceLock::new(),
         });
@@ -62,8 +60,6 @@ impl Level {
         if self.paused.load(Ordering::Acquire) || !self.raised.load(Ordering::Acquire) {
             return;
         }
-        self.calls.fetch_add(1, Ordering::AcqRel);
-        self.bell.ring();
         let attendant = self.attendant.lock().unwrap().clone();
         attendant.and_then(|it| it.upgrade()).into_iter().for_each(|it| it.attend());
         self.nudge.get().unwrap().nudge();
@@ -104,6 +100,7 @@ impl Endpoint for Level {
     fn ready(&self, peers: &mut Vec<Rank>) {
         if self.raised.swap(false, Ordering::AcqRel) {
             peers.push(1);
+            self.bell.ring();
         }
     }
 
@@ -151,12 +148,10 @@ fn nobody_is_called_for_the_streams_of_an_engine_that_has_failed() {
             attend();
         }
         // Before the failure it is called, and looks.
-        let called = || (level.calls.load(Ordering::Acquire) > 0).then_some(());
         level.raise();
-        if !attended {
-            let limit = Deadline::after_ms(super::world::PATIENCE_MS);
-            until(&level.bell, Pace::PATIENT, &limit, || None, called).unwrap();
-        }
+        let limit = Deadline::after_ms(PATIENCE_MS);
+        let looked = || (!level.raised.load(Ordering::Acquire)).then_some(());
+        until(&level.bell, Pace::PATIENT, &limit, || None, looked).unwrap();
         domain.fail(&Error::new(ErrorKind::Aborted, "somebody said so"));
         assert_eq!(outcome.error().0, ErrorKind::Aborted);
         // Whoever attends now changes nothing.
