@@ -104,7 +104,10 @@ impl State {
         let sends: Vec<u64> = self.sends.keys().copied().collect();
         sends.into_iter().for_each(|number| self.end_send(number, Err(reason.clone())));
         let receives: Vec<u64> = self.receives.keys().copied().collect();
-        receives.into_iter().for_each(|receive| self.end_receive(receive, Err(reason.clone())));
+        for receive in receives {
+            self.end_delivered(receive);
+            self.end_receive(receive, Err(reason.clone()));
+        }
         self.timers.clear();
     }
 
@@ -136,6 +139,15 @@ impl State {
     /// Why nothing can come any more from a rank. From any, something always can: this rank itself may send.
     pub(super) fn nobody_left(&self, from: Option<Rank>) -> Option<Error> {
         self.links[from?].closed.clone()
+    }
+
+    /// Ends a receive that has its message, if it does.
+    pub(super) fn end_delivered(&mut self, receive: u64) {
+        if let Some(receiving) = self.receives.get(&receive)
+            && let ReceiveStage::Delivered(delivery) = receiving.stage
+        {
+            self.end_receive(receive, Ok(delivery));
+        }
     }
 
     pub(super) fn unpost(&mut self, receive: u64) {
@@ -216,6 +228,7 @@ impl State {
                 self.unpost(receive);
                 self.end_receive(receive, Err(error));
             }
+            ReceiveStage::Delivered(_) => self.end_delivered(receive),
             ReceiveStage::Asked { from, number } => self.give_back(from, number, receive, error),
             ReceiveStage::Filling { from, .. } | ReceiveStage::Begun { from, .. }
                 if self.links[from].in_closed.is_some() =>

@@ -103,6 +103,8 @@ pub(super) enum Item {
     Offer(u64),
     /// Something that is said.
     Say(Frame),
+    /// That a receive has taken the offer of this number.
+    Taken { number: u64, receive: u64 },
 }
 
 /// What is being put into the stream.
@@ -119,6 +121,8 @@ pub(super) struct Current {
 pub(super) enum Load {
     /// Nothing; of a send that is offered here, its number.
     Nothing(Option<u64>),
+    /// Nothing; the receive that ends with it.
+    Taken(u64),
     /// A whole message.
     Whole(u64),
     /// A piece of one.
@@ -130,6 +134,7 @@ impl Load {
     pub(super) fn number(&self) -> Option<u64> {
         match *self {
             Self::Nothing(number) => number,
+            Self::Taken(_) => None,
             Self::Whole(number) | Self::Piece { number, .. } => Some(number),
         }
     }

@@ -119,6 +119,7 @@ impl State {
         while let Some(item) = self.links[peer].outbox.pop_front() {
             let (frame, body) = match item {
                 Item::Say(frame) => (frame, Load::Nothing(None)),
+                Item::Taken { number, receive } => (Frame::Taken { number }, Load::Taken(receive)),
                 Item::Whole(number) => {
                     let Some(sending) = self.sends.get(&number) else { continue };
                     let Outgoing { tag, dtype, bytes, .. } = sending.message;
@@ -164,7 +165,7 @@ impl State {
             return Ok(true);
         };
         let bytes = match current.body {
-            Load::Nothing(_) => Some(Src::empty()),
+            Load::Nothing(_) | Load::Taken(_) => Some(Src::empty()),
             Load::Whole(number) => self.sends.get(&number).map(|sending| sending.message.bytes),
             Load::Piece { number, offset, len, .. } => {
                 self.sends.get(&number).map(|sending| sending.message.bytes.slice(offset, len))
@@ -198,6 +199,7 @@ impl State {
     fn is_in_the_stream(&mut self, peer: Rank, body: Load) {
         match body {
             Load::Nothing(_) => {}
+            Load::Taken(receive) => self.end_delivered(receive),
             Load::Whole(number) => {
                 if let Some(sending) = self.sends.get(&number) {
                     let Outgoing { to, tag, bytes, .. } = sending.message;

@@ -39,6 +39,7 @@ impl State {
         let link = &mut self.links[peer];
         link.clear_out();
         link.out_closed = Some(error.clone());
+        self.end_all_delivered(peer);
         if is_gone {
             // What it sent is taken to its end.
             self.ready.push(peer);
@@ -97,13 +98,23 @@ impl State {
             ReceiveStage::Posted => receiving.message.from == Some(peer),
             ReceiveStage::Filling { from, .. } | ReceiveStage::Begun { from, .. } => from == peer,
             ReceiveStage::Asked { .. } => false,
+            ReceiveStage::Delivered(delivery) => delivery.peer == peer,
         });
         let waiting: Vec<u64> = waiting.map(|(&receive, _)| receive).collect();
         for receive in waiting {
             self.unpost(receive);
+            self.end_delivered(receive);
             self.end_receive(receive, Err(error.clone()));
         }
         self.ask_no_more(peer, error);
+    }
+
+    /// Ends the receives that have their message and cannot tell its sender any more.
+    fn end_all_delivered(&mut self, peer: Rank) {
+        let is_its = |stage| matches!(stage, ReceiveStage::Delivered(it) if it.peer == peer);
+        let receives = self.receives.iter().filter(|(_, receiving)| is_its(receiving.stage));
+        let receives: Vec<u64> = receives.map(|(&receive, _)| receive).collect();
+        receives.into_iter().for_each(|receive| self.end_delivered(receive));
     }
 
     /// Ends what goes to a peer.

@@ -67,6 +67,8 @@ pub(super) enum ReceiveStage {
     Asked { from: Rank, number: u64 },
     /// Bytes of that message have come.
     Begun { from: Rank, number: u64 },
+    /// All of it has, and its sender is told.
+    Delivered(Delivery),
 }
 
 /// Whose time has come.

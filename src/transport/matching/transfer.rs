@@ -6,7 +6,7 @@
 //! mark at an address that its desk tells; one that has left or died is not read any more.
 
 use super::frame::{Frame, Lent};
-use super::link::{Attach, Wire};
+use super::link::{Attach, Item, Wire};
 use super::state::{ReceiveStage, State};
 use crate::base::buffer::Dst;
 use crate::base::ids::{Nonce, Rank};
@@ -96,9 +96,13 @@ impl State {
     pub(super) fn has_taken(&mut self, from: Rank, number: u64) {
         let Some(offer) = self.links[from].offers.remove(&number) else { return };
         let delivery = Delivery { peer: from, tag: offer.tag, bytes: offer.len };
-        self.say(from, Frame::Taken { number });
-        if let Some(receive) = offer.receive {
-            self.end_receive(receive, Ok(delivery));
+        let Some(receive) = offer.receive else { return };
+        // It ends once the sender is sure to hear of it: whoever has it may leave.
+        self.set_stage(receive, ReceiveStage::Delivered(delivery));
+        if self.links[from].is_open() {
+            self.queue(from, Item::Taken { number, receive });
+        } else {
+            self.end_delivered(receive);
         }
     }
 
