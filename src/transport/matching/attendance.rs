@@ -7,6 +7,9 @@
 //! While nobody attends, the service thread *listens*: whoever rings the bell has it look. To begin and to end that
 //! costs more than a small message takes, so that it is not begun when an attendant goes but once none has come
 //! for a while; an alarm clock looks whether that is so. Once it listens, nothing runs unless something happens.
+//!
+//! An engine that has failed does not look at its streams again, and so has the endpoint tell nobody of them: one
+//! that tells as long as nobody has looked would do so without end.
 
 use super::state::{Ended, State};
 use crate::base::deadline::Deadline;
@@ -173,10 +176,13 @@ impl Core {
 
     /// Sees to it that the service thread looks when there is need.
     fn leave_to_service(&self, locked: &mut Locked) {
-        let Locked { state, watch } = locked;
-        if watch.has_left {
+        if locked.watch.has_left {
             return;
         }
+        if locked.state.failed.is_some() {
+            pause(locked, true);
+        }
+        let Locked { state, watch } = locked;
         let is_attended = self.attending.load(Ordering::Relaxed) != 0 || watch.listens;
         let linger = watch.attended.filter(|_| !is_attended).map(|last| last + LINGER);
         let next = [state.next_due(), linger].into_iter().flatten().min();
@@ -197,8 +203,7 @@ impl Core {
         if locked.watch.has_left {
             return;
         }
-        locked.state.expire();
-        locked.state.progress();
+        locked.state.go_on();
         self.release(locked);
     }
 
@@ -216,10 +221,8 @@ impl Core {
             self.bell().listen();
             pause(&mut locked, false);
         }
-        let Locked { state, .. } = &mut *locked;
         // Also for what came before it listened.
-        state.expire();
-        state.progress();
+        locked.state.go_on();
         self.release(locked);
     }
 
@@ -255,7 +258,7 @@ impl Core {
         loop {
             let mut locked = self.lock();
             pause(&mut locked, false);
-            locked.state.expire();
+            locked.state.go_on();
             let due = locked.state.next_due();
             let ended = std::mem::take(&mut locked.state.ended);
             drop(locked);
@@ -277,9 +280,10 @@ impl Core {
             let Locked { state, watch } = &mut *locked;
             watch.looks = watch.looks.wrapping_add(1);
             if watch.looks.is_multiple_of(LOOKS_PER_GLANCE) {
-                state.expire();
+                state.go_on();
+            } else {
+                state.progress();
             }
-            state.progress();
             let ended = std::mem::take(&mut state.ended);
             let has_more = state.has_more();
             drop(locked);
@@ -297,6 +301,7 @@ impl Core {
     pub(super) fn leave(&self) {
         let mut locked = self.lock();
         locked.state.leave();
+        pause(&mut locked, true);
         locked.state.detach();
         locked.watch.has_left = true;
         if std::mem::take(&mut locked.watch.listens) {
@@ -314,8 +319,9 @@ impl Core {
     }
 }
 
-/// Whether the endpoint tells the service thread of streams that may go on.
+/// Whether the endpoint tells the service thread of streams that may go on: never again after a failure.
 fn pause(locked: &mut Locked, paused: bool) {
+    let paused = paused || locked.state.failed.is_some();
     if let Some(endpoint) = &locked.state.endpoint
         && locked.watch.paused != paused
     {

@@ -1,8 +1,8 @@
-//! Progress, and how messages end that do not arrive: time, a peer that leaves, the failure of the group.
+//! Progress, and how messages end that do not arrive: time, the failure of the group, leaving it.
 
 use super::frame::Frame;
 use super::limits::Limits;
-use super::link::Wire;
+use super::link::{Inflow, Sink, Wire};
 use super::state::{ReceiveStage, SendStage, Sending, State, Timed};
 use super::unexpected::{Body, Message};
 use crate::base::deadline::Deadline;
@@ -12,6 +12,13 @@ use crate::transport::{Incoming, Outgoing};
 use std::time::Instant;
 
 impl State {
+    /// Goes on with everything, and then ends what has run out of time: an answer that is there already counts.
+    pub(super) fn go_on(&mut self) {
+        self.progress();
+        self.expire();
+        self.put_all();
+    }
+
     /// Goes on with everything, without waiting for anything.
     pub(super) fn progress(&mut self) {
         if self.failed.is_some() {
@@ -47,6 +54,10 @@ impl State {
         let has_more = self.drain(peer);
         self.has_rest |= has_more;
         if has_left && !has_more && self.failed.is_none() {
+            // Those who leave a group that has failed leave after that.
+            if let Some(error) = self.domain.failure() {
+                return self.fail(error);
+            }
             let message = format!("{} has left the group", self.name(peer));
             self.close(peer, &Error::new(ErrorKind::PeerFailed, message).with_culprit(peer));
         }
@@ -62,22 +73,11 @@ impl State {
                 continue;
             }
             self.links[peer].is_full = false;
-            self.put(peer);
+            // First what has come: to a peer that has left nothing can be sent, and what it says may end a send.
             if self.drain(peer) {
                 self.ready.push(peer);
             }
-        }
-    }
-
-    /// A stream gave an error.
-    pub(super) fn broken(&mut self, peer: Rank, error: Error) {
-        match error.kind() {
-            ErrorKind::PeerFailed | ErrorKind::Connection => self.close(peer, &error),
-            ErrorKind::Internal => {
-                let what = format!("{} does not keep to the protocol of messages", self.name(peer));
-                self.fail(error.context(what).with_culprit(peer));
-            }
-            _ => self.fail(error.context(format!("messages of {}", self.name(peer)))),
+            self.put(peer);
         }
     }
 
@@ -104,7 +104,11 @@ impl State {
         let sends: Vec<u64> = self.sends.keys().copied().collect();
         sends.into_iter().for_each(|number| self.end_send(number, Err(reason.clone())));
         let receives: Vec<u64> = self.receives.keys().copied().collect();
-        receives.into_iter().for_each(|receive| self.end_receive(receive, Err(reason.clone())));
+        for receive in receives {
+            self.end_delivered(receive);
+            self.end_receive(receive, Err(reason.clone()));
+        }
+        self.timers.clear();
     }
 
     /// Leaves in order: what was lent is taken back; where it is being read, the group fails.
@@ -132,51 +136,21 @@ impl State {
         self.links.iter_mut().for_each(|link| link.wire = Wire::Own);
     }
 
-    /// Nothing goes to a peer or comes from it any more.
-    pub(super) fn close(&mut self, peer: Rank, error: &Error) {
-        if self.links[peer].closed.is_some() {
-            return;
-        }
-        self.links[peer].closed = Some(error.clone());
-        self.readings.retain(|reading| reading.is_not_of(peer));
-        self.links[peer].clear();
-        let offered: Vec<u64> = self
-            .unexpected
-            .of_sender(peer)
-            .filter(|(_, message)| matches!(message.body, Body::Offered(_)))
-            .map(|(arrival, _)| arrival)
-            .collect();
-        offered.into_iter().for_each(|arrival| drop(self.unexpected.remove(arrival)));
-        let sends = self.sends.iter().filter(|(_, sending)| sending.message.to == peer);
-        let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
-        sends.into_iter().for_each(|number| self.end_send(number, Err(error.clone())));
-        let receives: Vec<(u64, Option<Error>)> = self
-            .receives
-            .iter()
-            .map(|(&receive, receiving)| {
-                let end = match receiving.stage {
-                    ReceiveStage::Posted => self.nobody_left(receiving.message.from),
-                    ReceiveStage::Filling { from, .. }
-                    | ReceiveStage::Asked { from, .. }
-                    | ReceiveStage::Begun { from, .. } => (from == peer).then(|| error.clone()),
-                };
-                (receive, end)
-            })
-            .collect();
-        for (receive, end) in receives {
-            if let Some(error) = end {
-                self.unpost(receive);
-                self.end_receive(receive, Err(error));
-            }
-        }
-    }
-
     /// Why nothing can come any more from a rank. From any, something always can: this rank itself may send.
     pub(super) fn nobody_left(&self, from: Option<Rank>) -> Option<Error> {
         self.links[from?].closed.clone()
     }
 
-    fn unpost(&mut self, receive: u64) {
+    /// Ends a receive that has its message, if it does.
+    pub(super) fn end_delivered(&mut self, receive: u64) {
+        if let Some(receiving) = self.receives.get(&receive)
+            && let ReceiveStage::Delivered(delivery) = receiving.stage
+        {
+            self.end_receive(receive, Ok(delivery));
+        }
+    }
+
+    pub(super) fn unpost(&mut self, receive: u64) {
         if let Some(receiving) = self.receives.get(&receive) {
             let Incoming { from, tag, .. } = receiving.message;
             self.posted.remove((from, tag), receive);
@@ -198,6 +172,7 @@ impl State {
             match timed {
                 Timed::Send(number) => self.expire_send(number),
                 Timed::Receive(receive) => self.expire_receive(receive),
+                Timed::Parting(peer) => self.has_parted(peer),
             }
         }
     }
@@ -207,6 +182,10 @@ impl State {
         let (message, stage, place) = (sending.message, sending.stage, sending.place);
         let error = self.late_send(&message);
         let to = message.to;
+        if self.links[to].out_closed.is_some() {
+            // No more of it goes anywhere.
+            return self.end_send(number, Err(error));
+        }
         let is_unsaid = self.links[to].unqueue(number);
         let is_its_own = match stage {
             SendStage::Whole => {
@@ -222,7 +201,10 @@ impl State {
             SendStage::Offered => {
                 is_unsaid || place.is_none_or(|place| self.desk().take_back(place, number))
             }
-            SendStage::Pulled { begun, .. } => !begun,
+            // Pieces that are all in the stream are taken whole, or were asked for in vain.
+            SendStage::Pulled { begun, sent, .. } => {
+                (!begun || sent == message.bytes.len()) && !self.links[to].is_sending(number)
+            }
         };
         if !is_its_own {
             return self.fail(error.context("in the middle of a message"));
@@ -237,7 +219,7 @@ impl State {
         self.end_send(number, Err(error));
     }
 
-    fn expire_receive(&mut self, receive: u64) {
+    pub(super) fn expire_receive(&mut self, receive: u64) {
         let Some(receiving) = self.receives.get(&receive) else { return };
         let stage = receiving.stage;
         let error = self.late_receive(&receiving.message);
@@ -246,9 +228,17 @@ impl State {
                 self.unpost(receive);
                 self.end_receive(receive, Err(error));
             }
-            ReceiveStage::Asked { from, number } => {
-                self.end_receive(receive, Err(error));
-                self.give_back(from, number);
+            ReceiveStage::Delivered(_) => self.end_delivered(receive),
+            ReceiveStage::Asked { from, number } => self.give_back(from, number, receive, error),
+            ReceiveStage::Filling { from, .. } | ReceiveStage::Begun { from, .. }
+                if self.links[from].in_closed.is_some() =>
+            {
+                // Its sender has left in the middle of it.
+                let gone = self.links[from].in_closed.clone().unwrap_or(error);
+                self.end_receive(receive, Err(gone));
+            }
+            ReceiveStage::Begun { from, number } if self.stop_reading(from, number) => {
+                self.give_back(from, number, receive, error);
             }
             ReceiveStage::Filling { .. } | ReceiveStage::Begun { .. } => {
                 self.fail(error.context("in the middle of a message"));
@@ -256,10 +246,18 @@ impl State {
         }
     }
 
-    /// An offer that was asked for in vain waits for the next receive.
-    fn give_back(&mut self, from: Rank, number: u64) {
+    /// An offer that was asked for in vain waits for the next receive. Pieces that have come, or still do, are
+    /// worth nothing: the next receive asks for it anew.
+    fn give_back(&mut self, from: Rank, number: u64, receive: u64, error: Error) {
+        self.end_receive(receive, Err(error));
+        self.stop_reading(from, number);
+        if let Inflow::Body { sink, .. } = &mut self.links[from].inflow
+            && matches!(sink, Sink::Piece(of) if *of == number)
+        {
+            *sink = Sink::Nowhere;
+        }
         let Some(offer) = self.links[from].offers.get_mut(&number) else { return };
-        offer.receive = None;
+        (offer.receive, offer.got) = (None, 0);
         let (arrival, body) = (offer.arrival, Body::Offered(number));
         let message = Message { from, tag: offer.tag, dtype: offer.dtype, len: offer.len, body };
         self.arrived(arrival, message);

@@ -23,7 +23,8 @@ fn refuse<T>(what: &str) -> Result<T> {
 impl State {
     /// Takes what has come from a peer; true where there may be more.
     pub(super) fn drain(&mut self, peer: Rank) -> bool {
-        if self.links[peer].closed.is_some() {
+        let Link { closed, in_closed, .. } = &self.links[peer];
+        if closed.is_some() || in_closed.is_some() || self.failed.is_some() {
             return false;
         }
         let mut taken = 0;
@@ -195,8 +196,8 @@ impl State {
         if sending.message.to != peer || !is_newer {
             return refuse("it asks for a message that it was not offered");
         }
-        let begun = matches!(sending.stage, SendStage::Pulled { begun: true, .. });
-        sending.stage = SendStage::Pulled { attempt, sent: 0, begun };
+        // Pieces of an earlier attempt do not count any more.
+        sending.stage = SendStage::Pulled { attempt, sent: 0, begun: false };
         // Whoever asks does not read.
         let place = sending.place.take();
         place.into_iter().for_each(|place| self.give_up_place(place));
@@ -278,7 +279,7 @@ impl State {
                 self.unexpected.remove(arrival);
             }
             Some(receive) => {
-                if offer.got > 0 || self.is_reading(peer, number) {
+                if offer.got > 0 || !self.stop_reading(peer, number) {
                     return refuse("it withdraws what it is sending");
                 }
                 let link = &mut self.links[peer];

@@ -10,6 +10,7 @@ use crate::transport::{Channel, Endpoint, PeerName, SharedDomain};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
 
 /// How much is taken from a stream between nodes at once, where it does not go straight to its place.
 const STAGE_BYTES: usize = 16 << 10;
@@ -102,6 +103,8 @@ pub(super) enum Item {
     Offer(u64),
     /// Something that is said.
     Say(Frame),
+    /// That a receive has taken the offer of this number.
+    Taken { number: u64, receive: u64 },
 }
 
 /// What is being put into the stream.
@@ -118,6 +121,8 @@ pub(super) struct Current {
 pub(super) enum Load {
     /// Nothing; of a send that is offered here, its number.
     Nothing(Option<u64>),
+    /// Nothing; the receive that ends with it.
+    Taken(u64),
     /// A whole message.
     Whole(u64),
     /// A piece of one.
@@ -129,6 +134,7 @@ impl Load {
     pub(super) fn number(&self) -> Option<u64> {
         match *self {
             Self::Nothing(number) => number,
+            Self::Taken(_) => None,
             Self::Whole(number) | Self::Piece { number, .. } => Some(number),
         }
     }
@@ -189,6 +195,11 @@ pub(super) struct Link {
     pub(super) wire: Wire,
     /// Why nothing goes to it or comes from it any more.
     pub(super) closed: Option<Error>,
+    /// Why nothing goes to it any more, and why nothing comes, until both ends.
+    pub(super) out_closed: Option<Error>,
+    pub(super) in_closed: Option<Error>,
+    /// Until when a reason for that may come.
+    pub(super) parts_at: Option<Instant>,
     pub(super) outbox: VecDeque<Item>,
     /// Sends that have been pulled, in turns.
     pub(super) bulk: VecDeque<u64>,
@@ -214,6 +225,9 @@ impl Link {
             name,
             wire,
             closed: None,
+            out_closed: None,
+            in_closed: None,
+            parts_at: None,
             outbox: VecDeque::new(),
             bulk: VecDeque::new(),
             current: None,
@@ -259,11 +273,27 @@ impl Link {
         })
     }
 
-    /// Ends everything that goes to the peer or comes from it.
-    pub(super) fn clear(&mut self) {
+    /// Whether anything goes to the peer.
+    pub(super) fn is_open(&self) -> bool {
+        self.closed.is_none() && self.out_closed.is_none()
+    }
+
+    /// Why a send to the peer ends at once. While the link parts, it ends with that.
+    pub(super) fn refusal(&self) -> Option<&Error> {
+        let out_closed = self.out_closed.as_ref().filter(|_| self.parts_at.is_none());
+        self.closed.as_ref().or(out_closed)
+    }
+
+    /// Ends everything that goes to the peer.
+    pub(super) fn clear_out(&mut self) {
         self.outbox.clear();
         self.bulk.clear();
         self.current = None;
+    }
+
+    /// Ends everything that goes to the peer or comes from it.
+    pub(super) fn clear(&mut self) {
+        self.clear_out();
         self.inflow = Inflow::START;
         self.offers.clear();
     }

@@ -23,6 +23,7 @@ mod incoming;
 mod limits;
 mod link;
 mod outgoing;
+mod parting;
 mod posted;
 mod state;
 #[cfg(test)]

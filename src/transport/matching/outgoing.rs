@@ -29,8 +29,8 @@ impl State {
             match outcome {
                 Ok(sent) => written = sent,
                 Err(error) => {
-                    self.ended.push((done, Err(error.clone())));
-                    return self.broken(to, error);
+                    self.keep(message, done, SendStage::Whole);
+                    return self.broken_out(to, error);
                 }
             }
         }
@@ -74,11 +74,11 @@ impl State {
 
     /// Puts what waits for one stream into it, as far as goes; what is left stays on the list.
     pub(super) fn put(&mut self, peer: Rank) {
-        if self.links[peer].closed.is_some() {
+        if !self.links[peer].is_open() {
             return;
         }
         if let Err(error) = self.try_put(peer) {
-            self.broken(peer, error);
+            self.broken_out(peer, error);
         } else if !self.links[peer].is_idle() {
             self.has_pending(peer);
         }
@@ -119,6 +119,7 @@ impl State {
         while let Some(item) = self.links[peer].outbox.pop_front() {
             let (frame, body) = match item {
                 Item::Say(frame) => (frame, Load::Nothing(None)),
+                Item::Taken { number, receive } => (Frame::Taken { number }, Load::Taken(receive)),
                 Item::Whole(number) => {
                     let Some(sending) = self.sends.get(&number) else { continue };
                     let Outgoing { tag, dtype, bytes, .. } = sending.message;
@@ -164,7 +165,7 @@ impl State {
             return Ok(true);
         };
         let bytes = match current.body {
-            Load::Nothing(_) => Some(Src::empty()),
+            Load::Nothing(_) | Load::Taken(_) => Some(Src::empty()),
             Load::Whole(number) => self.sends.get(&number).map(|sending| sending.message.bytes),
             Load::Piece { number, offset, len, .. } => {
                 self.sends.get(&number).map(|sending| sending.message.bytes.slice(offset, len))
@@ -179,9 +180,10 @@ impl State {
         current.written += wire.send(self.domain.as_ref(), &parts)?;
         let (body, written) = (current.body, current.written);
         if written > 0
-            && let Load::Piece { number, .. } = body
+            && let Load::Piece { number, attempt: of, .. } = body
             && let Some(sending) = self.sends.get_mut(&number)
-            && let SendStage::Pulled { begun, .. } = &mut sending.stage
+            && let SendStage::Pulled { attempt, begun, .. } = &mut sending.stage
+            && *attempt == of
         {
             *begun = true;
         }
@@ -197,6 +199,7 @@ impl State {
     fn is_in_the_stream(&mut self, peer: Rank, body: Load) {
         match body {
             Load::Nothing(_) => {}
+            Load::Taken(receive) => self.end_delivered(receive),
             Load::Whole(number) => {
                 if let Some(sending) = self.sends.get(&number) {
                     let Outgoing { to, tag, bytes, .. } = sending.message;

@@ -63,10 +63,12 @@ pub(super) enum ReceiveStage {
     Posted,
     /// A message goes into it as it comes.
     Filling { from: Rank, tag: u32, len: usize },
-    /// It has asked for a message that was offered; nothing has come.
+    /// It has asked for a message that was offered, or is to read it; nothing has come.
     Asked { from: Rank, number: u64 },
     /// Bytes of that message have come.
     Begun { from: Rank, number: u64 },
+    /// All of it has, and its sender is told.
+    Delivered(Delivery),
 }
 
 /// Whose time has come.
@@ -74,6 +76,8 @@ pub(super) enum ReceiveStage {
 pub(super) enum Timed {
     Send(u64),
     Receive(u64),
+    /// Of a link.
+    Parting(Rank),
 }
 
 /// Something that has ended, and for whom.
@@ -222,12 +226,16 @@ impl State {
     /// See [`crate::transport::PointToPoint::send`].
     pub(super) fn send(&mut self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()> {
         self.check(Some(message.to))?;
-        if let Some(error) = &self.links[message.to].closed {
+        let link = &self.links[message.to];
+        if let Some(error) = link.refusal() {
             self.ended.push((done, Err(error.clone())));
             return Ok(());
         }
+        if !link.is_open() {
+            self.keep(message, done, SendStage::Offered);
+            return Ok(());
+        }
         let cost = Limits::cost(message.bytes.len());
-        let link = &self.links[message.to];
         let is_whole = message.bytes.len() <= self.limits.eager_bytes
             && link.used + cost <= self.limits.held_bytes;
         match (message.to == self.rank, is_whole) {
@@ -382,7 +390,7 @@ impl State {
 
     /// Has something put into the stream to a peer.
     pub(super) fn queue(&mut self, peer: Rank, item: Item) {
-        if self.links[peer].closed.is_none() {
+        if self.links[peer].is_open() {
             self.links[peer].outbox.push_back(item);
             self.has_pending(peer);
         }

@@ -2,11 +2,11 @@
 //! for and sent in pieces where that cannot be.
 //!
 //! What is read must still be the sender's message when this rank says that it has it: see [`super::desk`]. The
-//! process is recognised before its memory is read for the first time, by a random mark at an address that its
-//! desk tells; one that has left or died is not read any more.
+//! process is recognised before its memory is read for the first time, and again after each message, by a random
+//! mark at an address that its desk tells; one that has left or died is not read any more.
 
-use super::frame::Frame;
-use super::link::{Attach, Wire};
+use super::frame::{Frame, Lent};
+use super::link::{Attach, Item, Wire};
 use super::state::{ReceiveStage, State};
 use crate::base::buffer::Dst;
 use crate::base::ids::{Nonce, Rank};
@@ -18,17 +18,25 @@ use std::sync::atomic::{Ordering, fence};
 /// How much is read at once; between two such reads others have their turn, and a failure is noticed.
 const READ_BYTES: usize = 1 << 20;
 
-/// The buffer of another rank that is being read.
+/// The buffer of another rank that is being read, or soon is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     peer: Rank,
+    /// The peer in the domain.
+    local: Rank,
     number: u64,
-    address: u64,
+    lent: Lent,
+    /// Its owner cannot take it back any more.
+    begun: bool,
 }
 
 impl Reading {
     pub(super) fn is_not_of(&self, peer: Rank) -> bool {
         self.peer != peer
+    }
+
+    fn is_of(&self, peer: Rank, number: u64) -> bool {
+        self.peer == peer && self.number == number
     }
 }
 
@@ -42,19 +50,19 @@ pub(super) fn words(nonce: &Nonce) -> [u64; 2] {
 }
 
 impl State {
-    /// A receive takes an offer; false where that has been withdrawn meanwhile.
+    /// A receive takes an offer; false where it looks for another message, since that one cannot be had.
     pub(super) fn take_offer(&mut self, from: Rank, number: u64, receive: u64) -> bool {
+        if let Some(error) = self.links[from].out_closed.clone() {
+            return self.cannot_ask(&error, receive);
+        }
         let Some(offer) = self.links[from].offers.get(&number) else { return false };
         let lent = offer.lent.filter(|_| offer.attempt == 0);
         let lent = lent.filter(|_| self.can_read(from));
         if let (Some(lent), Wire::Rings { peer, .. }) = (lent, &self.links[from].wire) {
-            if !self.region().desk(*peer).begin(lent.place, number) {
-                self.links[from].offers.remove(&number);
-                return false;
-            }
-            self.readings.push_back(Reading { peer: from, number, address: lent.address });
+            let local = *peer;
+            self.readings.push_back(Reading { peer: from, local, number, lent, begun: false });
             self.set_taken_by(from, number, receive);
-            self.set_stage(receive, ReceiveStage::Begun { from, number });
+            self.set_stage(receive, ReceiveStage::Asked { from, number });
             return true;
         }
         self.set_taken_by(from, number, receive);
@@ -88,21 +96,57 @@ impl State {
     pub(super) fn has_taken(&mut self, from: Rank, number: u64) {
         let Some(offer) = self.links[from].offers.remove(&number) else { return };
         let delivery = Delivery { peer: from, tag: offer.tag, bytes: offer.len };
-        self.say(from, Frame::Taken { number });
-        if let Some(receive) = offer.receive {
-            self.end_receive(receive, Ok(delivery));
+        let Some(receive) = offer.receive else { return };
+        // It ends once the sender is sure to hear of it: whoever has it may leave.
+        self.set_stage(receive, ReceiveStage::Delivered(delivery));
+        if self.links[from].is_open() {
+            self.queue(from, Item::Taken { number, receive });
+        } else {
+            self.end_delivered(receive);
         }
     }
 
     /// Whether a message is being read where it is.
     pub(super) fn is_reading(&self, from: Rank, number: u64) -> bool {
-        self.readings.iter().any(|reading| reading.peer == from && reading.number == number)
+        self.readings.iter().any(|reading| reading.is_of(from, number))
+    }
+
+    /// A message is not to be read where it is; false where that has begun already.
+    pub(super) fn stop_reading(&mut self, from: Rank, number: u64) -> bool {
+        let is_its = |reading: &Reading| reading.is_of(from, number);
+        if self.readings.iter().any(|reading| is_its(reading) && reading.begun) {
+            return false;
+        }
+        self.readings.retain(|reading| !is_its(reading));
+        true
+    }
+
+    /// Says that a buffer is being read, before it is; false where it has been taken back meanwhile.
+    fn begin_to_read(&mut self, reading: &mut Reading) -> bool {
+        let Reading { peer, local, number, lent, begun } = reading;
+        if *begun {
+            return true;
+        }
+        let Some(receive) = self.links[*peer].offers.get(number).and_then(|it| it.receive) else {
+            return false;
+        };
+        *begun = self.region().desk(*local).begin(lent.place, *number);
+        if *begun {
+            self.set_stage(receive, ReceiveStage::Begun { from: *peer, number: *number });
+        } else {
+            self.links[*peer].offers.remove(number);
+            self.place(receive);
+        }
+        *begun
     }
 
     /// Reads on in the buffer of one sender.
     pub(super) fn read_some(&mut self) {
-        let Some(reading) = self.readings.pop_front() else { return };
-        let Reading { peer, number, address } = reading;
+        let Some(mut reading) = self.readings.pop_front() else { return };
+        if !self.begin_to_read(&mut reading) {
+            return;
+        }
+        let Reading { peer, local, number, lent: Lent { address, .. }, .. } = reading;
         let pid = self.links[peer].name.pid;
         let Some(offer) = self.links[peer].offers.get_mut(&number) else { return };
         let Some(receiving) = offer.receive.and_then(|it| self.receives.get(&it)) else { return };
@@ -111,11 +155,17 @@ impl State {
         let outcome = attach::read(pid, address + got as u64, into);
         match outcome {
             Ok(more) if more > 0 => offer.got += more,
-            outcome => return self.cannot_read(peer, number, outcome.err()),
+            Ok(_) => return self.cannot_read(peer, number, "it gave nothing"),
+            Err(cause) => return self.cannot_read(peer, number, &cause.to_string()),
         }
         if offer.got < len {
             self.readings.push_back(reading);
             return;
+        }
+        // The process may have become another one meanwhile, with memory of its own at that address.
+        if !self.recognises(peer, local) {
+            self.links[peer].attach = Attach::Refused;
+            return self.cannot_read(peer, number, "it has changed");
         }
         // Whoever leaves while its buffer is being read says so before the buffer is used for anything else.
         fence(Ordering::SeqCst);
@@ -126,11 +176,10 @@ impl State {
     }
 
     /// The sender's memory gave an error: the message comes in pieces.
-    fn cannot_read(&mut self, peer: Rank, number: u64, cause: Option<std::io::Error>) {
+    fn cannot_read(&mut self, peer: Rank, number: u64, why: &str) {
         if let Some(error) = self.domain.failure() {
             return self.fail(error);
         }
-        let why = cause.map_or("it gave nothing".to_owned(), |cause| cause.to_string());
         let name = self.name(peer);
         crate::log!(Level::Debug, "a message of {name} cannot be read in its memory: {why}");
         if let Some(offer) = self.links[peer].offers.get_mut(&number) {

@@ -5,6 +5,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::transport::matching::frame::Frame;
 use crate::transport::matching::link::{Attach, Item};
+use crate::transport::matching::state::{ReceiveStage, State};
 use crate::transport::{Incoming, Outgoing, PointToPoint};
 use std::sync::Arc;
 
@@ -32,6 +33,29 @@ fn a_receive_that_comes_to_nothing_is_forgotten() {
         got.wait().unwrap();
         assert_eq!((content(late.into), content(next.into)), (vec![0; 8], vec![9; 8]));
         assert!(members[0].domain.failure().is_none());
+    }
+}
+
+#[test]
+fn a_message_that_is_there_counts_though_the_time_has_passed_before_anybody_looked() {
+    for spread in SPREADS {
+        for attended in [false, true] {
+            let members = world(spread, 2);
+            let late = Incoming { deadline: soon(), ..incoming(Some(0), Some(3), 8) };
+            let got = Arc::new(Outcome::default());
+            // Nobody looks for the receiver until its time has passed.
+            members[1].engine.core.with(|state| {
+                state.receive(late, got.clone()).unwrap();
+                members[0].post_send(outgoing(1, 3, text(1, 8))).wait().unwrap();
+                while !late.deadline.has_passed() {
+                    std::hint::spin_loop();
+                }
+            });
+            if attended {
+                drop(members[1].attend_to(&got));
+            }
+            assert_eq!(got.wait().unwrap().bytes, 8, "{spread:?}");
+        }
     }
 }
 
@@ -82,6 +106,89 @@ fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
 }
 
 #[test]
+fn a_message_that_was_sent_in_vain_is_withdrawn_whole() {
+    // In vain or not, once or twice.
+    for (vain, again) in [(false, false), (true, false), (true, true)] {
+        let members = world(Spread::Apart, 2);
+        let [first, second] = std::array::from_fn(|_| Arc::new(Outcome::default()));
+        let wanted = incoming(Some(0), Some(1), 30_000);
+        // Whatever is taken is taken here.
+        let sent = members[1].engine.core.with(|state| {
+            let sent = members[0].post_send(outgoing(1, 1, text(1, 30_000)));
+            state.drain(0);
+            let number = *state.links[0].offers.keys().next().unwrap();
+            let answer = |sender: &mut State| {
+                sender.drain(1);
+                sender.put_all();
+                assert!(sender.links[1].is_idle());
+            };
+            state.receive(wanted, first.clone()).unwrap();
+            state.put_all();
+            members[0].engine.core.with(answer);
+            if vain {
+                let receive = *state.receives.keys().next().unwrap();
+                state.expire_receive(receive);
+            }
+            if again {
+                state.receive(wanted, second.clone()).unwrap();
+                state.put_all();
+            }
+            members[0].engine.core.with(|sender| {
+                sender.drain(1);
+                sender.expire_send(number);
+            });
+            sent
+        });
+        assert_eq!(sent.error().0, ErrorKind::Timeout);
+        match vain {
+            true => assert_eq!(first.error().0, ErrorKind::Timeout),
+            false => assert_eq!(first.wait().unwrap().bytes, 30_000),
+        }
+        if again {
+            assert!(second.get().is_none());
+        }
+        // The next message is the next one.
+        members[0].post_send(outgoing(1, 1, vec![3; 8])).wait().unwrap();
+        let next = if again { second.wait() } else { members[1].post_receive(wanted).wait() };
+        assert_eq!(next.unwrap().bytes, 8);
+        assert!(members[1].domain.failure().is_none());
+    }
+}
+
+#[test]
+fn a_receive_of_an_offer_ends_once_its_sender_is_sure_to_hear_of_it() {
+    for late in [false, true] {
+        let members = world(Spread::Apart, 2);
+        let [sent, got] = std::array::from_fn(|_| Arc::new(Outcome::default()));
+        members[0].engine.core.with(|zero| {
+            zero.send(outgoing(1, 1, text(1, 30_000)), sent.clone()).unwrap();
+            members[1].engine.core.with(|one| {
+                one.drain(0);
+                one.receive(incoming(Some(0), Some(1), 30_000), got.clone()).unwrap();
+            });
+            zero.drain(1);
+            zero.put_all();
+            members[1].engine.core.with(|one| {
+                // More than the stream holds while nobody takes it.
+                for _ in 0..100 {
+                    let done = Arc::new(Outcome::default());
+                    one.send(outgoing(0, 9, text(2, 1000)), done).unwrap();
+                }
+                one.drain(0);
+                if late {
+                    let receive = *one.receives.keys().next().unwrap();
+                    one.expire_receive(receive);
+                }
+            });
+            // Out of time, it has its message all the same.
+            assert_eq!(got.get().is_some(), late);
+        });
+        assert!(sent.wait().is_ok() && got.wait().is_ok());
+        assert!(members[0].domain.failure().is_none());
+    }
+}
+
+#[test]
 fn what_is_read_while_its_sender_gives_up_is_no_success() {
     for spread in [Spread::Together, Spread::Segment] {
         let members = world(spread, 2);
@@ -113,6 +220,74 @@ fn what_is_read_while_its_sender_gives_up_is_no_success() {
             got.wait().unwrap();
         }
     }
+}
+
+#[test]
+fn what_is_not_being_read_yet_can_be_given_up_by_either_side() {
+    for spread in [Spread::Together, Spread::Segment] {
+        let members = world(spread, 2);
+        let done: [Arc<Outcome>; 6] = std::array::from_fn(|_| Arc::default());
+        let [read, late, withdrawn, sent, kept, taken_back] = &done;
+        members[1].engine.core.with(|state| {
+            for (tag, done) in [(1, sent), (2, kept), (3, taken_back)] {
+                let message = outgoing(1, tag, text(tag.into(), 3 << 20));
+                members[0].engine.send(message, done.clone()).unwrap();
+            }
+            state.drain(0);
+            let mut numbers: Vec<u64> = state.links[0].offers.keys().copied().collect();
+            numbers.sort_unstable();
+            // While the first is being read, the others wait for their turn.
+            for (tag, done) in [(1, read), (2, late), (3, withdrawn)] {
+                state.receive(incoming(Some(0), Some(tag), 3 << 20), done.clone()).unwrap();
+                if state.links[0].attach == Attach::Refused {
+                    return;
+                }
+                let second = ReceiveStage::Asked { from: 0, number: numbers[1] };
+                let second = state.receives.iter().find(|(_, it)| it.stage == second);
+                let second = second.map(|(&receive, _)| receive);
+                second.into_iter().for_each(|receive| state.expire_receive(receive));
+            }
+            members[0].engine.core.with(|sender| sender.expire_send(numbers[2]));
+        });
+        if late.get().is_none() {
+            // Where memory cannot be read, they went in pieces.
+            continue;
+        }
+        assert_eq!(late.error().0, ErrorKind::Timeout);
+        assert_eq!(taken_back.error().0, ErrorKind::Timeout);
+        assert!(read.wait().is_ok() && sent.wait().is_ok());
+        // Each side has the next one.
+        members[1].post_receive(incoming(Some(0), Some(2), 3 << 20)).wait().unwrap();
+        kept.wait().unwrap();
+        members[0].post_send(outgoing(1, 3, vec![1])).wait().unwrap();
+        assert_eq!(withdrawn.wait().unwrap().bytes, 1);
+        assert!(members[1].domain.failure().is_none());
+    }
+}
+
+#[test]
+fn what_was_read_in_a_process_that_has_become_another_comes_in_pieces() {
+    let members = world(Spread::Segment, 2);
+    let wanted = incoming(Some(0), Some(1), 2 << 20);
+    let got = Arc::new(Outcome::default());
+    let sent = members[1].engine.core.with(|state| {
+        let sent = members[0].post_send(outgoing(1, 1, text(1, 2 << 20)));
+        state.drain(0);
+        state.receive(wanted, got.clone()).unwrap();
+        if state.links[0].attach == Attach::Works {
+            assert_eq!(state.readings.len(), 1);
+            let desk = state.region().desk(0);
+            desk.show_mark(desk.mark().unwrap().0, [0, 0]);
+            state.read_some();
+            assert!(got.get().is_none());
+            assert_eq!(state.links[0].attach, Attach::Refused);
+            assert_eq!(state.links[0].offers.values().next().unwrap().attempt, 1);
+        }
+        sent
+    });
+    assert_eq!(got.wait().unwrap().bytes, 2 << 20);
+    assert_eq!(content(wanted.into), text(1, 2 << 20));
+    sent.wait().unwrap();
 }
 
 #[test]

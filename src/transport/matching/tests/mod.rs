@@ -2,6 +2,8 @@
 
 mod endings;
 mod exchange;
+mod level;
+mod parting;
 mod random;
 mod rules;
 mod world;

@@ -47,11 +47,11 @@ pub(super) struct Member {
     pub(super) domain: Arc<dyn SharedDomain>,
 }
 
-fn name(rank: Rank) -> PeerName {
+pub(super) fn name(rank: Rank) -> PeerName {
     PeerName { rank, pid: host::pid(), host: "here".into() }
 }
 
-fn geometry(ranks: WorldSize) -> Geometry {
+pub(super) fn geometry(ranks: WorldSize) -> Geometry {
     Geometry { ranks, slot_bytes: 4096 }
 }
 

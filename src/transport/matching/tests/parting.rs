@@ -1,0 +1,107 @@
+//! Ranks that leave while messages are on their way.
+
+use super::world::{Outcome, Spread, incoming, outgoing, text, world};
+use crate::base::error::{Error, ErrorKind};
+use std::sync::Arc;
+
+#[test]
+fn what_a_leaver_sent_arrives_though_nothing_can_be_sent_to_it() {
+    const MESSAGES: u64 = 40;
+    let mut members = world(Spread::Apart, 2);
+    let leaver = members.remove(1);
+    let me = &members[0];
+    let (first, answer) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
+    // It does all this before anybody looks.
+    me.engine.core.with(|state| {
+        for turn in 0..MESSAGES {
+            leaver.send(0, 1, text(turn, 1000)).unwrap();
+        }
+        drop(leaver);
+        state.send(outgoing(1, 2, vec![1]), answer.clone()).unwrap();
+        state.receive(incoming(Some(1), Some(1), 1000), first.clone()).unwrap();
+    });
+    first.wait().unwrap();
+    for turn in 1..MESSAGES {
+        assert_eq!(me.receive(1, 1, 1000).unwrap(), text(turn, 1000));
+    }
+    let (kind, text) = answer.error();
+    assert!(kind == ErrorKind::PeerFailed && text.contains("has left"), "{text}");
+    assert_eq!(me.receive(1, 1, 1000).unwrap_err().kind(), ErrorKind::PeerFailed);
+    assert!(me.domain.failure().is_none());
+}
+
+#[test]
+fn the_reason_may_come_after_a_rank_has_left() {
+    for is_sent_to in [false, true] {
+        let mut members = world(Spread::Apart, 3);
+        let leaver = members.remove(1);
+        let me = &members[0];
+        let posted = [Arc::new(Outcome::default()), Arc::new(Outcome::default())];
+        me.engine.core.with(|state| {
+            state.receive(incoming(Some(1), Some(1), 8), posted[0].clone()).unwrap();
+            state.send(outgoing(1, 1, text(1, 50_000)), posted[1].clone()).unwrap();
+            drop(leaver);
+            if is_sent_to {
+                let refused = Arc::new(Outcome::default());
+                state.send(outgoing(1, 1, vec![1]), refused.clone()).unwrap();
+                assert!(refused.get().is_none());
+            }
+            state.progress();
+            me.domain.fail(&Error::new(ErrorKind::Aborted, "somebody said so"));
+            state.progress();
+        });
+        for outcome in posted {
+            assert_eq!(outcome.error(), (ErrorKind::Aborted, "somebody said so".to_owned()));
+        }
+    }
+}
+
+#[test]
+fn a_receive_from_any_rank_survives_one_that_leaves_before_it_has_sent_what_was_asked_for() {
+    let mut members = world(Spread::Apart, 3);
+    let leaver = members.remove(1);
+    let me = &members[0];
+    let (any, bound) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
+    me.engine.core.with(|state| {
+        let offered = [1, 2].map(|tag| leaver.post_send(outgoing(0, tag, text(1, 50_000))));
+        state.drain(1);
+        state.receive(incoming(None, Some(1), 50_000), any.clone()).unwrap();
+        state.receive(incoming(Some(1), Some(2), 50_000), bound.clone()).unwrap();
+        drop(leaver);
+        offered.iter().for_each(|it| assert_eq!(it.error().0, ErrorKind::Aborted));
+    });
+    assert_eq!(bound.error().0, ErrorKind::PeerFailed);
+    assert!(any.get().is_none());
+    let sent = members[1].post_send(outgoing(0, 1, text(2, 40_000)));
+    let delivery = any.wait().unwrap();
+    assert_eq!((delivery.peer, delivery.bytes), (2, 40_000));
+    sent.wait().unwrap();
+}
+
+#[test]
+fn who_cannot_be_reached_is_heard_still_but_not_asked() {
+    let members = world(Spread::Apart, 3);
+    let me = &members[0];
+    let outcomes: [Arc<Outcome>; 4] = std::array::from_fn(|_| Arc::default());
+    let [any, bound, late, to_it] = &outcomes;
+    me.engine.core.with(|state| {
+        let post = |tag| drop(members[1].post_send(outgoing(0, tag, text(1, 50_000))));
+        [1, 2, 3].into_iter().for_each(post);
+        members[1].post_send(outgoing(0, 4, vec![7])).wait().unwrap();
+        state.drain(1);
+        state.receive(incoming(None, Some(1), 50_000), any.clone()).unwrap();
+        state.receive(incoming(Some(1), Some(2), 50_000), bound.clone()).unwrap();
+        let error = Error::new(ErrorKind::Connection, "no way").with_culprit(1);
+        state.broken_out(1, error);
+        state.receive(incoming(Some(1), Some(3), 50_000), late.clone()).unwrap();
+        state.send(outgoing(1, 5, vec![1]), to_it.clone()).unwrap();
+    });
+    for outcome in [bound, late, to_it] {
+        assert_eq!(outcome.error(), (ErrorKind::Connection, "no way".to_owned()));
+    }
+    assert_eq!(me.receive(1, 4, 1).unwrap(), [7]);
+    assert!(any.get().is_none());
+    members[2].post_send(outgoing(0, 1, vec![5])).wait().unwrap();
+    assert_eq!(any.wait().unwrap().peer, 2);
+    assert!(me.domain.failure().is_none());
+}
