@@ -119,3 +119,45 @@ fn joining_ends_when_there_is_a_reason() {
     assert_eq!(error.message(), "somebody gave up");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
+
+#[test]
+fn what_a_leader_says_before_it_drops_its_group_is_passed_on() {
+    for turn in 0..20 {
+        let mut meshes = mesh_of(&[0, 1]);
+        let stop = Error::new(ErrorKind::Mismatch, format!("turn {turn}")).with_culprit(0);
+        let leader = meshes.remove(0);
+        leader.fail(&stop);
+        drop(leader);
+        assert_eq!(failure_of(&meshes[0], 0), stop);
+    }
+}
+
+#[test]
+fn a_rank_whose_node_says_that_it_left_has_not_died() {
+    let meshes = mesh_of(&[0, 1, 1]);
+    let shared = &meshes[0].shared;
+    shared.mark_died(2, "its connection broke");
+    shared.mark_said_left(2);
+    shared.mark_died(2, "another connection broke");
+    let gone = until_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
+    assert!(gone.message().contains("has left"), "{gone}");
+    // Its death is not made known when the time of grace is over.
+    let began = Instant::now();
+    while !lock(&shared.obituaries).is_empty() {
+        assert!(began.elapsed() < SOON, "an obituary stays");
+        std::thread::yield_now();
+    }
+    assert_eq!(meshes[0].failure(), None);
+}
+
+#[test]
+fn a_failure_of_this_rank_is_no_death_of_the_peer() {
+    let meshes = mesh_of(&[0, 1]);
+    let shared = &meshes[0].shared;
+    let own = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+    let error = shared.judge(1, &own).unwrap_err();
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::System, None));
+    let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    assert_eq!(shared.judge(1, &broken), Ok(true));
+    assert_eq!(failure_of(&meshes[0], 1).culprit(), Some(1));
+}
