@@ -71,7 +71,7 @@ pub(super) struct Choice {
 }
 
 /// The most interfaces that take turns.
-const MAX_RAILS: usize = 8;
+pub(super) const MAX_RAILS: usize = 8;
 
 /// Chooses.
 ///

@@ -16,7 +16,7 @@ use super::control::Line;
 use super::dial::{Caller, Dial, Target};
 use super::door::{Guest, is_passing, lock};
 use super::frame::Frame;
-use super::hello::{Hello, Purpose, Refusal};
+use super::hello::{Hello, Purpose, Refusal, TAKEN};
 use super::join::Member;
 use super::messages::Messages;
 use crate::base::deadline::Deadline;
@@ -450,19 +450,30 @@ impl Guest for Shared {
 
     fn take(&self, hello: &Hello, stream: Arc<Stream>) {
         let Purpose::Stream(channel) = hello.purpose else {
+            // Ahead of what the line says.
+            drop(stream.send(&[TAKEN]));
             return self.add_line(hello.from, stream);
         };
         let slot = self.slot(hello.from, channel);
         let mut incoming = lock(&slot.incoming);
-        if incoming.is_some() {
-            crate::log!(Level::Warn, "a second stream of {} is dropped", self.name(hello.from));
-            return;
-        }
-        if self.leaving.load(Ordering::Acquire) {
+        let refusal = match incoming.is_some() {
+            true => Some(Refusal::Double),
+            false => self.leaving.load(Ordering::Acquire).then_some(Refusal::NotHere),
+        };
+        if let Some(refusal) = refusal {
+            drop(incoming);
+            crate::log!(
+                Level::Debug,
+                "a stream of {} is dropped: {refusal}",
+                self.name(hello.from)
+            );
+            drop(stream.send(&[refusal as u8]));
             return stream.end_sending();
         }
         let armed = stream.set_reset_on_close(true);
         *incoming = Some(Arc::clone(&stream));
+        // Under the lock: it comes before the end of a stream that is given up at once.
+        drop(stream.send(&[TAKEN]));
         drop(incoming);
         let enrol = |()| self.enrol(hello.from, channel, Direction::In, &stream);
         if let Err(cause) = armed.and_then(enrol) {
@@ -479,7 +490,7 @@ impl Caller for Shared {
         };
         let mut out = lock(&self.slot(hello.to, channel).out);
         if self.leaving.load(Ordering::Acquire) {
-            return stream.end_sending();
+            return leave(&stream);
         }
         let armed = stream.set_reset_on_close(true);
         *out = Out::Open(Arc::clone(&stream));
