@@ -105,6 +105,9 @@ impl Lifeline {
 
 /// Tells the other ranks that this one leaves in order.
 pub(super) fn say_goodbye(shared: &Shared) {
+    if shared.region.has_left(shared.rank) {
+        return;
+    }
     shared.region.mark_left(shared.rank);
     (0..shared.streams.len())
         .filter(|&peer| peer != shared.rank)
