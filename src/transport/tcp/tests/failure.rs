@@ -156,7 +156,7 @@ fn a_failure_of_this_rank_is_no_death_of_the_peer() {
     let shared = &meshes[0].shared;
     let own = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
     let error = shared.judge(1, &own).unwrap_err();
-    assert_eq!((error.kind(), error.culprit()), (ErrorKind::System, None));
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::OutOfMemory, None));
     let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
     assert_eq!(shared.judge(1, &broken), Ok(true));
     assert_eq!(failure_of(&meshes[0], 1).culprit(), Some(1));
