@@ -9,9 +9,11 @@ fn mesh_of(nodes: &[usize]) -> Vec<Mesh> {
     meshes(nodes.iter().map(|_| opening("127.0.0.1", 1)).collect(), nodes)
 }
 
-/// Ends the connections of a rank as the system does when it dies.
-fn die(mesh: Mesh) {
+/// Ends the connections of a rank as the system does when it dies. While the domain is held, its node does not hear
+/// that it has left.
+fn die(mesh: Mesh) -> Arc<dyn SharedDomain> {
     let shared = &mesh.shared;
+    let domain = Arc::clone(&shared.domain);
     mesh.door.forget((shared.group, shared.me));
     for slot in &shared.slots {
         drop(std::mem::take(&mut *lock(&slot.out)));
@@ -21,6 +23,7 @@ fn die(mesh: Mesh) {
     lines.iter().flatten().for_each(|line| line.cut());
     drop(lines);
     drop(mesh);
+    domain
 }
 
 #[test]
@@ -51,7 +54,7 @@ fn the_first_reason_stays() {
 fn the_death_of_a_leader_is_noticed_without_any_stream() {
     let mut meshes = mesh_of(&[0, 0, 1, 1]);
     let leader = meshes.remove(2);
-    die(leader);
+    let _unsaid = die(leader);
     for mesh in &meshes[..2] {
         let error = failure_of(mesh, 2);
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
@@ -68,7 +71,7 @@ fn a_stream_that_breaks_is_a_death_though_its_bytes_still_count() {
     send_all(&victim, 0, STREAM, b"last words").unwrap();
     let mut got = [0; 4];
     receive_all(&meshes[0], 2, STREAM, &mut got).unwrap();
-    die(victim);
+    let _unsaid = die(victim);
     let error = failure_of(&meshes[0], 2);
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
     assert!(error.message().contains("died"), "{error}");
