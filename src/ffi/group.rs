@@ -102,7 +102,9 @@ dist_export! {
 
 dist_export! {
     /// Leaves a group and releases it. Its other ranks can go on among what they have already received; a
-    /// collective that needs this rank ends there with DIST_ERR_PEER_FAILED.
+    /// collective that needs this rank ends there with DIST_ERR_PEER_FAILED. On several hosts, the lowest rank of
+    /// each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
+    /// own, so that ranks that stay behind it learn of them from their connections and time limits only.
     ///
     /// `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
     /// threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.

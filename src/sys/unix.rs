@@ -4,7 +4,7 @@
 use crate::base::error::{Error, Result};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
@@ -70,13 +70,20 @@ pub fn send(
     bytes: &[u8],
     fd: Option<BorrowedFd<'_>>,
 ) -> std::io::Result<usize> {
+    match fd {
+        Some(fd) => send_with(stream, bytes, &[fd.as_raw_fd()]),
+        None => send_with(stream, bytes, &[]),
+    }
+}
+
+fn send_with(stream: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> std::io::Result<usize> {
     let mut space = ControlSpace([0; 64]);
     let parts = [IoSlice::new(bytes)];
     let mut message = empty_message();
     message.msg_iov = parts.as_ptr().cast_mut().cast();
     message.msg_iovlen = 1;
-    if let Some(fd) = fd {
-        attach(&mut message, &mut space, fd);
+    if !fds.is_empty() {
+        attach(&mut message, &mut space, fds);
     }
     // SAFETY: the message points at `parts` and `space`, which outlive the call.
     let sent = unsafe {
@@ -100,7 +107,8 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize,
     message.msg_iov = parts.as_mut_ptr().cast();
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut space).cast();
-    message.msg_controllen = size_of::<ControlSpace>();
+    // Room for one, to the byte: the kernel closes what finds none.
+    message.msg_controllen = control_len(size_of::<libc::c_int>());
     let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
     // SAFETY: the message points at `parts` and `space`, which outlive the call.
     let got = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) };
@@ -126,23 +134,33 @@ fn empty_message() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
-fn attach(message: &mut libc::msghdr, space: &mut ControlSpace, fd: BorrowedFd<'_>) {
-    let size = libc::c_uint::try_from(size_of::<libc::c_int>()).unwrap_or_default();
+/// The length of a control message with so many bytes of data.
+fn control_len(bytes: usize) -> usize {
+    // SAFETY: CMSG_LEN only computes.
+    let len = unsafe { libc::CMSG_LEN(libc::c_uint::try_from(bytes).unwrap_or_default()) };
+    usize::try_from(len).unwrap_or_default()
+}
+
+/// Attaches descriptors; there is room for a dozen.
+fn attach(message: &mut libc::msghdr, space: &mut ControlSpace, fds: &[RawFd]) {
+    let size = libc::c_uint::try_from(size_of_val(fds)).unwrap_or_default();
     message.msg_control = std::ptr::from_mut(space).cast();
     // SAFETY: CMSG_SPACE only computes.
     message.msg_controllen = usize::try_from(unsafe { libc::CMSG_SPACE(size) }).unwrap_or_default();
     // SAFETY: msg_control and msg_controllen describe `space`, which has room for one header.
     let header = unsafe { libc::CMSG_FIRSTHDR(std::ptr::from_ref(message)) };
-    // SAFETY: CMSG_LEN only computes.
-    let len = usize::try_from(unsafe { libc::CMSG_LEN(size) }).unwrap_or_default();
+    let len = control_len(size_of_val(fds));
     let filled =
         libc::cmsghdr { cmsg_len: len, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
     // SAFETY: the header lies inside `space` and is aligned, since `space` is.
     unsafe { header.write(filled) };
     // SAFETY: the data follows the header inside `space`.
     let data = unsafe { libc::CMSG_DATA(header) };
-    // SAFETY: there is room for one int; its alignment is not assumed.
-    unsafe { data.cast::<libc::c_int>().write_unaligned(fd.as_raw_fd()) };
+    for (place, &fd) in fds.iter().enumerate() {
+        let place = data.cast::<libc::c_int>().wrapping_add(place);
+        // SAFETY: there is room for each of them; its alignment is not assumed.
+        unsafe { place.write_unaligned(fd) };
+    }
 }
 
 fn take_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
@@ -184,6 +202,21 @@ mod tests {
         File::from(fd.unwrap()).read_to_string(&mut text).unwrap();
         assert!(!text.is_empty());
         assert_eq!(peer_credentials(&a).unwrap(), (host::pid(), host::uid()));
+    }
+
+    #[test]
+    fn only_one_descriptor_is_taken() {
+        let (a, b) = pair().unwrap();
+        let (sent, kept) = pair().unwrap();
+        assert_eq!(send_with(&a, b"x", &[sent.as_raw_fd(); 2]).unwrap(), 1);
+        drop(sent);
+        let (_, fd) = receive(&b, &mut [0]).unwrap();
+        let mut bytes = [0];
+        let open = receive(&kept, &mut bytes).unwrap_err();
+        assert_eq!(open.kind(), std::io::ErrorKind::WouldBlock);
+        // The second one is nobody's: with the first, all are closed.
+        drop(fd.unwrap());
+        assert_eq!(receive(&kept, &mut bytes).unwrap().0, 0);
     }
 
     #[test]

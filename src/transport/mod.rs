@@ -68,7 +68,7 @@ pub trait Listener: Send + Sync + Debug {
 ///   anybody asking;
 /// * when a rank leaves in order, `has_left` becomes true on every other member and its doorbell rings;
 /// * a rank that listens is knocked for whenever its doorbell is rung;
-/// * dropping the domain is leaving.
+/// * [`SharedDomain::leave`] is leaving, and so is dropping the domain.
 pub trait SharedDomain: Send + Sync + Debug {
     /// The memory.
     fn region(&self) -> &Region;
@@ -89,6 +89,9 @@ pub trait SharedDomain: Send + Sync + Debug {
 
     /// True once a rank has left in order; what it published before that stays readable.
     fn has_left(&self, rank: Rank) -> bool;
+
+    /// Tells the others that this rank leaves in order, whoever else still holds the domain. Once is enough.
+    fn leave(&self);
 
     /// Why the domain has failed, if it has.
     fn failure(&self) -> Option<Error> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! abort record | per rank: presence, doorbell, progress, lines, slots |
-//! per rank: doorbell and desk for messages | per two ranks: ring
+//! per rank: doorbell and desk for messages | per two ranks: ring | per two ranks: knock
 //! ```
 //!
 //! The layout follows from a [`Geometry`] that every member computes from the agreed configuration;
@@ -41,12 +41,19 @@ const RING_BYTES: (usize, usize) = (64 << 10, 4 << 10);
 const ALL_RINGS: usize = 16 << 20;
 
 /// What each rank writes on the region when it maps it, and every other reads: proof that both see
-/// the same memory.
+/// the same memory. And whether it has left.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Presence {
     nonce: [AtomicU64; 2],
+    /// Not zero once the rank has left in order.
+    left: AtomicU64,
 }
+
+/// Whether a rank has knocked for another, which has not answered yet.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+struct Knock(AtomicU64);
 
 /// What a rank last did; for messages, and for proving that a slot may be reused.
 #[derive(Debug, Default)]
@@ -136,6 +143,7 @@ struct Layout {
     desks: usize,
     cursors: usize,
     rings: usize,
+    knocks: usize,
     len: usize,
 }
 
@@ -185,7 +193,8 @@ impl Geometry {
             let rings = self.rings()?;
             let control = rings.checked_mul(2 * size_of::<Cursor>())?;
             let first_ring = cursors.checked_add(control)?.checked_next_multiple_of(PAGE)?;
-            let len = first_ring.checked_add(rings.checked_mul(self.ring_bytes())?)?;
+            let knocks = first_ring.checked_add(rings.checked_mul(self.ring_bytes())?)?;
+            let len = array(knocks, size_of::<Knock>(), u64::try_from(self.ranks).ok()?)?;
             Some(Layout {
                 presence,
                 bells,
@@ -196,6 +205,7 @@ impl Geometry {
                 desks,
                 cursors,
                 rings: first_ring,
+                knocks,
                 len,
             })
         };
@@ -296,6 +306,32 @@ impl Region {
         std::array::from_fn(|i| presence.nonce[i].load(Ordering::Acquire))
     }
 
+    /// A rank leaves in order: what it has stored before can be read by whoever sees this.
+    pub fn mark_left(&self, rank: Rank) {
+        self.presence(rank).left.store(1, Ordering::Release);
+    }
+
+    /// True once a rank has left in order.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.presence(rank).left.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes that `from` knocks for `to`; false where an earlier knock has not been answered, so that one more
+    /// says nothing new.
+    pub fn begin_knock(&self, from: Rank, to: Rank) -> bool {
+        self.knock(from, to).swap(1, Ordering::AcqRel) == 0
+    }
+
+    /// `to` answers: what `from` had stored before it knocked can be read after this.
+    pub fn answer_knock(&self, from: Rank, to: Rank) {
+        self.knock(from, to).swap(0, Ordering::AcqRel);
+    }
+
+    fn knock(&self, from: Rank, to: Rank) -> &AtomicU64 {
+        let index = self.checked(from) * self.geometry.ranks + self.checked(to);
+        &self.at::<Knock>(self.layout.knocks + index * size_of::<Knock>()).0
+    }
+
     fn presence(&self, rank: Rank) -> &Presence {
         self.at(self.layout.presence + self.checked(rank) * size_of::<Presence>())
     }
@@ -330,6 +366,7 @@ impl Region {
 trait Control {}
 impl Control for Failure {}
 impl Control for Presence {}
+impl Control for Knock {}
 impl Control for Bell {}
 impl Control for Progress {}
 impl Control for Line {}
@@ -361,6 +398,8 @@ mod tests {
                     add(std::ptr::from_ref(ring.written).addr(), size_of::<Cursor>());
                     add(std::ptr::from_ref(ring.read).addr(), size_of::<Cursor>());
                     add(ring.bytes.as_mut_ptr().addr(), ring.bytes.len());
+                    let knock = std::ptr::from_ref(region.knock(rank, peer)).addr();
+                    add(knock, size_of::<Knock>());
                 }
                 for step in 0..LINES {
                     add(std::ptr::from_ref(region.line(rank, step)).addr(), size_of::<Line>());

@@ -2,7 +2,7 @@
 //! them, those of a node meet in shared memory, the nodes connect, and each rank reports whether it did.
 
 use super::card::Card;
-use super::{Lanes, Native, malformed};
+use super::{Lanes, Membership, Native, malformed};
 use crate::algo::Shape;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
@@ -60,7 +60,8 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let Plan { nodes, places, shape, .. } = plan;
     let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
-    Ok(Native { messages, domain, mesh, transport, shape, nodes, places, lanes })
+    let domain = Membership(domain);
+    Ok(Native { messages, mesh, domain, transport, shape, nodes, places, lanes })
 }
 
 impl Plan {

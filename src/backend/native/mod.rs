@@ -15,6 +15,7 @@ use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
 use crate::transport::{Endpoint, OpKind, PointToPoint, SharedDomain};
 use serde_json::{Map, Value, json};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A group of two ranks or more.
@@ -22,16 +23,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Native {
     /// First, so that it leaves before what it builds on.
     messages: Engine,
-    /// The ranks of this node.
-    domain: Arc<dyn SharedDomain>,
-    /// Those of all nodes, where there are several.
+    /// The ranks of all nodes, where there are several.
     mesh: Option<Arc<dyn Endpoint>>,
+    /// Those of this node; left last.
+    domain: Membership,
     transport: String,
     shape: Shape,
     nodes: Nodes,
     places: Vec<Place>,
     /// Held by the one operation that runs.
     lanes: Mutex<Lanes>,
+}
+
+/// The domain of a rank that leaves it when the back end goes, whoever else still holds it.
+#[derive(Debug)]
+struct Membership(Arc<dyn SharedDomain>);
+
+impl Deref for Membership {
+    type Target = dyn SharedDomain;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref()
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 /// What a rank remembers between operations.
@@ -115,7 +134,7 @@ impl Native {
         lanes: &mut Lanes,
     ) -> Result<()> {
         let Body::Shared(run) = chosen.body else { return Err(misplaced(chosen)) };
-        let mut steps = Steps::begin(self.domain.as_ref(), &mut lanes.steps, operation);
+        let mut steps = Steps::begin(&*self.domain, &mut lanes.steps, operation);
         run(&mut steps, operation)?;
         steps.finish();
         Ok(())
@@ -129,7 +148,7 @@ impl Native {
         mesh: &dyn Endpoint,
     ) -> Result<()> {
         let Lanes { steps, messages, everyone } = lanes;
-        let steps = Steps::begin(self.domain.as_ref(), steps, operation);
+        let steps = Steps::begin(&*self.domain, steps, operation);
         let is_inside = matches!(chosen.body, Body::Hierarchical(_));
         let mut call = Call::begin(mesh, messages, operation, is_inside);
         match chosen.body {

@@ -76,9 +76,7 @@ impl Hub {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        self.hub.left[self.rank].store(true, Ordering::Release);
-        self.ring_all();
-        self.hub.listeners.iter().for_each(Listeners::call);
+        self.leave();
     }
 }
 
@@ -109,5 +107,12 @@ impl SharedDomain for Domain {
 
     fn add_listener(&self, listener: Weak<dyn Listener>) {
         self.hub.listeners[self.rank].add(listener);
+    }
+
+    fn leave(&self) {
+        if !self.hub.left[self.rank].swap(true, Ordering::AcqRel) {
+            self.ring_all();
+            self.hub.listeners.iter().for_each(Listeners::call);
+        }
     }
 }

@@ -1,5 +1,7 @@
-//! One socket to each other rank of the host. A rank that leaves in order says goodbye on it; the end
-//! of file without a goodbye is a death. A rank that listens (`SharedDomain::knock`) is told on it too.
+//! One socket to each other rank of the host. A rank that leaves in order says so in the region, where that
+//! cannot be refused; the end of file without it is a death. On the socket a rank is only knocked for: when
+//! another one leaves, and when it listens (`SharedDomain::knock`). There is one knock at a time in each direction,
+//! which the region notes too, so that a socket is never full and many knocks cost one system call.
 //!
 //! A process that forked without exec leaves its end open in the child, so the death of the process
 //! itself is watched too, where the kernel shows us the same process id that the peer has told.
@@ -18,7 +20,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const GOODBYE: u8 = b'B';
 const KNOCK: u8 = b'K';
 
 /// The connection to one peer, as the service thread watches it.
@@ -58,17 +59,16 @@ impl Lifeline {
 
     /// Reads what the peer has said so far; true once nothing more can come.
     fn drain(&self) -> bool {
+        let shared = &self.shared;
         let mut bytes = [0; 16];
         loop {
             match unix::receive(&self.stream, &mut bytes) {
                 Ok((0, _)) => return true,
-                Ok((got, _)) => {
-                    if bytes[..got].contains(&GOODBYE) {
-                        self.mark_left();
-                    }
-                    if bytes[..got].contains(&KNOCK) {
-                        self.shared.listeners.call();
-                    }
+                Ok(_) => {
+                    // First: whoever knocks after this knocks again.
+                    shared.region.answer_knock(self.peer, shared.rank);
+                    self.look_for_leave();
+                    shared.listeners.call();
                 }
                 Err(cause) if cause.kind() == Io::Interrupted => {}
                 Err(cause) => return cause.kind() != Io::WouldBlock,
@@ -76,16 +76,23 @@ impl Lifeline {
         }
     }
 
-    fn mark_left(&self) {
-        self.shared.left[self.peer].store(true, Ordering::Release);
-        self.shared.region.bell(self.shared.rank).ring();
-        self.shared.listeners.call();
+    /// Takes note if the peer has left in order; true if it has.
+    fn look_for_leave(&self) -> bool {
+        let shared = &self.shared;
+        if !shared.region.has_left(self.peer) {
+            return false;
+        }
+        if !shared.left[self.peer].swap(true, Ordering::AcqRel) {
+            shared.region.bell(shared.rank).ring();
+            shared.listeners.call();
+        }
+        true
     }
 
     /// The peer can say nothing more: it has left, or it has died.
     fn ended(&self) {
         let shared = &self.shared;
-        if shared.left[self.peer].load(Ordering::Acquire) {
+        if self.look_for_leave() {
             return;
         }
         let name = &shared.peers[self.peer];
@@ -98,18 +105,24 @@ impl Lifeline {
 
 /// Tells the other ranks that this one leaves in order.
 pub(super) fn say_goodbye(shared: &Shared) {
-    for stream in shared.streams.iter().flatten() {
-        // A peer that is gone does not need it.
-        drop(unix::send(stream, &[GOODBYE], None));
+    if shared.region.has_left(shared.rank) {
+        return;
     }
+    shared.region.mark_left(shared.rank);
+    (0..shared.streams.len())
+        .filter(|&peer| peer != shared.rank)
+        .for_each(|peer| knock(shared, peer));
 }
 
 /// Calls the listeners of a rank, in its process.
 pub(super) fn knock(shared: &Shared, rank: Rank) {
     match &shared.streams[rank] {
         None => shared.listeners.call(),
-        // Where the socket is full, knocks enough wait there already.
-        Some(stream) => drop(unix::send(stream, &[KNOCK], None)),
+        // A peer that is gone does not need it, and there is room for the one knock that waits.
+        Some(stream) if shared.region.begin_knock(shared.rank, rank) => {
+            drop(unix::send(stream, &[KNOCK], None));
+        }
+        Some(_) => {}
     }
 }
 
@@ -137,5 +150,86 @@ impl Watched for Death {
         self.lifeline.drain();
         self.lifeline.ended();
         Next::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::transport::shm::{Domain, Meeting, Member, Party};
+    use crate::transport::{Geometry, Listener, PeerName};
+    use crate::wait::{Pace, until};
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicU64;
+
+    /// Two ranks that are threads.
+    fn pair() -> (Domain, Domain) {
+        let meetings = [0, 1].map(|_| Meeting::open().unwrap());
+        let member = |(rank, meeting): (Rank, &Meeting)| Member {
+            peer: PeerName { rank, pid: host::pid(), host: "here".to_owned() },
+            socket: meeting.name().to_owned(),
+            nonce: host::random_nonce().unwrap(),
+        };
+        let members: Vec<_> = meetings.iter().enumerate().map(member).collect();
+        let group = host::random_nonce().unwrap();
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let deadline = Deadline::after_ms(30_000);
+        std::thread::scope(|scope| {
+            let join = |(me, meeting): (Rank, Meeting)| {
+                let party = Party { group, members: &members, me, deadline: &deadline };
+                scope.spawn(move || meeting.join(&party, geometry, Pace::PATIENT, &|| None))
+            };
+            let threads = meetings.into_iter().enumerate().map(join).collect::<Vec<_>>();
+            let mut domains = threads.into_iter().map(|thread| thread.join().unwrap().unwrap());
+            (domains.next().unwrap(), domains.next().unwrap())
+        })
+    }
+
+    /// Holds the service thread up while somebody has the lock.
+    #[derive(Debug, Default)]
+    struct Slow(Mutex<()>, AtomicU64);
+
+    impl Listener for Slow {
+        fn on_knock(&self) {
+            self.1.fetch_add(1, Ordering::Release);
+            drop(self.0.lock().unwrap());
+        }
+    }
+
+    #[test]
+    fn who_leaves_after_many_knocks_has_not_died() {
+        let (leaver, stayer) = pair();
+        let slow = Arc::new(Slow::default());
+        let listener: Arc<dyn Listener> = slow.clone();
+        stayer.add_listener(Arc::downgrade(&listener));
+        let held = slow.0.lock().unwrap();
+        // More than a socket holds.
+        (0..5000).for_each(|_| leaver.knock(1));
+        drop(leaver);
+        drop(held);
+        let region = stayer.region();
+        let over = || (stayer.has_left(0) || stayer.failure().is_some()).then_some(());
+        let deadline = Deadline::after_ms(30_000);
+        until(region.bell(1), Pace::PATIENT, &deadline, || None, over).unwrap();
+        assert_eq!(stayer.failure(), None);
+        assert!(stayer.has_left(0));
+    }
+
+    #[test]
+    fn every_knock_is_followed_by_a_call() {
+        let (knocker, listening) = pair();
+        let slow = Arc::new(Slow::default());
+        let listener: Arc<dyn Listener> = slow.clone();
+        listening.add_listener(Arc::downgrade(&listener));
+        for _ in 0..1000 {
+            let before = slow.1.load(Ordering::Acquire);
+            knocker.knock(1);
+            let began = std::time::Instant::now();
+            while slow.1.load(Ordering::Acquire) == before {
+                assert!(began.elapsed().as_secs() < 30, "a knock is lost");
+                std::thread::yield_now();
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::wait::service::{self, Watch};
 use lifeline::Lifeline;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new one is zeroed.
 #[allow(unsafe_code, reason = "vouches for the mapping")]
@@ -50,8 +50,8 @@ struct Shared {
 #[derive(Debug)]
 pub struct Domain {
     shared: Arc<Shared>,
-    /// Dropped before the lifelines close.
-    watches: Vec<Watch>,
+    /// Ended before the lifelines close.
+    watches: Mutex<Vec<Watch>>,
 }
 
 impl Domain {
@@ -76,14 +76,13 @@ impl Domain {
                 watches.push(service::watch(death)?);
             }
         }
-        Ok(Self { shared, watches })
+        Ok(Self { shared, watches: Mutex::new(watches) })
     }
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        lifeline::say_goodbye(&self.shared);
-        self.watches.clear();
+        self.leave();
     }
 }
 
@@ -115,6 +114,10 @@ impl SharedDomain for Shared {
     fn add_listener(&self, listener: Weak<dyn Listener>) {
         self.listeners.add(listener);
     }
+
+    fn leave(&self) {
+        lifeline::say_goodbye(self);
+    }
 }
 
 impl SharedDomain for Domain {
@@ -144,5 +147,13 @@ impl SharedDomain for Domain {
 
     fn add_listener(&self, listener: Weak<dyn Listener>) {
         self.shared.add_listener(listener);
+    }
+
+    fn leave(&self) {
+        self.shared.leave();
+        let watches =
+            std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner));
+        // Outside the lock: what is watched has a lock of its own.
+        drop(watches);
     }
 }

@@ -1,5 +1,6 @@
 //! Where a rank can be reached, as it tells the others.
 
+use super::interface::MAX_RAILS;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::transport::PeerName;
 use serde_json::{Value, json};
@@ -65,7 +66,7 @@ impl Advert {
             anyone: offers("anyone")?,
             near: offers("near")?,
             space: text("space")?,
-            rails: small(value.get("rails")?)?,
+            rails: small(value.get("rails")?).filter(|&it| usize::from(it) <= MAX_RAILS)?,
             lanes: small(value.get("lanes")?)?,
             why: text("why")?,
         })

@@ -128,7 +128,7 @@ impl Line {
         {
             match frame {
                 Frame::Abort(error) => shared.fail_from_afar(&error),
-                Frame::Left(rank) => shared.mark_left(rank),
+                Frame::Left(rank) => shared.mark_said_left(rank),
                 Frame::Bye => return Ok(Next::Done),
             }
         }

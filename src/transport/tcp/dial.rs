@@ -3,7 +3,8 @@
 
 use super::advert::Offer;
 use super::door::{is_passing, lock};
-use super::hello::{ANSWER_BYTES, CONFIRM, Hello, Refusal, is_answered};
+use super::hello::{ANSWER_BYTES, CONFIRM, Hello, Purpose, Refusal, TAKEN, is_answered};
+use super::mesh::leave;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::sys::poll::Interest;
@@ -26,7 +27,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 /// Who wants to be connected. Called on any thread; may not block.
 pub(super) trait Caller: Send + Sync + Debug {
-    /// There is the connection, and both sides have been checked.
+    /// There is the connection, both sides have been checked, and the other one has it in its place.
     fn connected(&self, hello: &Hello, stream: Arc<Stream>);
 
     /// There is none.
@@ -64,13 +65,20 @@ struct Progress {
     /// When the alarm is due, where nothing is under way.
     again: Option<Instant>,
     /// What kept each address of this round from answering.
-    causes: Vec<(SocketAddr, String)>,
-    refusal: Option<Refusal>,
+    causes: Vec<Cause>,
     over: bool,
 }
 
 /// An address of the peer's, and the own one to reach it from, where the system does not choose that.
 type Attempted = (SocketAddr, Option<SocketAddr>);
+
+/// What kept an address from answering.
+#[derive(Debug)]
+struct Cause {
+    address: SocketAddr,
+    why: String,
+    refusal: Option<Refusal>,
+}
 
 /// The address that is being tried.
 #[derive(Debug)]
@@ -78,7 +86,8 @@ struct Current {
     address: SocketAddr,
     stream: Arc<Stream>,
     watch: Watch,
-    due: Instant,
+    /// `None` once it is confirmed: the other side may have taken the connection, so it must say so or end it.
+    due: Option<Instant>,
     said_hello: bool,
     answer: [u8; ANSWER_BYTES],
     filled: usize,
@@ -112,6 +121,8 @@ impl Dial {
         progress.over = true;
         let rest = (progress.alarm.take(), progress.current.take());
         drop(progress);
+        // Where the other side has taken it, this is the end of the stream.
+        rest.1.iter().filter(|current| current.due.is_none()).for_each(|it| leave(&it.stream));
         drop(rest);
     }
 
@@ -128,7 +139,10 @@ impl Dial {
             return;
         }
         let Some(outcome) = step(self, &mut progress) else {
-            let due = progress.current.as_ref().map(|current| current.due).or(progress.again);
+            let due = match &progress.current {
+                Some(current) => current.due,
+                None => progress.again,
+            };
             if let Some(alarm) = &progress.alarm {
                 alarm.set(due);
             }
@@ -157,10 +171,11 @@ impl Dial {
                     progress.current = Some(current);
                     return None;
                 }
-                Err(cause) => self.note(progress, attempted.0, cause),
+                Err(why) => self.note(progress, Cause { address: attempted.0, why, refusal: None }),
             }
         }
-        let may_retry = !matches!(progress.refusal, Some(Refusal::Stranger | Refusal::Foreign));
+        // One of several addresses may have become somebody else's.
+        let may_retry = !all_say(&progress.causes, &[Refusal::Stranger, Refusal::Foreign]);
         let left =
             self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
         if left.is_some() {
@@ -173,7 +188,7 @@ impl Dial {
 
     fn unreachable(&self, progress: &Progress) -> Error {
         let name = &self.target.name;
-        let error = if progress.refusal == Some(Refusal::NotHere) {
+        let error = if all_say(&progress.causes, &[Refusal::NotHere]) {
             Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
         } else {
             // All ranks are told, so that it matters who.
@@ -201,7 +216,7 @@ impl Dial {
             address,
             stream,
             watch,
-            due: Instant::now() + patience,
+            due: Some(Instant::now() + patience),
             said_hello: false,
             answer: [0; ANSWER_BYTES],
             filled: 0,
@@ -211,32 +226,34 @@ impl Dial {
     /// Goes on with the address that is being tried.
     fn advance(&self, progress: &mut Progress, of: &Arc<Stream>) -> Option<Outcome> {
         let current = progress.current.as_mut().filter(|it| Arc::ptr_eq(&it.stream, of))?;
-        let cause = match current.step(&self.target.hello) {
+        let (why, refusal) = match current.step(&self.target.hello) {
             Ok(false) => return None,
             Ok(true) => return Some(Ok(Arc::clone(of))),
-            Err(Failed::Refused(refusal)) => {
-                progress.refusal = Some(refusal);
-                format!("refused: {refusal}")
-            }
-            Err(Failed::Broken(cause)) => cause,
+            Err(Failed::Refused(refusal)) => (format!("refused: {refusal}"), Some(refusal)),
+            Err(Failed::Broken(why)) => (why, None),
         };
-        self.blame(progress, cause)
+        self.blame(progress, why, refusal)
     }
 
     /// This address is no good.
-    fn blame(&self, progress: &mut Progress, cause: String) -> Option<Outcome> {
+    fn blame(
+        &self,
+        progress: &mut Progress,
+        why: String,
+        refusal: Option<Refusal>,
+    ) -> Option<Outcome> {
         if let Some(address) = progress.current.as_ref().map(|current| current.address) {
-            self.note(progress, address, cause);
+            self.note(progress, Cause { address, why, refusal });
         }
         self.try_next(progress)
     }
 
     /// Keeps the causes of one round.
-    fn note(&self, progress: &mut Progress, address: SocketAddr, cause: String) {
+    fn note(&self, progress: &mut Progress, cause: Cause) {
         if progress.causes.len() >= self.attempts.len() {
             progress.causes.clear();
         }
-        progress.causes.push((address, cause));
+        progress.causes.push(cause);
     }
 }
 
@@ -277,7 +294,7 @@ impl From<std::io::Error> for Failed {
 }
 
 impl Current {
-    /// True once both sides have been checked.
+    /// True once both sides have been checked, and the other one has taken the connection.
     fn step(&mut self, hello: &Hello) -> Result<bool, Failed> {
         if !self.said_hello {
             match socket::finish_connect(self.stream.as_ref()) {
@@ -288,6 +305,29 @@ impl Current {
             self.said_hello = true;
             self.watch.want(Interest::READ);
         }
+        if self.due.is_some() {
+            if !self.read_answer(hello)? {
+                return Ok(false);
+            }
+            if hello.purpose != Purpose::Control {
+                // It may be a stream before this side knows that it is.
+                self.stream.set_reset_on_close(true)?;
+            }
+            self.due = None;
+            say(&self.stream, &[CONFIRM])?;
+        }
+        let mut byte = [0];
+        match self.stream.receive(&mut byte) {
+            Ok(0) => Err(Failed::Broken("it closed the connection".to_owned())),
+            Ok(_) if byte[0] == TAKEN => Ok(true),
+            Ok(_) => Err(Failed::Refused(Refusal::from_number(byte[0]))),
+            Err(cause) if is_passing(&cause) => Ok(false),
+            Err(cause) => Err(cause.into()),
+        }
+    }
+
+    /// True once the right answer has come.
+    fn read_answer(&mut self, hello: &Hello) -> Result<bool, Failed> {
         while !is_answered(hello, &self.answer[..self.filled]).map_err(Failed::Refused)? {
             match self.stream.receive(&mut self.answer[self.filled..]) {
                 Ok(0) => return Err(Failed::Broken("it closed the connection".to_owned())),
@@ -296,7 +336,6 @@ impl Current {
                 Err(cause) => return Err(cause.into()),
             }
         }
-        say(&self.stream, &[CONFIRM])?;
         Ok(true)
     }
 }
@@ -309,11 +348,17 @@ fn say(stream: &Stream, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-fn describe(causes: &[(SocketAddr, String)]) -> String {
+/// Whether every address has answered, with one of these refusals.
+fn all_say(causes: &[Cause], refusals: &[Refusal]) -> bool {
+    let says = |cause: &Cause| cause.refusal.is_some_and(|it| refusals.contains(&it));
+    !causes.is_empty() && causes.iter().all(says)
+}
+
+fn describe(causes: &[Cause]) -> String {
     if causes.is_empty() {
         return "it has not answered".to_owned();
     }
-    let one = |(address, cause): &(SocketAddr, String)| format!("{address}: {cause}");
+    let one = |Cause { address, why, .. }: &Cause| format!("{address}: {why}");
     causes.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
@@ -322,8 +367,8 @@ impl Alarmed for Dial {
         self.with(|dial, progress| {
             let now = Instant::now();
             match &progress.current {
-                Some(current) if current.due > now => None,
-                Some(_) => dial.blame(progress, "it did not answer in time".to_owned()),
+                Some(current) if current.due.is_none_or(|due| due > now) => None,
+                Some(_) => dial.blame(progress, "it did not answer in time".to_owned(), None),
                 None => dial.try_next(progress),
             }
         });

@@ -8,7 +8,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::sys::stream::Stream;
-use crate::sys::{host, socket};
+use crate::sys::{host, limits, socket};
 use crate::wait::service::{self, Alarm, Alarmed, Next, Watch, Watched};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
@@ -21,8 +21,12 @@ use std::time::{Duration, Instant};
 
 /// How long a newcomer may take to introduce itself.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// The most that may be about to; the oldest goes when another one comes.
+/// The most that may be about to, and their share of the descriptors; the oldest goes when another one comes.
 const MAX_NEWCOMERS: usize = 1024;
+const SHARE_OF_DESCRIPTORS: u64 = 4;
+/// How long one whose hello was right may take to confirm it: longer than it tries itself, since it goes by what
+/// it was told.
+const GREETED_PATIENCE: Duration = Duration::from_secs(60);
 /// How many connections one call accepts.
 const ACCEPTS_PER_TURN: usize = 64;
 /// How long nothing is accepted after the system had no descriptor left for a connection.
@@ -36,7 +40,8 @@ pub(super) trait Guest: Send + Sync + Debug {
     /// Why not.
     fn check(&self, hello: &Hello) -> std::result::Result<(), Refusal>;
 
-    /// Takes over a connection on which both sides have been checked. Called on the service thread.
+    /// Takes over a connection on which both sides have been checked, and tells the other side so, or that it is
+    /// not taken. Called on the service thread.
     fn take(&self, hello: &Hello, stream: Arc<Stream>);
 }
 
@@ -51,9 +56,11 @@ pub(super) struct Door {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
+    /// How many may be about to introduce themselves.
+    most: usize,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +69,8 @@ struct State {
     guests: HashMap<Key, Weak<dyn Guest>>,
     /// In the order of their coming.
     newcomers: VecDeque<(Instant, Arc<Newcomer>)>,
+    /// Those whose hello was right, in the order of that. Nobody else's coming drops them.
+    greeted: VecDeque<(Instant, Arc<Newcomer>)>,
     accept_again: Option<Instant>,
     alarm: Option<Alarm>,
 }
@@ -99,7 +108,9 @@ impl Door {
     }
 
     fn closed() -> Result<Self> {
-        let inner = Arc::new(Inner::default());
+        let share = limits::open_files()? / SHARE_OF_DESCRIPTORS;
+        let most = usize::try_from(share).unwrap_or(usize::MAX).clamp(1, MAX_NEWCOMERS);
+        let inner = Arc::new(Inner { state: Mutex::default(), most });
         let alarm = service::alarm(Arc::new(Clock(Arc::downgrade(&inner))))?;
         inner.state().alarm = Some(alarm);
         Ok(Self { pid: host::pid(), inner })
@@ -136,7 +147,8 @@ impl Drop for Door {
     fn drop(&mut self) {
         // Outside the lock: what is watched looks at the state too.
         let state = std::mem::take(&mut *self.inner.state());
-        state.newcomers.iter().for_each(|(_, newcomer)| newcomer.leave());
+        let all = state.newcomers.iter().chain(&state.greeted);
+        all.for_each(|(_, newcomer)| newcomer.leave());
     }
 }
 
@@ -175,7 +187,7 @@ impl Inner {
         }
         let mut state = self.state();
         state.newcomers.push_back((Instant::now() + HELLO_PATIENCE, newcomer));
-        let oldest = match state.newcomers.len() > MAX_NEWCOMERS {
+        let oldest = match state.newcomers.len() > self.most {
             true => state.newcomers.pop_front(),
             false => None,
         };
@@ -197,16 +209,42 @@ impl Inner {
         let is_other = |(_, other): &(Instant, Arc<Newcomer>)| {
             !std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
         };
-        self.state().newcomers.retain(is_other);
+        let mut state = self.state();
+        state.newcomers.retain(is_other);
+        state.greeted.retain(is_other);
+    }
+
+    /// Its hello was right.
+    fn keep(&self, newcomer: &Newcomer) {
+        let is_it = |(_, other): &(Instant, Arc<Newcomer>)| {
+            std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
+        };
+        let mut state = self.state();
+        let place = state.newcomers.iter().position(is_it);
+        if let Some((_, newcomer)) = place.and_then(|at| state.newcomers.remove(at)) {
+            state.greeted.push_back((Instant::now() + GREETED_PATIENCE, newcomer));
+            state.set_alarm();
+        }
     }
 }
 
 impl State {
     fn set_alarm(&self) {
-        let newcomer = self.newcomers.front().map(|&(by, _)| by);
+        let [newcomer, greeted] = [&self.newcomers, &self.greeted];
+        let [newcomer, greeted] = [newcomer, greeted].map(|list| list.front().map(|&(by, _)| by));
         if let Some(alarm) = &self.alarm {
-            alarm.set([newcomer, self.accept_again].into_iter().flatten().min());
+            alarm.set([newcomer, greeted, self.accept_again].into_iter().flatten().min());
         }
+    }
+
+    /// Those whose time is over.
+    fn take_late(&mut self, now: Instant) -> Vec<Arc<Newcomer>> {
+        let lists = [&mut self.newcomers, &mut self.greeted];
+        let late = lists.into_iter().flat_map(|list| {
+            let late = list.iter().take_while(|(by, _)| *by <= now).count();
+            list.drain(..late).map(|(_, newcomer)| newcomer)
+        });
+        late.collect()
     }
 }
 
@@ -280,8 +318,7 @@ impl Alarmed for Clock {
         let Some(inner) = self.0.upgrade() else { return };
         let now = Instant::now();
         let mut state = inner.state();
-        let late = state.newcomers.iter().take_while(|(by, _)| *by <= now).count();
-        let late: Vec<_> = state.newcomers.drain(..late).collect();
+        let late = state.take_late(now);
         if state.accept_again.is_some_and(|at| at <= now) {
             state.accept_again = None;
             let read = crate::sys::poll::Interest::READ;
@@ -289,7 +326,7 @@ impl Alarmed for Clock {
         }
         state.set_alarm();
         drop(state);
-        late.iter().for_each(|(_, it)| it.turn_away("it did not introduce itself in time"));
+        late.iter().for_each(|it| it.turn_away("it did not introduce itself in time"));
     }
 }
 
@@ -308,7 +345,7 @@ struct Intake {
     watch: Option<Watch>,
     introduction: Introduction,
     /// Checked, answered, and not confirmed yet.
-    greeted: Option<(Hello, Arc<dyn Guest>)>,
+    greeted: Option<(Hello, Weak<dyn Guest>)>,
 }
 
 /// What became of a newcomer.
@@ -346,12 +383,18 @@ impl Newcomer {
             match intake.introduction.came(got) {
                 Ok(Said::Part) => {}
                 Ok(Said::Hello(hello)) => match self.greet(inner, &hello) {
-                    Ok(guest) => intake.greeted = Some((hello, guest)),
+                    Ok(guest) => {
+                        intake.greeted = Some((hello, guest));
+                        inner.keep(self);
+                    }
                     Err(refusal) => return Turn::Refused(refusal),
                 },
                 Ok(Said::Confirmed) => {
-                    let greeted = intake.greeted.take();
-                    return greeted.map_or(Turn::Refused(Refusal::Foreign), |(hello, guest)| {
+                    let Some((hello, guest)) = intake.greeted.take() else {
+                        return Turn::Refused(Refusal::Foreign);
+                    };
+                    // The group may have been left meanwhile.
+                    return guest.upgrade().map_or(Turn::Refused(Refusal::NotHere), |guest| {
                         Turn::Passes(hello, guest)
                     });
                 }
@@ -361,14 +404,14 @@ impl Newcomer {
     }
 
     /// Checks a hello and answers it.
-    fn greet(&self, inner: &Inner, hello: &Hello) -> std::result::Result<Arc<dyn Guest>, Refusal> {
+    fn greet(&self, inner: &Inner, hello: &Hello) -> std::result::Result<Weak<dyn Guest>, Refusal> {
         let guest = inner.state().guests.get(&(hello.group, hello.to)).and_then(Weak::upgrade);
         let guest = guest.ok_or(Refusal::NotHere)?;
         guest.check(hello)?;
         let answer = [&[WELCOME][..], &hello.answer().encode()].concat();
         // A new connection has room for it; one that has not is broken, and will say so.
         drop(self.stream.send(&answer));
-        Ok(guest)
+        Ok(Arc::downgrade(&guest))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::door::{Door, lock};
 use super::hello::Purpose;
-use super::mesh::{HAS_DIED, Out, PRESENT, Shared, judge, leave};
+use super::mesh::{HAS_DIED, Out, PRESENT, Shared, leave};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
@@ -108,10 +108,10 @@ impl Endpoint for Mesh {
             return shared.after_the_end(to);
         }
         let out = lock(&shared.slot(to, channel).out);
-        let cause = match &*out {
+        let has_ended = match &*out {
             Out::Open(stream) => match stream.send_parts(parts) {
                 Ok(sent) => return Ok(sent),
-                Err(cause) => cause,
+                Err(cause) => shared.judge(to, &cause)?,
             },
             Out::Dialing(_) => return Ok(0),
             Out::Failed(error) => return Err(error.clone()),
@@ -121,7 +121,7 @@ impl Endpoint for Mesh {
             }
         };
         drop(out);
-        judge(shared, to, &cause)
+        if has_ended { shared.after_the_end(to) } else { Ok(0) }
     }
 
     fn try_receive(&self, from: Rank, channel: Channel, into: Dst<'_>) -> Result<usize> {
@@ -134,16 +134,16 @@ impl Endpoint for Mesh {
             drop(incoming);
             return shared.after_the_end(from);
         };
-        let outcome = stream.receive_into(into);
-        drop(incoming);
-        match outcome {
+        let has_ended = match stream.receive_into(into) {
             Ok(0) => {
-                shared.judge_end(from);
-                shared.after_the_end(from)
+                shared.mark_left(from);
+                true
             }
-            Ok(got) => Ok(got),
-            Err(cause) => judge(shared, from, &cause),
-        }
+            Ok(got) => return Ok(got),
+            Err(cause) => shared.judge(from, &cause)?,
+        };
+        drop(incoming);
+        if has_ended { shared.after_the_end(from) } else { Ok(0) }
     }
 
     fn rest(&self, wishes: &[Wish], limit: Duration) {
@@ -229,11 +229,7 @@ impl Drop for Mesh {
         for dial in lock(&shared.dials).drain(..) {
             dial.cancel();
         }
-        // Who leaves after a failure says first what it was.
-        shared.pass_on();
-        for line in std::mem::take(&mut *lock(&shared.lines)).into_iter().flatten() {
-            line.end(shared.me);
-        }
+        shared.end_lines();
         for slot in &shared.slots {
             let out = std::mem::take(&mut *lock(&slot.out));
             match &out {

@@ -4,15 +4,18 @@
 //! hello:  "distlnk1" | version u16 | channel u8 | lane u8 | epoch u32 | from u32 | to u32 | group 16
 //!         | nonce of the sender 16 | nonce that the receiver must have 16            (little endian)
 //! answer: 0 | hello of the acceptor, or the number of a refusal
+//! taken:  'T', or the number of a refusal
 //! ```
 //! The one who has connected says the hello and reads the answer; only when it has found that right does it
-//! say [`CONFIRM`], and only then is the connection used. So both have checked both.
+//! say [`CONFIRM`]; so both have checked both. The acceptor then puts the connection in its place and says
+//! [`TAKEN`], and only when that has come is the connection used: no byte is ahead of its stream, and whoever was
+//! too late for an acceptor that leaves knows it.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::transport::{Channel, MAX_LANES};
 
 const MAGIC: [u8; 8] = *b"distlnk1";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// The length of a hello.
 pub(super) const HELLO_BYTES: usize = 72;
@@ -22,6 +25,8 @@ pub(super) const ANSWER_BYTES: usize = 1 + HELLO_BYTES;
 pub(super) const WELCOME: u8 = 0;
 /// What the one who has connected says last.
 pub(super) const CONFIRM: u8 = b'C';
+/// What the acceptor says last. No refusal has this number.
+pub(super) const TAKEN: u8 = b'T';
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

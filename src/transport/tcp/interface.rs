@@ -71,7 +71,7 @@ pub(super) struct Choice {
 }
 
 /// The most interfaces that take turns.
-const MAX_RAILS: usize = 8;
+pub(super) const MAX_RAILS: usize = 8;
 
 /// Chooses.
 ///
@@ -147,8 +147,7 @@ fn named(usable: &[&Interface], list: &str, variable: &str, rules: &Rules) -> Re
         rail.sort_by_key(|it| Family::of(it.address) != first);
     }
     let near = number(&rails);
-    let outward: Vec<_> =
-        near.iter().copied().filter(|it| !it.address.ip().is_loopback()).collect();
+    let outward = outward_of(&near);
     let names: Vec<&str> =
         rails.iter().filter_map(|rail| Some(rail.first()?.name.as_str())).collect();
     let why = format!("{variable}=\"{list}\" means {}", names.join(", "));
@@ -193,7 +192,7 @@ fn routed(usable: &[&Interface], rules: &Rules) -> Choice {
         };
         rail.extend(usable.iter().find(other).copied());
     }
-    let anyone = number(std::slice::from_ref(&rail));
+    let anyone = outward_of(&number(std::slice::from_ref(&rail)));
     let loopback: Vec<&Interface> = usable.iter().copied().filter(|it| it.loopback).collect();
     // Whoever reaches the store through the loopback interface is near.
     let is_near = to_store.is_none_or(|ip| ip.is_loopback()) || anyone.is_empty();
@@ -209,6 +208,16 @@ fn is_wide(it: &&Interface) -> bool {
         IpAddr::V4(ip) => !ip.is_link_local(),
         IpAddr::V6(ip) => !ip.is_unicast_link_local(),
     }
+}
+
+/// Those that mean something on other hosts. A link's IPv6 address needs the number of the reader's own interface,
+/// which only readers of the same name space share.
+fn outward_of(list: &[Chosen]) -> Vec<Chosen> {
+    let is_outward = |it: &&Chosen| match it.address.ip() {
+        IpAddr::V4(ip) => !ip.is_loopback(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    };
+    list.iter().filter(is_outward).copied().collect()
 }
 
 /// Grouped by the interface, in the order of their first address.

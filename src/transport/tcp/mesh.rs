@@ -13,10 +13,9 @@
 
 use super::control::Line;
 use super::dial::{Caller, Dial, Target};
-use super::door::{Guest, is_passing, lock};
+use super::door::{is_passing, lock};
 use super::frame::Frame;
-use super::hello::{Hello, Purpose, Refusal};
-use super::introduction::Circle;
+use super::hello::{Hello, Purpose};
 use super::join::Member;
 use super::messages::Messages;
 use crate::base::deadline::Deadline;
@@ -31,6 +30,7 @@ use crate::wait::Pace;
 use crate::wait::bell::Bell;
 use crate::wait::nudge::Nudge;
 use crate::wait::service::{Alarm, Next, Watched};
+use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -43,6 +43,8 @@ const GRACE: Duration = Duration::from_millis(100);
 pub(super) const PRESENT: u8 = 0;
 pub(super) const HAS_LEFT: u8 = 1;
 pub(super) const HAS_DIED: u8 = 2;
+/// Its node says that it has left in order: no stream knows better.
+pub(super) const SAID_LEFT: u8 = 3;
 
 /// A stream to a peer.
 #[derive(Debug, Default)]
@@ -78,8 +80,6 @@ pub(super) struct Shared {
     pub(super) standings: Vec<AtomicU8>,
     /// All streams, watched for their end.
     pub(super) ends: Arc<Poller>,
-    /// Held while the end of a stream is judged.
-    pub(super) judging: Mutex<()>,
     /// Raised when something has changed that no stream shows; ends rests.
     pub(super) wake: Event,
     pub(super) messages: Arc<Messages>,
@@ -100,6 +100,8 @@ pub(super) struct Shared {
     pub(super) stirred: AtomicBool,
     /// Which ranks of the node the others know to have left.
     pub(super) reported: Mutex<Vec<bool>>,
+    /// Held while news goes to the other leaders, and while the lines to them end.
+    pub(super) passing: Mutex<()>,
     /// Passes news of this node on to the other leaders.
     pub(super) news: OnceLock<Nudge>,
     /// This rank leaves: what comes now is closed at once. Looked at under the lock of the place that it is for.
@@ -147,7 +149,7 @@ impl Shared {
     /// `PeerFailed`.
     pub(super) fn after_the_end(&self, peer: Rank) -> Result<usize> {
         match self.standing(peer) {
-            HAS_LEFT => Err(self.gone(peer)),
+            HAS_LEFT | SAID_LEFT => Err(self.gone(peer)),
             HAS_DIED => match self.domain.failure() {
                 None => Ok(0),
                 Some(error) if error.culprit() == Some(peer) => Err(error),
@@ -162,7 +164,8 @@ impl Shared {
         Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
     }
 
-    /// A peer has left in order.
+    /// The end of a stream has come as of a peer that leaves in order. Whoever has taken the end from the socket
+    /// says what it was before the stream's place is unlocked: the socket tells it once.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.standings[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
             self.wake.raise();
@@ -170,9 +173,18 @@ impl Shared {
         }
     }
 
-    /// A stream broke without an end.
+    /// A peer's node says that it has left in order.
+    pub(super) fn mark_said_left(&self, peer: Rank) {
+        let before = self.standings[peer].fetch_max(SAID_LEFT, Ordering::AcqRel);
+        if before == PRESENT || before == HAS_DIED {
+            self.wake.raise();
+            self.messages.tell(peer);
+        }
+    }
+
+    /// A stream broke without an end; see [`Shared::mark_left`].
     pub(super) fn mark_died(&self, peer: Rank, why: &str) {
-        if self.standings[peer].fetch_max(HAS_DIED, Ordering::AcqRel) == HAS_DIED {
+        if self.standings[peer].fetch_max(HAS_DIED, Ordering::AcqRel) >= HAS_DIED {
             return;
         }
         let mut obituaries = lock(&self.obituaries);
@@ -181,14 +193,6 @@ impl Shared {
         drop(obituaries);
         self.wake.raise();
         self.messages.tell(peer);
-    }
-
-    /// The end of a stream has been read: whether it was meant.
-    pub(super) fn judge_end(&self, peer: Rank) {
-        // Whoever took the reason for the end from the socket says it before this goes on.
-        let judging = lock(&self.judging);
-        self.mark_left(peer);
-        drop(judging);
     }
 
     /// Fails the group for a reason that other nodes must learn.
@@ -216,6 +220,23 @@ impl Shared {
 
     /// Tells the other leaders. On the service thread, and by a leader that leaves.
     pub(super) fn pass_on(&self) {
+        let passing = lock(&self.passing);
+        self.tell_leaders();
+        drop(passing);
+    }
+
+    /// Tells them for the last time, and ends the lines. What another thread is passing on goes first.
+    pub(super) fn end_lines(&self) {
+        let passing = lock(&self.passing);
+        if self.leads {
+            self.tell_leaders();
+        }
+        let lines = std::mem::take(&mut *lock(&self.lines));
+        lines.iter().flatten().for_each(|line| line.end(self.me));
+        drop(passing);
+    }
+
+    fn tell_leaders(&self) {
         let mut frames = Vec::new();
         // Held to the end: whoever finds nothing left to tell may close the connections.
         let mut reported = lock(&self.reported);
@@ -268,7 +289,7 @@ impl Shared {
     }
 
     /// Watches a stream that has just come to be.
-    fn enrol(
+    pub(super) fn enrol(
         &self,
         peer: Rank,
         channel: Channel,
@@ -300,7 +321,12 @@ impl Shared {
         *obituaries = rest;
         self.set_alarm(&obituaries);
         drop(obituaries);
-        due.iter().for_each(|(_, error)| self.fail_here(error));
+        for (_, error) in due {
+            // Unless it has turned out to have left.
+            if error.culprit().is_none_or(|peer| self.standing(peer) == HAS_DIED) {
+                self.fail_here(&error);
+            }
+        }
     }
 
     /// A stream has ended; on the service thread.
@@ -308,51 +334,78 @@ impl Shared {
         let Ok(token) = usize::try_from(token) else { return };
         let (index, incoming) = (token / 2, token % 2 == 1);
         let Some(slot) = self.slots.get(index) else { return };
-        let stream = if incoming {
-            lock(&slot.incoming).clone()
+        let peer = index / self.channels();
+        let outcome = if incoming {
+            lock(&slot.incoming).as_ref().map_or(Ok(()), |stream| self.judge_ended(peer, stream))
         } else {
             match &*lock(&slot.out) {
-                Out::Open(stream) => Some(Arc::clone(stream)),
-                _ => None,
+                Out::Open(stream) => self.judge_ended(peer, stream),
+                _ => Ok(()),
             }
         };
-        let Some(stream) = stream else { return };
+        if let Err(error) = outcome {
+            self.fail_here(&error);
+        }
+    }
+
+    /// A stream has ended, whose place is locked.
+    fn judge_ended(&self, peer: Rank, stream: &Stream) -> Result<()> {
         // Fails only where it is not watched.
         drop(self.ends.remove(stream.as_fd()));
-        let peer = index / self.channels();
-        let judging = lock(&self.judging);
         match stream.take_error() {
-            Some(cause) if is_break(&cause) => self.mark_died(peer, &cause.to_string()),
-            _ => self.mark_left(peer),
+            Some(cause) => self.judge(peer, &cause).map(drop),
+            None => {
+                self.mark_left(peer);
+                Ok(())
+            }
         }
-        drop(judging);
     }
-}
 
-/// What a failed transfer with a peer means: nothing, or that it has left or died.
-///
-/// # Errors
-/// `PeerFailed`.
-pub(super) fn judge(shared: &Shared, peer: Rank, cause: &std::io::Error) -> Result<usize> {
-    if is_passing(cause) {
-        return Ok(0);
+    /// What it means that a transfer with a peer failed: false for nothing yet, true that the peer has left or
+    /// died, which is noted. The stream's place is locked.
+    ///
+    /// # Errors
+    /// `System` for a failure of this rank's own.
+    pub(super) fn judge(&self, peer: Rank, cause: &std::io::Error) -> Result<bool> {
+        if is_passing(cause) {
+            return Ok(false);
+        }
+        match cause.kind() {
+            // What the system says where the end had come before the connection was closed.
+            Io::BrokenPipe => self.mark_left(peer),
+            Io::ConnectionReset
+            | Io::ConnectionAborted
+            | Io::TimedOut
+            | Io::HostUnreachable
+            | Io::NetworkUnreachable => self.mark_died(peer, &cause.to_string()),
+            _ => {
+                let what = format_args!("using the connection with {}", self.name(peer));
+                return Err(Error::system(what, cause));
+            }
+        }
+        Ok(true)
     }
-    match is_break(cause) {
-        true => shared.mark_died(peer, &cause.to_string()),
-        false => shared.judge_end(peer),
-    }
-    shared.after_the_end(peer)
-}
 
-/// False for what the system says where the end had come before the connection was closed.
-fn is_break(cause: &std::io::Error) -> bool {
-    cause.kind() != std::io::ErrorKind::BrokenPipe
+    /// Somebody whose death is known in words only is dead, too.
+    fn heed_failure(&self) {
+        let failure = self.domain.failure().filter(|it| it.kind() == ErrorKind::PeerFailed);
+        let Some(culprit) = failure.and_then(|error| error.culprit()) else { return };
+        let Some(standing) = self.standings.get(culprit).filter(|_| culprit != self.me) else {
+            return;
+        };
+        let (old, new) = (PRESENT, HAS_DIED);
+        if standing.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.wake.raise();
+            self.messages.tell(culprit);
+        }
+    }
 }
 
 impl Listener for Shared {
     fn on_knock(&self) {
         self.wake.raise();
         if self.domain.region().failure().is_set() && !self.stirred.swap(true, Ordering::AcqRel) {
+            self.heed_failure();
             self.messages.stir();
             self.bell.ring();
         }
@@ -362,99 +415,6 @@ impl Listener for Shared {
         {
             news.nudge();
         }
-    }
-}
-
-impl Guest for Shared {
-    fn check(&self, hello: &Hello) -> std::result::Result<(), Refusal> {
-        let Self { epoch, me, lanes, .. } = *self;
-        let (members, leaders) = (&self.members, &self.leaders);
-        Circle { epoch, me, members, leaders, lanes }.check(hello)?;
-        let is_there = match hello.purpose {
-            Purpose::Stream(channel) => lock(&self.slot(hello.from, channel).incoming).is_some(),
-            Purpose::Control => match lock(&self.lines).get(members[hello.from].node) {
-                Some(line) => line.is_some(),
-                None => return Err(Refusal::Stranger),
-            },
-        };
-        if is_there { Err(Refusal::Double) } else { Ok(()) }
-    }
-
-    fn take(&self, hello: &Hello, stream: Arc<Stream>) {
-        let Purpose::Stream(channel) = hello.purpose else {
-            return self.add_line(hello.from, stream);
-        };
-        let slot = self.slot(hello.from, channel);
-        let mut incoming = lock(&slot.incoming);
-        if incoming.is_some() {
-            crate::log!(Level::Warn, "a second stream of {} is dropped", self.name(hello.from));
-            return;
-        }
-        if self.leaving.load(Ordering::Acquire) {
-            return stream.end_sending();
-        }
-        let armed = stream.set_reset_on_close(true);
-        *incoming = Some(Arc::clone(&stream));
-        drop(incoming);
-        let enrol = |()| self.enrol(hello.from, channel, Direction::In, &stream);
-        if let Err(cause) = armed.and_then(enrol) {
-            self.fail_here(&Error::system("watching a connection", &cause));
-        }
-        self.wake.raise();
-    }
-}
-
-impl Caller for Shared {
-    fn connected(&self, hello: &Hello, stream: Arc<Stream>) {
-        let Purpose::Stream(channel) = hello.purpose else {
-            return self.add_line(hello.to, stream);
-        };
-        let mut out = lock(&self.slot(hello.to, channel).out);
-        if self.leaving.load(Ordering::Acquire) {
-            return stream.end_sending();
-        }
-        let armed = stream.set_reset_on_close(true);
-        *out = Out::Open(Arc::clone(&stream));
-        drop(out);
-        let enrol = |()| self.enrol(hello.to, channel, Direction::Out, &stream);
-        if let Err(cause) = armed.and_then(enrol) {
-            self.fail_here(&Error::system("watching a connection", &cause));
-        }
-        self.wake.raise();
-    }
-
-    fn failed(&self, hello: &Hello, error: Error) {
-        let Purpose::Stream(channel) = hello.purpose else {
-            lock(&self.unreached).get_or_insert(error);
-            self.bell.ring();
-            return;
-        };
-        *lock(&self.slot(hello.to, channel).out) = Out::Failed(error);
-        self.wake.raise();
-        if channel == Channel::PointToPoint {
-            self.messages.tell(hello.to);
-        }
-    }
-}
-
-impl Shared {
-    fn add_line(&self, leader: Rank, stream: Arc<Stream>) {
-        let Some(shared) = self.weak.upgrade() else { return };
-        let line = Line::open(&shared, leader, stream);
-        let node = self.members[leader].node;
-        let mut lines = lock(&self.lines);
-        if self.leaving.load(Ordering::Acquire) {
-            drop(lines);
-            return line.end(self.me);
-        }
-        if let Some(place) = lines.get_mut(node) {
-            *place = Some(Arc::clone(&line));
-        }
-        drop(lines);
-        if let Err(error) = line.begin() {
-            lock(&self.unreached).get_or_insert(error);
-        }
-        self.bell.ring();
     }
 }
 

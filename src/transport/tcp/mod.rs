@@ -5,12 +5,14 @@
 //!   first, and [`introduction`] says who may come in;
 //! * [`mesh`] has the streams of one group and how their ends are understood, [`endpoint`] what is called, and
 //!   [`messages`] the point-to-point streams, which the service thread attends to;
+//! * [`arrival`] puts a connection into its place in the mesh;
 //! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s;
 //! * [`join`] puts it together.
 //!
 //! Must not know: what the bytes mean.
 
 mod advert;
+mod arrival;
 mod control;
 mod dial;
 mod door;

@@ -9,9 +9,11 @@ fn mesh_of(nodes: &[usize]) -> Vec<Mesh> {
     meshes(nodes.iter().map(|_| opening("127.0.0.1", 1)).collect(), nodes)
 }
 
-/// Ends the connections of a rank as the system does when it dies.
-fn die(mesh: Mesh) {
+/// Ends the connections of a rank as the system does when it dies. While the domain is held, its node does not hear
+/// that it has left.
+fn die(mesh: Mesh) -> Arc<dyn SharedDomain> {
     let shared = &mesh.shared;
+    let domain = Arc::clone(&shared.domain);
     mesh.door.forget((shared.group, shared.me));
     for slot in &shared.slots {
         drop(std::mem::take(&mut *lock(&slot.out)));
@@ -21,6 +23,7 @@ fn die(mesh: Mesh) {
     lines.iter().flatten().for_each(|line| line.cut());
     drop(lines);
     drop(mesh);
+    domain
 }
 
 #[test]
@@ -63,7 +66,7 @@ fn the_first_reason_stays() {
 fn the_death_of_a_leader_is_noticed_without_any_stream() {
     let mut meshes = mesh_of(&[0, 0, 1, 1]);
     let leader = meshes.remove(2);
-    die(leader);
+    let _unsaid = die(leader);
     for mesh in &meshes[..2] {
         let error = failure_of(mesh, 2);
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
@@ -80,7 +83,7 @@ fn a_stream_that_breaks_is_a_death_though_its_bytes_still_count() {
     send_all(&victim, 0, STREAM, b"last words").unwrap();
     let mut got = [0; 4];
     receive_all(&meshes[0], 2, STREAM, &mut got).unwrap();
-    die(victim);
+    let _unsaid = die(victim);
     let error = failure_of(&meshes[0], 2);
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
     assert!(error.message().contains("died"), "{error}");
@@ -130,4 +133,46 @@ fn joining_ends_when_there_is_a_reason() {
     let error = second.join(&party, domain(group, &[0, 1], 1), &given_up).unwrap_err();
     assert_eq!(error.message(), "somebody gave up");
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn what_a_leader_says_before_it_drops_its_group_is_passed_on() {
+    for turn in 0..20 {
+        let mut meshes = mesh_of(&[0, 1]);
+        let stop = Error::new(ErrorKind::Mismatch, format!("turn {turn}")).with_culprit(0);
+        let leader = meshes.remove(0);
+        leader.fail(&stop);
+        drop(leader);
+        assert_eq!(failure_of(&meshes[0], 0), stop);
+    }
+}
+
+#[test]
+fn a_rank_whose_node_says_that_it_left_has_not_died() {
+    let meshes = mesh_of(&[0, 1, 1]);
+    let shared = &meshes[0].shared;
+    shared.mark_died(2, "its connection broke");
+    shared.mark_said_left(2);
+    shared.mark_died(2, "another connection broke");
+    let gone = until_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
+    assert!(gone.message().contains("has left"), "{gone}");
+    // Its death is not made known when the time of grace is over.
+    let began = Instant::now();
+    while !lock(&shared.obituaries).is_empty() {
+        assert!(began.elapsed() < SOON, "an obituary stays");
+        std::thread::yield_now();
+    }
+    assert_eq!(meshes[0].failure(), None);
+}
+
+#[test]
+fn a_failure_of_this_rank_is_no_death_of_the_peer() {
+    let meshes = mesh_of(&[0, 1]);
+    let shared = &meshes[0].shared;
+    let own = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+    let error = shared.judge(1, &own).unwrap_err();
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::OutOfMemory, None));
+    let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    assert_eq!(shared.judge(1, &broken), Ok(true));
+    assert_eq!(failure_of(&meshes[0], 1).culprit(), Some(1));
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::base::error::ErrorKind;
-use crate::transport::tcp::hello::{ANSWER_BYTES, CONFIRM, HELLO_BYTES, Hello, Purpose, Refusal};
+use crate::transport::tcp::hello::{
+    ANSWER_BYTES, CONFIRM, HELLO_BYTES, Hello, Purpose, Refusal, TAKEN,
+};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
@@ -81,6 +83,9 @@ fn whoever_is_not_expected_is_refused_and_the_expected_one_is_not() {
     // Not before it has confirmed is anything taken.
     assert_eq!(mesh.try_receive(1, STREAM, Dst::from(&mut [0][..])).unwrap(), 0);
     stream.write_all(&[CONFIRM]).unwrap();
+    let mut taken = [0];
+    stream.read_exact(&mut taken).unwrap();
+    assert_eq!(taken, [TAKEN]);
     stream.write_all(b"data").unwrap();
     let mut got = [0; 4];
     receive_all(&mesh, 1, STREAM, &mut got).unwrap();
@@ -149,4 +154,19 @@ fn one_port_serves_all_groups_and_a_range_that_is_used_up_says_so() {
     drop(taken);
     let door = Door::open(&["127.0.0.9:0".parse().unwrap()], Some(&(port..=port))).unwrap();
     assert_eq!(door.port("127.0.0.9".parse().unwrap()), Some(port));
+}
+
+#[test]
+fn who_is_greeted_by_a_rank_that_leaves_is_told_so() {
+    let (mesh, good, mut stream) = lonely();
+    stream.write_all(&good.encode()).unwrap();
+    stream.read_exact(&mut [0; ANSWER_BYTES]).unwrap();
+    // The door stays, for others of the process.
+    let other = opening("127.0.0.1", 1);
+    drop(mesh);
+    stream.write_all(&[CONFIRM]).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, [Refusal::NotHere as u8]);
+    drop(other);
 }
