@@ -8,7 +8,7 @@ use super::table::{ALGORITHMS, Algorithm};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
 use crate::base::nodes::Nodes;
-use crate::transport::OpKind;
+use crate::transport::{Descriptor, OpKind};
 
 /// What is agreed about a group, as far as the choice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,16 @@ impl Shape {
         let (ranks, count) = (nodes.ranks(), nodes.count());
         let (smallest, largest) = (nodes.smallest(), nodes.largest());
         Self { ranks, nodes: count, smallest, largest, crowded }
+    }
+}
+
+/// What a rank called, beside what another one did: with its algorithm, where they differ in nothing else.
+pub fn beside(this: &Descriptor, other: &Descriptor) -> String {
+    let differs = this != other && Descriptor { algorithm: this.algorithm, ..*other } == *this;
+    let row = usize::from(this.algorithm).checked_sub(1);
+    match row.and_then(|row| algorithms(this.kind).nth(row)).filter(|_| differs) {
+        Some(row) => format!("{this} by the algorithm \"{}\"", row.name),
+        None => this.to_string(),
     }
 }
 

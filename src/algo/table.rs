@@ -42,6 +42,13 @@ pub struct Algorithm {
 }
 
 impl Algorithm {
+    /// Its number among those of the operation, from 1, by which ranks compare what they have chosen.
+    pub fn number(&self) -> u8 {
+        let mut rows = ALGORITHMS.iter().filter(|row| row.kind == self.kind);
+        let before = rows.position(|row| std::ptr::eq(row, self));
+        before.and_then(|before| u8::try_from(before + 1).ok()).unwrap_or(u8::MAX)
+    }
+
     /// Whether it can perform a call whose count argument is this many bytes.
     pub fn can(&self, bytes: usize, shape: &Shape) -> bool {
         let ranks = match self.body {

@@ -109,7 +109,7 @@ impl<'a> Call<'a> {
     /// What the ranks must agree on.
     pub(super) fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, count, .. } = *self;
-        Descriptor { kind, dtype, op, root, count: count as u64, sequence }
+        Descriptor { kind, dtype, op, root, count: count as u64, sequence, algorithm: 0 }
     }
 }
 

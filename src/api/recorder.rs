@@ -209,6 +209,7 @@ mod tests {
             root: None,
             count: 0,
             sequence,
+            algorithm: 0,
         };
         for sequence in 1..=3 {
             let record = begin(group, 1, &barrier(sequence));

@@ -139,6 +139,7 @@ mod tests {
             root: Some(65_535),
             count: u64::MAX,
             sequence: 0x0102_0304_0506_0708,
+            algorithm: 9,
         };
         Header {
             kind: Kind::Data,

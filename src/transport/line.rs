@@ -69,6 +69,8 @@ pub struct Descriptor {
     pub count: u64,
     /// The number of the operation in its group, from 1.
     pub sequence: u64,
+    /// The number of the algorithm among those of the operation, from 1; 0 where none has been chosen.
+    pub algorithm: u8,
 }
 
 const NONE: u64 = 0xff;
@@ -81,6 +83,7 @@ impl Descriptor {
         let root = self.root.map_or(0, |root| root as u64 + 1);
         // 1 in the lowest byte tells a written descriptor from zeroed memory.
         let first = 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
+        let first = first | u64::from(self.algorithm) << 56;
         [first, self.count, self.sequence]
     }
 
@@ -90,7 +93,7 @@ impl Descriptor {
         if byte(0) != 1 {
             return None;
         }
-        let root = usize::try_from(words[0] >> 32).ok()?;
+        let root = usize::try_from(words[0] >> 32 & 0xff_ffff).ok()?;
         Some(Self {
             kind: OpKind::ALL.get(byte(8)).copied()?,
             dtype: DataType::ALL.get(byte(16)).copied(),
@@ -98,6 +101,7 @@ impl Descriptor {
             root: root.checked_sub(1),
             count: words[1],
             sequence: words[2],
+            algorithm: u8::try_from(byte(56)).ok()?,
         })
     }
 }
@@ -187,8 +191,10 @@ mod tests {
                     root,
                     count: u64::MAX,
                     sequence: 1 << 60,
+                    algorithm: 255,
                 });
-                all.push(Descriptor { kind, dtype: None, op: None, root, count: 0, sequence: 0 });
+                let (dtype, op, count, sequence, algorithm) = (None, None, 0, 0, 0);
+                all.push(Descriptor { kind, dtype, op, root, count, sequence, algorithm });
             }
         }
         for descriptor in all {

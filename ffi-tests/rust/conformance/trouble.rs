@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 /// What a rank calls.
 type Body = fn(&RankUnderTest<'_>) -> Result<()>;
+type Calls<'a> = &'a (dyn Fn(&RankUnderTest<'_>) -> Result<()> + Sync);
 
 fn options() -> CallOptions {
     CallOptions { timeout_ms: 20_000, ..CallOptions::default() }
@@ -34,7 +35,13 @@ fn barrier(rank: &RankUnderTest<'_>) -> Result<()> {
 }
 
 /// Runs one call on each rank, the odd one on `odd`, and another barrier where it succeeded; what each rank heard.
-fn heard(transport: &str, layout: &str, odd: usize, usual: Body, odd_one: Body) -> Vec<Error> {
+fn heard(
+    transport: &str,
+    layout: &str,
+    odd: usize,
+    usual: Calls<'_>,
+    odd_one: Calls<'_>,
+) -> Vec<Error> {
     let letters: Vec<char> = layout.chars().collect();
     // Nobody leaves before all have heard: who leaves may be all that a slower one hears of.
     let done = std::sync::Barrier::new(letters.len());
@@ -54,7 +61,7 @@ fn heard(transport: &str, layout: &str, odd: usize, usual: Body, odd_one: Body) 
 /// Every rank must hear of both descriptions.
 fn mismatch(layout: &str, odd: usize, usual: Body, odd_one: Body, both: [&str; 2]) {
     for transport in TRANSPORTS {
-        let errors = heard(transport, layout, odd, usual, odd_one);
+        let errors = heard(transport, layout, odd, &usual, &odd_one);
         for (rank, error) in errors.iter().enumerate() {
             let what = format!("{layout} over {transport}, rank {rank}: {error}");
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}");
@@ -65,7 +72,7 @@ fn mismatch(layout: &str, odd: usize, usual: Body, odd_one: Body, both: [&str; 2
 }
 
 /// As [`heard`], where no rank is the odd one.
-fn all_hear(layout: &str, body: Body, texts: [&str; 2]) {
+fn all_hear(layout: &str, body: Calls<'_>, texts: [&str; 2]) {
     for transport in TRANSPORTS {
         for (rank, error) in heard(transport, layout, 0, body, body).iter().enumerate() {
             let what = format!("{layout} over {transport}, rank {rank}: {error}");
@@ -116,6 +123,23 @@ fn another_root_or_order_is_named_on_all_sides() {
 }
 
 #[test]
+fn another_algorithm_is_named_on_all_sides() {
+    let cases = [("aa", ["inline", "one_shot"]), ("ab", ["direct", "ring"])];
+    for (layout, names) in cases {
+        let name = move |rank: &RankUnderTest<'_>| names[rank.group().rank()].to_owned();
+        let body = move |rank: &RankUnderTest<'_>| {
+            let options = CallOptions { algorithm: Some(name(rank)), ..options() };
+            let (input, mut output) = ([0; 40], [0; 40]);
+            let (send, recv) = (Src::from(&input[..]), Dst::from(&mut output[..]));
+            let call = Call::all_reduce(send, recv, DataType::I32, ReduceOp::Sum);
+            rank.group().run(call, &options)
+        };
+        let texts = names.map(|name| format!("(i32, SUM, count 10) by the algorithm \"{name}\""));
+        all_hear(layout, &body, [&texts[0], &texts[1]]);
+    }
+}
+
+#[test]
 fn nodes_whose_ranks_talk_to_other_ones_find_out() {
     // Those of the one node wait for none of those that wait for them.
     let body: Body = |rank| {
@@ -129,7 +153,7 @@ fn nodes_whose_ranks_talk_to_other_ones_find_out() {
         let call = Call::reduce(send, recv, DataType::I32, ReduceOp::Sum, 3);
         rank.group().run(call, &options())
     };
-    all_hear("aabb", body, ["called all_reduce #1", "called reduce #1"]);
+    all_hear("aabb", &body, ["called all_reduce #1", "called reduce #1"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! is with each peer, and what has come too early.
 
 use crate::algo::fingerprint;
+use crate::algo::select::beside;
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
@@ -158,7 +159,9 @@ impl Lane {
         match ours {
             Some(past) if past.chain == header.chain => None,
             Some(past) if past.descriptor != theirs => {
-                Some(format!("called {}, but {{}} called {theirs}", said(Some(past.descriptor))))
+                let (ours, theirs) = (past.descriptor, theirs);
+                let (we, they) = (beside(&ours, &theirs), beside(&theirs, &ours));
+                Some(format!("called {we}, but {{}} called {they}"))
             }
             Some(past) => Some(format!(
                 "and {{}} agree on {}, but not on what came before it, after #{}",
@@ -221,7 +224,7 @@ mod tests {
 
     fn barrier(sequence: u64) -> Descriptor {
         let (dtype, op, root) = (None, None, None);
-        Descriptor { kind: OpKind::Barrier, dtype, op, root, count: 0, sequence }
+        Descriptor { kind: OpKind::Barrier, dtype, op, root, count: 0, sequence, algorithm: 1 }
     }
 
     fn header(lane: &Lane, descriptor: Descriptor) -> Header {

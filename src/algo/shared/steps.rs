@@ -23,6 +23,7 @@
 //!
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
+use crate::algo::select::beside;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -363,15 +364,17 @@ impl<'a> Steps<'a> {
             ours.step() == step && theirs.step() == step && ours.chain() != theirs.chain()
         };
         let step = (first..=self.lane.step).find(parted).unwrap_or(self.lane.step);
-        let say = |line: &Line| {
-            line.descriptor().map_or_else(|| "something unreadable".to_owned(), |d| d.to_string())
+        let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
+        let say = |line: &Line, other: &Line| match (line.descriptor(), other.descriptor()) {
+            (None, _) => "something unreadable".to_owned(),
+            (Some(one), other) => beside(&one, &other.unwrap_or(one)),
         };
         let message = format!(
             "ranks called different operations: {} called {}, but {} called {}",
             self.domain.peer(self.rank()),
-            say(region.line(self.rank(), step)),
+            say(ours, theirs),
             self.domain.peer(rank),
-            say(region.line(rank, step)),
+            say(theirs, ours),
         );
         Error::new(ErrorKind::Mismatch, message).with_culprit(self.domain.peer(rank).rank)
     }

@@ -13,7 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
-use crate::transport::{Endpoint, OpKind, PointToPoint, SharedDomain};
+use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain};
 use serde_json::{Map, Value, json};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -84,6 +84,9 @@ impl Backend for Native {
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
         let kind = operation.descriptor.kind;
         let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;
+        // Ranks that go different ways do not fit together either.
+        let descriptor = Descriptor { algorithm: chosen.number(), ..operation.descriptor };
+        let operation = &Operation { descriptor, ..*operation };
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = self.domain.failure() {
             return Err(error);
