@@ -106,12 +106,20 @@ fn sizes(choices: &[u8]) -> Vec<(bool, usize)> {
 
 fn barrier() -> Descriptor {
     let (dtype, op, root) = (None, None, None);
-    Descriptor { kind: OpKind::Barrier, dtype, op, root, count: 0, sequence: 1 }
+    Descriptor { kind: OpKind::Barrier, dtype, op, root, count: 0, sequence: 1, algorithm: 0 }
 }
 
 fn now() -> Descriptor {
     let (dtype, op) = (Some(DataType::U8), Some(ReduceOp::Sum));
-    Descriptor { kind: OpKind::AllReduce, dtype, op, root: None, count: 64, sequence: 2 }
+    Descriptor {
+        kind: OpKind::AllReduce,
+        dtype,
+        op,
+        root: None,
+        count: 64,
+        sequence: 2,
+        algorithm: 0,
+    }
 }
 
 /// The operation before this one.

@@ -51,7 +51,6 @@ fn names_prefixes_addresses_and_exclusions() {
         ("eth0,eth0", &[("10.0.0.5", 0), ("fd00::5", 0)]),
         ("10.0.1.5", &[("10.0.1.5", 0)]),
         ("fd00::5", &[("fd00::5", 0)]),
-        ("fe80::5", &[("fe80::5", 0)]),
         ("^docker,eth1", &[("10.0.0.5", 0), ("fd00::5", 0)]),
         ("^=eth1,=docker0", &[("10.0.0.5", 0), ("fd00::5", 0), ("10.0.2.5", 1)]),
     ];
@@ -63,6 +62,13 @@ fn names_prefixes_addresses_and_exclusions() {
         assert_eq!(choice.rails, expected.last().unwrap().1 + 1, "{text}");
         assert!(choice.why.contains(text), "{}", choice.why);
     }
+}
+
+#[test]
+fn a_link_local_address_is_for_ranks_of_the_same_host() {
+    let choice = choose(&host(), &list("fe80::5")).unwrap();
+    assert!(choice.anyone.is_empty(), "{choice:?}");
+    assert_eq!(choice.near.len(), 1, "{choice:?}");
 }
 
 #[test]
