@@ -13,7 +13,7 @@ use syn::parse::Parser as _;
 const FFI: &str = "src/ffi";
 
 /// The files of that folder that the header is made of, in its order.
-const FILES: [&str; 13] = [
+const FILES: [&str; 14] = [
     "types",
     "runtime",
     "log",
@@ -24,6 +24,7 @@ const FILES: [&str; 13] = [
     "store_custom",
     "group",
     "collective",
+    "collective_v",
     "point_to_point",
     "batch",
     "work",

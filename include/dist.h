@@ -52,6 +52,12 @@
 #define DIST_ANY_TAG -1
 
 /**
+ * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
+ * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+ */
+#define DIST_CALL_CANONICAL 1
+
+/**
  * Nothing is logged; the default.
  */
 #define DIST_LOG_OFF 0
@@ -459,6 +465,10 @@ typedef struct dist_call_options_t {
      * name the same one.
      */
     const char *algorithm;
+    /**
+     * DIST_CALL_CANONICAL, or 0.
+     */
+    uint64_t flags;
 } dist_call_options_t;
 
 /**
@@ -1474,6 +1484,161 @@ dist_status_t dist_barrier(struct dist_group_t *group,
                            struct dist_work_t **work);
 
 /**
+ * Gives the root the vectors of all ranks, in rank order.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
+ * world. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
+ * be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
+ * count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
+ * the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_gather(struct dist_group_t *group,
+                          const void *send,
+                          void *recv,
+                          size_t count,
+                          dist_dtype_t dtype,
+                          int32_t root,
+                          const struct dist_call_options_t *options,
+                          struct dist_work_t **work);
+
+/**
+ * Gives each rank its block of the root's vector.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
+ * world. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
+ * `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
+ * recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
+ * here; the root may return before the others have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_scatter(struct dist_group_t *group,
+                           const void *send,
+                           void *recv,
+                           size_t count,
+                           dist_dtype_t dtype,
+                           int32_t root,
+                           const struct dist_call_options_t *options,
+                           struct dist_work_t **work);
+
+/**
+ * Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
+ *
+ * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
+ * world. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
+ * they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_all_to_all(struct dist_group_t *group,
+                              const void *send,
+                              void *recv,
+                              size_t count,
+                              dist_dtype_t dtype,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Gives every rank the vectors of all ranks, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: NULL for the
+ * world. `send`: in, counts[rank] elements. `recv`: an array of world size pointers, `counts`: an array of world
+ * size counts, in elements; both borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only
+ * where that is 0. The buffers are borrowed until the operation is done; in place if send == recv[rank], else none
+ * may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
+ * Since 0.1.
+ */
+dist_status_t dist_all_gather_v(struct dist_group_t *group,
+                                const void *send,
+                                void *const *recv,
+                                const size_t *counts,
+                                dist_dtype_t dtype,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives the root the vectors of all ranks, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
+ * root's counts[i]. `group`: NULL for the world. `send`: in, `count` elements. `recv`: an array of world size
+ * pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
+ * elsewhere, and are borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only where that is 0.
+ * The buffers are borrowed until the operation is done; in place on the root if send == recv[rank], else none may
+ * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
+ * earlier. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are DIST_ERR_MISMATCH.
+ * Since 0.1.
+ */
+dist_status_t dist_gather_v(struct dist_group_t *group,
+                            const void *send,
+                            size_t count,
+                            void *const *recv,
+                            const size_t *counts,
+                            dist_dtype_t dtype,
+                            int32_t root,
+                            const struct dist_call_options_t *options,
+                            struct dist_work_t **work);
+
+/**
+ * Gives each rank its vector of those that the root has, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
+ * root's counts[i]. `group`: NULL for the world. `send`: an array of world size pointers, `counts`: an array of
+ * world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
+ * send[i]: in, counts[i] elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
+ * buffers are borrowed until the operation is done; in place on the root if recv == send[rank], else `recv` must
+ * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
+ * others have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
+ * DIST_ERR_MISMATCH. Since 0.1.
+ */
+dist_status_t dist_scatter_v(struct dist_group_t *group,
+                             const void *const *send,
+                             const size_t *counts,
+                             void *recv,
+                             size_t count,
+                             dist_dtype_t dtype,
+                             int32_t root,
+                             const struct dist_call_options_t *options,
+                             struct dist_work_t **work);
+
+/**
+ * Reduces vectors of all ranks, one for each rank and each of its own length, and gives each rank its own.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: NULL for the
+ * world. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
+ * borrowed for the call. send[i]: in, counts[i] elements of what rank i gets; NULL only where that is 0. `recv`:
+ * out, counts[rank] elements. The buffers are borrowed until the operation is done; in place if recv ==
+ * send[rank], else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
+ * and results: as dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_reduce_scatter_v(struct dist_group_t *group,
+                                    const void *const *send,
+                                    const size_t *counts,
+                                    void *recv,
+                                    dist_dtype_t dtype,
+                                    dist_op_t op,
+                                    const struct dist_call_options_t *options,
+                                    struct dist_work_t **work);
+
+/**
+ * Gives every rank its vector of every rank's, each of its own length, each at its own place: recv[i] is
+ * send[rank] of rank i.
+ *
+ * All ranks must agree on the order of calls on the group and on dtype; send_counts[j] of rank i must be
+ * recv_counts[i] of rank j. `group`: NULL for the world. `send`, `recv`: arrays of world size pointers,
+ * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. send[i]: in,
+ * send_counts[i] elements; recv[i]: out, recv_counts[i] elements; NULL only where that is 0. The buffers are
+ * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
+ * have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
+ * DIST_ERR_MISMATCH. Since 0.1.
+ */
+dist_status_t dist_all_to_all_v(struct dist_group_t *group,
+                                const void *const *send,
+                                const size_t *send_counts,
+                                void *const *recv,
+                                const size_t *recv_counts,
+                                dist_dtype_t dtype,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
  * Sends a message to one rank of a group.
  *
  * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
@@ -1669,6 +1834,6 @@ dist_status_t dist_work_release(struct dist_work_t *work);
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }
-#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0 }
+#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0, 0 }
 #define DIST_STORE_VTABLE_INIT \
     { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

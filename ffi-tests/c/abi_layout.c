@@ -44,6 +44,7 @@ static void options(void)
     FIELD(dist_call_options_t, timeout_ms);
     FIELD(dist_call_options_t, premul_scale);
     FIELD(dist_call_options_t, algorithm);
+    FIELD(dist_call_options_t, flags);
 }
 
 static void stores(void)

@@ -315,6 +315,86 @@ static void copies(void)
     ACCEPTED(dist_barrier, work, dist_barrier(group, &call, NULL), DIST_OK);
 }
 
+static void moves(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    const float a[2] = { 1, 2 };
+    float b[2];
+#define RUN(group, send, recv, options) dist_gather(group, send, recv, 2, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_gather, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_gather, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_gather, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_gather, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_gather, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, options) dist_scatter(group, send, recv, 2, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_scatter, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_scatter, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_scatter, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scatter, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_scatter, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, options) dist_all_to_all(group, send, recv, 2, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_to_all, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_all_to_all, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_all_to_all, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_to_all, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_all_to_all, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+}
+
+static void lists(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    static const size_t counts[1] = { 2 };
+    const float x[2] = { 1, 2 };
+    float y[2];
+    const void *const a[1] = { x };
+    void *const b[1] = { y };
+#define RUN(group, send, recv, n, options) dist_all_gather_v(group, send, recv, n, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_gather_v, group, RUN(NULL, x, b, counts, &call), DIST_OK);
+    REFUSED(dist_all_gather_v, send, RUN(group, NULL, b, counts, &call), ARGUMENT);
+    REFUSED(dist_all_gather_v, recv, RUN(group, x, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_all_gather_v, counts, RUN(group, x, b, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather_v, options, RUN(group, x, b, counts, NULL), DIST_OK);
+    ACCEPTED(dist_all_gather_v, work, RUN(group, x, b, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_gather_v(group, send, 2, recv, n, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_gather_v, group, RUN(NULL, x, b, counts, &call), DIST_OK);
+    REFUSED(dist_gather_v, send, RUN(group, NULL, b, counts, &call), ARGUMENT);
+    REFUSED(dist_gather_v, recv, RUN(group, x, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_gather_v, counts, RUN(group, x, b, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_gather_v, options, RUN(group, x, b, counts, NULL), DIST_OK);
+    ACCEPTED(dist_gather_v, work, RUN(group, x, b, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_scatter_v(group, send, n, recv, 2, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_scatter_v, group, RUN(NULL, a, y, counts, &call), DIST_OK);
+    REFUSED(dist_scatter_v, send, RUN(group, NULL, y, counts, &call), ARGUMENT);
+    REFUSED(dist_scatter_v, recv, RUN(group, a, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_scatter_v, counts, RUN(group, a, y, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scatter_v, options, RUN(group, a, y, counts, NULL), DIST_OK);
+    ACCEPTED(dist_scatter_v, work, RUN(group, a, y, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_reduce_scatter_v(group, send, n, recv, DIST_F32, DIST_SUM, options, NULL)
+    ACCEPTED(dist_reduce_scatter_v, group, RUN(NULL, a, y, counts, &call), DIST_OK);
+    REFUSED(dist_reduce_scatter_v, send, RUN(group, NULL, y, counts, &call), ARGUMENT);
+    REFUSED(dist_reduce_scatter_v, recv, RUN(group, a, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_reduce_scatter_v, counts, RUN(group, a, y, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_reduce_scatter_v, options, RUN(group, a, y, counts, NULL), DIST_OK);
+    ACCEPTED(dist_reduce_scatter_v, work, RUN(group, a, y, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_all_to_all_v(group, send, n, recv, counts, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_to_all_v, group, RUN(NULL, a, b, counts, &call), DIST_OK);
+    REFUSED(dist_all_to_all_v, send, RUN(group, NULL, b, counts, &call), ARGUMENT);
+    REFUSED(dist_all_to_all_v, recv, RUN(group, a, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_all_to_all_v, send_counts, RUN(group, a, b, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_to_all_v, options, RUN(group, a, b, counts, NULL), DIST_OK);
+    ACCEPTED(dist_all_to_all_v, work, RUN(group, a, b, counts, &call), DIST_OK);
+#undef RUN
+    REFUSED(dist_all_to_all_v, recv_counts,
+        dist_all_to_all_v(group, a, counts, b, NULL, DIST_F32, &call, NULL), ARGUMENT);
+}
+
 static void messages(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
@@ -403,6 +483,8 @@ int main(void)
     groups();
     reductions();
     copies();
+    moves();
+    lists();
     messages();
     batches();
     works();

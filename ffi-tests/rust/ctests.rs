@@ -344,7 +344,7 @@ fn c_sees_the_types_as_rust_does() {
             struct_size, fields, store, rank, world_size, backend, name, timeout_ms,
             connect_timeout_ms, backend_options,
         }
-        dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm }
+        dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
         dist_store_tcp_options_t {
             struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
             multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,

@@ -1,13 +1,12 @@
 //! From a call to a work: operations that are checked first and issued later, and the job that a collective leaves in
 //! its group's queue.
 
-use super::collective::{Call, CallOptions};
+use super::call::{Call, CallOptions};
 use super::group::Group;
 use super::point_to_point::Memory;
 use super::queue::{Job, Turn};
 use super::recorder::{self, Record};
 use super::work::{Work, WorkKind};
-use crate::algo::Operation;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::transport::Descriptor;
@@ -165,14 +164,7 @@ impl Job for Collective {
     }
 
     fn run(self: Box<Self>, turn: Turn<'_>) {
-        let operation = Operation {
-            descriptor: self.descriptor,
-            send: self.call.send(),
-            recv: self.call.recv(),
-            factor: self.options.premul_scale,
-            algorithm: self.options.algorithm.as_deref(),
-            deadline: &self.deadline,
-        };
+        let operation = self.call.operation(self.descriptor, &self.options, &self.deadline);
         let backend = &self.group.backend;
         let outcome = catch_unwind(AssertUnwindSafe(|| backend.run(&operation)));
         let outcome = outcome.unwrap_or_else(|_| {

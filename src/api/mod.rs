@@ -5,6 +5,7 @@
 //! types.
 
 pub mod batch;
+pub mod call;
 pub mod callbacks;
 pub mod collective;
 pub mod environment;
@@ -21,7 +22,7 @@ pub mod work;
 #[cfg(test)]
 mod tests;
 
-pub use collective::{Call, CallOptions};
+pub use call::{Call, CallOptions};
 pub use group::{Group, GroupOptions};
 pub use runtime::InitOptions;
 pub use store::StoreHandle;

@@ -3,7 +3,7 @@
 //! Messages never wait behind collectives: they go to the back end's engine at once, which matches, carries and
 //! completes them.
 
-use super::collective::CallOptions;
+use super::call::CallOptions;
 use super::group::Group;
 use super::issue::Prepared;
 use super::recorder;

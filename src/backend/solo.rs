@@ -84,7 +84,8 @@ impl Backend for Solo {
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        let (dst, src) = (operation.recv, operation.send);
+        let src = operation.sends.map_or(operation.send, |_| operation.send_block(0));
+        let dst = operation.recvs.map_or(operation.recv, |_| operation.recv_block(0));
         match operation.descriptor.op {
             _ if src.is_empty() || dst.is_empty() => {}
             Some(op) => reduce(operation, op, dst, src),

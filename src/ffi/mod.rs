@@ -24,6 +24,7 @@ mod submit;
 pub mod batch;
 pub mod blob;
 pub mod collective;
+pub mod collective_v;
 pub mod group;
 pub mod log;
 pub mod point_to_point;

@@ -124,6 +124,10 @@ pub const DIST_ANY_SOURCE: i32 = -1;
 /// In place of a tag: any (dist_recv).
 pub const DIST_ANY_TAG: i32 = -1;
 
+/// In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
+/// same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+pub const DIST_CALL_CANONICAL: u64 = 1;
+
 /// Nothing is logged; the default.
 pub const DIST_LOG_OFF: i32 = 0;
 /// Failures that no return value can tell.
@@ -287,6 +291,8 @@ pub struct dist_call_options_t {
     /// An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
     /// name the same one.
     pub algorithm: *const c_char,
+    /// DIST_CALL_CANONICAL, or 0.
+    pub flags: u64,
 }
 
 /// Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
@@ -475,6 +481,6 @@ const _: () = {
     assert!(size_of::<dist_group_options_t>() == 72);
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
-    assert!(size_of::<dist_call_options_t>() == 32);
+    assert!(size_of::<dist_call_options_t>() == 40);
     assert!(size_of::<dist_store_vtable_t>() == 120);
 };

@@ -11,6 +11,7 @@
 //! Must not know: algorithms, stores, back ends.
 
 pub mod abort;
+pub mod descriptor;
 pub mod endpoint;
 pub mod frame;
 pub mod inproc;
@@ -25,8 +26,9 @@ pub mod shm;
 pub mod tcp;
 
 pub use abort::Failure;
+pub use descriptor::{Descriptor, Extent, OpKind};
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
-pub use line::{Descriptor, Line, OpKind};
+pub use line::Line;
 pub use point_to_point::{Completion, Delivery, Incoming, Outgoing, PointToPoint};
 pub use region::{Geometry, Region};
 

@@ -5,7 +5,7 @@ mod collectives;
 mod messages;
 
 use super::CallOptions;
-use super::collective::Call;
+use super::call::Call;
 use super::group::Group;
 use super::work::{Progress, Work};
 use crate::algo::Operation;
