@@ -13,7 +13,7 @@ use syn::parse::Parser as _;
 const FFI: &str = "src/ffi";
 
 /// The files of that folder that the header is made of, in its order.
-const FILES: [&str; 13] = [
+const FILES: [&str; 14] = [
     "types",
     "runtime",
     "log",
@@ -23,6 +23,7 @@ const FILES: [&str; 13] = [
     "store_queue",
     "store_custom",
     "group",
+    "group_new",
     "collective",
     "point_to_point",
     "batch",

@@ -25,6 +25,7 @@ pub mod batch;
 pub mod blob;
 pub mod collective;
 pub mod group;
+pub mod group_new;
 pub mod log;
 pub mod point_to_point;
 pub mod runtime;

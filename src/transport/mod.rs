@@ -27,7 +27,7 @@ pub mod tcp;
 pub use abort::Failure;
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
 pub use line::{Descriptor, Line, OpKind};
-pub use point_to_point::{Completion, Delivery, Incoming, Outgoing, PointToPoint};
+pub use point_to_point::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint};
 pub use region::{Geometry, Region};
 
 use crate::base::error::Error;
