@@ -23,6 +23,7 @@ const FILES: [&str; 14] = [
     "store_queue",
     "store_custom",
     "group",
+    "group_new",
     "collective",
     "collective_v",
     "point_to_point",

@@ -17,6 +17,7 @@ pub mod recorder;
 pub mod rendezvous;
 pub mod runtime;
 pub mod store;
+pub mod subgroup;
 pub mod work;
 
 #[cfg(test)]
@@ -26,4 +27,5 @@ pub use call::{Call, CallOptions};
 pub use group::{Group, GroupOptions};
 pub use runtime::InitOptions;
 pub use store::StoreHandle;
+pub use subgroup::SubgroupOptions;
 pub use work::{Progress, Work};

@@ -138,6 +138,12 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
+/// What a name that [`create`] knows stands for: two of them may mean the same.
+pub fn canonical(name: &str) -> &'static str {
+    let known = NAMES.iter().find(|known| known.eq_ignore_ascii_case(name)).copied();
+    known.filter(|&known| known != "gloo").unwrap_or("native")
+}
+
 /// The names that [`create`] knows.
 pub const NAMES: &[&str] = &["native", "gloo"];
 

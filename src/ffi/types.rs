@@ -121,6 +121,8 @@ pub const DIST_NO_WAIT: i64 = -2;
 
 /// In place of a rank: whoever sends (dist_recv).
 pub const DIST_ANY_SOURCE: i32 = -1;
+/// In place of a color: no group (dist_group_split).
+pub const DIST_NO_COLOR: i32 = -1;
 /// In place of a tag: any (dist_recv).
 pub const DIST_ANY_TAG: i32 = -1;
 
@@ -229,6 +231,32 @@ pub struct dist_group_options_t {
     pub connect_timeout_ms: i64,
     /// As in dist_init_options_t.
     pub backend_options: *const c_char,
+    /// Which ranks of something larger the group's ranks are, in order, as dist_group_ranks gives them: world_size
+    /// ranks, none twice, the same on all ranks. NULL where the group is the outermost; borrowed for the call.
+    pub global_ranks: *const i32,
+    /// The length of `global_ranks`: world_size, or 0 for NULL.
+    pub n_global_ranks: usize,
+}
+
+/// Options of dist_group_new and dist_group_split.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_group_new_options_t {
+    /// sizeof(dist_group_new_options_t).
+    pub struct_size: usize,
+    /// The new group's name, the same on all ranks that make it: 1 to 200 bytes without "/". NULL for one made from
+    /// the parent's name, the ranks (or the color) and a count.
+    pub name: *const c_char,
+    /// As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
+    pub backend: *const c_char,
+    /// As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing.
+    pub backend_options: *const c_char,
+    /// Deadline of operations in milliseconds; 0 for the parent's.
+    pub timeout_ms: i64,
+    /// Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+    pub connect_timeout_ms: i64,
+    /// Not 0: only the group's members call dist_group_new. Not for dist_group_split.
+    pub use_local_synchronization: i64,
 }
 
 /// Options of dist_store_tcp_create.
@@ -470,6 +498,7 @@ macro_rules! options {
 options!(
     dist_init_options_t: 80,
     dist_group_options_t: 72,
+    dist_group_new_options_t: 56,
     dist_store_tcp_options_t: 64,
     dist_store_file_options_t: 24,
     dist_call_options_t: 32,
@@ -478,7 +507,8 @@ options!(
 
 const _: () = {
     assert!(size_of::<dist_init_options_t>() == 80);
-    assert!(size_of::<dist_group_options_t>() == 72);
+    assert!(size_of::<dist_group_options_t>() == 88);
+    assert!(size_of::<dist_group_new_options_t>() == 56);
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
     assert!(size_of::<dist_call_options_t>() == 40);
