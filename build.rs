@@ -13,9 +13,10 @@ use syn::parse::Parser as _;
 const FFI: &str = "src/ffi";
 
 /// The files of that folder that the header is made of, in its order.
-const FILES: [&str; 13] = [
+const FILES: [&str; 15] = [
     "types",
     "runtime",
+    "spawn",
     "log",
     "blob",
     "store_create",
@@ -27,6 +28,7 @@ const FILES: [&str; 13] = [
     "point_to_point",
     "batch",
     "work",
+    "memory",
 ];
 
 fn main() {

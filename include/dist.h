@@ -52,6 +52,11 @@
 #define DIST_ANY_TAG -1
 
 /**
+ * In place of the index of a device: host memory.
+ */
+#define DIST_DEVICE_HOST -1
+
+/**
  * Nothing is logged; the default.
  */
 #define DIST_LOG_OFF 0
@@ -175,6 +180,31 @@ typedef struct dist_init_options_t {
      */
     const char *backend_options;
 } dist_init_options_t;
+
+/**
+ * What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
+ * Must return (or end its process) and must not throw.
+ */
+typedef int32_t (*dist_spawn_fn)(int32_t rank, void *arg);
+
+/**
+ * Options of dist_spawn.
+ */
+typedef struct dist_spawn_options_t {
+    /**
+     * sizeof(dist_spawn_options_t).
+     */
+    size_t struct_size;
+    /**
+     * How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
+     */
+    int64_t join_timeout_ms;
+    /**
+     * How long they have to end when they are told to (SIGTERM), before they are killed, in milliseconds; 0 for 2
+     * seconds, DIST_WAIT_FOREVER for never.
+     */
+    int64_t grace_ms;
+} dist_spawn_options_t;
 
 /**
  * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
@@ -809,6 +839,40 @@ int32_t dist_get_rank(const struct dist_group_t *group);
  * Since 0.1.
  */
 int32_t dist_get_world_size(const struct dist_group_t *group);
+
+/**
+ * Runs a function in processes of its own, one for each rank, and waits for all of them: for programs and tests without
+ * a launcher.
+ *
+ * Forks this process `nprocs` times (there is no other way to start them: nothing is executed anew). In each child the
+ * environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+ * DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
+ * have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
+ * returns: C's streams are written out, exit handlers do not run. It may also call exit or _exit itself, and succeeds with
+ * status 0. When the first one fails (a result other than 0, another exit status, a signal), the others get a tenth of
+ * a second to fail on their own, then SIGTERM, then SIGKILL. When this process dies, the kernel kills the children.
+ * What children start themselves is theirs to end.
+ *
+ * The caller must have one thread, must not have made a group (dist_init, dist_group_create), and must not ignore
+ * SIGCHLD; it may call dist_spawn again later, and dist_init after it. What C's streams hold back is written out before
+ * the forks, so that nothing is written twice. SIGCHLD stays blocked in the calling thread until the end, so that no
+ * handler takes the children's ends; other children and signals of the caller are left alone.
+ *
+ * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
+ * what it points to. `nprocs`: 1 to 4096. `options`: NULL for all defaults; borrowed for the call. Blocks until all
+ * children have ended, and no child and no descriptor of the call is left then.
+ *
+ * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
+ * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
+ * still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
+ * process that has used groups, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown options;
+ * DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, or somebody else has
+ * waited for one of them. Since 0.1.
+ */
+dist_status_t dist_spawn(dist_spawn_fn function,
+                         void *arg,
+                         int32_t nprocs,
+                         const struct dist_spawn_options_t *options);
 
 /**
  * Sends log lines to a function instead of standard error.
@@ -1657,6 +1721,67 @@ size_t dist_work_received_count(const struct dist_work_t *work);
  */
 dist_status_t dist_work_release(struct dist_work_t *work);
 
+/**
+ * Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
+ *
+ * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it, and
+ * other ranks cannot see it. In this version no call is faster with it: operations do not yet read and write it directly in
+ * place. It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is
+ * there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
+ * back, in pieces of 2 MiB that small allocations share.
+ *
+ * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST.
+ * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
+ * not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
+ * alone.
+ *
+ * Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of
+ * a device that the back end does not serve; DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT,
+ * DIST_ERR_NOT_INITIALIZED, DIST_ERR_SYSTEM. Since 0.1.
+ */
+dist_status_t dist_mem_alloc(const struct dist_group_t *group,
+                             size_t bytes,
+                             int32_t device,
+                             void **ptr);
+
+/**
+ * Frees memory of dist_mem_alloc.
+ *
+ * `ptr`: what dist_mem_alloc wrote; NULL does nothing. No operation may be using it any more. Also after the group's
+ * release and after dist_finalize. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for any other pointer, one that was freed before included. Since 0.1.
+ */
+dist_status_t dist_mem_free(void *ptr);
+
+/**
+ * Tells a group of memory that its calls will use again and again.
+ *
+ * A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
+ * or not. No rank has to agree on it.
+ *
+ * `group`: NULL for the world. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
+ * size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,
+ * and for wrong arguments; DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_mem_register(struct dist_group_t *group,
+                                void *ptr,
+                                size_t bytes);
+
+/**
+ * Takes back what dist_mem_register told.
+ *
+ * `group`: as it was then. `ptr`: required; the pointer of then. No operation may be using the memory any more. Does
+ * not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where no memory that begins there is registered with the group;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_mem_deregister(struct dist_group_t *group,
+                                  void *ptr);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif /* __cplusplus */
@@ -1670,5 +1795,6 @@ dist_status_t dist_work_release(struct dist_work_t *work);
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0 }
+#define DIST_SPAWN_OPTIONS_INIT { sizeof(dist_spawn_options_t), 0, 0 }
 #define DIST_STORE_VTABLE_INIT \
     { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

@@ -10,11 +10,13 @@ pub mod collective;
 pub mod environment;
 pub mod group;
 pub mod issue;
+pub mod memory;
 pub mod point_to_point;
 pub mod queue;
 pub mod recorder;
 pub mod rendezvous;
 pub mod runtime;
+pub mod spawn;
 pub mod store;
 pub mod work;
 

@@ -124,6 +124,9 @@ pub const DIST_ANY_SOURCE: i32 = -1;
 /// In place of a tag: any (dist_recv).
 pub const DIST_ANY_TAG: i32 = -1;
 
+/// In place of the index of a device: host memory.
+pub const DIST_DEVICE_HOST: i32 = -1;
+
 /// Nothing is logged; the default.
 pub const DIST_LOG_OFF: i32 = 0;
 /// Failures that no return value can tell.
@@ -289,6 +292,19 @@ pub struct dist_call_options_t {
     pub algorithm: *const c_char,
 }
 
+/// Options of dist_spawn.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_spawn_options_t {
+    /// sizeof(dist_spawn_options_t).
+    pub struct_size: usize,
+    /// How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
+    pub join_timeout_ms: i64,
+    /// How long they have to end when they are told to (SIGTERM), before they are killed, in milliseconds; 0 for 2
+    /// seconds, DIST_WAIT_FOREVER for never.
+    pub grace_ms: i64,
+}
+
 /// Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
 /// given with the function.
 pub type dist_store_sink_fn =
@@ -442,6 +458,10 @@ pub struct dist_store_vtable_t {
 pub type dist_work_fn =
     Option<unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void)>;
 
+/// What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
+/// Must return (or end its process) and must not throw.
+pub type dist_spawn_fn = Option<unsafe extern "C" fn(rank: i32, arg: *mut c_void) -> i32>;
+
 /// Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
 /// given with the function. Called from any thread; must not call libdist.
 pub type dist_log_fn =
@@ -467,6 +487,7 @@ options!(
     dist_store_tcp_options_t: 64,
     dist_store_file_options_t: 24,
     dist_call_options_t: 32,
+    dist_spawn_options_t: 24,
     dist_store_vtable_t: 64,
 );
 
@@ -476,5 +497,6 @@ const _: () = {
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
     assert!(size_of::<dist_call_options_t>() == 32);
+    assert!(size_of::<dist_spawn_options_t>() == 24);
     assert!(size_of::<dist_store_vtable_t>() == 120);
 };
