@@ -224,7 +224,8 @@ mod tests {
     #[test]
     fn a_process_with_threads_is_not_forked() {
         let (release, held) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::Builder::new().spawn(move || drop(held.recv())).unwrap();
+        let thread =
+            std::thread::Builder::new().spawn(move || assert!(held.recv().is_err())).unwrap();
         let mut body = |_| -> i32 { unreachable!("nobody was forked") };
         let error = spawn(2, &SpawnOptions::default(), &mut body).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);

@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn every_thread_counts() {
         let (release, held) = std::sync::mpsc::channel::<()>();
-        let thread = spawn("dist-counted", move || drop(held.recv())).unwrap();
+        let thread = spawn("dist-counted", move || assert!(held.recv().is_err())).unwrap();
         assert!(count().unwrap() >= 2);
         drop(release);
         thread.join().unwrap();
