@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_part_has_memory_until_it_is_released() {
         let sparse = Sparse::create().unwrap();
-        assert!(sparse.len() >= 4 * UNIT && sparse.as_mut_ptr().addr() % UNIT == 0);
+        assert!(sparse.len() >= 4 * UNIT && sparse.as_mut_ptr().addr().is_multiple_of(UNIT));
         sparse.commit(UNIT, UNIT).unwrap();
         let last = sparse.as_mut_ptr().wrapping_add(2 * UNIT - 1);
         // SAFETY: the part has just been given memory, and only this thread knows of it.

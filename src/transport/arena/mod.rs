@@ -188,7 +188,11 @@ mod tests {
         let arena = arena();
         let first = arena.allocate(1).unwrap();
         let second = arena.allocate(100).unwrap();
-        assert!([&first, &second].iter().all(|block| block.as_mut_ptr().addr() % SMALL_ALIGN == 0));
+        assert!(
+            [&first, &second]
+                .iter()
+                .all(|block| block.as_mut_ptr().addr().is_multiple_of(SMALL_ALIGN))
+        );
         assert_eq!(committed(&arena), [0]);
         drop(first);
         assert_eq!(committed(&arena), [0]);

@@ -52,7 +52,8 @@ pub(super) fn run(report: &mut Report) -> Option<Stage> {
         report.check(&format!("example spawn, {ranks} ranks"), || {
             let mut command = run::command(SPAWN.compile(&stage)?);
             let text = run::must(command.arg(ranks.to_string()), LIMIT)?.text;
-            all_said(&text, [format!("pi is about 3.1415926536, says each of {ranks} ranks")])
+            let said = format!("pi is about 3.1415926536, says each of {ranks} ranks");
+            all_said(&text, std::iter::once(said))
         });
     }
     report.check("example store_directory, twice 3 ranks", || store_directory(&stage));
