@@ -200,8 +200,7 @@ typedef struct dist_spawn_options_t {
      */
     int64_t join_timeout_ms;
     /**
-     * How long they have to end when they are told to (SIGTERM), before they are killed, in milliseconds; 0 for 2
-     * seconds, DIST_WAIT_FOREVER for never.
+     * How long they may take from SIGTERM to SIGKILL in milliseconds; 0 for 2 seconds, DIST_WAIT_FOREVER for ever.
      */
     int64_t grace_ms;
 } dist_spawn_options_t;

@@ -123,7 +123,6 @@ pub const DIST_NO_WAIT: i64 = -2;
 pub const DIST_ANY_SOURCE: i32 = -1;
 /// In place of a tag: any (dist_recv).
 pub const DIST_ANY_TAG: i32 = -1;
-
 /// In place of the index of a device: host memory.
 pub const DIST_DEVICE_HOST: i32 = -1;
 
@@ -300,8 +299,7 @@ pub struct dist_spawn_options_t {
     pub struct_size: usize,
     /// How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
     pub join_timeout_ms: i64,
-    /// How long they have to end when they are told to (SIGTERM), before they are killed, in milliseconds; 0 for 2
-    /// seconds, DIST_WAIT_FOREVER for never.
+    /// How long they may take from SIGTERM to SIGKILL in milliseconds; 0 for 2 seconds, DIST_WAIT_FOREVER for ever.
     pub grace_ms: i64,
 }
 
