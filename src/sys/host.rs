@@ -66,15 +66,24 @@ pub fn cores() -> usize {
 /// The memory in bytes that can still be had: what the kernel says is available, or what the memory
 /// limit of this process's control group leaves, whichever is less. `None` where neither is told.
 pub fn memory_available() -> Option<u64> {
-    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024)
-    });
+    let system = memory_information("MemAvailable:");
     match (system, control_group_headroom()) {
         (Some(system), Some(group)) => Some(system.min(group)),
         (system, group) => system.or(group),
     }
+}
+
+/// The memory of this host in bytes, where the kernel tells.
+pub fn memory_total() -> Option<u64> {
+    memory_information("MemTotal:")
+}
+
+/// One line of /proc/meminfo, in bytes.
+fn memory_information(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 /// What the version 2 control group that this process is in leaves below its memory limit.
