@@ -1,6 +1,7 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
 use super::callbacks;
+use super::monitored::Monitor;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
@@ -57,6 +58,7 @@ pub struct Group {
     pub(super) queue: Arc<RunQueue>,
     /// Messages have numbers of their own.
     pub(super) messages_issued: AtomicU64,
+    pub(super) monitor: Monitor,
 }
 
 impl Group {
@@ -97,7 +99,8 @@ impl Group {
         let backend = backend::create(backend_name, &context, &exchange)?;
         let timeout_ms = AtomicU64::new(timeout_ms);
         let (queue, messages_issued) = (Arc::default(), AtomicU64::new(0));
-        Ok(Self { id, name, rank, size, timeout_ms, backend, queue, messages_issued })
+        let monitor = Monitor::default();
+        Ok(Self { id, name, rank, size, timeout_ms, backend, queue, messages_issued, monitor })
     }
 
     /// Rank 0 of a group over a back end that is there already.
@@ -112,6 +115,7 @@ impl Group {
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),
+            monitor: Monitor::default(),
         }
     }
 
