@@ -13,7 +13,7 @@ use syn::parse::Parser as _;
 const FFI: &str = "src/ffi";
 
 /// The files of that folder that the header is made of, in its order.
-const FILES: [&str; 14] = [
+const FILES: [&str; 16] = [
     "types",
     "runtime",
     "log",
@@ -25,6 +25,8 @@ const FILES: [&str; 14] = [
     "group",
     "collective",
     "collective_v",
+    "bytes",
+    "monitored",
     "point_to_point",
     "batch",
     "work",

@@ -59,11 +59,7 @@ impl Verdict {
     /// The longest one in bytes.
     pub(super) const LONGEST: usize = HEAD_BYTES + 4 * MAX_WORLD_SIZE;
 
-    pub(super) fn of(
-        number: u64,
-        allowed: Duration,
-        outcome: &Result<(), Failed>,
-    ) -> Self {
+    pub(super) fn of(number: u64, allowed: Duration, outcome: &Result<(), Failed>) -> Self {
         let allowed_ms = u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX);
         let failed = outcome.as_ref().err();
         let kind = failed.map(|failed| failed.error.kind());

@@ -23,10 +23,12 @@ mod submit;
 
 pub mod batch;
 pub mod blob;
+pub mod bytes;
 pub mod collective;
 pub mod collective_v;
 pub mod group;
 pub mod log;
+pub mod monitored;
 pub mod point_to_point;
 pub mod runtime;
 pub mod store;

@@ -1,8 +1,12 @@
 //! Asynchronous calls over a back end that does what a test tells it.
 
 mod batches;
+mod bytes;
 mod collectives;
+mod fused;
 mod messages;
+mod monitored;
+mod ranks;
 
 use super::CallOptions;
 use super::call::Call;
