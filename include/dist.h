@@ -1639,6 +1639,137 @@ dist_status_t dist_all_to_all_v(struct dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
+ * Gives every rank the root's byte string, of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
+ * owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
+ * until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
+ * NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
+ * sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
+ * group, where a rank has no memory for what it gets. Since 0.1.
+ */
+dist_status_t dist_broadcast_bytes(struct dist_group_t *group,
+                                   const void *data,
+                                   size_t len_bytes,
+                                   int32_t root,
+                                   struct dist_blob_t **out,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Gives every rank the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group. `group`: NULL for the world. `data`, `len_bytes`: in,
+ * this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
+ * a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_all_gather_bytes(struct dist_group_t *group,
+                                    const void *data,
+                                    size_t len_bytes,
+                                    struct dist_blob_t **out,
+                                    const struct dist_call_options_t *options,
+                                    struct dist_work_t **work);
+
+/**
+ * Gives the root the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
+ * it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_gather_bytes(struct dist_group_t *group,
+                                const void *data,
+                                size_t len_bytes,
+                                int32_t root,
+                                struct dist_blob_t **out,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives each rank its byte string of those that the root has, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
+ * both used on the root only, may be NULL elsewhere, and are borrowed for the call. data[i]: the bytes for rank i,
+ * borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
+ * string. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_scatter_bytes(struct dist_group_t *group,
+                                 const void *const *data,
+                                 const size_t *lens_bytes,
+                                 int32_t root,
+                                 struct dist_blob_t **out,
+                                 const struct dist_call_options_t *options,
+                                 struct dist_work_t **work);
+
+/**
+ * Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
+ *
+ * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
+ * NULL for the world. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
+ * 0. The rest as in dist_send. Since 0.1.
+ */
+dist_status_t dist_send_bytes(struct dist_group_t *group,
+                              const void *data,
+                              size_t len_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Receives a byte string, of whatever length, from one rank of a group.
+ *
+ * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: NULL
+ * for the world. `out`: out, required; a blob with one string, owned by the caller, released with
+ * dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
+ * longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+ * DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
+ * dist_recv; dist_work_received_count is the length.
+ *
+ * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
+ * DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
+ */
+dist_status_t dist_recv_bytes(struct dist_group_t *group,
+                              struct dist_blob_t **out,
+                              size_t max_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              int32_t *source,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Waits until all ranks have called it, and says who has not.
+ *
+ * All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
+ * else. `group`: NULL for the world. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
+ * DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
+ * others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
+ * as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
+ * names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
+ * rank order. `n_missing`: in and out, may be NULL; in: how many elements `missing` has room for (the group's size
+ * is always enough), out: how many ranks were missing, of which those that have room are in `missing`.
+ *
+ * A rank that has left or died is missing at once. Where rank 0 itself does not come, the others say so. A rank that
+ * comes late learns at once that this barrier has failed, and who was missing; the next one is a new one for all. It
+ * blocks, and cannot be a part of a batch. Any thread; of one rank and group one at a time.
+ *
+ * Returns DIST_OK; DIST_ERR_TIMEOUT for ranks that did not come, DIST_ERR_PEER_FAILED where one of those has left
+ * or died, on all ranks, with their names in the message; DIST_ERR_INVALID_ARGUMENT (also inside a completion
+ * callback or a batch, and where another thread is in one), DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+ * DIST_ERR_UNSUPPORTED (the group's back end has no messages); the group's failure. Since 0.1.
+ */
+dist_status_t dist_monitored_barrier(struct dist_group_t *group,
+                                     int64_t timeout_ms,
+                                     int32_t wait_all_ranks,
+                                     int32_t *missing,
+                                     size_t *n_missing);
+
+/**
  * Sends a message to one rank of a group.
  *
  * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
@@ -1694,7 +1825,14 @@ dist_status_t dist_recv(struct dist_group_t *group,
  *
  * Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
  * work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
- * the batch is done. `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
+ * the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
+ * dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
+ * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
+ * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
+ * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
+ * of single calls, as long as none of them uses memory that another one writes, which is refused with
+ * DIST_ERR_INVALID_ARGUMENT; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+ * `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
  * world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
  * thread.
  *
