@@ -10,6 +10,7 @@ mod cases;
 mod moves;
 mod nodes;
 mod ranks;
+mod selection;
 mod trouble;
 
 /// Shared with the kernels' unit tests.
