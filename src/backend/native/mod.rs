@@ -85,7 +85,7 @@ impl Backend for Native {
         let kind = operation.descriptor.kind;
         let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;
         // Ranks that go different ways do not fit together either.
-        let descriptor = Descriptor { algorithm: chosen.number(), ..operation.descriptor };
+        let descriptor = Descriptor { algorithm: chosen.number(kind), ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = self.domain.failure() {

@@ -1,50 +1,32 @@
-//! All-reduce between nodes.
+//! Large vectors: in each node every keeper of a lane folds its slice of all vectors, all-reduces it with the other
+//! keepers, and everybody gathers the slices.
 
-use super::{Levels, slice, within};
+use super::between;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute, finish};
-use crate::algo::message::{Team, all_reduce};
+use crate::algo::fold::{Fold, contribute};
+use crate::algo::hierarchical::{GRAIN, Levels, slice, within};
 use crate::algo::pattern::slices::chunks;
-use crate::base::buffer::Dst;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
-use crate::base::ids::Rank;
 use crate::kernel;
+use crate::transport::OpKind;
 
-/// Small vectors: the leader of each node folds those of its node, and all-reduces the result with the other leaders.
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "lanes",
+    description: "the ranks of each node fold a slice each and exchange messages about it",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: Body::Hierarchical(run),
+};
+
+/// Inside, between, inside.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], here and below.
-pub fn leader(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (size, fold) = (levels.steps.size(), Fold::partial(operation)?);
-    let inside = Fold::inside(operation, levels.nodes.ranks())?;
-    let leaders = levels.keepers(0);
-    for chunk in chunks(operation.bytes(), levels.steps.slot_bytes()) {
-        let (start, len) = (chunk.start, chunk.len());
-        let result = operation.recv.slice(start, len);
-        let own = levels.steps.next_slot()?.slice(0, len);
-        contribute(operation, own, operation.send.slice(start, len))?;
-        levels.steps.publish(&[])?;
-        if levels.steps.rank() != 0 {
-            levels.steps.note()?;
-            levels.steps.await_rank(0)?;
-            kernel::copy(result, levels.steps.slot(0).slice(0, len));
-            continue;
-        }
-        levels.steps.await_all()?;
-        inside.in_order(result, size, |rank| levels.steps.slot(rank).slice(0, len));
-        between(levels, &leaders, fold, operation, result)?;
-        kernel::copy(levels.steps.next_slot()?.slice(0, len), result.as_src());
-        levels.steps.give(&[])?;
-    }
-    Ok(())
-}
-
-/// Large vectors: in each node every keeper of a lane folds its slice of all vectors, all-reduces it with the other
-/// keepers, and everybody gathers the slices.
-///
-/// # Errors
-/// As [`leader`].
-pub fn lanes(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     scatter(levels, operation)?;
     if let Some(lane) = levels.lane() {
         let keepers = levels.keepers(lane);
@@ -53,18 +35,6 @@ pub fn lanes(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
         between(levels, &keepers, Fold::partial(operation)?, operation, result)?;
     }
     gather(levels, operation)
-}
-
-fn between(
-    levels: &mut Levels<'_>,
-    members: &[Rank],
-    fold: Fold,
-    operation: &Operation<'_>,
-    data: Dst<'_>,
-) -> Result<()> {
-    let team = Team::of(members, levels.call.rank())?;
-    all_reduce::best(data.len(), team.size())(&mut levels.call, team, fold, data)?;
-    finish(operation, data, levels.nodes.ranks())
 }
 
 /// The longest slice, which says how often everybody goes round.
@@ -76,7 +46,7 @@ fn longest(bytes: usize, lanes: usize) -> usize {
 fn scatter(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, lanes) = (operation.bytes(), levels.lanes());
     let fold = Fold::inside(operation, levels.nodes.ranks())?;
-    let share = levels.steps.slot_bytes() / lanes / super::GRAIN * super::GRAIN;
+    let share = levels.steps.slot_bytes() / lanes / GRAIN * GRAIN;
     for part in chunks(longest(bytes, lanes), share) {
         let slot = levels.steps.next_slot()?;
         for lane in 0..lanes {

@@ -1,13 +1,26 @@
 //! Broadcast between nodes: the root is the leader of its node; the leaders pass the vector on, and everybody reads
 //! it from its leader.
 
-use super::Levels;
 use crate::algo::Operation;
+use crate::algo::hierarchical::Levels;
 use crate::algo::message::Team;
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
 use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Broadcast],
+    name: "leaders",
+    description: "messages down a tree of one rank of each node, through slots inside",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Hierarchical(run),
+};
 
 /// How many messages may be posted.
 const POSTED: usize = 16;
@@ -16,7 +29,7 @@ const POSTED: usize = 16;
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn leaders(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
+pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
     let (leaders, leader) = (levels.leaders(root), levels.leader(root));
     let (bytes, slot) = (operation.bytes(), levels.steps.slot_bytes());

@@ -1,5 +1,8 @@
-//! Broadcast over messages: from the root down a tree, segment by segment, so that a member passes on what it has
+//! Broadcast over messages: from the root down a tree, or along a chain, segment by segment, so that a member passes on what it has
 //! while more arrives.
+
+pub mod chain;
+pub mod tree;
 
 use super::{Call, SEGMENT, Team};
 use crate::algo::pattern::slices::chunks;
@@ -15,7 +18,7 @@ const POSTED: usize = 16;
 ///
 /// # Errors
 /// As [`super::Exchange::wait`].
-pub fn down(
+fn down(
     call: &mut Call<'_>,
     team: Team<'_>,
     place: &Place,

@@ -1,20 +1,33 @@
 //! All-gather between nodes, in lanes: the keeper of each collects its slice of the blocks of its node, and sends them
 //! round the other nodes.
 
-use super::{Levels, slice, with_scratch};
 use crate::algo::Operation;
+use crate::algo::hierarchical::{Levels, slice, with_scratch};
 use crate::algo::message::{Team, all_gather};
 use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
+use crate::transport::OpKind;
 use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather],
+    name: "lanes",
+    description: "the ranks of each node send a slice of its blocks each round the nodes",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Hierarchical(run),
+};
 
 /// A chunk of each block at a time, so that those of all ranks fit a slot.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn lanes(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
+pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, slot) = (operation.bytes(), levels.steps.slot_bytes());
     with_scratch(levels, slot, |levels, memory| {
         let most = levels.chunk(operation.element());
@@ -51,7 +64,7 @@ fn one(
             let team = Team::of(&keepers, levels.call.rank())?;
             let blocks: Vec<Dst<'_>> =
                 (0..team.size()).map(|node| levels.packed(packed, node, mine.len())).collect();
-            all_gather::ring(&mut levels.call, team, &|node| blocks[node])?;
+            all_gather::ring::among(&mut levels.call, team, &|node| blocks[node])?;
             let slot = levels.steps.next_slot()?.slice(0, packed.len());
             kernel::copy(slot, packed.as_src());
             levels.steps.publish(&[])?;

@@ -1,21 +1,34 @@
 //! Reduce-scatter between nodes, in lanes: the keeper of each folds its slice of the vectors of its node, for all
 //! ranks; the keepers exchange what is for each other's nodes; and everybody gets its block from them.
 
-use super::{Levels, slice, with_scratch};
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute, finish};
+use crate::algo::hierarchical::{Levels, slice, with_scratch};
 use crate::algo::message::{Team, reduce_scatter};
 use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
+use crate::transport::OpKind;
 use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::ReduceScatter],
+    name: "lanes",
+    description: "the ranks of each node fold a slice of all blocks each and exchange messages about it",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: Body::Hierarchical(run),
+};
 
 /// A chunk of each block at a time, so that those for all ranks fit a slot.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn lanes(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
+pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, slot) = (operation.bytes(), levels.steps.slot_bytes());
     with_scratch(levels, 3 * slot, |levels, memory| {
         let most = levels.chunk(operation.element());
@@ -79,7 +92,7 @@ fn keep(
         (0..team.size()).map(|node| levels.packed(packed, node, mine.len())).collect();
     let ours = blocks[node];
     let give = |node: usize| blocks[node].as_src();
-    reduce_scatter::pairwise(&mut levels.call, team, fold, &give, ours, scratch)?;
+    reduce_scatter::pairwise::among(&mut levels.call, team, fold, &give, ours, scratch)?;
     kernel::copy(levels.steps.next_slot()?.slice(0, ours.len()), ours.as_src());
     levels.steps.publish(&[])
 }

@@ -1,20 +1,33 @@
 //! Reduce between nodes: the leader of each node folds the vectors of its node, the leaders reduce to the root, which
 //! is the leader of its own.
 
-use super::{Levels, with_scratch};
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute, finish};
+use crate::algo::hierarchical::{Levels, with_scratch};
 use crate::algo::message::{Team, reduce};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Reduce],
+    name: "leaders",
+    description: "one rank of each node folds for its node, messages up a tree of those",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: Body::Hierarchical(run),
+};
 
 /// A chunk at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn leaders(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
+pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let leader = levels.leader(operation.root()?);
     let (bytes, slot) = (operation.bytes(), levels.steps.slot_bytes());
     if levels.steps.rank() == leader {
@@ -47,7 +60,7 @@ fn lead(levels: &mut Levels<'_>, operation: &Operation<'_>, memory: Dst<'_>) -> 
         };
         inside.in_order(part, levels.steps.size(), |rank| levels.steps.slot(rank).slice(0, len));
         levels.steps.checkpoint();
-        reduce::up(&mut levels.call, team, &place, fold, part, memory.slice(0, len))?;
+        reduce::tree::up(&mut levels.call, team, &place, fold, part, memory.slice(0, len))?;
     }
     finish(operation, operation.recv, levels.nodes.ranks())
 }

@@ -1,0 +1,40 @@
+//! Blocks that fit beside the step number: everybody publishes its block, everybody copies all blocks.
+
+use crate::algo::Operation;
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+use crate::transport::line::INLINE_BYTES;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather],
+    name: "inline",
+    description: "blocks beside the step number; at most 48 bytes each",
+    fits: FITS_A_LINE,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// One step.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let bytes = operation.bytes();
+    let mut payload = [0; INLINE_BYTES];
+    let payload = &mut payload[..bytes];
+    kernel::copy(Dst::from(&mut *payload), operation.send);
+    steps.publish(payload)?;
+    kernel::copy(operation.recv.slice(steps.rank() * bytes, bytes), operation.send);
+    for rank in steps.others() {
+        steps.await_rank(rank)?;
+        steps.payload(rank, payload);
+        kernel::copy(operation.recv.slice(rank * bytes, bytes), Src::from(&*payload));
+    }
+    Ok(())
+}
