@@ -17,6 +17,7 @@ mod engine;
 mod matrix;
 mod model;
 mod monitor;
+mod moves;
 mod nodes;
 mod ranks;
 mod refusals;

@@ -8,7 +8,6 @@ use dist::base::dtype::DataType;
 use dist::base::nodes::Nodes;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
-use dist::transport::region::SLOTS;
 use std::fmt;
 
 /// How many ranks.
@@ -17,7 +16,7 @@ pub(crate) const RANKS: [usize; 7] = [1, 2, 3, 4, 5, 7, 8];
 /// The size of a slot in all groups of the suite: the smallest there is.
 pub(crate) const SLOT_BYTES: usize = 4096;
 /// What a rank's slots hold together; with the next byte the first one is used again.
-const ALL_SLOTS: usize = SLOT_BYTES * SLOTS as usize;
+const ALL_SLOTS: usize = 4 * SLOT_BYTES;
 /// What a message carries at most (`algo::message::SEGMENT`).
 const SEGMENT: usize = 256 << 10;
 /// The largest size, in elements.
@@ -57,7 +56,7 @@ pub(crate) const SIZES: [Size; 14] = [
 
 impl Size {
     pub(crate) fn elements(self, kind: OpKind, dtype: DataType, ranks: usize) -> usize {
-        let around = |bytes: usize, more| (bytes / dtype.size()).strict_add_signed(more);
+        let around = |bytes: usize, more| (bytes / dtype.size()).checked_add_signed(more).unwrap();
         match self {
             Self::Exactly(count) => count,
             Self::Slot(more) => around(SLOT_BYTES, more),

@@ -138,10 +138,6 @@ impl Block {
         Self { period, bytes: count * width }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Fills memory that is as long.
     pub(crate) fn write(&self, memory: &mut [u8]) {
         assert_eq!(memory.len(), self.bytes);
@@ -159,6 +155,9 @@ impl Block {
         &self.period[index * width..][..width]
     }
 }
+
+/// An output block, and its reference where only a bound can be given.
+type Output = (Block, Option<Arc<Reference>>);
 
 /// What one rank brings and gets.
 #[derive(Debug)]
@@ -198,8 +197,7 @@ impl Prepared {
             parts.push(Part { sides, inputs, outputs: Vec::new(), references: Vec::new() });
         }
         // Ranks that get the same get it from the same blocks.
-        let mut known: HashMap<Vec<(usize, usize)>, (Block, Option<Arc<Reference>>)> =
-            HashMap::new();
+        let mut known: HashMap<Vec<(usize, usize)>, Output> = HashMap::new();
         for rank in 0..ranks {
             let counts = parts[rank].sides.outputs.clone();
             for (block, count) in counts.into_iter().enumerate() {
