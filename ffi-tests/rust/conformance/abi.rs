@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::arena::{Address, Arena};
-use crate::matrix::{Choice, LAYOUTS, Layout, SIZES, Scene, Variant, scenes};
+use crate::matrix::{Choice, LAYOUTS, Layout, SIZES, Scene, Variant, has_in_place, scenes};
 use crate::model::Prepared;
 use crate::values::{Inputs, factor, mix};
 use dist::base::buffer::{Dst, Src};
@@ -153,7 +153,7 @@ fn call(
     }
 }
 
-/// Some types and operators of each function, small sizes, in place and not, twice each.
+/// Some types and operators of each function, small sizes, in place and not.
 fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
     let sizes = [SIZES[0], SIZES[3], SIZES[6]];
     let is_wanted = |scene: &Scene| {
@@ -161,8 +161,11 @@ fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
         let of = if scene.kind.reduces() { 11 } else { 3 };
         sizes.contains(&scene.size) && (scene.kind == OpKind::Barrier || turn.is_multiple_of(of))
     };
-    let scenes = scenes(ranks).into_iter().filter(is_wanted);
-    scenes.flat_map(|scene| [(scene, false), (scene, true)]).collect()
+    let places = |scene: Scene| {
+        let in_place = has_in_place(scene.kind).then_some((scene, true));
+        [Some((scene, false)), in_place].into_iter().flatten()
+    };
+    scenes(ranks).into_iter().filter(is_wanted).flat_map(places).collect()
 }
 
 /// A call that is under way.

@@ -4,7 +4,8 @@
 //! `matrix.rs` has the dimensions; their product is what `whole.rs` runs (`cargo xtask conformance`), and `cover.rs`
 //! chooses the part that the ordinary tests run. `model.rs` says what must come out, `engine.rs` makes the calls: ranks
 //! are threads that share nothing but a hash store. `abi.rs` calls through the C interface, also asynchronously.
-//! `trouble.rs` is about ranks that do not call the same, `nodes.rs` and `refusals.rs` about what the matrix leaves out.
+//! `trouble.rs` and `lengths.rs` are about ranks that do not call the same, `refusals.rs` about what no rank may call, and
+//! `nodes.rs` about numbers that nearly do not fit.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,10 +15,10 @@ mod bound;
 mod calls;
 mod cover;
 mod engine;
+mod lengths;
 mod matrix;
 mod model;
 mod monitor;
-mod moves;
 mod nodes;
 mod ranks;
 mod refusals;

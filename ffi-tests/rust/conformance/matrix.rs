@@ -252,7 +252,7 @@ impl fmt::Display for Variant {
 }
 
 /// Whether there is a form in place that differs from the other.
-fn has_in_place(kind: OpKind) -> bool {
+pub(crate) fn has_in_place(kind: OpKind) -> bool {
     !matches!(kind, OpKind::Broadcast | OpKind::Barrier | OpKind::AllToAll | OpKind::AllToAllV)
 }
 
