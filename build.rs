@@ -13,8 +13,9 @@ use syn::parse::Parser as _;
 const FFI: &str = "src/ffi";
 
 /// The files of that folder that the header is made of, in its order.
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     "types",
+    "kinds",
     "runtime",
     "log",
     "blob",
@@ -62,8 +63,8 @@ fn unwrap_exports() -> (String, Vec<String>) {
         let path = Path::new(FFI).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        if name == "types" {
-            types = plain_types(file);
+        if ["types", "kinds"].contains(&name) {
+            types += &(plain_types(file) + "\n");
         } else {
             functions.extend(file.items.iter().filter_map(exported));
         }

@@ -98,6 +98,91 @@
 #define DIST_FIELD_WAIT_FOR_WORKERS 4
 
 /**
+ * dist_all_reduce.
+ */
+#define DIST_KIND_ALL_REDUCE 0
+
+/**
+ * dist_reduce.
+ */
+#define DIST_KIND_REDUCE 1
+
+/**
+ * dist_broadcast.
+ */
+#define DIST_KIND_BROADCAST 2
+
+/**
+ * dist_all_gather.
+ */
+#define DIST_KIND_ALL_GATHER 3
+
+/**
+ * dist_reduce_scatter.
+ */
+#define DIST_KIND_REDUCE_SCATTER 4
+
+/**
+ * dist_barrier.
+ */
+#define DIST_KIND_BARRIER 5
+
+/**
+ * dist_gather.
+ */
+#define DIST_KIND_GATHER 6
+
+/**
+ * dist_scatter.
+ */
+#define DIST_KIND_SCATTER 7
+
+/**
+ * dist_all_to_all.
+ */
+#define DIST_KIND_ALL_TO_ALL 8
+
+/**
+ * dist_all_gather_v.
+ */
+#define DIST_KIND_ALL_GATHER_V 9
+
+/**
+ * dist_gather_v.
+ */
+#define DIST_KIND_GATHER_V 10
+
+/**
+ * dist_scatter_v.
+ */
+#define DIST_KIND_SCATTER_V 11
+
+/**
+ * dist_reduce_scatter_v.
+ */
+#define DIST_KIND_REDUCE_SCATTER_V 12
+
+/**
+ * dist_all_to_all_v.
+ */
+#define DIST_KIND_ALL_TO_ALL_V 13
+
+/**
+ * dist_send.
+ */
+#define DIST_KIND_SEND 64
+
+/**
+ * dist_recv.
+ */
+#define DIST_KIND_RECV 65
+
+/**
+ * Host memory, in place of the number of a GPU.
+ */
+#define DIST_DEVICE_HOST -1
+
+/**
  * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
  * with dist_blob_release.
  */
@@ -181,6 +266,17 @@ typedef struct dist_init_options_t {
      */
     const char *backend_options;
 } dist_init_options_t;
+
+/**
+ * The type of one element.
+ */
+typedef int32_t dist_dtype_t;
+
+/**
+ * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
+ * precision and rounded once per host, and once more for each step between hosts.
+ */
+typedef int32_t dist_op_t;
 
 /**
  * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
@@ -432,17 +528,6 @@ typedef struct dist_group_options_t {
      */
     const char *backend_options;
 } dist_group_options_t;
-
-/**
- * The type of one element.
- */
-typedef int32_t dist_dtype_t;
-
-/**
- * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
- * precision and rounded once per host, and once more for each step between hosts.
- */
-typedef int32_t dist_op_t;
 
 /**
  * Options of one collective call, or of a message.
@@ -792,6 +877,24 @@ int32_t dist_is_elastic_launched(void);
  * `name`: required, borrowed for the call. Any thread. Since 0.1.
  */
 int32_t dist_backend_is_available(const char *name);
+
+/**
+ * Whether a group does a kind of call, without making one.
+ *
+ * `group`: NULL for the world. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
+ * DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
+ * number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
+ * not block. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_UNSUPPORTED, with type, operator and back end in the message;
+ * DIST_ERR_INVALID_ARGUMENT for a number that names nothing; DIST_ERR_INVALID_HANDLE,
+ * DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_backend_supports(const struct dist_group_t *group,
+                                    int32_t kind,
+                                    dist_dtype_t dtype,
+                                    dist_op_t op,
+                                    int32_t device);
 
 /**
  * What the flight recorder knows: the last 2000 operations of the process, as JSON.

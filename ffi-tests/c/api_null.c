@@ -56,6 +56,9 @@ static void process(void)
     ACCEPTED(dist_flight_recorder_dump, group, dist_flight_recorder_dump(NULL, &json), DIST_OK);
     CHECK_OK(dist_blob_release(json));
     REFUSED(dist_flight_recorder_dump, json, dist_flight_recorder_dump(group, NULL), ARGUMENT);
+    ACCEPTED(dist_backend_supports, group,
+             dist_backend_supports(NULL, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, DIST_DEVICE_HOST),
+             DIST_OK);
     ACCEPTED(dist_get_rank, group, dist_get_rank(NULL), 0);
     ACCEPTED(dist_get_world_size, group, dist_get_world_size(NULL), 1);
     ACCEPTED(dist_set_log_callback, function, dist_set_log_callback(NULL, &store), DIST_OK);

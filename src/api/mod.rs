@@ -17,6 +17,7 @@ pub mod recorder;
 pub mod rendezvous;
 pub mod runtime;
 pub mod store;
+pub mod supports;
 pub mod work;
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ pub mod blob;
 pub mod collective;
 pub mod collective_v;
 pub mod group;
+pub mod kinds;
 pub mod log;
 pub mod point_to_point;
 pub mod runtime;

@@ -196,9 +196,10 @@ impl Rank<'_> {
     ) -> Result<(), Broken> {
         let monitor = self.run.monitor;
         let (rank, root) = (self.rank, prepared.root);
-        let what = |problem: &dyn std::fmt::Display| {
+        let text = || format!("{scene}{variant}");
+        let at = |problem: &dyn std::fmt::Display| {
             let inputs = prepared.inputs;
-            format!("{scene}{variant}: on rank {rank}, root {root}, {inputs:?} inputs: {problem}")
+            format!("on rank {rank}, root {root}, {inputs:?} inputs: {problem}")
         };
         let found = self.groups.iter().find(|(layout, _)| *layout == variant.layout);
         let (_, group) = found.unwrap();
@@ -217,24 +218,24 @@ impl Rank<'_> {
             let (inputs, outputs) = arena.views();
             let outcome = group.run(call(scene, root, rank, inputs, outputs), &options);
             if let Err(error) = outcome {
-                monitor.broken(what(&error));
+                monitor.broken(text(), at(&error));
                 return Err(Broken);
             }
             if scene.kind == OpKind::Barrier {
                 // All have come as often as this rank has.
                 let all = (arrived / scene.ranks + 1) * scene.ranks;
                 if prepared.arrived.load(Ordering::Relaxed) < all {
-                    monitor.wrong(what(&"not all have come"));
+                    monitor.wrong(text(), at(&"not all have come"));
                 }
             }
             if prepared.inputs == Inputs::Rough && address == Address::Odd {
                 check_rough(scene, prepared, place, variant, rank, arena)
                     .into_iter()
-                    .for_each(|problem| monitor.wrong(what(&problem)));
+                    .for_each(|problem| monitor.wrong(text(), at(&problem)));
                 arena.adopt_outputs();
             }
             if let Some(fault) = arena.fault() {
-                monitor.wrong(what(&fault));
+                monitor.wrong(text(), at(&fault));
             }
         }
         Ok(())

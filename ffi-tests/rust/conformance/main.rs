@@ -22,6 +22,7 @@ mod monitor;
 mod nodes;
 mod ranks;
 mod refusals;
+mod selection;
 mod trouble;
 mod values;
 mod whole;

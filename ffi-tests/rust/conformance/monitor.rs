@@ -35,7 +35,8 @@ impl Tally {
 #[derive(Debug)]
 pub(crate) struct Monitor {
     tally: Mutex<Tally>,
-    failures: Mutex<Vec<String>>,
+    /// By case, whichever rank found it first.
+    failures: Mutex<BTreeMap<String, String>>,
     stopped: AtomicBool,
     until: Option<Instant>,
 }
@@ -60,10 +61,10 @@ impl Monitor {
     }
 
     /// A result was wrong; the others are worth knowing, up to a number.
-    pub(crate) fn wrong(&self, what: String) {
+    pub(crate) fn wrong(&self, case: String, problem: String) {
         let mut failures = self.failures.lock().unwrap();
         if failures.len() < ENOUGH {
-            failures.push(what);
+            failures.entry(case).or_insert(problem);
         }
         if failures.len() >= ENOUGH {
             self.stopped.store(true, Ordering::Relaxed);
@@ -71,9 +72,9 @@ impl Monitor {
     }
 
     /// A call failed: the group is of no use any more. What fails because others have stopped says nothing.
-    pub(crate) fn broken(&self, what: String) {
+    pub(crate) fn broken(&self, case: String, problem: String) {
         if !self.stopped.swap(true, Ordering::Relaxed) {
-            self.failures.lock().unwrap().push(what);
+            self.failures.lock().unwrap().insert(case, problem);
         }
     }
 
@@ -97,9 +98,10 @@ impl Monitor {
         look(&self.tally.lock().unwrap())
     }
 
-    /// What was wrong.
+    /// What was wrong, a case and its problem each.
     pub(crate) fn failures(&self) -> Vec<String> {
-        self.failures.lock().unwrap().clone()
+        let failures = self.failures.lock().unwrap();
+        failures.iter().map(|(case, problem)| format!("{case}: {problem}")).collect()
     }
 
     /// A table of the cases done.
