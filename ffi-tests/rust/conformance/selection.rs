@@ -24,7 +24,7 @@ const FOLDS: [(DataType, ReduceOp); 6] = [
     (DataType::F8E5M2, ReduceOp::Avg),
 ];
 
-fn run(transport: &str, layout: &str, more: &str, body: impl Fn(&RankUnderTest<'_>) + Sync) {
+fn run(transport: &str, layout: &str, more: &str, body: impl Fn(&RankUnderTest) + Sync) {
     let hosts: Vec<char> = layout.chars().collect();
     let options = |rank: usize| {
         let host = hosts[rank];
@@ -49,7 +49,7 @@ fn values(dtype: DataType, rank: usize, count: usize) -> Vec<u8> {
 
 /// One call; what this rank got.
 fn fold(
-    rank: &RankUnderTest<'_>,
+    rank: &RankUnderTest,
     kind: OpKind,
     (dtype, op): (DataType, ReduceOp),
     count: usize,
