@@ -11,6 +11,7 @@
 //! Must not know: algorithms, stores, back ends.
 
 pub mod abort;
+pub mod arena;
 pub mod descriptor;
 pub mod endpoint;
 pub mod frame;

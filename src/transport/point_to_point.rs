@@ -3,7 +3,7 @@
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -124,4 +124,7 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over` holds or the limit
     /// has passed.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
+
+    /// Why nothing can come from a rank any more, if so: it has left.
+    fn departed(&self, peer: Rank) -> Option<Error>;
 }

@@ -18,6 +18,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
 use crate::transport::{
     Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint, Room,
 };
@@ -136,6 +137,10 @@ impl PointToPoint for Fake {
         self.posted.lock().unwrap().receives.push((message, done));
         self.deliver();
         Ok(())
+    }
+
+    fn departed(&self, _: Rank) -> Option<Error> {
+        None
     }
 
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {

@@ -27,6 +27,7 @@ pub(super) fn create(store: Arc<HashStore>, place: &str, rank: usize, size: usiz
         name: "ranks".into(),
         timeout_ms: 30_000,
         connect_timeout_ms: 30_000,
+        global_ranks: None,
     });
     Arc::new(group.unwrap())
 }
