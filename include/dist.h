@@ -62,53 +62,7 @@
 #define DIST_DEVICE_HOST -1
 
 /**
- * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
- * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
- */
-#define DIST_CALL_CANONICAL 1
-
-/**
- * Nothing is logged; the default.
- */
-#define DIST_LOG_OFF 0
-
-/**
- * Failures that no return value can tell.
- */
-#define DIST_LOG_ERROR 1
-
-/**
- * And what is unusual: long waits, dropped peers.
- */
-#define DIST_LOG_WARN 2
-
-/**
- * And what was chosen, and why.
- */
-#define DIST_LOG_INFO 3
-
-/**
- * And every step.
- */
-#define DIST_LOG_DEBUG 4
-
-/**
- * In `fields`: `rank` is set.
- */
-#define DIST_FIELD_RANK 1
-
-/**
- * In `fields`: `listen_fd` is set.
- */
-#define DIST_FIELD_LISTEN_FD 2
-
-/**
- * In `fields`: `wait_for_workers` is set.
- */
-#define DIST_FIELD_WAIT_FOR_WORKERS 4
-
-/**
- * dist_all_reduce.
+ * Which operation, for dist_backend_supports: dist_all_reduce.
  */
 #define DIST_KIND_ALL_REDUCE 0
 
@@ -186,6 +140,52 @@
  * dist_recv.
  */
 #define DIST_KIND_RECV 65
+
+/**
+ * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
+ * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+ */
+#define DIST_CALL_CANONICAL 1
+
+/**
+ * Nothing is logged; the default.
+ */
+#define DIST_LOG_OFF 0
+
+/**
+ * Failures that no return value can tell.
+ */
+#define DIST_LOG_ERROR 1
+
+/**
+ * And what is unusual: long waits, dropped peers.
+ */
+#define DIST_LOG_WARN 2
+
+/**
+ * And what was chosen, and why.
+ */
+#define DIST_LOG_INFO 3
+
+/**
+ * And every step.
+ */
+#define DIST_LOG_DEBUG 4
+
+/**
+ * In `fields`: `rank` is set.
+ */
+#define DIST_FIELD_RANK 1
+
+/**
+ * In `fields`: `listen_fd` is set.
+ */
+#define DIST_FIELD_LISTEN_FD 2
+
+/**
+ * In `fields`: `wait_for_workers` is set.
+ */
+#define DIST_FIELD_WAIT_FOR_WORKERS 4
 
 /**
  * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
@@ -2125,8 +2125,7 @@ dist_status_t dist_recv(struct dist_group_t *group,
  * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
  * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
  * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
- * of single calls, as long as none of them uses memory that another one writes, which is refused with
- * DIST_ERR_INVALID_ARGUMENT; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+ * of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
  * `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
  * world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
  * thread.
