@@ -47,6 +47,11 @@
 #define DIST_ANY_SOURCE -1
 
 /**
+ * In place of a color: no group (dist_group_split).
+ */
+#define DIST_NO_COLOR -1
+
+/**
  * In place of a tag: any (dist_recv).
  */
 #define DIST_ANY_TAG -1
@@ -425,7 +430,51 @@ typedef struct dist_group_options_t {
      * As in dist_init_options_t.
      */
     const char *backend_options;
+    /**
+     * Which ranks of something larger the group's ranks are, in order, as dist_group_ranks gives them: world_size
+     * ranks, none twice, the same on all ranks. NULL where the group is the outermost; borrowed for the call.
+     */
+    const int32_t *global_ranks;
+    /**
+     * The length of `global_ranks`: world_size, or 0 for NULL.
+     */
+    size_t n_global_ranks;
 } dist_group_options_t;
+
+/**
+ * Options of dist_group_new and dist_group_split.
+ */
+typedef struct dist_group_new_options_t {
+    /**
+     * sizeof(dist_group_new_options_t).
+     */
+    size_t struct_size;
+    /**
+     * The new group's name, the same on all ranks that make it: 1 to 200 bytes without "/". NULL for one made from
+     * the parent's name, the ranks (or the color) and a count.
+     */
+    const char *name;
+    /**
+     * As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
+     */
+    const char *backend;
+    /**
+     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing.
+     */
+    const char *backend_options;
+    /**
+     * Deadline of operations in milliseconds; 0 for the parent's.
+     */
+    int64_t timeout_ms;
+    /**
+     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     */
+    int64_t connect_timeout_ms;
+    /**
+     * Not 0: only the group's members call dist_group_new. Not for dist_group_split.
+     */
+    int64_t use_local_synchronization;
+} dist_group_new_options_t;
 
 /**
  * The type of one element.
@@ -1286,6 +1335,8 @@ dist_status_t dist_group_abort(struct dist_group_t *group,
  * each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
  * own, so that ranks that stay behind it learn of them from their connections and time limits only.
  *
+ * Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
+ *
  * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
  * threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
  *
@@ -1356,7 +1407,8 @@ int32_t dist_group_host_index(const struct dist_group_t *group);
 int32_t dist_group_host_count(const struct dist_group_t *group);
 
 /**
- * Describes a group as JSON: its ranks and where they are, the transport, and which algorithm would run
+ * Describes a group as JSON: its ranks and where they are, which ranks of the outermost group they are, the name
+ * of the group that it was made from, the transport, and which algorithm would run
  * from which size on.
  *
  * `group`: NULL for the world. `json`: out, required; a blob of one text, owned by the caller. Does not
@@ -1367,6 +1419,88 @@ int32_t dist_group_host_count(const struct dist_group_t *group);
  */
 dist_status_t dist_group_describe(const struct dist_group_t *group,
                                   struct dist_blob_t **json);
+
+/**
+ * Makes a group of some ranks of another group, in the order given.
+ *
+ * All ranks of `parent` call it, also those that are not in the new group, in the same order with the parent's
+ * other collectives, and agree on the ranks, the name and the back end. With use_local_synchronization only
+ * the new group's members call it, in no order with anything; they find each other by the name, which no
+ * other group that any of them made this way from `parent` and has not released may have; an unnamed one is
+ * named by its ranks and how often these were made a group.
+ *
+ * `parent`: NULL for the world. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
+ * borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
+ * owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
+ * not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
+ * released before or after the new group, which then goes on as before; aborting it does not abort the new one.
+ * Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown
+ * back end, both before anything has happened; DIST_ERR_MISMATCH on all ranks that came where they define the
+ * group differently (the message has each definition and who said it); DIST_ERR_TIMEOUT naming ranks that did
+ * not come; DIST_ERR_PEER_FAILED where another rank could not join or left; DIST_ERR_SYSTEM where a limit of
+ * the system is reached; DIST_ERR_UNSUPPORTED where the parent's back end has no messages; DIST_ERR_INVALID_HANDLE,
+ * DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY. The parent goes on after all of these, except where
+ * ranks of it did not come to a call of all of them, or came to another one, which fails it as with any
+ * collective. Since 0.1.
+ */
+dist_status_t dist_group_new(struct dist_group_t *parent,
+                             const int32_t *ranks,
+                             size_t n,
+                             const struct dist_group_new_options_t *options,
+                             struct dist_group_t **out);
+
+/**
+ * Splits a group into one group for each color.
+ *
+ * All ranks of `parent` call it, in the same order with the parent's other collectives; those with a color agree
+ * on the name and the back end. Within a color, ranks are ordered by `key`, and where keys are equal by their
+ * ranks in the parent. All groups have the name that the options give.
+ *
+ * `parent`: NULL for the world. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
+ * NULL for all defaults; borrowed for the call. `out`: out, required; owned by the caller, released with
+ * dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR. Releasing, blocking, threads: as in
+ * dist_group_new.
+ *
+ * Returns as dist_group_new. Since 0.1.
+ */
+dist_status_t dist_group_split(struct dist_group_t *parent,
+                               int32_t color,
+                               int32_t key,
+                               const struct dist_group_new_options_t *options,
+                               struct dist_group_t **out);
+
+/**
+ * Copies which ranks of the outermost group a group's ranks are, in the order of its own ranks.
+ *
+ * The outermost group is the one that a chain of dist_group_new and dist_group_split began with: the world, or
+ * one made by dist_group_create, which may say otherwise in global_ranks.
+ *
+ * `group`: NULL for the world. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
+ * longer list is cut. Returns how many there are; 0 for an invalid handle. Any thread. Since 0.1.
+ */
+size_t dist_group_ranks(const struct dist_group_t *group,
+                        int32_t *out,
+                        size_t cap);
+
+/**
+ * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
+ *
+ * `group`: NULL for the world. Returns -1 where that rank is not in the group, and for an invalid handle. Any
+ * thread. Since 0.1.
+ */
+int32_t dist_group_rank_from_global(const struct dist_group_t *group,
+                                    int32_t global_rank);
+
+/**
+ * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
+ *
+ * `group`: NULL for the world. Returns -1 for a rank that the group has not, and for an invalid handle. Any
+ * thread. Since 0.1.
+ */
+int32_t dist_group_rank_to_global(const struct dist_group_t *group,
+                                  int32_t rank);
 
 /**
  * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
@@ -1665,7 +1799,8 @@ dist_status_t dist_work_release(struct dist_work_t *work);
 
 /* All defaults; assign the fields that differ. */
 #define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_GROUP_NEW_OPTIONS_INIT { sizeof(dist_group_new_options_t), 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }

@@ -46,6 +46,7 @@ programs!(
     api_null,
     api_options,
     api_rendezvous,
+    groups,
     late_write,
     log,
     send_recv,
@@ -172,6 +173,33 @@ fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outc
         program.to_str().expect("a path in UTF-8"),
     ];
     Some(run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND))
+}
+
+/// Runs the program of groups on four processes, with that limit of descriptors for each.
+fn groups_between_processes(what: &str, descriptors: u32) {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.program(&format!("groups_{what}"), &["groups.c"]);
+    let distrun = env!("CARGO_BIN_EXE_distrun");
+    let line = format!(
+        "ulimit -n {descriptors}; exec {distrun} --nproc_per_node 4 {} {what}",
+        program.display()
+    );
+    run(&["sh", "-c", &line], LIMIT).expect_success();
+}
+
+#[test]
+fn groups_of_processes() {
+    groups_between_processes("processes", 1024);
+}
+
+#[test]
+fn more_groups_than_descriptors() {
+    groups_between_processes("exhaust", 200);
+}
+
+#[test]
+fn leak_groups() {
+    leaks_nothing("groups");
 }
 
 #[test]
@@ -342,7 +370,11 @@ fn c_sees_the_types_as_rust_does() {
         }
         dist_group_options_t {
             struct_size, fields, store, rank, world_size, backend, name, timeout_ms,
-            connect_timeout_ms, backend_options,
+            connect_timeout_ms, backend_options, global_ranks, n_global_ranks,
+        }
+        dist_group_new_options_t {
+            struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
+            use_local_synchronization,
         }
         dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm }
         dist_store_tcp_options_t {
