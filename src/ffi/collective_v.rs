@@ -7,7 +7,6 @@ use super::types::*;
 use crate::api::Call;
 use crate::api::call::buffer_bytes;
 use crate::base::dtype::DataType;
-use crate::base::error::Error;
 use crate::base::op::ReduceOp;
 use std::ffi::c_void;
 
@@ -70,11 +69,6 @@ dist_export! {
             true => Some(dst_blocks(recv, counts, group.size(), dtype, ["recv", "counts"])?),
             false => None,
         };
-        if let Some(blocks) = &recvs
-            && blocks[root].len() != send.len()
-        {
-            return Err(Error::invalid("count and counts[rank] differ"));
-        }
         submit(&group, Call::gather_v(send, recvs, dtype, root), options, work)
     }
 }
@@ -110,11 +104,6 @@ dist_export! {
             true => Some(src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?),
             false => None,
         };
-        if let Some(blocks) = &sends
-            && blocks[root].len() != recv.len()
-        {
-            return Err(Error::invalid("count and counts[rank] differ"));
-        }
         submit(&group, Call::scatter_v(sends, recv, dtype, root), options, work)
     }
 }
