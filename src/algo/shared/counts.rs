@@ -24,7 +24,7 @@ pub(super) fn longest(
 ) -> Result<usize> {
     match operation.descriptor.extent {
         Extent::Pairwise => Ok(usize::try_from(publish(steps)?).unwrap_or(usize::MAX)),
-        Extent::Count(_) | Extent::Counts { .. } => Ok(operation.bytes()),
+        Extent::Count(_) | Extent::Counts { .. } | Extent::Lengths => Ok(operation.bytes()),
     }
 }
 
