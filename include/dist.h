@@ -585,7 +585,8 @@ typedef struct dist_group_new_options_t {
      */
     const char *backend;
     /**
-     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing.
+     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing. What the parent's environment
+     * and tuning file said about algorithms holds also where this is not NULL, but for a tuning_file in it.
      */
     const char *backend_options;
     /**
@@ -1858,8 +1859,9 @@ dist_status_t dist_all_gather_v(struct dist_group_t *group,
  * elsewhere, and are borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only where that is 0.
  * The buffers are borrowed until the operation is done; in place on the root if send == recv[rank], else none may
  * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
- * earlier. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are DIST_ERR_MISMATCH.
- * Since 0.1.
+ * earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that differ on the
+ * root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
+ * of the two, and on all others at their next call at the latest. Since 0.1.
  */
 dist_status_t dist_gather_v(struct dist_group_t *group,
                             const void *send,
@@ -1880,8 +1882,9 @@ dist_status_t dist_gather_v(struct dist_group_t *group,
  * send[i]: in, counts[i] elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
  * buffers are borrowed until the operation is done; in place on the root if recv == send[rank], else `recv` must
  * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
- * others have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
- * DIST_ERR_MISMATCH. Since 0.1.
+ * others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that
+ * differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
+ * on at least one of the two, and on all others at their next call at the latest. Since 0.1.
  */
 dist_status_t dist_scatter_v(struct dist_group_t *group,
                              const void *const *send,
@@ -1921,8 +1924,9 @@ dist_status_t dist_reduce_scatter_v(struct dist_group_t *group,
  * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. send[i]: in,
  * send_counts[i] elements; recv[i]: out, recv_counts[i] elements; NULL only where that is 0. The buffers are
  * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
- * have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
- * DIST_ERR_MISMATCH. Since 0.1.
+ * have called. `options`, `work`, threads and results: as dist_all_reduce; send_counts[rank] and recv_counts[rank]
+ * that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
+ * one of the two, and on all others at their next call at the latest. Since 0.1.
  */
 dist_status_t dist_all_to_all_v(struct dist_group_t *group,
                                 const void *const *send,

@@ -1,7 +1,7 @@
 //! How the ranks of a native group come together: they exchange cards, each computes the same plan from
 //! them, those of a node meet in shared memory, the nodes connect, and each rank reports whether it did.
 
-use super::card::Card;
+use super::card::{Card, check_transport};
 use super::{Lanes, Membership, Native, malformed};
 use crate::algo::Shape;
 use crate::algo::rules::Rules;
@@ -71,8 +71,8 @@ fn better_reason(error: Error, exchange: &dyn Exchange) -> Error {
 
 fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     let meeting = Meeting::open()?;
-    let mine = Card::of_this_rank(meeting.name(), context.options, context.rank)?;
-    let cards: Vec<Card> = exchange
+    let mine = Card::of_this_rank(meeting.name(), context)?;
+    let mut cards: Vec<Card> = exchange
         .all("card", &mine.encode(), &|| None)?
         .iter()
         .enumerate()
@@ -87,27 +87,21 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let Plan { nodes, places, shape, rules, .. } = plan;
+    let overrides = std::mem::take(&mut cards[0].rules);
     let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
     let domain = Membership(domain);
-    Ok(Native { messages, mesh, domain, transport, shape, rules, nodes, places, lanes })
+    Ok(Native { messages, mesh, domain, transport, shape, rules, overrides, nodes, places, lanes })
 }
 
 impl Plan {
     fn of(cards: &[Card]) -> Result<Self> {
         let transport = cards[0].transport.as_str();
         let one_process = cards.iter().all(|card| card.process == cards[0].process);
-        match transport {
-            "auto" | "shm" | "tcp" => {}
-            "inproc" if one_process => {}
-            "inproc" => {
-                let message =
-                    "transport inproc was asked for, but the ranks are not threads of one process";
-                return Err(Error::invalid(message));
-            }
-            other => {
-                let message = format!("transport \"{other}\" is none of auto, shm, inproc, tcp");
-                return Err(Error::invalid(message));
-            }
+        check_transport(transport)?;
+        if transport == "inproc" && !one_process {
+            let message =
+                "transport inproc was asked for, but the ranks are not threads of one process";
+            return Err(Error::invalid(message));
         }
         let hosts: Vec<&str> = cards.iter().map(|card| card.host_id.as_str()).collect();
         let hosts = Nodes::by_label(&hosts);
