@@ -303,6 +303,34 @@ static void the_callers_handler_takes_nothing(void)
     set_handler(SIG_DFL);
 }
 
+static void reap_the_next(int number)
+{
+    (void)number;
+    waitpid(-1, NULL, 0);
+}
+
+/* Rank 0 is waited for by a handler, which runs before the parent can look: the signal is there before its end. */
+static int32_t is_reaped_by_another(int32_t rank, void *arg)
+{
+    (void)arg;
+    if (rank == 0) {
+        return kill(getppid(), SIGUSR1) == 0 ? 0 : 1;
+    }
+    return wait_for_ever();
+}
+
+static void ranks_that_others_wait_for_are_told(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = reap_the_next;
+    action.sa_flags = SA_RESTART;
+    REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK_REFUSED(spawn(is_reaped_by_another, NULL, 2), DIST_ERR_SYSTEM, "waitpid(-1");
+    action.sa_handler = SIG_DFL;
+    REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
+}
+
 static void the_callers_child_stays_its_own(void)
 {
     int status = 0;
@@ -405,6 +433,7 @@ int main(void)
     time_is_limited();
     other_threads_are_refused();
     the_callers_handler_takes_nothing();
+    ranks_that_others_wait_for_are_told();
     the_callers_child_stays_its_own();
     output_is_complete_and_not_doubled();
     ranks_die_with_their_parent();

@@ -44,6 +44,8 @@ pub struct Fork {
     /// Closed when its end has been noted. There is none before Linux 5.3 and where this process may have no more descriptors.
     pidfd: Option<PidFd>,
     ending: Option<Ending>,
+    /// Somebody else has waited for it: nobody can learn how it ended, and its number may be another process's now.
+    is_lost: bool,
     was_killed: bool,
 }
 
@@ -61,6 +63,23 @@ impl Fork {
     /// Whether it had to be killed, since it did not end when it was told to.
     pub fn was_killed(&self) -> bool {
         self.was_killed
+    }
+
+    /// Whether there is something to be ended and waited for.
+    fn is_left(&self) -> bool {
+        self.ending.is_none() && !self.is_lost
+    }
+
+    /// Sends a signal to it and to nobody else. One that has just ended is what the signal is meant to achieve.
+    fn signal(&mut self, signal: i32) {
+        // While it has not been reaped, the number is its own, and the descriptor was opened for it.
+        self.is_lost = child::peek(self.pid).is_err();
+        if !self.is_lost {
+            drop(match &self.pidfd {
+                Some(pidfd) => pidfd.signal(signal),
+                None => child::signal_one(self.pid, signal),
+            });
+        }
     }
 }
 
@@ -156,7 +175,7 @@ impl Forks {
         // SAFETY: the only thread of this process has just been counted, and is this one.
         let pid = unsafe { child::fork_with(life) }?;
         let pidfd = PidFd::open(pid).ok();
-        self.members.push(Fork { pid, pidfd, ending: None, was_killed: false });
+        self.members.push(Fork { pid, pidfd, ending: None, is_lost: false, was_killed: false });
         Ok(())
     }
 
@@ -220,14 +239,9 @@ impl Forks {
     }
 
     fn signal_all(&mut self, signal: i32) {
-        for member in self.members.iter_mut().filter(|member| member.ending.is_none()) {
+        for member in self.members.iter_mut().filter(|member| member.is_left()) {
             member.was_killed = signal == signal::KILL;
-            // One that has just ended is what the signal is meant to achieve.
-            drop(match &member.pidfd {
-                Some(pidfd) => pidfd.signal(signal),
-                // Not reaped yet, so that the number is still its own.
-                None => child::signal_one(member.pid, signal),
-            });
+            member.signal(signal);
         }
     }
 
@@ -273,9 +287,11 @@ impl Forks {
             // A process that was being forked just then still held the descriptor.
             return Ok(None);
         }
-        let reaped = child::reap(member.pid)
-            .context(|| "has a handler of this program waited for any child (waitpid(-1, ...))?")?;
-        if let Some(exit) = reaped {
+        let reaped = child::reap(member.pid);
+        // Before anything else: a number that is not its own any more must not be signalled.
+        member.is_lost = reaped.is_err();
+        let why = "has a handler of this program waited for any child (waitpid(-1, ...))?";
+        if let Some(exit) = reaped.context(|| why)? {
             (member.pidfd, member.ending) = (None, Some(Ending::from(exit)));
         }
         Ok(member.ending)
@@ -286,7 +302,7 @@ impl Drop for Forks {
     fn drop(&mut self) {
         self.signal_all(signal::KILL);
         let deadline = Deadline::after(DROP_LIMIT);
-        for member in self.members.iter().filter(|member| member.ending.is_none()) {
+        for member in self.members.iter().filter(|member| member.is_left()) {
             // Whoever wants to know of errors has called `join` before.
             if let Some(pidfd) = &member.pidfd {
                 drop(poll::wait_ready(pidfd.as_fd(), Interest::READ, &deadline));
