@@ -17,7 +17,7 @@ use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::sys::pidfd::PidFd;
 use crate::sys::poll::{self, Events, Interest, Poller};
 use crate::sys::signal::{self, Blocked, Mask};
-use crate::sys::{child, host, thread};
+use crate::sys::{child, host, limits, thread};
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub type Variable = (&'static str, Option<String>);
 #[derive(Debug)]
 pub struct Fork {
     pid: i32,
-    /// Closed when its end has been noted. There is none before Linux 5.3 and where this process may have no more descriptors.
+    /// Closed when its end has been noted. There is none before Linux 5.3 and where the caller needs the descriptors.
     pidfd: Option<PidFd>,
     ending: Option<Ending>,
     /// Somebody else has waited for it: nobody can learn how it ended, and its number may be another process's now.
@@ -113,6 +113,8 @@ pub enum Cause {
 pub struct Forks {
     members: Vec<Fork>,
     witness: Witness,
+    /// How many more may be watched through a descriptor.
+    watchable: usize,
     /// A handler of the caller's that waits for any child would take ours.
     blocked: Blocked,
 }
@@ -120,13 +122,15 @@ pub struct Forks {
 impl Forks {
     /// Forks `count` times. The fork with index `i` gets the variables of `i`, runs `body(i)`, writes out C's streams and ends with
     /// the result, without the exit handlers of this process. `body` must close what it has no use for; it is not called
-    /// in this process. To be called from a thread that lives as long as the forks shall.
+    /// in this process. To be called from a thread that lives as long as the forks shall. Of the descriptors that this process
+    /// may still have, `reserved` are left to the caller; where there are no others, forks are looked at now and then.
     ///
     /// # Errors
     /// `InvalidArgument` where this process has more than one thread, or ignores how its children end; `OutOfMemory` or `System`
     /// where they cannot be started.
     pub fn start(
         count: usize,
+        reserved: usize,
         variables: &dyn Fn(usize) -> Vec<Variable>,
         body: &mut dyn FnMut(usize) -> i32,
     ) -> Result<Self> {
@@ -142,7 +146,9 @@ impl Forks {
         }
         let members = Vec::with_capacity(count);
         let witness = Witness::new(count)?;
-        let mut forks = Self { members, witness, blocked: Blocked::new(signal::CHILD) };
+        let watchable = limits::free_descriptors()?.saturating_sub(reserved);
+        let blocked = Blocked::new(signal::CHILD);
+        let mut forks = Self { members, witness, watchable, blocked };
         child::flush_streams();
         for index in 0..count {
             let started = forks.fork(index, variables(index), body);
@@ -174,7 +180,8 @@ impl Forks {
         };
         // SAFETY: the only thread of this process has just been counted, and is this one.
         let pid = unsafe { child::fork_with(life) }?;
-        let pidfd = PidFd::open(pid).ok();
+        let pidfd = (self.watchable > 0).then(|| PidFd::open(pid).ok()).flatten();
+        self.watchable = self.watchable.saturating_sub(1);
         self.members.push(Fork { pid, pidfd, ending: None, is_lost: false, was_killed: false });
         Ok(())
     }
