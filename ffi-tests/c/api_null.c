@@ -47,6 +47,20 @@ static void without_a_world(void)
     CHECK_MESSAGE("MASTER_ADDR");
 }
 
+/* In this process, which may be forked while it has made no group. */
+static int32_t succeed(int32_t rank, void *arg)
+{
+    return rank != 0 || arg != NULL;
+}
+
+static void forks(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    REFUSED(dist_spawn, function, dist_spawn(NULL, &options, 1, &options), ARGUMENT);
+    ACCEPTED(dist_spawn, arg, dist_spawn(succeed, NULL, 1, &options), DIST_OK);
+    ACCEPTED(dist_spawn, options, dist_spawn(succeed, NULL, 1, NULL), DIST_OK);
+}
+
 static void process(void)
 {
     dist_blob_t *json = NULL;
@@ -60,6 +74,20 @@ static void process(void)
     ACCEPTED(dist_get_world_size, group, dist_get_world_size(NULL), 1);
     ACCEPTED(dist_set_log_callback, function, dist_set_log_callback(NULL, &store), DIST_OK);
     ACCEPTED(dist_set_log_callback, user, dist_set_log_callback(NULL, NULL), DIST_OK);
+}
+
+static void memory(void)
+{
+    int local = 0;
+    void *ptr = &local;
+    ACCEPTED(dist_mem_alloc, group, dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &ptr), DIST_OK);
+    CHECK_OK(dist_mem_free(ptr));
+    REFUSED(dist_mem_alloc, ptr, dist_mem_alloc(group, 8, DIST_DEVICE_HOST, NULL), ARGUMENT);
+    ACCEPTED(dist_mem_free, ptr, dist_mem_free(NULL), DIST_OK);
+    ACCEPTED(dist_mem_register, group, dist_mem_register(NULL, &local, sizeof local), DIST_OK);
+    REFUSED(dist_mem_register, ptr, dist_mem_register(group, NULL, 8), ARGUMENT);
+    REFUSED(dist_mem_deregister, ptr, dist_mem_deregister(group, NULL), ARGUMENT);
+    ACCEPTED(dist_mem_deregister, group, dist_mem_deregister(NULL, &local), DIST_OK);
 }
 
 static void blobs(void)
@@ -467,12 +495,14 @@ int main(void)
 {
     static const char *const keys[1] = { "k" };
     without_a_world();
+    forks();
     start_world();
     store = new_store();
     REQUIRE_OK(dist_store_set(store, "k", "v", 1));
     REQUIRE_OK(dist_store_multi_get(store, keys, 1, &blob));
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
     process();
+    memory();
     blobs();
     store_constructors();
     store_values();

@@ -324,6 +324,7 @@ mod tests {
     use super::*;
 
     /// A piece of memory that nobody touches: only its place is looked at.
+    #[allow(unsafe_code, reason = "views that alias, of which only the places count")]
     fn dst(memory: &mut [u8], from: usize, len: usize) -> Dst<'static> {
         // SAFETY: the view is compared and never used.
         unsafe { Dst::new(memory[from..from + len].as_mut_ptr(), len) }

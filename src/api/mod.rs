@@ -11,12 +11,15 @@ pub mod collective;
 pub mod environment;
 pub mod group;
 pub mod issue;
+pub mod memory;
 pub mod point_to_point;
 pub mod queue;
 pub mod recorder;
 pub mod rendezvous;
 pub mod runtime;
+pub mod spawn;
 pub mod store;
+pub mod subgroup;
 pub mod work;
 
 #[cfg(test)]
@@ -26,4 +29,5 @@ pub use call::{Call, CallOptions};
 pub use group::{Group, GroupOptions};
 pub use runtime::InitOptions;
 pub use store::StoreHandle;
+pub use subgroup::SubgroupOptions;
 pub use work::{Progress, Work};

@@ -13,13 +13,10 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::{Incoming, Outgoing, PointToPoint};
+use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The largest tag.
-pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
 /// What is said about a message. A receive may leave open from whom and under which tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A group of one rank: every operation is a copy.
 
-use super::{Backend, Place};
+use super::{Backend, Memory, Place};
 use crate::algo::{Operation, Shape, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::kernel;
 use crate::sys::host;
 use crate::transport::inproc::Domain;
 use crate::transport::matching::Engine;
-use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain};
+use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain, arena};
 use crate::wait::Pace;
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
@@ -103,6 +103,10 @@ impl Backend for Solo {
         // It may have been aborted before there were any.
         self.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
         Some(&messages.engine)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {

@@ -3,10 +3,14 @@
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
+
+/// The largest tag of a caller's message. Those above are the library's own, and are received only by those who name
+/// them: a receive of any tag takes a message up to this one.
+pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
 /// A message to send. Its bytes are lent until the completion is called.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +32,7 @@ pub struct Outgoing {
 pub struct Incoming {
     /// From whom; `None` for anybody.
     pub from: Option<Rank>,
-    /// Under which tag; `None` for any.
+    /// Under which tag; `None` for any up to [`LARGEST_TAG`].
     pub tag: Option<u32>,
     /// The type of its elements, which must be the sender's.
     pub dtype: DataType,
@@ -86,4 +90,7 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over` holds or the limit
     /// has passed.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
+
+    /// Why nothing can come from a rank any more, if so: it has left.
+    fn departed(&self, peer: Rank) -> Option<Error>;
 }

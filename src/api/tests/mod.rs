@@ -14,6 +14,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
 use crate::transport::{Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint};
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
@@ -123,6 +124,10 @@ impl PointToPoint for Fake {
         self.posted.lock().unwrap().receives.push((message, done));
         self.deliver();
         Ok(())
+    }
+
+    fn departed(&self, _: Rank) -> Option<Error> {
+        None
     }
 
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {

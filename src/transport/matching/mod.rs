@@ -35,7 +35,8 @@ pub use desk::Desk;
 
 use super::{Completion, Endpoint, Incoming, Outgoing, PointToPoint, SharedDomain};
 use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
 use attendance::Core;
 use std::sync::Arc;
 
@@ -72,5 +73,9 @@ impl PointToPoint for Engine {
 
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
         self.core.attend(over, limit);
+    }
+
+    fn departed(&self, peer: Rank) -> Option<Error> {
+        self.core.with(|state| state.links.get(peer)?.closed.clone())
     }
 }
