@@ -81,6 +81,9 @@ pub(crate) struct Blocks {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group(*mut dist_group_t);
 
+// SAFETY: as a store's.
+unsafe impl Send for Group {}
+
 impl Group {
     pub(crate) fn join(store: Store, name: &str, rank: usize, size: usize, options: &str) -> Self {
         let (name, wishes) = (CString::new(name).unwrap(), CString::new(options).unwrap());

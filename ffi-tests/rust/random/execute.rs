@@ -131,7 +131,10 @@ impl<'s, 'p> Runner<'s, 'p> {
             counter.wait_for(1);
             memory.check();
         }
-        self.teams.into_iter().filter_map(|team| team.join().err()).for_each(resume_unwind);
+        let mut failed = self.teams.into_iter().filter_map(|team| team.join().err());
+        if let Some(panic) = failed.next() {
+            resume_unwind(panic);
+        }
     }
 
     /// Makes a group together with some other ranks, and has it used beside this one.
