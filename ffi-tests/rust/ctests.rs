@@ -356,7 +356,11 @@ fn c_sees_the_types_as_rust_does() {
         }
         dist_group_options_t {
             struct_size, fields, store, rank, world_size, backend, name, timeout_ms,
-            connect_timeout_ms, backend_options,
+            connect_timeout_ms, backend_options, global_ranks, n_global_ranks,
+        }
+        dist_group_new_options_t {
+            struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
+            use_local_synchronization,
         }
         dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }

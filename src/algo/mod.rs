@@ -6,6 +6,7 @@
 //!
 //! Must not know: concrete transports, stores, system calls, back ends.
 
+mod conflict;
 mod fingerprint;
 pub mod fold;
 pub mod hierarchical;

@@ -159,6 +159,7 @@ fn a_receive_of_anything_does_not_see_what_is_said_to_make_a_group() {
             let local = SubgroupOptions { members_only: true, ..options() };
             check(&world.new_group(&[0, 1], &local).unwrap().unwrap(), me, &[0, 1]);
             assert!(!work.is_done());
+            meet(&world);
             let bytes = Src::from(&b"for anybody"[..]);
             let send = world.send(bytes, dtype, 1 - me, 5, CallOptions::default()).unwrap();
             let sent = Arc::clone(send.work());

@@ -14,14 +14,23 @@ pub mod all_gather {
     pub mod ring;
 }
 pub mod all_reduce;
+/// To everybody what each has for it.
+pub mod all_to_all {
+    pub mod pairwise;
+}
 /// Nobody leaves before all have come.
 pub mod barrier {
     pub mod dissemination;
 }
 pub mod broadcast;
+mod differences;
 pub mod exchange;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+/// Everybody's block to the root.
+pub mod gather {
+    pub mod direct;
+}
 pub mod lane;
 /// The fold of all vectors to the root.
 pub mod reduce {
@@ -30,12 +39,19 @@ pub mod reduce {
 pub mod reduce_scatter;
 mod ring;
 mod roll;
+/// The root's blocks, one to each.
+pub mod scatter {
+    pub mod direct;
+}
 
 pub use exchange::{Call, Exchange, Token};
 pub use lane::Lane;
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+
+/// How many stripes of messages may be posted before some must have gone or come.
+const POSTED: usize = 16;
 
 /// The largest piece of a vector that is sent, folded and kept at a time.
 pub(super) const SEGMENT: usize = 256 << 10;

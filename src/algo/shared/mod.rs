@@ -2,6 +2,7 @@
 //!
 //! [`steps`] is the protocol; the rest is a folder per collective and a file per algorithm.
 
+mod counts;
 pub mod steps;
 
 /// Everybody's block to everybody.
@@ -15,6 +16,10 @@ pub mod all_reduce {
     pub mod one_shot;
     pub mod two_shot;
 }
+/// To everybody what each has for it.
+pub mod all_to_all {
+    pub mod staged;
+}
 /// Nobody leaves before all have come.
 pub mod barrier {
     pub mod flags;
@@ -24,6 +29,10 @@ pub mod broadcast {
     pub mod inline;
     pub mod staged;
 }
+/// Everybody's block to the root.
+pub mod gather {
+    pub mod staged;
+}
 /// The fold of all vectors to the root.
 pub mod reduce {
     pub mod inline;
@@ -31,6 +40,10 @@ pub mod reduce {
 }
 /// To everybody its block of the fold of all vectors.
 pub mod reduce_scatter {
+    pub mod staged;
+}
+/// The root's blocks, one to each.
+pub mod scatter {
     pub mod staged;
 }
 

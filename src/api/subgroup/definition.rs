@@ -88,12 +88,19 @@ impl fmt::Display for Definition {
     /// For instance `group "a" of ranks [0, 2] (back end native)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.how {
-            How::Split if self.name.is_empty() => f.write_str("a split without taking part"),
+            How::Split if self.backend.is_empty() => f.write_str("a split without taking part"),
+            How::Split if self.name.is_empty() => {
+                write!(f, "a split into unnamed groups (back end {})", self.backend)
+            }
             How::Split => {
                 write!(f, "a split into groups \"{}\" (back end {})", self.name, self.backend)
             }
             How::New | How::Local => {
-                write!(f, "group \"{}\" of ranks {}", self.name, list(&self.ranks))?;
+                match self.name.as_str() {
+                    "" => f.write_str("an unnamed group")?,
+                    name => write!(f, "group \"{name}\"")?,
+                }
+                write!(f, " of ranks {}", list(&self.ranks))?;
                 let by = if self.how == How::Local { ", made by its members only" } else { "" };
                 write!(f, " (back end {}{by})", self.backend)
             }

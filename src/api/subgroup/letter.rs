@@ -25,6 +25,8 @@ pub(super) enum Letter {
     Hello {
         /// Of the attempt.
         nonce: Nonce,
+        /// Of the first member's, where the writer has heard of it.
+        seen: Option<Nonce>,
         /// What the writer was told.
         definition: Definition,
     },
@@ -73,12 +75,12 @@ impl Letter {
             Key::Id(id) => out.byte(1).nonce(*id),
         };
         match self {
-            Self::Hello { nonce, definition } => {
-                out.byte(0).nonce(*nonce).bytes(&definition.encode())
+            Self::Hello { nonce, seen, definition } => {
+                out.byte(0).nonce(*nonce).maybe(*seen).bytes(&definition.encode())
             }
             Self::Go { nonce, id } => out.byte(1).nonce(*nonce).nonce(*id),
             Self::Fail { of, to, echo, why } => {
-                let known = out.byte(2).nonce(*of).nonce(to.unwrap_or_default());
+                let known = out.byte(2).nonce(*of).maybe(*to);
                 known.byte(u8::from(*echo)).error(why)
             }
             Self::Part { phase, bytes } => out.byte(3).text(phase).bytes(bytes),
@@ -101,13 +103,12 @@ impl Letter {
         };
         let letter = match input.byte()? {
             0 => {
-                let nonce = input.nonce()?;
-                Self::Hello { nonce, definition: Definition::decode(input.bytes()?)? }
+                let (nonce, seen) = (input.nonce()?, input.maybe()?);
+                Self::Hello { nonce, seen, definition: Definition::decode(input.bytes()?)? }
             }
             1 => Self::Go { nonce: input.nonce()?, id: input.nonce()? },
             2 => {
-                let (of, to) = (input.nonce()?, input.nonce()?);
-                let to = Some(to).filter(|&to| to != Nonce::default());
+                let (of, to) = (input.nonce()?, input.maybe()?);
                 Self::Fail { of, to, echo: input.byte()? != 0, why: input.error()? }
             }
             3 => Self::Part { phase: input.text()?, bytes: input.bytes()?.to_vec() },
@@ -153,6 +154,11 @@ impl Writer {
         self
     }
 
+    /// Zeros stand for none.
+    fn maybe(&mut self, nonce: Option<Nonce>) -> &mut Self {
+        self.nonce(nonce.unwrap_or_default())
+    }
+
     fn error(&mut self, error: &Error) -> &mut Self {
         self.byte(error.kind().code()).text(error.message())
     }
@@ -191,6 +197,10 @@ impl<'a> Reader<'a> {
         self.take(16)?.try_into().ok().map(Nonce)
     }
 
+    fn maybe(&mut self) -> Option<Option<Nonce>> {
+        self.nonce().map(|nonce| Some(nonce).filter(|&nonce| nonce != Nonce::default()))
+    }
+
     fn error(&mut self) -> Option<Error> {
         let kind = ErrorKind::from_code(self.byte()?);
         Some(Error::new(kind, self.text()?))
@@ -211,7 +221,7 @@ mod tests {
         let (of, echo) = (nonce, true);
         let list = vec![vec![], vec![1, 2]];
         for (key, letter) in [
-            (&name, Letter::Hello { nonce, definition }),
+            (&name, Letter::Hello { nonce, seen: Some(of), definition }),
             (&name, Letter::Go { nonce, id: Nonce([2; 16]) }),
             (&name, Letter::Fail { of, to: None, echo, why: why.clone() }),
             (&name, Letter::Fail { of, to: Some(nonce), echo: false, why: why.clone() }),

@@ -408,7 +408,7 @@ impl Inbox {
     /// What becomes of a letter for a meeting by name that this rank does not hold just now.
     fn sort(&mut self, owner: &Owner, from: Rank, name: &str, letter: &Letter) -> Sorted {
         match letter {
-            Letter::Hello { nonce, definition } => {
+            Letter::Hello { nonce, definition, .. } => {
                 // Its writer has begun anew.
                 self.forget(from, name, |_| true);
                 match self.live.get(name).filter(|live| *live != definition) {
@@ -421,8 +421,11 @@ impl Inbox {
                     }
                 }
             }
-            // Something to know for whoever comes late, unless this rank has come, or knows.
-            Letter::Fail { of, to: None, echo: false, .. } if self.has_hello(from, name, *of) => {
+            // A conflict is something to know for whoever comes late, unless this rank has come, or knows. Other
+            // attempts that came to nothing do not concern it.
+            Letter::Fail { of, to: None, echo: false, why }
+                if why.kind() == ErrorKind::Mismatch && self.has_hello(from, name, *of) =>
+            {
                 Sorted::Keep
             }
             Letter::Fail { of, .. } => {

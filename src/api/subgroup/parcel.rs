@@ -66,7 +66,8 @@ impl Block {
     }
 
     fn of(head: &[u8; HEAD_BYTES], piece: &[u8]) -> Self {
-        let block = Self { used: HEAD_BYTES + piece.len(), ..Self::new() };
+        let mut block = Self::new();
+        block.used = HEAD_BYTES + piece.len();
         block.memory.slice(0, HEAD_BYTES).copy_from(head.as_slice().into());
         block.memory.slice(HEAD_BYTES, piece.len()).copy_from(piece.into());
         block
@@ -153,6 +154,15 @@ mod tests {
         assert_eq!(assembly.add(0, &content(&one[2])), None);
         assert_eq!(assembly.add(0, &content(&one[3])), Some(long));
         assert_eq!(assembly.bytes, PIECE_BYTES);
+    }
+
+    #[test]
+    fn two_blocks_never_share_memory() {
+        let blocks: Vec<Block> = (0..4).flat_map(|i| cut(i, &[1; 3 * PIECE_BYTES])).collect();
+        let mut places: Vec<_> = blocks.iter().map(|block| block.room().as_mut_ptr()).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), blocks.len());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::transport::OpKind;
 
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
-    kinds: &[OpKind::AllGather],
+    kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "ring",
     description: "messages, blocks go round",
     fits: ALWAYS,

@@ -4,15 +4,12 @@
 pub mod chain;
 pub mod tree;
 
-use super::{Call, SEGMENT, Team};
+use super::{Call, POSTED, SEGMENT, Team};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree::Place;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use std::ops::Range;
-
-/// How many messages may be posted.
-const POSTED: usize = 16;
 
 /// Passes `send` of the root into `recv` of the others.
 ///

@@ -6,7 +6,7 @@ pub mod ring;
 use super::{Call, SEGMENT, Team};
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, changes_parts, contribute_part, finish};
-use crate::algo::pattern::slices::chunks;
+use crate::algo::pattern::slices::{chunks, clipped};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 
@@ -27,17 +27,24 @@ fn by_and_by(
     let memory = Dst::from(scratch.as_mut_slice());
     let (scaled, memory) = (memory.slice(0, scaled), memory.slice(scaled, memory.len() - scaled));
     for chunk in chunks(bytes, most) {
-        let (start, len) = (chunk.start, chunk.len());
-        let part = |rank: usize| operation.send.slice(rank * bytes + start, len);
+        let len = chunk.len();
+        let part = |rank: usize| {
+            let block = operation.send_block(rank);
+            let part = clipped(&chunk, block.len());
+            block.slice(part.start, part.len())
+        };
         if scales {
             for rank in 0..size {
-                contribute_part(operation, scaled.slice(rank * len, len), part(rank), size)?;
+                let part = part(rank);
+                contribute_part(operation, scaled.slice(rank * len, part.len()), part, size)?;
             }
         }
-        let give = |rank: usize| {
-            if scales { scaled.as_src().slice(rank * len, len) } else { part(rank) }
+        let give = |rank: usize| match part(rank) {
+            part if scales => scaled.as_src().slice(rank * len, part.len()),
+            part => part,
         };
-        one(call, fold, &give, operation.recv.slice(start, len), memory)?;
+        let own = clipped(&chunk, operation.recv.len());
+        one(call, fold, &give, operation.recv.slice(own.start, own.len()), memory)?;
     }
     call.keep(scratch);
     finish(operation, operation.recv, size)

@@ -3,7 +3,7 @@
 use super::by_and_by;
 use crate::algo::Operation;
 use crate::algo::fold::Fold;
-use crate::algo::message::{Call, Team};
+use crate::algo::message::{Call, POSTED, Team};
 use crate::algo::pattern::pairwise;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::{Dst, Src};
@@ -11,12 +11,9 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// How many messages may be posted.
-const POSTED: usize = 16;
-
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
-    kinds: &[OpKind::ReduceScatter],
+    kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "pairwise",
     description: "messages, everybody sends each block to its owner",
     fits: ALWAYS,

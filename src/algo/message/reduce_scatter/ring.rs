@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
-    kinds: &[OpKind::ReduceScatter],
+    kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ring",
     description: "messages, each block goes round to its owner",
     fits: ALWAYS,
@@ -31,9 +31,8 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     })
 }
 
-/// `give` is this
-/// member's part of any block, `result` gets its own block of the fold, and `scratch` is three times as long. All
-/// blocks have one length.
+/// `give` is this member's part of any block, `result` gets its own block of the fold, and `scratch` is three times as
+/// long as the longest. Blocks may have different lengths, that all members know.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
@@ -45,21 +44,22 @@ pub fn among<'d>(
     result: Dst<'_>,
     scratch: Dst<'_>,
 ) -> Result<()> {
-    let (size, me, len) = (team.size(), team.me(), result.len());
+    let (size, me, third) = (team.size(), team.me(), scratch.len() / 3);
     // Counted so that the block received last is the own one.
     let before = ring::previous(size, me);
-    let part = |number: usize| scratch.slice(number % 2 * len, len);
-    let theirs = scratch.slice(2 * len, len);
+    let mut out = give(before);
     for step in 0..size - 1 {
+        let own = give(ring::received(size, before, step));
+        let theirs = scratch.slice(2 * third, own.len());
         let mut exchange = call.exchange(team);
-        let out = if step == 0 { give(before) } else { part(step - 1).as_src() };
         exchange.send(ring::next(size, me), out);
         let came = exchange.receive(before, theirs);
         exchange.wait(came)?;
-        let own = give(ring::received(size, before, step));
-        let into = if step + 2 == size { result } else { part(step) };
+        let part = scratch.slice(step % 2 * third, own.len());
+        let into = if step + 2 == size { result } else { part };
         fold.two(into, theirs.as_src(), own);
         exchange.finish()?;
+        out = part.as_src();
     }
     Ok(())
 }

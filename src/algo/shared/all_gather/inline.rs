@@ -11,7 +11,7 @@ use crate::transport::line::INLINE_BYTES;
 
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
-    kinds: &[OpKind::AllGather],
+    kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "inline",
     description: "blocks beside the step number; at most 48 bytes each",
     fits: FITS_A_LINE,
@@ -25,16 +25,17 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    let bytes = operation.bytes();
     let mut payload = [0; INLINE_BYTES];
-    let payload = &mut payload[..bytes];
-    kernel::copy(Dst::from(&mut *payload), operation.send);
-    steps.publish(payload)?;
-    kernel::copy(operation.recv.slice(steps.rank() * bytes, bytes), operation.send);
+    let own = &mut payload[..operation.send.len()];
+    kernel::copy(Dst::from(&mut *own), operation.send);
+    steps.publish(own)?;
+    kernel::copy(operation.recv_block(steps.rank()), operation.send);
     for rank in steps.others() {
         steps.await_rank(rank)?;
-        steps.payload(rank, payload);
-        kernel::copy(operation.recv.slice(rank * bytes, bytes), Src::from(&*payload));
+        let block = operation.recv_block(rank);
+        let theirs = &mut payload[..block.len()];
+        steps.payload(rank, theirs);
+        kernel::copy(block, Src::from(&*theirs));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
-use crate::algo::pattern::slices::chunks;
+use crate::algo::pattern::slices::{chunks, clipped};
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -11,7 +11,7 @@ use crate::transport::OpKind;
 
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
-    kinds: &[OpKind::ReduceScatter],
+    kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "staged",
     description: "staged in slots, each rank folds its own block; one hop",
     fits: ALWAYS,
@@ -25,23 +25,22 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (rank, size, bytes) = (steps.rank(), steps.size(), operation.bytes());
-    let element = operation.element();
+    let (me, size, element) = (steps.rank(), steps.size(), operation.element());
     let most = (steps.slot_bytes() / size / element).max(1) * element;
-    for chunk in chunks(bytes, most) {
-        let (start, len) = (chunk.start, chunk.len());
+    for chunk in chunks(operation.bytes(), most) {
         let slot = steps.next_slot()?;
-        for peer in steps.others() {
-            let part = operation.send.slice(peer * bytes + start, len);
-            contribute(operation, slot.slice(peer * len, len), part)?;
+        for rank in steps.others().chain([me]) {
+            let block = operation.send_block(rank);
+            let part = clipped(&chunk, block.len());
+            let from = block.slice(part.start, part.len());
+            contribute(operation, slot.slice(rank * most, part.len()), from)?;
         }
-        let own = slot.slice(rank * len, len);
-        contribute(operation, own, operation.send.slice(rank * bytes + start, len))?;
         steps.publish(&[])?;
         steps.await_all()?;
-        Fold::of(operation)?.in_order(operation.recv.slice(start, len), size, |peer| {
-            steps.slot(peer).slice(rank * len, len)
-        });
+        let own = clipped(&chunk, operation.recv.len());
+        let result = operation.recv.slice(own.start, own.len());
+        Fold::of(operation)?
+            .in_order(result, size, |rank| steps.slot(rank).slice(me * most, own.len()));
     }
     Ok(())
 }
