@@ -28,6 +28,8 @@ const FILES: &[&str] = &[
     "group_new",
     "collective",
     "collective_v",
+    "bytes",
+    "monitored",
     "point_to_point",
     "batch",
     "work",

@@ -449,6 +449,81 @@ static void messages(void)
 #undef RECV
 }
 
+static void byte_strings(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    static const size_t lens[1] = { 2 };
+    static const char x[2] = { 'x', 'y' };
+    const void *const all[1] = { x };
+    dist_blob_t *blob = NULL;
+    int32_t source = 0;
+#define RUN(group, data, out, options) dist_broadcast_bytes(group, data, 2, 0, out, options, NULL)
+    ACCEPTED(dist_broadcast_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_broadcast_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_broadcast_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_broadcast_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_broadcast_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, out, options) dist_all_gather_bytes(group, data, 2, out, options, NULL)
+    ACCEPTED(dist_all_gather_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_all_gather_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_all_gather_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_all_gather_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, out, options) dist_gather_bytes(group, data, 2, 0, out, options, NULL)
+    ACCEPTED(dist_gather_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_gather_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_gather_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_gather_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_gather_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, lens, out, options) dist_scatter_bytes(group, data, lens, 0, out, options, NULL)
+    ACCEPTED(dist_scatter_bytes, group, RUN(NULL, all, lens, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_scatter_bytes, data, RUN(group, NULL, lens, &blob, &call), ARGUMENT);
+    REFUSED(dist_scatter_bytes, lens_bytes, RUN(group, all, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_scatter_bytes, out, RUN(group, all, lens, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scatter_bytes, options, RUN(group, all, lens, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_scatter_bytes, work, RUN(group, all, lens, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+    /* A rank that does not exist, so that every call ends at once. */
+#define RUN(group, data, options) dist_send_bytes(group, data, 2, 1, 0, options, NULL)
+    ACCEPTED(dist_send_bytes, group, RUN(NULL, x, &call), ARGUMENT);
+    REFUSED(dist_send_bytes, data, RUN(group, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_send_bytes, options, RUN(group, x, NULL), ARGUMENT);
+    ACCEPTED(dist_send_bytes, work, RUN(group, x, &call), ARGUMENT);
+#undef RUN
+#define RUN(group, out, source, options) dist_recv_bytes(group, out, 0, 1, 0, source, options, NULL)
+    ACCEPTED(dist_recv_bytes, group, RUN(NULL, &blob, &source, &call), ARGUMENT);
+    REFUSED(dist_recv_bytes, out, RUN(group, NULL, &source, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, source, RUN(group, &blob, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, options, RUN(group, &blob, &source, NULL), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, work, RUN(group, &blob, &source, &call), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+#undef RUN
+}
+
+static void monitored(void)
+{
+    int32_t missing[1] = { -7 };
+    size_t n = 1;
+    ACCEPTED(dist_monitored_barrier, group, dist_monitored_barrier(NULL, 0, 1, missing, &n), DIST_OK);
+    ACCEPTED(dist_monitored_barrier, missing, dist_monitored_barrier(group, 0, 1, NULL, &n), DIST_OK);
+    REFUSED(dist_monitored_barrier, n_missing, dist_monitored_barrier(group, 0, 1, missing, NULL), ARGUMENT);
+}
+
 static void batches(void)
 {
     ACCEPTED(dist_batch_begin, groups, dist_batch_begin(NULL, 0), DIST_OK);
@@ -516,6 +591,8 @@ int main(void)
     moves();
     lists();
     messages();
+    byte_strings();
+    monitored();
     batches();
     works();
     aborts();

@@ -46,6 +46,7 @@ programs!(
     api_null,
     api_options,
     api_rendezvous,
+    bytes,
     late_write,
     log,
     memory,

@@ -155,7 +155,8 @@ mod tests {
         let (tag, dtype) = (3, DataType::U8);
         let bytes = Src::from(&b"to myself"[..]);
         let into = Dst::from(Box::leak(vec![0; 9].into_boxed_slice()));
-        let receive = Incoming { from: None, tag: Some(tag), dtype, into, deadline };
+        let room = into.into();
+        let receive = Incoming { from: None, tag: Some(tag), dtype, into: room, deadline };
         let (sent, got) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
         engine.send(Outgoing { to: 0, tag, dtype, bytes, deadline }, sent.clone()).unwrap();
         engine.receive(receive, got.clone()).unwrap();

@@ -23,6 +23,7 @@ mod submit;
 
 pub mod batch;
 pub mod blob;
+pub mod bytes;
 pub mod collective;
 pub mod collective_v;
 pub mod constants;
@@ -30,6 +31,7 @@ pub mod group;
 pub mod group_new;
 pub mod log;
 pub mod memory;
+pub mod monitored;
 pub mod point_to_point;
 pub mod runtime;
 pub mod spawn;

@@ -30,7 +30,9 @@ pub use abort::Failure;
 pub use descriptor::{Descriptor, Extent, OpKind};
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
 pub use line::Line;
-pub use point_to_point::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint};
+pub use point_to_point::{
+    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room,
+};
 pub use region::{Geometry, Region};
 
 use crate::base::error::Error;
