@@ -12,6 +12,7 @@ use dist::ffi::collective_v::{
 };
 use dist::ffi::group::{dist_group_create, dist_group_release};
 use dist::ffi::group_new::{dist_group_new, dist_group_split};
+use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::runtime::dist_last_error;
 use dist::ffi::store::dist_store_release;
@@ -35,7 +36,7 @@ pub(crate) const LIMIT_MS: i64 = 30_000;
 
 /// Panics where a call has failed.
 #[track_caller]
-fn expect(status: dist_status_t) {
+pub(crate) fn expect(status: dist_status_t) {
     if status != DIST_OK {
         // SAFETY: takes nothing.
         let text = unsafe { dist_last_error() };
@@ -79,7 +80,7 @@ pub(crate) struct Blocks {
 
 /// A rank of a group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group(*mut dist_group_t);
+pub(crate) struct Group(pub(crate) *mut dist_group_t);
 
 // SAFETY: as a store's.
 unsafe impl Send for Group {}
@@ -237,6 +238,11 @@ impl Group {
         expect(status);
     }
 
+    pub(crate) fn monitored_barrier(self) {
+        // SAFETY: nobody is to be named.
+        expect(unsafe { dist_monitored_barrier(self.0, 0, 1, null_mut(), null_mut()) });
+    }
+
     /// Sends a message; the buffer stays until it is done.
     pub(crate) fn send(self, message: &Message, bytes: *const u8, work: Option<&mut Work>) {
         let Message { to, tag, dtype, count, .. } = *message;
@@ -285,7 +291,7 @@ pub(crate) fn batch_end(work: Option<&mut Work>) {
     expect(unsafe { dist_batch_end(place(work)) });
 }
 
-fn place(work: Option<&mut Work>) -> *mut *mut dist_work_t {
+pub(crate) fn place(work: Option<&mut Work>) -> *mut *mut dist_work_t {
     work.map_or(null_mut(), |work| &raw mut work.0)
 }
 

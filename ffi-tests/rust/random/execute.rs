@@ -3,6 +3,7 @@
 use crate::calls::{Blocks, Counter, Group, Work, batch_begin, batch_end};
 use crate::moves::{self, Lists};
 use crate::program::{Asked, Collective, Exchange, Kind, Message, Program, Random, Step, Team};
+use crate::strings::{self, Expected};
 use crate::values::{contribution, reduction};
 use std::collections::HashMap;
 use std::panic::resume_unwind;
@@ -46,10 +47,13 @@ pub(crate) struct Memory {
     pub(crate) expected: Vec<u8>,
     /// The blocks of a collective that moves them.
     pub(crate) lists: Lists,
+    /// What comes in memory of the library.
+    pub(crate) strings: Option<Expected>,
 }
 
 impl Memory {
     fn check(&self) {
+        self.strings.iter().for_each(|strings| strings.check(&self.what));
         let got = &self.output.content(&self.what)[self.offset..][..self.expected.len()];
         if got != self.expected {
             let at = got.iter().zip(&self.expected).position(|(a, b)| a != b);
@@ -153,6 +157,16 @@ impl<'s, 'p> Runner<'s, 'p> {
     /// Makes a collective, waiting for it or not; inside a batch `may_block` is false.
     fn collective(&mut self, call: &Collective, may_block: bool) {
         let mut memory = prepare(self.program.seed, call, self.rank, self.size);
+        if call.kind == Kind::MonitoredBarrier {
+            // It blocks, whereas a batch does not.
+            if may_block {
+                self.group.monitored_barrier();
+            }
+            return;
+        }
+        if memory.strings.is_some() {
+            return self.strings(call, memory, may_block);
+        }
         if !memory.lists.sends.is_empty() || !memory.lists.recvs.is_empty() {
             return self.moves(call, memory, may_block);
         }
@@ -198,6 +212,18 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.keep(Pending { work, memory });
     }
 
+    /// The same for one of byte strings.
+    fn strings(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
+        if may_block && self.random.once_in(2) {
+            self.group.strings(call, &mut memory, None);
+            memory.check();
+            return;
+        }
+        let mut work = Work::none();
+        self.group.strings(call, &mut memory, Some(&mut work));
+        self.keep(Pending { work, memory });
+    }
+
     /// Posts what this rank receives and sends, receives first.
     fn exchange(&mut self, exchange: &Exchange) {
         if exchange.asked == Asked::Exactly {
@@ -226,6 +252,7 @@ impl<'s, 'p> Runner<'s, 'p> {
             offset: 0,
             expected: contribution(id, from, dtype, 0, count),
             lists: Lists::default(),
+            strings: None,
         };
         memory.expected.resize(room * dtype.size(), RUBBISH);
         let mut work = Work::none();
@@ -244,7 +271,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.group.send(message, input.as_ptr(), Some(&mut work));
         let what = format!("seed {}, rank {}: sent {message:?}", self.program.seed, self.rank);
         let (output, expected, lists) = (Guarded::new(&[]), Vec::new(), Lists::default());
-        let memory = Memory { what, input, output, offset: 0, expected, lists };
+        let memory = Memory { what, input, output, offset: 0, expected, lists, strings: None };
         self.keep(Pending { work, memory });
     }
 
@@ -429,9 +456,12 @@ fn prepare(seed: u64, call: &Collective, rank: usize, size: usize) -> Memory {
             (Vec::new(), own(size * count), rank * bytes, of_all(rank * count))
         }
         Kind::ReduceScatter => (own(size * count), rubbish(bytes), 0, of_all(rank * count)),
-        Kind::Barrier => (Vec::new(), Vec::new(), 0, Vec::new()),
+        Kind::Barrier | Kind::MonitoredBarrier => (Vec::new(), Vec::new(), 0, Vec::new()),
+        Kind::BroadcastBytes | Kind::AllGatherBytes | Kind::GatherBytes | Kind::ScatterBytes => {
+            return strings::prepare(what, call, rank, size);
+        }
         _ => return moves::prepare(what, call, rank, size),
     };
     let lists = Lists::default();
-    Memory { what, input, output: Guarded::new(&output), offset, expected, lists }
+    Memory { what, input, output: Guarded::new(&output), offset, expected, lists, strings: None }
 }

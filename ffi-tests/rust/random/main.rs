@@ -10,6 +10,7 @@ mod calls;
 mod execute;
 mod moves;
 mod program;
+mod strings;
 mod values;
 
 use calls::{Group, Store};

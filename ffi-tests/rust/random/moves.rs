@@ -90,7 +90,7 @@ pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize)
     if !in_place {
         let (output, offset) = (Guarded::new(&rubbish), 0);
         let lists = Lists { sends_output: false, sends, recvs };
-        return Memory { what, input, output, offset, expected, lists };
+        return Memory { what, input, output, offset, expected, lists, strings: None };
     }
     if gathers {
         // The own block is where it will be.
@@ -99,11 +99,12 @@ pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize)
         held[place..place + len].copy_from_slice(&input[..len]);
         let lists = Lists { sends_output: true, sends: vec![(place, count)], recvs };
         let (output, input) = (Guarded::new(&held), Vec::new());
-        return Memory { what, input, output, offset: 0, expected, lists };
+        return Memory { what, input, output, offset: 0, expected, lists, strings: None };
     }
     // The result replaces the own block; what becomes of the others is nobody's business.
     let (output, recvs) = (Guarded::new(&input), vec![sends[rank]]);
     let expected = own();
+    let offset = recvs[0].0;
     let lists = Lists { sends_output: true, sends, recvs };
-    Memory { what, input: Vec::new(), output, offset: lists.recvs[0].0, expected, lists }
+    Memory { what, input: Vec::new(), output, offset, expected, lists, strings: None }
 }

@@ -103,6 +103,11 @@ pub(crate) enum Kind {
     ScatterV,
     ReduceScatterV,
     AllToAllV,
+    BroadcastBytes,
+    AllGatherBytes,
+    GatherBytes,
+    ScatterBytes,
+    MonitoredBarrier,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -246,6 +251,11 @@ impl Maker {
                 Kind::ScatterV,
                 Kind::ReduceScatterV,
                 Kind::AllToAllV,
+                Kind::BroadcastBytes,
+                Kind::AllGatherBytes,
+                Kind::GatherBytes,
+                Kind::ScatterBytes,
+                Kind::MonitoredBarrier,
             ]),
             dtype,
             op: self.random.one_of(dtype.ops()),
