@@ -1,4 +1,4 @@
-//! Collective algorithms: one file each, and one table that lists them.
+//! Collective algorithms: one file each with its row, and one table that lists the rows.
 //!
 //! [`shared`] holds those for the ranks of one node, written over `SharedDomain`; [`message`] those for ranks that
 //! share nothing, over `Endpoint`; [`hierarchical`] those for several nodes of several ranks, made of the other two.
@@ -6,6 +6,7 @@
 //!
 //! Must not know: concrete transports, stores, system calls, back ends.
 
+mod conflict;
 mod fingerprint;
 pub mod fold;
 pub mod hierarchical;
@@ -17,5 +18,5 @@ pub mod shared;
 pub mod table;
 
 pub use operation::Operation;
-pub use select::{Shape, algorithms, select};
-pub use table::{Algorithm, Body};
+pub use select::{Shape, select};
+pub use table::{Algorithm, Body, algorithms};

@@ -4,7 +4,7 @@
 //! [`Shape`]), so that ranks never choose differently. Within one operation the first row that applies
 //! is taken; an algorithm can be asked for by name instead.
 
-use super::table::{ALGORITHMS, Algorithm};
+use super::table::{Algorithm, algorithms};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
 use crate::base::nodes::Nodes;
@@ -42,11 +42,6 @@ pub fn beside(this: &Descriptor, other: &Descriptor) -> String {
         Some(row) => format!("{this} by the algorithm \"{}\"", row.name),
         None => this.to_string(),
     }
-}
-
-/// The rows of one operation, in order of preference.
-pub fn algorithms(kind: OpKind) -> impl Iterator<Item = &'static Algorithm> {
-    ALGORITHMS.iter().filter(move |row| row.kind == kind)
 }
 
 /// The algorithm for a call of `bytes` bytes, or the one called `name`.

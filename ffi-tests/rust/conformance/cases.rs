@@ -29,6 +29,15 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// The operations that cases are of; `moves` has the others.
+    pub(crate) const KINDS: [OpKind; 5] = [
+        OpKind::AllReduce,
+        OpKind::Reduce,
+        OpKind::Broadcast,
+        OpKind::AllGather,
+        OpKind::ReduceScatter,
+    ];
+
     /// The bytes of the count argument.
     pub(crate) fn bytes(&self) -> usize {
         self.count * self.dtype.size()

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cases;
+mod moves;
 mod nodes;
 mod ranks;
 mod trouble;
@@ -149,7 +150,7 @@ fn every_algorithm_by_name() {
             let options = format!("transport={transport};slot_bytes=4096");
             let shape = Shape::of(&Nodes::by_label(&vec![0; size]), false);
             ranks::run(&options, size, |rank| {
-                for kind in OpKind::ALL.into_iter().filter(|&kind| kind != OpKind::Barrier) {
+                for kind in Case::KINDS {
                     let op = match kind {
                         OpKind::Broadcast | OpKind::AllGather => None,
                         _ => Some(ReduceOp::Sum),

@@ -92,7 +92,7 @@ fn by_name(layout: &str) {
 fn by_name_over(transport: &str, layout: &str) {
     let shape = shape(layout);
     run(transport, layout, 4096, |rank| {
-        for kind in OpKind::ALL.into_iter().filter(|&kind| kind != OpKind::Barrier) {
+        for kind in Case::KINDS {
             let ops = match kind {
                 OpKind::Broadcast | OpKind::AllGather => [None; 3],
                 _ => [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::PremulSum].map(Some),

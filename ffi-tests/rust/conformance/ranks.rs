@@ -75,6 +75,7 @@ pub(crate) fn run_with(
                     name: "conformance".into(),
                     timeout_ms: 60_000,
                     connect_timeout_ms: 60_000,
+                    global_ranks: None,
                 })
                 .unwrap();
                 body(&RankUnderTest { group, shared, checked: Cell::new(0) });

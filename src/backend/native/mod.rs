@@ -4,7 +4,7 @@
 pub mod card;
 pub mod meet;
 
-use super::{Backend, Place};
+use super::{Backend, Memory, Place};
 use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
 use crate::algo::shared::{self, Steps};
@@ -13,7 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
-use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain};
+use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain, arena};
 use serde_json::{Map, Value, json};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,7 +85,7 @@ impl Backend for Native {
         let kind = operation.descriptor.kind;
         let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;
         // Ranks that go different ways do not fit together either.
-        let descriptor = Descriptor { algorithm: chosen.number(), ..operation.descriptor };
+        let descriptor = Descriptor { algorithm: chosen.number(kind), ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = self.domain.failure() {
@@ -103,6 +103,10 @@ impl Backend for Native {
 
     fn messages(&self) -> Option<&dyn PointToPoint> {
         Some(&self.messages)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {

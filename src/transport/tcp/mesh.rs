@@ -1,4 +1,4 @@
-//! [`Endpoint`] over TCP: one connection for each direction and channel that is used.
+//! [`Endpoint`](crate::transport::Endpoint) over TCP: one connection for each direction and channel that is used.
 //!
 //! **Streams are raw**: after the hello of each connection its bytes are the caller's, read straight into where
 //! they belong. So the end of a stream is told by the connection itself. A rank that leaves sends the end of each
