@@ -62,6 +62,86 @@
 #define DIST_DEVICE_HOST -1
 
 /**
+ * Which operation, for dist_backend_supports: dist_all_reduce.
+ */
+#define DIST_KIND_ALL_REDUCE 0
+
+/**
+ * dist_reduce.
+ */
+#define DIST_KIND_REDUCE 1
+
+/**
+ * dist_broadcast.
+ */
+#define DIST_KIND_BROADCAST 2
+
+/**
+ * dist_all_gather.
+ */
+#define DIST_KIND_ALL_GATHER 3
+
+/**
+ * dist_reduce_scatter.
+ */
+#define DIST_KIND_REDUCE_SCATTER 4
+
+/**
+ * dist_barrier.
+ */
+#define DIST_KIND_BARRIER 5
+
+/**
+ * dist_gather.
+ */
+#define DIST_KIND_GATHER 6
+
+/**
+ * dist_scatter.
+ */
+#define DIST_KIND_SCATTER 7
+
+/**
+ * dist_all_to_all.
+ */
+#define DIST_KIND_ALL_TO_ALL 8
+
+/**
+ * dist_all_gather_v.
+ */
+#define DIST_KIND_ALL_GATHER_V 9
+
+/**
+ * dist_gather_v.
+ */
+#define DIST_KIND_GATHER_V 10
+
+/**
+ * dist_scatter_v.
+ */
+#define DIST_KIND_SCATTER_V 11
+
+/**
+ * dist_reduce_scatter_v.
+ */
+#define DIST_KIND_REDUCE_SCATTER_V 12
+
+/**
+ * dist_all_to_all_v.
+ */
+#define DIST_KIND_ALL_TO_ALL_V 13
+
+/**
+ * dist_send.
+ */
+#define DIST_KIND_SEND 64
+
+/**
+ * dist_recv.
+ */
+#define DIST_KIND_RECV 65
+
+/**
  * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
  * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
  */
@@ -191,6 +271,17 @@ typedef struct dist_init_options_t {
      */
     const char *backend_options;
 } dist_init_options_t;
+
+/**
+ * The type of one element.
+ */
+typedef int32_t dist_dtype_t;
+
+/**
+ * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
+ * precision and rounded once per host, and once more for each step between hosts.
+ */
+typedef int32_t dist_op_t;
 
 /**
  * What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
@@ -510,17 +601,6 @@ typedef struct dist_group_new_options_t {
      */
     int64_t use_local_synchronization;
 } dist_group_new_options_t;
-
-/**
- * The type of one element.
- */
-typedef int32_t dist_dtype_t;
-
-/**
- * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
- * precision and rounded once per host, and once more for each step between hosts.
- */
-typedef int32_t dist_op_t;
 
 /**
  * Options of one collective call, or of a message.
@@ -870,6 +950,24 @@ int32_t dist_is_elastic_launched(void);
  * `name`: required, borrowed for the call. Any thread. Since 0.1.
  */
 int32_t dist_backend_is_available(const char *name);
+
+/**
+ * Whether a group does a kind of call, without making one.
+ *
+ * `group`: NULL for the world. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
+ * DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
+ * number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
+ * not block. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_UNSUPPORTED, with type, operator and back end in the message;
+ * DIST_ERR_INVALID_ARGUMENT for a number that names nothing; DIST_ERR_INVALID_HANDLE,
+ * DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_backend_supports(const struct dist_group_t *group,
+                                    int32_t kind,
+                                    dist_dtype_t dtype,
+                                    dist_op_t op,
+                                    int32_t device);
 
 /**
  * What the flight recorder knows: the last 2000 operations of the process, as JSON.
@@ -1560,7 +1658,7 @@ size_t dist_group_ranks(const struct dist_group_t *group,
 /**
  * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
  *
- * `group`: NULL for the world. Returns -1 where that rank is not in the group, and for an invalid handle. Any
+ * `group`: NULL for the world. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
  * thread. Since 0.1.
  */
 int32_t dist_group_rank_from_global(const struct dist_group_t *group,
@@ -1569,7 +1667,7 @@ int32_t dist_group_rank_from_global(const struct dist_group_t *group,
 /**
  * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
  *
- * `group`: NULL for the world. Returns -1 for a rank that the group has not, and for an invalid handle. Any
+ * `group`: NULL for the world. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
  * thread. Since 0.1.
  */
 int32_t dist_group_rank_to_global(const struct dist_group_t *group,
@@ -2027,7 +2125,8 @@ dist_status_t dist_recv(struct dist_group_t *group,
  * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
  * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
  * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
- * of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+ * of single calls, as long as none of them uses memory that another one writes, which is refused with
+ * DIST_ERR_INVALID_ARGUMENT; between hosts floating-point sums may be folded in another order, as for a vector of that length.
  * `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
  * world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
  * thread.

@@ -13,10 +13,11 @@ pub mod hierarchical;
 pub mod message;
 pub mod operation;
 pub mod pattern;
+pub mod rules;
 pub mod select;
 pub mod shared;
 pub mod table;
 
 pub use operation::Operation;
-pub use select::{Shape, select};
+pub use select::{Choice, Shape, Wanted, select};
 pub use table::{Algorithm, Body, algorithms};

@@ -1,5 +1,6 @@
 //! One collective call, as algorithms and back ends see it.
 
+use super::select::Wanted;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -48,6 +49,11 @@ impl<'a> Operation<'a> {
         };
         let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
         Self { descriptor, count, send, recv, sends, recvs, factor, canonical, algorithm, deadline }
+    }
+
+    /// What it asks of the choice among algorithms.
+    pub fn wanted(&self) -> Wanted<'a> {
+        Wanted { name: self.algorithm, canonical: self.canonical }
     }
 
     /// The element type; a byte where the operation has none.

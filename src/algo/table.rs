@@ -2,7 +2,7 @@
 //!
 //! The order matters: within an operation the first row that can and pays is taken. Inside one node that is one of
 //! the shared algorithms; between nodes one that goes inside, between, inside, where a node has several ranks; else
-//! one of messages alone.
+//! one of messages alone. A row that never pays here may still be asked for, or be the only one that folds in rank order.
 
 use super::hierarchical::{self, Levels};
 use super::message::{self, Call, Team};
@@ -24,10 +24,13 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::all_reduce::doubling::ROW,
     &message::all_reduce::rabenseifner::ROW,
     &message::all_reduce::ring::ROW,
+    &message::all_reduce::ordered::ROW,
     &shared::reduce::inline::ROW,
     &shared::reduce::staged::ROW,
     &hierarchical::reduce::leaders::ROW,
+    &message::reduce::scatter_gather::ROW,
     &message::reduce::tree::ROW,
+    &message::reduce::ordered::ROW,
     &shared::broadcast::inline::ROW,
     &shared::broadcast::staged::ROW,
     &hierarchical::broadcast::leaders::ROW,
@@ -42,11 +45,17 @@ static ALGORITHMS: &[&Algorithm] = &[
     &hierarchical::reduce_scatter::lanes::ROW,
     &message::reduce_scatter::pairwise::ROW,
     &message::reduce_scatter::ring::ROW,
+    &message::reduce_scatter::ordered::ROW,
     &shared::gather::staged::ROW,
+    &hierarchical::gather::leaders::ROW,
+    &message::gather::tree::ROW,
     &message::gather::direct::ROW,
     &shared::scatter::staged::ROW,
+    &hierarchical::scatter::leaders::ROW,
+    &message::scatter::tree::ROW,
     &message::scatter::direct::ROW,
     &shared::all_to_all::staged::ROW,
+    &message::all_to_all::bruck::ROW,
     &message::all_to_all::pairwise::ROW,
     &shared::barrier::flags::ROW,
     &hierarchical::barrier::leader::ROW,
@@ -85,7 +94,7 @@ pub struct Algorithm {
     pub fits: Test,
     /// Whether it should perform it.
     pub pays: Test,
-    /// Vectors of all ranks are folded at once and in rank order; or nothing is folded.
+    /// Vectors of all ranks are folded at once and in rank order, or nothing is folded: what `canonical` asks for.
     pub ordered: bool,
     /// The algorithm.
     pub body: Body,

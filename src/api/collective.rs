@@ -4,6 +4,7 @@ use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
 use super::recorder;
+use crate::algo::Wanted;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::transport::Descriptor;
@@ -42,10 +43,11 @@ impl Group {
             op.check_defined_for(dtype, self.backend_name())?;
         }
         call.check(options, self.rank(), self.size())?;
-        match &options.algorithm {
-            Some(name) => self.backend.check_algorithm(call.kind(), call.bytes(), name),
-            None => Ok(()),
+        let (name, canonical) = (options.algorithm.as_deref(), options.canonical);
+        if name.is_none() && !canonical {
+            return Ok(());
         }
+        self.backend.check_wanted(call.kind(), call.bytes(), Wanted { name, canonical })
     }
 
     pub(super) fn deadline(&self, options: &CallOptions) -> Deadline {

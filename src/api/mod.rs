@@ -24,6 +24,7 @@ pub mod runtime;
 pub mod spawn;
 pub mod store;
 pub mod subgroup;
+pub mod supports;
 mod verdict;
 pub mod work;
 

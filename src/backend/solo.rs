@@ -1,7 +1,8 @@
 //! A group of one rank: every operation is a copy.
 
 use super::{Backend, Memory, Place};
-use crate::algo::{Operation, Shape, select};
+use crate::algo::rules::Rules;
+use crate::algo::{Operation, Shape, Wanted, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::log::Level;
@@ -74,9 +75,11 @@ impl Backend for Solo {
     }
 
     /// A name that is right or wrong with more ranks is so with one.
-    fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()> {
+    fn check_wanted(&self, kind: OpKind, bytes: usize, wanted: Wanted<'_>) -> Result<()> {
         let shape = |labels: &[usize]| Shape::of(&Nodes::by_label(labels), false);
-        let choose = |labels: &[usize]| select(kind, bytes, &shape(labels), Some(name)).map(drop);
+        let rules = Rules::default();
+        let choose =
+            |labels: &[usize]| select(kind, bytes, &shape(labels), wanted, &rules).map(drop);
         choose(&[0]).or_else(|error| choose(&[0, 0, 1]).map_err(|_| error))
     }
 

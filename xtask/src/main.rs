@@ -10,6 +10,7 @@
 )]
 
 mod bench_store;
+mod conformance;
 mod demo;
 mod examples;
 mod fuzz;
@@ -42,6 +43,10 @@ cargo xtask <command>
   random [--seeds N] [--first N]
                       run N random programs (1000) of collectives and messages against their
                       oracle, over every transport; a failure prints its seed
+  conformance [--minutes N] [--part I/N] [--transport NAME] [--kind NAME] [--only CASE]
+                      run the whole matrix of the conformance suite, in at most N minutes (60):
+                      all of it, or the Ith of N parts, what goes over one transport (inproc, shm,
+                      tcp, mixed), one operation (all_reduce, ...), one case as a failure printed it
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source
@@ -80,6 +85,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "demo" => demo::main(rest),
         "test" => test::main(rest),
         "fuzz" => fuzz::main(rest),
+        "conformance" => conformance::main(rest),
         "loom" => loom::main(rest),
         "miri" => miri::main(rest),
         "random" => random::main(rest),

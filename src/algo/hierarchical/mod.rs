@@ -18,6 +18,10 @@ pub mod barrier {
 pub mod broadcast {
     pub mod leaders;
 }
+/// Everybody's block to the root.
+pub mod gather {
+    pub mod leaders;
+}
 /// The fold of all vectors to the root.
 pub mod reduce {
     pub mod leaders;
@@ -25,6 +29,10 @@ pub mod reduce {
 /// To everybody its block of the fold of all vectors.
 pub mod reduce_scatter {
     pub mod lanes;
+}
+/// The root's blocks, one to each.
+pub mod scatter {
+    pub mod leaders;
 }
 
 use super::message::Call;

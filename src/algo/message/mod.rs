@@ -16,6 +16,7 @@ pub mod all_gather {
 pub mod all_reduce;
 /// To everybody what each has for it.
 pub mod all_to_all {
+    pub mod bruck;
     pub mod pairwise;
 }
 /// Nobody leaves before all have come.
@@ -30,10 +31,13 @@ pub mod fuzz;
 /// Everybody's block to the root.
 pub mod gather {
     pub mod direct;
+    pub mod tree;
 }
 pub mod lane;
 /// The fold of all vectors to the root.
 pub mod reduce {
+    pub mod ordered;
+    pub mod scatter_gather;
     pub mod tree;
 }
 pub mod reduce_scatter;
@@ -42,6 +46,7 @@ mod roll;
 /// The root's blocks, one to each.
 pub mod scatter {
     pub mod direct;
+    pub mod tree;
 }
 
 pub use exchange::{Call, Exchange, Token};

@@ -12,7 +12,7 @@ use super::CallOptions;
 use super::call::Call;
 use super::group::Group;
 use super::work::{Progress, Work};
-use crate::algo::Operation;
+use crate::algo::{Operation, Wanted};
 use crate::backend::{Backend, Place};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -158,7 +158,7 @@ impl Backend for Fake {
         "fake"
     }
 
-    fn check_algorithm(&self, _: OpKind, _: usize, _: &str) -> Result<()> {
+    fn check_wanted(&self, _: OpKind, _: usize, _: Wanted<'_>) -> Result<()> {
         Ok(())
     }
 

@@ -4,16 +4,19 @@
 use super::card::Card;
 use super::{Lanes, Membership, Native, malformed};
 use crate::algo::Shape;
+use crate::algo::rules::Rules;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
-use crate::base::error::{Error, Result};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member, Party};
 use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc, tcp};
-use crate::wait::Pace;
+use crate::wait::bell::Bell;
+use crate::wait::{Pace, until};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +32,7 @@ struct Plan {
     in_process: bool,
     slot_bytes: usize,
     shape: Shape,
+    rules: Rules,
     pace: Pace,
 }
 
@@ -38,12 +42,36 @@ struct Plan {
 /// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with that
 /// rank's name.
 pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
-    come_together(context, exchange).inspect_err(|error| exchange.give_up(error))
+    come_together(context, exchange)
+        .map_err(|error| better_reason(error, exchange))
+        .inspect_err(|error| exchange.give_up(error))
+}
+
+/// How long a rank looks for a better reason than a connection that broke.
+const REASON: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Whoever gives up closes its connections: what it says is worth more than that.
+fn better_reason(error: Error, exchange: &dyn Exchange) -> Error {
+    if error.kind() != ErrorKind::Connection {
+        return error;
+    }
+    let (limit, never) = (Deadline::after(REASON), Bell::default());
+    loop {
+        if let Some(reason) = exchange.given_up() {
+            return reason;
+        }
+        if limit.has_passed() {
+            return error;
+        }
+        let slice = limit.capped(LOOK_AGAIN);
+        drop(until(&never, Pace::PATIENT, &slice, || None, || None::<()>));
+    }
 }
 
 fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     let meeting = Meeting::open()?;
-    let mine = Card::of_this_rank(meeting.name(), context.options)?;
+    let mine = Card::of_this_rank(meeting.name(), context.options, context.rank)?;
     let cards: Vec<Card> = exchange
         .all("card", &mine.encode(), &|| None)?
         .iter()
@@ -58,10 +86,10 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     exchange.all("met", b"", &|| domain.failure())?;
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
-    let Plan { nodes, places, shape, .. } = plan;
+    let Plan { nodes, places, shape, rules, .. } = plan;
     let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
     let domain = Membership(domain);
-    Ok(Native { messages, mesh, domain, transport, shape, nodes, places, lanes })
+    Ok(Native { messages, mesh, domain, transport, shape, rules, nodes, places, lanes })
 }
 
 impl Plan {
@@ -94,6 +122,7 @@ impl Plan {
             nodes,
             in_process: transport == "inproc",
             slot_bytes: least.next_multiple_of(4096),
+            rules: Rules::new(cards[0].rules.clone(), &shape),
             shape,
             pace,
         })

@@ -2,6 +2,7 @@
 
 pub mod direct;
 pub mod doubling;
+pub mod ordered;
 pub mod rabenseifner;
 pub mod ring;
 

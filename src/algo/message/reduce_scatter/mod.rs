@@ -1,5 +1,6 @@
 //! Reduce-scatter over messages: each member gets its block of the fold of all.
 
+pub mod ordered;
 pub mod pairwise;
 pub mod ring;
 
