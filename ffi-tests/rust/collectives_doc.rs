@@ -52,7 +52,8 @@ fn programs_print_what_the_page_says() {
             let launcher = [env!("CARGO_BIN_EXE_distrun")];
             let words: Vec<&str> = launcher.into_iter().chain(words).collect();
             let Outcome { output, .. } = run(&words, LIMIT).expect_success();
-            let strip = |line: &str| line.split_once("] ").map_or(line, |(_, rest)| rest).to_owned();
+            let strip =
+                |line: &str| line.split_once("] ").map_or(line, |(_, rest)| rest).to_owned();
             let mut printed: Vec<String> = output.lines().map(strip).collect();
             printed.sort();
             let mut expected: Vec<&str> = expected.lines().collect();
