@@ -47,7 +47,7 @@ fn programs_print_what_the_page_says() {
             let name = format!("collectives_{count}");
             let file = folder.join(format!("{name}.c"));
             std::fs::write(&file, source).expect("the program is written");
-            let program = compiler.program_with(&name, &[], &[&file.display().to_string()]);
+            let program = compiler.program(&name, &[&file.display().to_string()]);
             let words = ["--nproc-per-node", "4", &program.display().to_string()];
             let launcher = [env!("CARGO_BIN_EXE_distrun")];
             let words: Vec<&str> = launcher.into_iter().chain(words).collect();

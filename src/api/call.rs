@@ -464,7 +464,10 @@ mod tests {
                 }
             };
             let (sends, recvs) = (sources(memory, own), blocks(memory, 2));
-            expected(Call::all_to_all_v(sends.clone(), recvs.clone(), dtype), "send_counts[rank]");
+            expected(
+                Call::all_to_all_v(sends.clone(), recvs.clone(), dtype),
+                "send_counts[rank] and recv_counts[rank]",
+            );
             let (send, recv) = (sends[1], recvs[1]);
             let counts = "count and counts[rank]";
             expected(Call::all_gather_v(send, recvs.clone(), dtype), counts);

@@ -6,6 +6,7 @@ use dist::base::buffer::{Dst, Src};
 use dist::base::dtype::DataType;
 use dist::base::error::{ErrorKind, Result};
 use dist::transport::OpKind;
+use std::sync::Barrier;
 
 const DTYPE: DataType = DataType::I32;
 const ROOT: usize = 0;
@@ -41,10 +42,13 @@ fn conflicts(transport: &str, layout: &str) {
         |rank: usize| format!("transport={transport};slot_bytes=4096;host_id={}", hosts[rank]);
     for kind in [OpKind::GatherV, OpKind::ScatterV, OpKind::AllToAllV] {
         let (from, to) = if kind == OpKind::ScatterV { (0, 1) } else { (1, 0) };
+        // Nobody leaves before all have been told.
+        let told = Barrier::new(hosts.len());
         run_with(options, hosts.len(), |rank| {
             let me = rank.group().rank();
             let more = |peer| usize::from((peer, me) == (from, to));
             let outcome = call(rank, kind, |peer| sent(peer, me) + more(peer));
+            told.wait();
             // Whoever is done may know nothing of it yet; who finds it does.
             let is_shared = transport != "tcp" && !layout.contains('b');
             let finds = if kind == OpKind::ScatterV && is_shared { from } else { to };

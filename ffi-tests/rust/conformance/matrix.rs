@@ -275,11 +275,19 @@ pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
     let mut all = product(scene);
     let deal = scene.size.deal();
     let mut place = scene.pair + scene.kind as usize * 3 + scene.ranks;
-    all.retain(|_| {
+    all.retain(|variant| {
         place += 1;
-        place.is_multiple_of(deal)
+        place.is_multiple_of(deal) || !is_for_all_types(scene, variant)
     });
     all
+}
+
+/// Whether other types of the scene have the same variant: what an algorithm can do depends on the size of an element.
+fn is_for_all_types(scene: &Scene, variant: &Variant) -> bool {
+    let sizes = [DataType::U8, DataType::F16, DataType::F32, DataType::F64, DataType::C128];
+    sizes
+        .into_iter()
+        .all(|dtype| choices(&Scene { dtype, ..*scene }, &variant.layout).contains(&variant.choice))
 }
 
 /// All that there could be.

@@ -102,7 +102,9 @@ impl Compiler {
     fn words(&self, files: &[&str]) -> Vec<String> {
         let mut words = self.0.clone();
         words.push(format!("-I{ROOT}/include"));
-        words.extend(files.iter().map(|file| format!("{ROOT}/ffi-tests/c/{file}")));
+        // A whole path replaces the folder.
+        let folder = Path::new(ROOT).join("ffi-tests/c");
+        words.extend(files.iter().map(|file| folder.join(file).display().to_string()));
         words
     }
 }
