@@ -1004,10 +1004,11 @@ int32_t dist_get_world_size(const struct dist_group_t *group);
  * environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
  * DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
  * have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
- * returns: C's streams are written out, exit handlers do not run. It may also call exit or _exit itself, and succeeds with
- * status 0. When the first one fails (a result other than 0, another exit status, a signal), the others get a tenth of
- * a second to fail on their own, then SIGTERM, then SIGKILL. When this process dies, the kernel kills the children.
- * What children start themselves is theirs to end.
+ * returns: C's streams are written out, exit handlers do not run. Writing them out waits for each stream that another
+ * thread of the child holds, as one that reads standard input does: such threads must have ended by then, or the child
+ * calls _exit. It may also call exit or _exit itself, and succeeds with status 0. When the first one fails (a result other
+ * than 0, another exit status, a signal), the others get a tenth of a second to fail on their own, then SIGTERM, then
+ * SIGKILL. When this process dies, the kernel kills the children. What children start themselves is theirs to end.
  *
  * The caller must have one thread, must never have made a group (dist_init, dist_group_create) or a TCP or file store
  * (dist_store_tcp_create, dist_store_file_create), even if it has released it, and must not ignore SIGCHLD; it may call
@@ -1016,9 +1017,9 @@ int32_t dist_get_world_size(const struct dist_group_t *group);
  * until the end, so that no handler takes the children's ends; other children and signals of the caller are left alone.
  *
  * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
- * what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit (ulimit -n)
- * must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended, and no child
- * and no descriptor of the call is left then.
+ * what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit
+ * (ulimit -n) must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended,
+ * and no child and no descriptor of the call is left then.
  *
  * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
  * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
