@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <stdint.h>
+#include <sys/resource.h>
 
 #define RANKS 3
 #define COUNT 1000
@@ -183,6 +184,31 @@ static void too_much_is_refused_with_numbers(void)
     }
 }
 
+static int32_t may_make_small_files(int32_t rank, void *arg)
+{
+    struct rlimit limit;
+    void *ptr = &ptr;
+    (void)rank;
+    (void)arg;
+    checks.failed = 0;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    limit.rlim_cur = 1 << 20;
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    REQUIRE_OK(dist_init(NULL));
+    CHECK_REFUSED(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &ptr), DIST_ERR_OUT_OF_MEMORY, "ulimit -f");
+    CHECK(ptr == NULL);
+    CHECK_OK(dist_finalize());
+    return checks.failed;
+}
+
+/* And not ended by SIGXFSZ. */
+static void a_limit_of_file_sizes_is_told(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    options.join_timeout_ms = LIMIT_MS;
+    CHECK_OK(dist_spawn(may_make_small_files, NULL, 1, &options));
+}
+
 static void wrong_pointers_are_refused(void)
 {
     int local = 0;
@@ -234,6 +260,7 @@ int main(void)
     CHECK_STATUS(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
     /* While there are no threads. */
     ranks_that_are_processes();
+    a_limit_of_file_sizes_is_told();
     ranks_that_are_threads();
     start_world();
     places_are_apart_aligned_and_used_again();

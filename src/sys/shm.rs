@@ -2,7 +2,7 @@
 //! left behind whoever dies.
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::sys::host;
+use crate::sys::{host, limits};
 use memmap2::{MmapOptions, MmapRaw};
 use std::ffi::CStr;
 use std::fmt::Display;
@@ -24,6 +24,7 @@ impl Segment {
     /// # Errors
     /// `OutOfMemory` with the size wanted, or `System`.
     pub fn create(len: usize) -> Result<Self> {
+        check_length(len)?;
         let file = anonymous(c"libdist")?;
         reserve(&file, 0, len, "lower DIST_SHM_SLOT_BYTES or raise the memory limit")?;
         seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
@@ -85,11 +86,22 @@ impl Segment {
 /// # Errors
 /// `OutOfMemory` or `System`.
 pub fn sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
+    check_length(bytes.len())?;
     let file = anonymous(c"libdist-sealed")?;
     file.write_all_at(bytes, 0)
         .map_err(|cause| Error::system("filling a file in memory", &cause))?;
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)?;
     Ok(file.into())
+}
+
+/// Refuses a file in memory that this process may not make: the kernel would end it by SIGXFSZ.
+pub(super) fn check_length(len: usize) -> Result<()> {
+    let limit = limits::file_bytes()?;
+    if u64::try_from(len).is_ok_and(|len| len <= limit) {
+        return Ok(());
+    }
+    let why = format!("this process may make files of {limit} bytes at most");
+    Err(out_of_memory(len, &why, "raise that limit (ulimit -f)"))
 }
 
 /// An empty file in memory, without a name that anybody could open.
