@@ -16,7 +16,6 @@ const FFI: &str = "src/ffi";
 const FILES: &[&str] = &[
     "constants",
     "types",
-    "kinds",
     "runtime",
     "spawn",
     "log",
@@ -69,8 +68,8 @@ fn unwrap_exports() -> (String, Vec<String>) {
         let path = Path::new(FFI).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        if ["constants", "types", "kinds"].contains(name) {
-            types += &(plain_types(file) + "\n");
+        if ["constants", "types"].contains(name) {
+            types += &plain_types(file);
         } else {
             functions.extend(file.items.iter().filter_map(exported));
         }

@@ -62,53 +62,7 @@
 #define DIST_DEVICE_HOST -1
 
 /**
- * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
- * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
- */
-#define DIST_CALL_CANONICAL 1
-
-/**
- * Nothing is logged; the default.
- */
-#define DIST_LOG_OFF 0
-
-/**
- * Failures that no return value can tell.
- */
-#define DIST_LOG_ERROR 1
-
-/**
- * And what is unusual: long waits, dropped peers.
- */
-#define DIST_LOG_WARN 2
-
-/**
- * And what was chosen, and why.
- */
-#define DIST_LOG_INFO 3
-
-/**
- * And every step.
- */
-#define DIST_LOG_DEBUG 4
-
-/**
- * In `fields`: `rank` is set.
- */
-#define DIST_FIELD_RANK 1
-
-/**
- * In `fields`: `listen_fd` is set.
- */
-#define DIST_FIELD_LISTEN_FD 2
-
-/**
- * In `fields`: `wait_for_workers` is set.
- */
-#define DIST_FIELD_WAIT_FOR_WORKERS 4
-
-/**
- * dist_all_reduce.
+ * Which operation, for dist_backend_supports: dist_all_reduce.
  */
 #define DIST_KIND_ALL_REDUCE 0
 
@@ -186,6 +140,52 @@
  * dist_recv.
  */
 #define DIST_KIND_RECV 65
+
+/**
+ * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
+ * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+ */
+#define DIST_CALL_CANONICAL 1
+
+/**
+ * Nothing is logged; the default.
+ */
+#define DIST_LOG_OFF 0
+
+/**
+ * Failures that no return value can tell.
+ */
+#define DIST_LOG_ERROR 1
+
+/**
+ * And what is unusual: long waits, dropped peers.
+ */
+#define DIST_LOG_WARN 2
+
+/**
+ * And what was chosen, and why.
+ */
+#define DIST_LOG_INFO 3
+
+/**
+ * And every step.
+ */
+#define DIST_LOG_DEBUG 4
+
+/**
+ * In `fields`: `rank` is set.
+ */
+#define DIST_FIELD_RANK 1
+
+/**
+ * In `fields`: `listen_fd` is set.
+ */
+#define DIST_FIELD_LISTEN_FD 2
+
+/**
+ * In `fields`: `wait_for_workers` is set.
+ */
+#define DIST_FIELD_WAIT_FOR_WORKERS 4
 
 /**
  * A list of byte strings that the library made. Any thread may use it; owned by the caller, released

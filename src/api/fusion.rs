@@ -289,14 +289,14 @@ mod tests {
         let options = CallOptions::default();
         assert!(sketch(&call(ReduceOp::Sum), &options, 2).is_some());
         assert!(sketch(&call(ReduceOp::PremulSum), &options, 2).is_none());
-        let late = CallOptions { timeout_ms: 1, ..options.clone() };
+        let late = CallOptions { timeout_ms: 1, ..CallOptions::default() };
         assert_eq!(
             sketch(&call(ReduceOp::Sum), &late, 2),
             sketch(&call(ReduceOp::Sum), &options, 2)
         );
-        let named = CallOptions { algorithm: Some("ring".into()), ..late.clone() };
+        let named = CallOptions { algorithm: Some("ring".into()), ..CallOptions::default() };
         assert!(sketch(&call(ReduceOp::Sum), &named, 2).is_none());
-        let canonical = CallOptions { canonical: true, ..options };
+        let canonical = CallOptions { canonical: true, ..CallOptions::default() };
         assert_ne!(
             sketch(&call(ReduceOp::Sum), &canonical, 2),
             sketch(&call(ReduceOp::Sum), &late, 2)

@@ -3,6 +3,8 @@
 //! None is ever used again for something else.
 #![allow(non_camel_case_types, reason = "C names")]
 
+use crate::api::supports;
+
 /// The outcome of a call: DIST_OK, DIST_IN_PROGRESS, or a negative error.
 ///
 /// Errors -1 to -99 are mistakes of the caller, and nothing has changed. -100 to -199 concern peers and
@@ -124,6 +126,39 @@ pub const DIST_ANY_TAG: i32 = -1;
 /// In place of the index of a device: host memory.
 pub const DIST_DEVICE_HOST: i32 = -1;
 
+/// Which operation, for dist_backend_supports: dist_all_reduce.
+pub const DIST_KIND_ALL_REDUCE: i32 = 0;
+/// dist_reduce.
+pub const DIST_KIND_REDUCE: i32 = 1;
+/// dist_broadcast.
+pub const DIST_KIND_BROADCAST: i32 = 2;
+/// dist_all_gather.
+pub const DIST_KIND_ALL_GATHER: i32 = 3;
+/// dist_reduce_scatter.
+pub const DIST_KIND_REDUCE_SCATTER: i32 = 4;
+/// dist_barrier.
+pub const DIST_KIND_BARRIER: i32 = 5;
+/// dist_gather.
+pub const DIST_KIND_GATHER: i32 = 6;
+/// dist_scatter.
+pub const DIST_KIND_SCATTER: i32 = 7;
+/// dist_all_to_all.
+pub const DIST_KIND_ALL_TO_ALL: i32 = 8;
+/// dist_all_gather_v.
+pub const DIST_KIND_ALL_GATHER_V: i32 = 9;
+/// dist_gather_v.
+pub const DIST_KIND_GATHER_V: i32 = 10;
+/// dist_scatter_v.
+pub const DIST_KIND_SCATTER_V: i32 = 11;
+/// dist_reduce_scatter_v.
+pub const DIST_KIND_REDUCE_SCATTER_V: i32 = 12;
+/// dist_all_to_all_v.
+pub const DIST_KIND_ALL_TO_ALL_V: i32 = 13;
+/// dist_send.
+pub const DIST_KIND_SEND: i32 = 64;
+/// dist_recv.
+pub const DIST_KIND_RECV: i32 = 65;
+
 /// In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
 /// same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
 pub const DIST_CALL_CANONICAL: u64 = 1;
@@ -145,3 +180,9 @@ pub const DIST_FIELD_RANK: u64 = 1;
 pub const DIST_FIELD_LISTEN_FD: u64 = 2;
 /// In `fields`: `wait_for_workers` is set.
 pub const DIST_FIELD_WAIT_FOR_WORKERS: u64 = 4;
+
+const _: () = assert!(
+    DIST_KIND_SEND == supports::SEND
+        && DIST_KIND_RECV == supports::RECV
+        && DIST_DEVICE_HOST == supports::HOST
+);

@@ -29,7 +29,6 @@ pub mod collective_v;
 pub mod constants;
 pub mod group;
 pub mod group_new;
-pub mod kinds;
 pub mod log;
 pub mod memory;
 pub mod monitored;
