@@ -1,6 +1,6 @@
 /*
  * A process forked from one that uses the library cannot go on with it: every call says so, none hangs,
- * and the parent is not disturbed. A fork before the first use is fine.
+ * and the parent is not disturbed. A fork before the first use is fine. Opening a store that others share is a use.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -51,9 +51,67 @@ static void after_use(void)
     CHECK(dist_last_error_copy(NULL, 0) > 20);
 }
 
+/* The child would take the parent's answers from their connection. */
+static void with_a_store(void)
+{
+    dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
+    dist_store_t *store = NULL;
+    int64_t sum = 0;
+    options.host = "127.0.0.1";
+    options.is_server = 1;
+    options.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_store_tcp_create(&options, &store));
+    CHECK(in_child(after_use));
+    CHECK_OK(dist_store_add(store, "n", 1, &sum));
+    CHECK(sum == 1);
+    CHECK_OK(dist_store_release(store));
+    CHECK(in_child(after_use));
+}
+
+static int32_t never(int32_t rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    return 1;
+}
+
+static int32_t succeed(int32_t rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    return 0;
+}
+
+static char file_store_path[64];
+
+/* Locks are shared as connections are, and so dist_spawn refuses to fork. Of a store in memory each fork has a copy. */
+static void with_a_file_store(void)
+{
+    dist_store_t *store = new_store();
+    CHECK_OK(dist_spawn(succeed, NULL, 1, NULL));
+    CHECK_OK(dist_store_release(store));
+    REQUIRE_OK(dist_store_file_create(file_store_path, 1, NULL, &store));
+    CHECK_REFUSED(dist_spawn(never, NULL, 2, NULL), DIST_ERR_INVALID_ARGUMENT, "stores");
+    CHECK(in_child(after_use));
+    CHECK_OK(dist_store_release(store));
+    CHECK_REFUSED(dist_spawn(never, NULL, 2, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_store_file_create");
+}
+
+static void with_a_file_store_in_a_folder(void)
+{
+    char folder[] = "/tmp/dist-fork-XXXXXX";
+    REQUIRE(mkdtemp(folder) != NULL);
+    snprintf(file_store_path, sizeof file_store_path, "%s/store", folder);
+    CHECK(in_child(with_a_file_store));
+    /* Its last user has removed it. */
+    CHECK(rmdir(folder) == 0);
+}
+
 int main(void)
 {
     CHECK(in_child(before_first_use));
+    CHECK(in_child(with_a_store));
+    with_a_file_store_in_a_folder();
     start_world();
     CHECK(in_child(after_use));
     CHECK_OK(dist_barrier(NULL, NULL, NULL));

@@ -4,7 +4,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include <signal.h>
 #include <stdint.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 
 #define RANKS 3
 #define COUNT 1000
@@ -183,6 +186,72 @@ static void too_much_is_refused_with_numbers(void)
     }
 }
 
+static int32_t may_make_small_files(int32_t rank, void *arg)
+{
+    struct rlimit limit;
+    void *ptr = &ptr;
+    (void)rank;
+    (void)arg;
+    checks.failed = 0;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    limit.rlim_cur = 1 << 20;
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    REQUIRE_OK(dist_init(NULL));
+    CHECK_REFUSED(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &ptr), DIST_ERR_OUT_OF_MEMORY, "ulimit -f");
+    CHECK(ptr == NULL);
+    CHECK_OK(dist_finalize());
+    return checks.failed;
+}
+
+/* And not ended by SIGXFSZ. */
+static void a_limit_of_file_sizes_is_told(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    options.join_timeout_ms = LIMIT_MS;
+    CHECK_OK(dist_spawn(may_make_small_files, NULL, 1, &options));
+}
+
+static void ignore_signal(int number)
+{
+    (void)number;
+}
+
+/* As sampling profilers do it. */
+static void interrupt_every(suseconds_t microseconds)
+{
+    struct itimerval timer;
+    struct sigaction action;
+    memset(&timer, 0, sizeof timer);
+    memset(&action, 0, sizeof action);
+    timer.it_value.tv_usec = timer.it_interval.tv_usec = microseconds;
+    action.sa_handler = ignore_signal;
+    action.sa_flags = SA_RESTART;
+    REQUIRE(sigaction(SIGALRM, &action, NULL) == 0);
+    REQUIRE(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+static int32_t is_interrupted(int32_t rank, void *arg)
+{
+    void *ptr = NULL;
+    (void)rank;
+    (void)arg;
+    checks.failed = 0;
+    REQUIRE_OK(dist_init(NULL));
+    interrupt_every(2000);
+    CHECK_OK(dist_mem_alloc(NULL, 32 * LARGE, DIST_DEVICE_HOST, &ptr));
+    interrupt_every(0);
+    CHECK_OK(dist_mem_free(ptr));
+    CHECK_OK(dist_finalize());
+    return checks.failed;
+}
+
+static void signals_do_not_keep_memory_away(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    options.join_timeout_ms = LIMIT_MS;
+    CHECK_OK(dist_spawn(is_interrupted, NULL, 1, &options));
+}
+
 static void wrong_pointers_are_refused(void)
 {
     int local = 0;
@@ -234,6 +303,8 @@ int main(void)
     CHECK_STATUS(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
     /* While there are no threads. */
     ranks_that_are_processes();
+    a_limit_of_file_sizes_is_told();
+    signals_do_not_keep_memory_away();
     ranks_that_are_threads();
     start_world();
     places_are_apart_aligned_and_used_again();

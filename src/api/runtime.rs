@@ -3,13 +3,13 @@
 use super::callbacks;
 use super::environment::{self, Identity, Meeting};
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
-use super::store::open_tcp;
+use super::store::{open_file, open_tcp};
 use crate::backend;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, Level};
-use crate::store::file::{FileOptions, FileStore};
+use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -228,7 +228,7 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
         }
         Meeting::File { path, job } => {
             let options = FileOptions { world_size: Some(size), job_id: job, together: true };
-            let store = Arc::new(FileStore::open(&path, &options, deadline)?);
+            let store = Arc::new(open_file(&path, &options, deadline)?);
             return Ok(Place { store, hosts_store: false, rank, size });
         }
         Meeting::Local { job } => {

@@ -96,8 +96,9 @@ fn check(count: usize) -> Result<()> {
         return Err(Error::invalid(format!("nprocs is {count}: 1 to {MAX_FORKS} are possible")));
     }
     if this::is_used() {
-        let message = "this process has used libdist's groups already, whose threads and memory cannot be forked: call dist_spawn \
-                       before dist_init or dist_group_create, or in another process";
+        let message = "this process has used libdist's groups or stores already, whose threads, memory and connections cannot be \
+                       forked: call dist_spawn before dist_init, dist_group_create, dist_store_tcp_create and \
+                       dist_store_file_create, or in another process";
         return Err(Error::invalid(message));
     }
     let patience = Deadline::after(THREADS_END);

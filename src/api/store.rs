@@ -3,11 +3,14 @@
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::process::this;
 use crate::store::Store;
+use crate::store::file::FileStore;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use crate::store::file::{FileOptions, FileStore};
+pub use crate::store::file::FileOptions;
 pub use crate::store::tcp::{ClientOptions, Secret, ServerOptions, TcpStore};
 pub use crate::store::{HashStore, PrefixStore};
 
@@ -18,6 +21,8 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 300_000;
 ///
 /// A taken port is joined where it ought to be the job's own store that holds it: the launcher says that it
 /// hosts the store at this very address.
+///
+/// The process counts as used from then on: a fork of it would share the connections, and take answers that are not its own.
 ///
 /// # Errors
 /// Those of [`TcpStore::host`] and [`TcpStore::connect`]; `InvalidArgument` for the environment.
@@ -35,9 +40,26 @@ pub fn open_tcp(
         }
     };
     let client = ClientOptions { tcp_only, ..client };
-    let Some(server) = server else { return TcpStore::connect(client, deadline) };
-    let join_if_taken = server.join_if_taken || is_the_launchers(&client)?;
-    TcpStore::host(ServerOptions { join_if_taken, ..server }, client, deadline)
+    let store = match server {
+        None => TcpStore::connect(client, deadline)?,
+        Some(server) => {
+            let join_if_taken = server.join_if_taken || is_the_launchers(&client)?;
+            TcpStore::host(ServerOptions { join_if_taken, ..server }, client, deadline)?
+        }
+    };
+    // Only now: one that could not be opened leaves nothing behind, and nobody has this one yet.
+    this::mark_used()?;
+    Ok(store)
+}
+
+/// Opens a store in a file. The process counts as used from then on: a fork of it would share the locks.
+///
+/// # Errors
+/// Those of [`FileStore::open`].
+pub fn open_file(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<FileStore> {
+    let store = FileStore::open(path, options, deadline)?;
+    this::mark_used()?;
+    Ok(store)
 }
 
 /// Whether the launcher hosts a store at this address.

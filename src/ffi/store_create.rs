@@ -6,8 +6,8 @@ use super::store::{STORES, give};
 use super::types::*;
 use crate::api::callbacks::refuse_to_block;
 use crate::api::store::{
-    ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, FileStore, HashStore, PrefixStore, Secret,
-    ServerOptions, open_tcp,
+    ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, HashStore, PrefixStore, Secret, ServerOptions,
+    open_file, open_tcp,
 };
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -24,6 +24,9 @@ dist_export! {
     /// `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
     /// dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
     /// waited for), until timeout_ms at the latest. Any thread.
+    ///
+    /// From then on the library refuses calls in a process forked from this one without exec, which would share
+    /// the connection, and dist_spawn refuses this process.
     ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
     /// tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
@@ -113,6 +116,9 @@ dist_export! {
     /// released with dist_store_release; NULL on failure. Blocks while others lock the file, until
     /// timeout_ms at the latest. Any thread.
     ///
+    /// From then on the library refuses calls in a process forked from this one without exec, which would share the
+    /// locks, and dist_spawn refuses this process.
+    ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_MISMATCH saying what the file is instead, since when and
     /// by whom; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM. A full disk is DIST_ERR_SYSTEM of the call that would have
     /// stored something: nothing is then stored, and the store goes on. Since 0.1.
@@ -132,7 +138,7 @@ dist_export! {
             together: false,
         };
         refuse_to_block("making a store")?;
-        let store = FileStore::open(path, &file, &deadline_of(timeout_ms))?;
+        let store = open_file(path, &file, &deadline_of(timeout_ms))?;
         give(&out, Arc::new(store), timeout_ms)
     }
 }

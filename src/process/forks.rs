@@ -346,7 +346,7 @@ fn prepare(parent: u32, mask: Mask, variables: &[Variable]) -> Result<()> {
     mask.apply().map_err(failed)
 }
 
-/// The exit status with which a fork tells its result.
+/// The exit status with which a fork tells its result, which the witness has before the streams are waited for.
 fn end_with(result: i32) -> i32 {
     witness::tell_result(result);
     child::flush_streams();

@@ -2,7 +2,7 @@
 //! left behind whoever dies.
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::sys::host;
+use crate::sys::{host, limits};
 use memmap2::{MmapOptions, MmapRaw};
 use std::ffi::CStr;
 use std::fmt::Display;
@@ -24,6 +24,7 @@ impl Segment {
     /// # Errors
     /// `OutOfMemory` with the size wanted, or `System`.
     pub fn create(len: usize) -> Result<Self> {
+        check_length(len)?;
         let file = anonymous(c"libdist")?;
         reserve(&file, 0, len, "lower DIST_SHM_SLOT_BYTES or raise the memory limit")?;
         seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
@@ -85,11 +86,22 @@ impl Segment {
 /// # Errors
 /// `OutOfMemory` or `System`.
 pub fn sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
+    check_length(bytes.len())?;
     let file = anonymous(c"libdist-sealed")?;
     file.write_all_at(bytes, 0)
         .map_err(|cause| Error::system("filling a file in memory", &cause))?;
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)?;
     Ok(file.into())
+}
+
+/// Refuses a file in memory that this process may not make: the kernel would end it by SIGXFSZ.
+pub(super) fn check_length(len: usize) -> Result<()> {
+    let limit = limits::file_bytes()?;
+    if u64::try_from(len).is_ok_and(|len| len <= limit) {
+        return Ok(());
+    }
+    let why = format!("this process may make files of {limit} bytes at most");
+    Err(out_of_memory(len, &why, "raise that limit (ulimit -f)"))
 }
 
 /// An empty file in memory, without a name that anybody could open.
@@ -114,10 +126,18 @@ pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     Ok(())
 }
 
-/// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do where there are none.
+/// The most that is reserved in one system call, and the least, a page.
+const STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
+
+/// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do where there are none. Where
+/// it fails, some may have theirs.
+///
+/// In steps: a call that a signal interrupts gives back all that it has taken, so that a whole large range would never be
+/// done under a signal that comes again and again. A single page always is.
 pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
-    let part = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
-    let (start, size) =
+    let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok());
+    let part = libc::off_t::try_from(offset).ok().zip(end);
+    let (mut done, end) =
         part.ok_or_else(|| Error::invalid(format!("{len} bytes of shared memory are too many")))?;
     // Asked first: without a limit of its own, a segment larger than the memory would make the kernel
     // kill processes instead of refusing.
@@ -126,18 +146,24 @@ pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> R
     {
         return Err(out_of_memory(len, &format_args!("{available} are available"), remedy));
     }
-    loop {
+    let (most, least) = STEPS;
+    let mut step = most;
+    while done < end {
+        let size = step.min(end - done);
         // SAFETY: fallocate touches no memory of ours.
-        if unsafe { libc::fallocate(file.as_raw_fd(), 0, start, size) } == 0 {
-            return Ok(());
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, done, size) } == 0 {
+            done += size;
+            step = most.min(2 * step);
+            continue;
         }
         let cause = std::io::Error::last_os_error();
         match cause.raw_os_error() {
-            Some(libc::EINTR) => {}
+            Some(libc::EINTR) => step = least.max(step / 2),
             Some(libc::ENOSPC | libc::ENOMEM) => return Err(out_of_memory(len, &cause, remedy)),
             _ => return Err(Error::system("fallocate of shared memory", &cause)),
         }
     }
+    Ok(())
 }
 
 fn out_of_memory(len: usize, why: &dyn Display, remedy: &str) -> Error {
@@ -148,6 +174,7 @@ fn out_of_memory(len: usize, why: &dyn Display, remedy: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn a_second_mapping_sees_the_same_bytes() {
@@ -177,6 +204,17 @@ mod tests {
         let mut bytes = [0; 4];
         file.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(&bytes, b"kept");
+    }
+
+    #[test]
+    fn all_of_a_range_is_reserved_whatever_the_steps() {
+        let file = anonymous(c"libdist-test").unwrap();
+        let (start, len) = (3 * 4096, (2 << 20) + 5 * 4096);
+        reserve(&file, start, len, "").unwrap();
+        let found = file.metadata().unwrap();
+        assert_eq!(usize::try_from(found.len()).unwrap(), start + len);
+        let taken = usize::try_from(found.blocks()).unwrap() * 512;
+        assert!(taken >= len, "{taken} of {len} bytes");
     }
 
     #[test]

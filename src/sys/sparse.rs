@@ -3,7 +3,7 @@
 //! Nothing is named; its size is fixed for ever, so that whoever maps its descriptor can trust it. Pages are reserved before
 //! they are used, so that a full memory limit is an error here and not a SIGBUS later; what has no memory cannot be touched.
 
-use super::shm::{anonymous, reserve, seal};
+use super::shm::{anonymous, check_length, reserve, seal};
 use super::{host, limits};
 use crate::base::error::{Error, ErrorKind, Result};
 use std::fmt::Display;
@@ -25,13 +25,12 @@ pub struct Sparse {
 
 impl Sparse {
     /// A range as long as this host's memory, of which nothing is there yet; shorter where this process may not have that
-    /// many addresses. Begins at a multiple of [`UNIT`].
+    /// many addresses or a file of that length. Begins at a multiple of [`UNIT`].
     ///
     /// # Errors
-    /// `OutOfMemory` or `System`.
+    /// `OutOfMemory`, also where not even a [`UNIT`] is possible, or `System`.
     pub fn create() -> Result<Self> {
         let total = usize::try_from(host::memory_total().unwrap_or(1 << 40)).unwrap_or(usize::MAX);
-        // A larger file would end the process by SIGXFSZ.
         let limit = usize::try_from(limits::file_bytes()?).unwrap_or(usize::MAX);
         let mut len = (total.min(limit) / UNIT * UNIT).max(UNIT);
         loop {
@@ -137,6 +136,7 @@ const NO_ACCESS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORES
 
 /// A sealed file of that length.
 fn file(len: usize) -> Result<File> {
+    check_length(len)?;
     let file = anonymous(c"libdist-arena")?;
     let size = libc::off_t::try_from(len)
         .map_err(|_| Error::invalid(format!("an arena of {len} bytes is too large")))?;
