@@ -190,7 +190,8 @@ impl Invitation<'_> {
                 return Ok(Some(id));
             }
             Letter::Go { id, .. } => {
-                let (key, letter) = super::mailbox::too_late(id, self.parent.rank());
+                self.mailbox.end(id);
+                let (key, letter) = super::inbox::too_late(id, self.parent.rank());
                 drop(self.mailbox.send(self.parent, &[from], &key, &letter)?);
             }
             Letter::Fail { of, to, echo, why } => {

@@ -7,30 +7,24 @@
 //!
 //! The mailbox does not keep its group. It may be called on any thread, also within a send or receive of its own.
 
-use super::definition::{Definition, conflict};
+use super::definition::Definition;
+use super::inbox::{Inbox, Owner};
 use super::letter::{Key, Letter};
-use super::parcel::{Assembly, Block, LONGEST_LETTER, cut};
+use super::parcel::{Block, LONGEST_LETTER, cut};
 use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// The tag of letters.
 const LETTERS: u32 = LARGEST_TAG + 1;
-
-/// How much is filed for meetings to come.
-const MOST_FILED: usize = 2 * LONGEST_LETTER;
-
-/// Of how many meetings by id it is known that they are over.
-const MOST_ENDED: usize = 4096;
 
 /// How long to wait in one go before looking around, at first and later.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -51,13 +45,6 @@ pub(in crate::api) struct Mailbox {
     letters_sent: AtomicU64,
 }
 
-/// Whose mailbox it is, for letters.
-#[derive(Debug)]
-struct Owner {
-    group: String,
-    rank: Rank,
-}
-
 /// Whether a thread is posting the receive, so that one that finds it completed need not post inside of that: many
 /// letters that wait would be as many calls inside each other.
 #[derive(Debug, Default)]
@@ -66,30 +53,6 @@ struct Posting(AtomicU64);
 const IDLE: u64 = 0;
 const POSTING: u64 = 1;
 const AGAIN: u64 = 2;
-
-#[derive(Debug, Default)]
-struct Inbox {
-    is_open: bool,
-    assembly: Assembly,
-    filed: HashMap<Key, VecDeque<Filed>>,
-    filed_bytes: usize,
-    /// Names under which this rank just makes a group.
-    meeting: HashSet<String>,
-    /// Groups that their members made by themselves, and that there still are.
-    live: HashMap<String, Definition>,
-    /// How often a list of ranks was made a group by its members, for names.
-    made: HashMap<[u8; 16], u64>,
-    ended: VecDeque<GroupId>,
-    /// Why nothing comes any more.
-    stopped: Option<Error>,
-}
-
-#[derive(Debug)]
-struct Filed {
-    from: Rank,
-    letter: Letter,
-    bytes: usize,
-}
 
 /// Messages that are on their way.
 #[derive(Debug, Default)]
@@ -137,7 +100,7 @@ pub(in crate::api) struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(mailbox) = self.mailbox.upgrade() {
-            mailbox.lock().live.remove(&self.name);
+            mailbox.lock().release(&self.name);
         }
     }
 }
@@ -151,7 +114,7 @@ impl Mailbox {
             owner: Owner { group: group.name().to_owned(), rank: group.rank() },
             block: Block::new(),
             posting: Posting::default(),
-            inbox: Mutex::default(),
+            inbox: Mutex::new(Inbox::new(group.size())),
             arrivals: AtomicU64::new(0),
             letters_sent: AtomicU64::new(0),
         })
@@ -162,6 +125,11 @@ impl Mailbox {
         if !std::mem::replace(&mut self.lock().is_open, true) {
             self.listen();
         }
+    }
+
+    /// Drops what ranks that have left did not complete.
+    pub(super) fn forget(&self, is_gone: impl Fn(Rank) -> bool) {
+        self.lock().assembly.forget(is_gone);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -312,20 +280,12 @@ impl Mailbox {
 
     /// A letter for a meeting that is there already.
     pub(super) fn take(&self, key: &Key) -> Option<(Rank, Letter)> {
-        let mut inbox = self.lock();
-        let Filed { from, letter, bytes } = inbox.filed.get_mut(key)?.pop_front()?;
-        inbox.filed_bytes -= bytes;
-        Some((from, letter))
+        self.lock().take(key)
     }
 
-    /// A meeting by id is over: what still comes for it is dropped.
+    /// A meeting by id is over, for this rank: what still comes for it is dropped.
     pub(super) fn end(&self, id: GroupId) {
-        let mut inbox = self.lock();
-        inbox.drop_all(&Key::Id(id));
-        inbox.ended.push_back(id);
-        if inbox.ended.len() > MOST_ENDED {
-            inbox.ended.pop_front();
-        }
+        self.lock().end(id);
     }
 
     /// Begins a meeting by name.
@@ -333,161 +293,24 @@ impl Mailbox {
     /// # Errors
     /// `InvalidArgument` where this rank has a group of the name, or just makes one.
     pub(super) fn begin(&self, name: &str) -> Result<()> {
-        let mut inbox = self.lock();
-        let why = if inbox.live.contains_key(name) {
-            "this rank is in a group of that name, which has not been released"
-        } else if inbox.meeting.contains(name) {
-            "another thread of this rank is making a group of that name"
-        } else {
-            inbox.meeting.insert(name.to_owned());
-            return Ok(());
-        };
-        Err(Error::invalid(format!("group name \"{name}\": {why}")))
+        self.lock().begin(name)
     }
 
     /// A meeting by name is over. What came for it and was not read is sorted as if it came now.
     pub(super) fn finish(&self, name: &str) {
-        let mut inbox = self.lock();
-        inbox.meeting.remove(name);
-        let key = Key::Name(name.to_owned());
-        let rest = inbox.filed.remove(&key).unwrap_or_default();
-        for Filed { from, letter, bytes } in rest {
-            inbox.filed_bytes -= bytes;
-            // Nobody waits for an answer: those who do are told by this attempt.
-            drop(inbox.file(&self.owner, from, (key.clone(), letter), bytes));
-        }
+        self.lock().finish(&self.owner, name);
     }
 
     /// Keeps a name for as long as its group lives.
     pub(super) fn lease(&self, definition: &Definition) -> Lease {
-        let name = definition.name().to_owned();
-        self.lock().live.insert(name.clone(), definition.clone());
-        Lease { mailbox: Weak::clone(&self.me), name }
+        self.lock().lease(definition);
+        Lease { mailbox: Weak::clone(&self.me), name: definition.name().to_owned() }
     }
 
     /// How often, this time included, a list of ranks was made a group by its members.
     pub(super) fn count(&self, ranks: [u8; 16]) -> u64 {
-        let mut inbox = self.lock();
-        let count = inbox.made.entry(ranks).or_default();
-        *count += 1;
-        *count
+        self.lock().count(ranks)
     }
-}
-
-impl Inbox {
-    /// Files a letter; or gives what is to be answered at once, where nobody will read it.
-    fn file(
-        &mut self,
-        owner: &Owner,
-        from: Rank,
-        (key, letter): (Key, Letter),
-        bytes: usize,
-    ) -> Option<(Key, Letter)> {
-        match &key {
-            Key::Id(id) if self.ended.contains(id) => return None,
-            Key::Name(name) if !self.meeting.contains(name) => {
-                let name = name.clone();
-                match self.sort(owner, from, &name, &letter) {
-                    Sorted::Keep => {}
-                    Sorted::Drop => return None,
-                    Sorted::Answer(letter) => return Some((key, letter)),
-                    Sorted::Refuse(id) => return Some(too_late(id, owner.rank)),
-                }
-            }
-            _ => {}
-        }
-        if self.filed_bytes + bytes > MOST_FILED {
-            let text = "too many letters for groups to come";
-            crate::log!(Level::Warn, "{text}; one of rank {from} is dropped");
-            return None;
-        }
-        self.filed_bytes += bytes;
-        self.filed.entry(key).or_default().push_back(Filed { from, letter, bytes });
-        None
-    }
-
-    /// What becomes of a letter for a meeting by name that this rank does not hold just now.
-    fn sort(&mut self, owner: &Owner, from: Rank, name: &str, letter: &Letter) -> Sorted {
-        match letter {
-            Letter::Hello { nonce, definition, .. } => {
-                // Its writer has begun anew.
-                self.forget(from, name, |_| true);
-                match self.live.get(name).filter(|live| *live != definition) {
-                    None => Sorted::Keep,
-                    Some(live) => {
-                        let claims = [(owner.rank, live.clone()), (from, definition.clone())];
-                        let why = conflict(&owner.group, &claims);
-                        let (of, to, echo) = (Nonce::default(), Some(*nonce), false);
-                        Sorted::Answer(Letter::Fail { of, to, echo, why })
-                    }
-                }
-            }
-            // A conflict is something to know for whoever comes late, unless this rank has come, or knows. Other
-            // attempts that came to nothing do not concern it.
-            Letter::Fail { of, to: None, echo: false, why }
-                if why.kind() == ErrorKind::Mismatch && self.has_hello(from, name, *of) =>
-            {
-                Sorted::Keep
-            }
-            Letter::Fail { of, .. } => {
-                self.forget(from, name, |nonce| nonce == *of);
-                Sorted::Drop
-            }
-            Letter::Go { id, .. } => Sorted::Refuse(*id),
-            _ => Sorted::Drop,
-        }
-    }
-
-    fn has_hello(&self, from: Rank, name: &str, of: Nonce) -> bool {
-        let filed = self.filed.get(&Key::Name(name.to_owned()));
-        filed.into_iter().flatten().any(|filed| {
-            filed.from == from && matches!(filed.letter, Letter::Hello { nonce, .. } if nonce == of)
-        })
-    }
-
-    /// Drops what one rank has written in some of its attempts.
-    fn forget(&mut self, from: Rank, name: &str, which: impl Fn(Nonce) -> bool) {
-        let key = Key::Name(name.to_owned());
-        let Some(filed) = self.filed.get_mut(&key) else { return };
-        let bytes = &mut self.filed_bytes;
-        filed.retain(|filed| {
-            let of = match filed.letter {
-                Letter::Hello { nonce, .. } => nonce,
-                Letter::Fail { of, .. } => of,
-                _ => return true,
-            };
-            let is_kept = filed.from != from || !which(of);
-            *bytes -= if is_kept { 0 } else { filed.bytes };
-            is_kept
-        });
-        if filed.is_empty() {
-            self.filed.remove(&key);
-        }
-    }
-
-    fn drop_all(&mut self, key: &Key) {
-        for filed in self.filed.remove(key).into_iter().flatten() {
-            self.filed_bytes -= filed.bytes;
-        }
-    }
-}
-
-/// What becomes of a letter that nobody waits for.
-enum Sorted {
-    /// It is for a meeting to come.
-    Keep,
-    /// It is for one that is over.
-    Drop,
-    /// It is answered.
-    Answer(Letter),
-    /// It takes this rank for a member of a group that it gave up.
-    Refuse(GroupId),
-}
-
-/// That a rank has given up before it heard of the group that it was to be in.
-pub(super) fn too_late(id: GroupId, rank: Rank) -> (Key, Letter) {
-    let text = format!("rank {rank} of the parent had given up making the group");
-    (Key::Id(id), Letter::GaveUp(Error::new(ErrorKind::PeerFailed, text)))
 }
 
 /// The messages of a group.

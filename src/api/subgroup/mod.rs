@@ -15,10 +15,12 @@
 mod agreement;
 mod definition;
 mod exchange;
+mod inbox;
 mod invitation;
 mod letter;
 mod mailbox;
 mod parcel;
+mod shares;
 
 pub(super) use mailbox::{Lease, Mailbox};
 
@@ -135,8 +137,9 @@ impl Group {
 
     /// Where the letters of this group's ranks come.
     fn open_mailbox(self: &Arc<Self>) -> Result<Arc<Mailbox>> {
-        mailbox::engine(self)?;
+        let engine = mailbox::engine(self)?;
         let mailbox = self.mailbox.get_or_init(|| Mailbox::new(self));
+        mailbox.forget(|rank| engine.departed(rank).is_some());
         mailbox.open();
         Ok(Arc::clone(mailbox))
     }
