@@ -124,7 +124,11 @@ impl Invitation<'_> {
     }
 
     fn run(&mut self) -> std::result::Result<GroupId, Failure> {
-        self.say_hello(None)?;
+        match self.say_hello(None) {
+            // Below, those who did not take it are named.
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            said => said?,
+        }
         let grace = if self.is_first() { Duration::ZERO } else { HEARING };
         let limit = Deadline::after(self.deadline.left() + grace);
         loop {
@@ -155,7 +159,8 @@ impl Invitation<'_> {
     fn say_hello(&self, seen: Option<Nonce>) -> Result<()> {
         let (nonce, definition) = (self.nonce, self.definition.clone());
         let hello = Letter::Hello { nonce, seen, definition };
-        self.mailbox.send(self.parent, &self.audience(), &self.key, &hello).map(drop)
+        let to = self.audience();
+        self.mailbox.send(self.parent, &to, &self.key, &hello, self.deadline).map(drop)
     }
 
     /// For whom this rank waits.
@@ -192,7 +197,7 @@ impl Invitation<'_> {
             Letter::Go { id, .. } => {
                 self.mailbox.end(id);
                 let (key, letter) = super::inbox::too_late(id, self.parent.rank());
-                drop(self.mailbox.send(self.parent, &[from], &key, &letter)?);
+                self.mailbox.answer(self.parent, from, &key, &letter);
             }
             Letter::Fail { of, to, echo, why } => {
                 return self.hear_failure(from, (of, to), echo, why);
@@ -239,7 +244,7 @@ impl Invitation<'_> {
         let id = this::fresh_nonce()?;
         for (&rank, &(nonce, _)) in &self.present {
             let go = Letter::Go { nonce, id };
-            drop(self.mailbox.send(self.parent, &[rank], &self.key, &go)?);
+            drop(self.mailbox.send(self.parent, &[rank], &self.key, &go, self.deadline)?);
         }
         Ok(id)
     }
@@ -258,7 +263,7 @@ impl Invitation<'_> {
         let limit = Deadline::after(HEARING);
         for (rank, to) in to {
             let letter = Letter::Fail { of, to, echo, why: self.in_words(why) };
-            let told = self.mailbox.send(self.parent, &[rank], &self.key, &letter);
+            let told = self.mailbox.send(self.parent, &[rank], &self.key, &letter, &limit);
             let told = told.and_then(|sent| self.mailbox.await_gone(self.parent, &sent, &limit));
             if let Err(error) = told {
                 crate::log!(Level::Info, "telling rank {rank} why this one gave up: {error}");

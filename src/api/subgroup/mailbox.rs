@@ -26,6 +26,10 @@ use std::time::Duration;
 /// The tag of letters.
 const LETTERS: u32 = LARGEST_TAG + 1;
 
+/// How many pieces of a letter may be on their way: far fewer than messages may be outstanding, of which the caller has
+/// some too.
+const WINDOW: usize = 256;
+
 /// How long to wait in one go before looking around, at first and later.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LOOK_AROUND: Duration = Duration::from_millis(250);
@@ -59,6 +63,60 @@ const AGAIN: u64 = 2;
 pub(super) struct Dispatch {
     left: AtomicUsize,
     failed: Mutex<Option<Error>>,
+}
+
+impl Dispatch {
+    /// Waits until no more than so many pieces are on their way.
+    fn await_left(
+        &self,
+        group: &Group,
+        engine: &dyn PointToPoint,
+        most: usize,
+        limit: &Deadline,
+    ) -> Result<()> {
+        let is_gone = || self.left.load(Ordering::Acquire) <= most;
+        while !is_gone() {
+            if let Some(error) = group.failure() {
+                return Err(error);
+            }
+            if limit.has_passed() {
+                let message = "the other ranks did not take over what this one sent them";
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+            engine.attend(&is_gone, &limit.capped(LOOK_AROUND));
+        }
+        Ok(())
+    }
+
+    /// Posts a piece. Where too much is outstanding, of the caller's or of other letters, it waits within the limit.
+    fn post(
+        self: &Arc<Self>,
+        group: &Group,
+        engine: &dyn PointToPoint,
+        (to, block): (Rank, &Arc<Block>),
+        limit: Option<&Deadline>,
+    ) -> Result<()> {
+        let (tag, dtype, bytes) = (LETTERS, DataType::U8, block.bytes());
+        // One that is cut off in the middle would fail the group; and whoever hears late still needs it.
+        let deadline = Deadline::never();
+        loop {
+            let sent = Sent { _block: Arc::clone(block), dispatch: Arc::clone(self) };
+            self.left.fetch_add(1, Ordering::AcqRel);
+            let Err(error) =
+                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))
+            else {
+                return Ok(());
+            };
+            self.left.fetch_sub(1, Ordering::AcqRel);
+            let limit = limit.filter(|limit| !limit.has_passed());
+            match (error.kind(), limit, group.failure()) {
+                (ErrorKind::OutOfMemory, Some(limit), None) => {
+                    engine.attend(&|| false, &limit.capped(FIRST_LOOK));
+                }
+                _ => return Err(error),
+            }
+        }
+    }
 }
 
 /// One piece on its way; several ranks may be sent the same block.
@@ -191,20 +249,40 @@ impl Mailbox {
         drop(inbox);
         self.arrivals.fetch_add(1, Ordering::Release);
         if let (Some((key, letter)), Some(group)) = (answer, self.group.upgrade()) {
-            if let Err(error) = self.send(&group, &[from], &key, &letter) {
-                crate::log!(Level::Info, "answering rank {from}: {error}");
-            }
+            self.answer(&group, from, &key, &letter);
             callbacks::let_go(group);
         }
     }
 
-    /// Sends a letter to some ranks, and does not wait until it has gone.
+    /// Sends a letter to some ranks, and does not wait until all of it has gone; but there is only so much of it on its
+    /// way at once.
+    ///
+    /// # Errors
+    /// `Timeout` where it could not be handed over within the limit, the group's failure. Then it is sent in part.
     pub(super) fn send(
         &self,
         group: &Group,
         to: &[Rank],
         key: &Key,
         letter: &Letter,
+        limit: &Deadline,
+    ) -> Result<Arc<Dispatch>> {
+        self.hand_over(group, to, (key, letter), Some(limit))
+    }
+
+    /// Sends a short letter from where nothing may wait.
+    pub(super) fn answer(&self, group: &Group, to: Rank, key: &Key, letter: &Letter) {
+        if let Err(error) = self.hand_over(group, &[to], (key, letter), None) {
+            crate::log!(Level::Info, "answering rank {to}: {error}");
+        }
+    }
+
+    fn hand_over(
+        &self,
+        group: &Group,
+        to: &[Rank],
+        (key, letter): (&Key, &Letter),
+        limit: Option<&Deadline>,
     ) -> Result<Arc<Dispatch>> {
         let bytes = letter.encode(key);
         if bytes.len() > LONGEST_LETTER {
@@ -215,16 +293,14 @@ impl Mailbox {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let number = self.letters_sent.fetch_add(1, Ordering::Relaxed);
-        let (tag, dtype, engine) = (LETTERS, DataType::U8, engine(group)?);
-        // Not the meeting's: a message that is cut off in the middle would fail the group.
-        let deadline = Deadline::after_ms(group.timeout_ms());
+        let engine = engine(group)?;
         let dispatch = Arc::new(Dispatch::default());
-        for block in cut(number, &bytes).into_iter().map(Arc::new) {
+        for block in cut(number, &bytes).map(Arc::new) {
             for &to in to {
-                dispatch.left.fetch_add(1, Ordering::AcqRel);
-                let bytes = block.bytes();
-                let sent = Sent { _block: Arc::clone(&block), dispatch: Arc::clone(&dispatch) };
-                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))?;
+                if let Some(limit) = limit {
+                    dispatch.await_left(group, engine, WINDOW - 1, limit)?;
+                }
+                dispatch.post(group, engine, (to, &block), limit)?;
             }
         }
         Ok(dispatch)
@@ -237,15 +313,7 @@ impl Mailbox {
         dispatch: &Dispatch,
         deadline: &Deadline,
     ) -> Result<()> {
-        let is_gone = || dispatch.left.load(Ordering::Acquire) == 0;
-        let engine = engine(group)?;
-        while !is_gone() {
-            if deadline.has_passed() {
-                let message = "the other ranks did not take over what this one sent them";
-                return Err(Error::new(ErrorKind::Timeout, message));
-            }
-            engine.attend(&is_gone, &deadline.capped(LOOK_AROUND));
-        }
+        dispatch.await_left(group, engine(group)?, 0, deadline)?;
         let mut failed = dispatch.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.take().map_or(Ok(()), Err)
     }

@@ -79,11 +79,11 @@ impl Drop for Block {
     }
 }
 
-/// Cuts a letter; `number` tells it from the sender's others.
-pub(super) fn cut(number: u64, letter: &[u8]) -> Vec<Block> {
+/// Cuts a letter, piece by piece; `number` tells it from the sender's others.
+pub(super) fn cut(number: u64, letter: &[u8]) -> impl Iterator<Item = Block> + '_ {
     let total = u32::try_from(letter.len()).unwrap_or(u32::MAX);
     let pieces = letter.chunks(PIECE_BYTES).enumerate();
-    let block = |(index, piece): (usize, &[u8])| {
+    let block = move |(index, piece): (usize, &[u8])| {
         let offset = u32::try_from(index * PIECE_BYTES).unwrap_or(u32::MAX);
         let mut head = [0; HEAD_BYTES];
         head[..8].copy_from_slice(&MAGIC);
@@ -92,7 +92,7 @@ pub(super) fn cut(number: u64, letter: &[u8]) -> Vec<Block> {
         head[20..].copy_from_slice(&offset.to_le_bytes());
         Block::of(&head, piece)
     };
-    pieces.map(block).collect()
+    pieces.map(block)
 }
 
 /// Letters of which only the beginning has come.
@@ -159,6 +159,10 @@ impl Assembly {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn cut(number: u64, letter: &[u8]) -> Vec<Block> {
+        super::cut(number, letter).collect()
+    }
 
     fn content(block: &Block) -> Vec<u8> {
         block.read(block.bytes().len())
