@@ -143,6 +143,11 @@ impl Completion for Mailbox {
                 self.accept(delivery);
                 self.listen();
             }
+            // A rank has left in the middle of a piece: others go on. Where the group itself has failed, or is gone,
+            // the next receive is refused.
+            Err(error) if matches!(error.kind(), ErrorKind::PeerFailed | ErrorKind::Connection) => {
+                self.listen();
+            }
             Err(error) => self.stop(error),
         }
     }
@@ -178,11 +183,28 @@ impl Mailbox {
         })
     }
 
-    /// Begins to listen, once.
+    /// Begins to listen, once; again where it has stopped.
     pub(super) fn open(&self) {
-        if !std::mem::replace(&mut self.lock().is_open, true) {
+        let mut inbox = self.lock();
+        let is_open = std::mem::replace(&mut inbox.is_open, true);
+        // Whoever takes the reason is the one to listen.
+        let has_stopped = inbox.stopped.take().is_some();
+        drop(inbox);
+        if has_stopped || !is_open {
             self.listen();
         }
+    }
+
+    /// Why nothing comes any more. Where only too much was outstanding, it is tried again.
+    fn stopped(&self) -> Option<Error> {
+        let mut inbox = self.lock();
+        let is_full = |error: &mut Error| error.kind() == ErrorKind::OutOfMemory;
+        if inbox.stopped.take_if(is_full).is_some() {
+            drop(inbox);
+            self.listen();
+            inbox = self.lock();
+        }
+        inbox.stopped.clone()
     }
 
     /// Drops what ranks that have left did not complete.
@@ -230,7 +252,7 @@ impl Mailbox {
         posted
     }
 
-    /// Nothing comes any more.
+    /// Nothing comes any more, for now.
     fn stop(&self, why: Error) {
         self.lock().stopped.get_or_insert(why);
         self.arrivals.fetch_add(1, Ordering::Release);
@@ -333,11 +355,17 @@ impl Mailbox {
             if let Some(found) = self.take(key) {
                 return Ok(Some(found));
             }
-            if let Some(error) = group.failure().or_else(|| self.lock().stopped.clone()) {
+            let stopped = self.stopped();
+            if let Some(error) = group.failure() {
+                return Err(error);
+            }
+            let is_over = limit.has_passed();
+            let waits = |error: &Error| error.kind() == ErrorKind::OutOfMemory && !is_over;
+            if let Some(error) = stopped.filter(|error| !waits(error)) {
                 return Err(error);
             }
             look_around()?;
-            if limit.has_passed() {
+            if is_over {
                 return Ok(None);
             }
             let has_come = || self.arrivals.load(Ordering::Acquire) != seen;
