@@ -12,7 +12,7 @@ use super::shares::Shares;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::Level;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// Of how many meetings by id it is known that they are over.
 const MOST_ENDED: usize = 4096;
@@ -37,8 +37,8 @@ pub(super) struct Inbox {
     meeting: HashSet<String>,
     /// Groups that their members made by themselves, and that there still are.
     live: HashMap<String, Definition>,
-    /// How often a list of ranks was made a group by its members, for names.
-    made: HashMap<[u8; 16], u64>,
+    /// Of the groups without names that lists of ranks were made by themselves.
+    numbers: HashMap<[u8; 16], Numbers>,
     ended: VecDeque<GroupId>,
     /// Why nothing comes any more.
     pub(super) stopped: Option<Error>,
@@ -63,7 +63,7 @@ impl Inbox {
             count: 0,
             meeting: HashSet::new(),
             live: HashMap::new(),
-            made: HashMap::new(),
+            numbers: HashMap::new(),
             ended: VecDeque::new(),
             stopped: None,
         }
@@ -140,20 +140,26 @@ impl Inbox {
         Err(Error::invalid(format!("group name \"{name}\": {why}")))
     }
 
-    /// A meeting by name is over. What came for it and was not read is sorted as if it came now.
-    pub(super) fn finish(&mut self, owner: &Owner, name: &str) {
+    /// A meeting by name is over, and the group keeps the name where there is one. What came for it and was not read is
+    /// sorted as if it came now; what is to be answered.
+    pub(super) fn finish(
+        &mut self,
+        owner: &Owner,
+        name: &str,
+        group: Option<Definition>,
+    ) -> Vec<(Rank, Key, Letter)> {
         self.meeting.remove(name);
+        if let Some(definition) = group {
+            self.live.insert(name.to_owned(), definition);
+        }
         let key = Key::Name(name.to_owned());
+        let mut answers = Vec::new();
         for Filed { from, letter, bytes, .. } in self.filed.remove(&key).unwrap_or_default() {
             self.shares.give_back(from, bytes);
-            // Nobody waits for an answer: those who do are told by this attempt.
-            drop(self.file(owner, from, (key.clone(), letter), bytes));
+            let answer = self.file(owner, from, (key.clone(), letter), bytes);
+            answers.extend(answer.map(|(key, letter)| (from, key, letter)));
         }
-    }
-
-    /// Keeps a name for a group.
-    pub(super) fn lease(&mut self, definition: &Definition) {
-        self.live.insert(definition.name().to_owned(), definition.clone());
+        answers
     }
 
     /// A group's name is free again.
@@ -161,11 +167,14 @@ impl Inbox {
         self.live.remove(name);
     }
 
-    /// How often, this time included, a list of ranks was made a group by its members.
-    pub(super) fn count(&mut self, ranks: [u8; 16]) -> u64 {
-        let count = self.made.entry(ranks).or_default();
-        *count += 1;
-        *count
+    /// The first number that no group of a list of ranks has, or just gets. It is taken until it is settled.
+    pub(super) fn take_number(&mut self, list: [u8; 16]) -> u64 {
+        self.numbers.entry(list).or_default().take()
+    }
+
+    /// Whether a number has become that of a group.
+    pub(super) fn settle_number(&mut self, list: [u8; 16], number: u64, is_made: bool) {
+        self.numbers.entry(list).or_default().settle(number, is_made);
     }
 
     /// What becomes of a letter for a meeting by name that this rank does not hold just now.
@@ -233,6 +242,38 @@ impl Inbox {
     }
 }
 
+/// The numbers of groups of one list of ranks.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// All up to this one were given to groups.
+    made: u64,
+    /// Later ones that are taken, and whether a group has them.
+    taken: BTreeMap<u64, bool>,
+}
+
+impl Numbers {
+    fn take(&mut self) -> u64 {
+        let mut number = self.made + 1;
+        while self.taken.contains_key(&number) {
+            number += 1;
+        }
+        self.taken.insert(number, false);
+        number
+    }
+
+    fn settle(&mut self, number: u64, is_made: bool) {
+        if !is_made {
+            self.taken.remove(&number);
+            return;
+        }
+        self.taken.insert(number, true);
+        while self.taken.get(&(self.made + 1)) == Some(&true) {
+            self.made += 1;
+            self.taken.remove(&self.made);
+        }
+    }
+}
+
 /// Drops the first letter of a rank that is still filed; its bytes.
 fn drop_oldest(filed: &mut HashMap<Key, VecDeque<Filed>>, from: Rank) -> Option<usize> {
     let of = filed.iter().flat_map(|(key, letters)| letters.iter().map(move |it| (key, it)));
@@ -263,4 +304,89 @@ enum Sorted {
 pub(super) fn too_late(id: GroupId, rank: Rank) -> (Key, Letter) {
     let text = format!("rank {rank} of the parent had given up making the group");
     (Key::Id(id), Letter::GaveUp(Error::new(ErrorKind::PeerFailed, text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::definition::How;
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner { group: "world".into(), rank: 0 }
+    }
+
+    fn hello(byte: u8, ranks: &[Rank]) -> (Key, Letter) {
+        let definition = Definition::new(How::Local, "g", ranks, "native");
+        let (nonce, seen) = (Nonce([byte; 16]), None);
+        (Key::Name("g".into()), Letter::Hello { nonce, seen, definition })
+    }
+
+    #[test]
+    fn a_number_is_used_up_by_a_group_and_not_by_an_attempt() {
+        let mut numbers = Numbers::default();
+        assert_eq!(numbers.take(), 1);
+        numbers.settle(1, false);
+        assert_eq!((numbers.take(), numbers.take(), numbers.take()), (1, 2, 3));
+        numbers.settle(2, true);
+        numbers.settle(1, false);
+        assert_eq!((numbers.take(), numbers.take()), (1, 4));
+        numbers.settle(1, true);
+        numbers.settle(3, true);
+        assert_eq!((numbers.made, numbers.taken.len()), (3, 1));
+        assert_eq!(numbers.take(), 5);
+    }
+
+    #[test]
+    fn a_name_is_taken_from_the_meeting_to_the_end_of_its_group() {
+        let mut inbox = Inbox::new(2);
+        inbox.begin("g").unwrap();
+        assert_eq!(inbox.begin("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        // It comes while the meeting lasts, and is for another group of the name.
+        assert_eq!(inbox.file(&owner(), 1, hello(1, &[1, 0]), 100), None);
+        let group = Definition::new(How::Local, "g", &[0], "native");
+        let answers = inbox.finish(&owner(), "g", Some(group));
+        let [(1, _, Letter::Fail { to, why, .. })] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!((*to, why.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
+        assert_eq!(inbox.begin("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(inbox.shares.total(), 0);
+        inbox.release("g");
+        inbox.begin("g").unwrap();
+        assert_eq!(inbox.finish(&owner(), "g", None), []);
+        inbox.begin("g").unwrap();
+    }
+
+    #[test]
+    fn who_is_called_after_giving_up_says_so_and_hears_no_more_of_it() {
+        let mut inbox = Inbox::new(2);
+        let (key, id) = (Key::Name("g".into()), Nonce([9; 16]));
+        inbox.begin("g").unwrap();
+        let go = Letter::Go { nonce: Nonce([1; 16]), id };
+        assert_eq!(inbox.file(&owner(), 1, (key, go), 50), None);
+        let answers = inbox.finish(&owner(), "g", None);
+        assert!(
+            matches!(&answers[..], [(1, Key::Id(of), Letter::GaveUp(_))] if *of == id),
+            "{answers:?}"
+        );
+        let over = Letter::GaveUp(Error::invalid("over"));
+        assert_eq!(inbox.file(&owner(), 1, (Key::Id(id), over), 50), None);
+        assert_eq!((inbox.take(&Key::Id(id)), inbox.shares.total()), (None, 0));
+    }
+
+    #[test]
+    fn the_oldest_letters_of_who_writes_too_many_go() {
+        let mut inbox = Inbox { shares: Shares::new(1000, 2), ..Inbox::new(2) };
+        let part = |byte| {
+            let letter = Letter::Part { phase: "p".into(), bytes: vec![byte] };
+            (Key::Id(Nonce([byte; 16])), letter)
+        };
+        inbox.file(&owner(), 1, part(100), 10);
+        for byte in 1..=10 {
+            inbox.file(&owner(), 0, part(byte), 10);
+        }
+        // Each counts 266 of 1256.
+        let kept: Vec<u8> = (1..=10).filter(|&byte| inbox.take(&part(byte).0).is_some()).collect();
+        assert_eq!(kept, [7, 8, 9, 10]);
+        assert!(inbox.take(&part(100).0).is_some());
+        assert_eq!(inbox.shares.total(), 0);
+    }
 }

@@ -73,11 +73,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// Meets the other members; the id of the new group.
+/// Meets the other members, once the mailbox has begun the meeting; the id of the new group.
 ///
 /// # Errors
-/// `Mismatch` with both definitions, `Timeout` naming who did not come, `PeerFailed`, `InvalidArgument` where this rank
-/// has a group of the name.
+/// `Mismatch` with both definitions, `Timeout` naming who did not come, `PeerFailed`.
 pub(super) fn meet(
     parent: &Group,
     mailbox: &Mailbox,
@@ -85,7 +84,6 @@ pub(super) fn meet(
     deadline: &Deadline,
 ) -> Result<GroupId> {
     let nonce = this::fresh_nonce()?;
-    mailbox.begin(definition.name())?;
     let key = Key::Name(definition.name().to_owned());
     let mut attempt = Invitation {
         parent,
@@ -98,12 +96,10 @@ pub(super) fn meet(
         dispute: None,
         partings: Partings::default(),
     };
-    let outcome = attempt.run().map_err(|failure| {
+    attempt.run().map_err(|failure| {
         attempt.tell(&failure);
         failure.why
-    });
-    mailbox.finish(definition.name());
-    outcome
+    })
 }
 
 impl Invitation<'_> {

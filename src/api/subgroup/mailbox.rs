@@ -254,8 +254,12 @@ impl Mailbox {
 
     /// Nothing comes any more, for now.
     fn stop(&self, why: Error) {
+        let is_full = why.kind() == ErrorKind::OutOfMemory;
         self.lock().stopped.get_or_insert(why);
-        self.arrivals.fetch_add(1, Ordering::Release);
+        if !is_full {
+            self.arrivals.fetch_add(1, Ordering::Release);
+        }
+        // Else those who wait try again when they look around, and do not wake each other by that.
     }
 
     /// Takes a piece that has come.
@@ -388,24 +392,81 @@ impl Mailbox {
     ///
     /// # Errors
     /// `InvalidArgument` where this rank has a group of the name, or just makes one.
-    pub(super) fn begin(&self, name: &str) -> Result<()> {
-        self.lock().begin(name)
+    pub(super) fn begin<'a>(
+        &'a self,
+        group: &'a Group,
+        definition: &'a Definition,
+    ) -> Result<Meeting<'a>> {
+        self.lock().begin(definition.name())?;
+        Ok(Meeting { mailbox: self, group, definition, is_kept: false })
     }
 
-    /// A meeting by name is over. What came for it and was not read is sorted as if it came now.
-    pub(super) fn finish(&self, name: &str) {
-        self.lock().finish(&self.owner, name);
+    fn finish(&self, group: &Group, name: &str, made: Option<Definition>) {
+        // No lock is held while the answers go.
+        let answers = self.lock().finish(&self.owner, name, made);
+        for (to, key, letter) in answers {
+            self.answer(group, to, &key, &letter);
+        }
     }
 
-    /// Keeps a name for as long as its group lives.
-    pub(super) fn lease(&self, definition: &Definition) -> Lease {
-        self.lock().lease(definition);
-        Lease { mailbox: Weak::clone(&self.me), name: definition.name().to_owned() }
+    /// The number of the next group of a list of ranks that has no name.
+    pub(super) fn number(&self, list: [u8; 16]) -> Number {
+        let number = self.lock().take_number(list);
+        Number { mailbox: Weak::clone(&self.me), list, number, is_made: false }
+    }
+}
+
+/// A meeting by name, which is over when this is dropped.
+#[derive(Debug)]
+pub(super) struct Meeting<'a> {
+    mailbox: &'a Mailbox,
+    group: &'a Group,
+    definition: &'a Definition,
+    /// It has come to a group.
+    is_kept: bool,
+}
+
+impl Meeting<'_> {
+    /// Keeps the name for as long as the group lives that was agreed on. Nobody else can get it in between.
+    pub(super) fn keep(mut self) -> Lease {
+        self.is_kept = true;
+        let name = self.definition.name().to_owned();
+        Lease { mailbox: Weak::clone(&self.mailbox.me), name }
+    }
+}
+
+impl Drop for Meeting<'_> {
+    fn drop(&mut self) {
+        let kept = self.is_kept.then(|| self.definition.clone());
+        self.mailbox.finish(self.group, self.definition.name(), kept);
+    }
+}
+
+/// The number of a group without a name; free again unless the group is made.
+#[derive(Debug)]
+pub(super) struct Number {
+    mailbox: Weak<Mailbox>,
+    list: [u8; 16],
+    number: u64,
+    is_made: bool,
+}
+
+impl Number {
+    pub(super) fn get(&self) -> u64 {
+        self.number
     }
 
-    /// How often, this time included, a list of ranks was made a group by its members.
-    pub(super) fn count(&self, ranks: [u8; 16]) -> u64 {
-        self.lock().count(ranks)
+    /// There is the group.
+    pub(super) fn is_made(mut self) {
+        self.is_made = true;
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if let Some(mailbox) = self.mailbox.upgrade() {
+            mailbox.lock().settle_number(self.list, self.number, self.is_made);
+        }
     }
 }
 
