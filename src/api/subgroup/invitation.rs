@@ -238,11 +238,26 @@ impl Invitation<'_> {
     /// All have come: this rank, the first, says so.
     fn go(&self) -> Result<GroupId> {
         let id = this::fresh_nonce()?;
+        let mut told = Vec::new();
         for (&rank, &(nonce, _)) in &self.present {
             let go = Letter::Go { nonce, id };
-            drop(self.mailbox.send(self.parent, &[rank], &self.key, &go, self.deadline)?);
+            let sent = self.mailbox.send(self.parent, &[rank], &self.key, &go, self.deadline);
+            sent.inspect_err(|why| self.take_back(id, &told, why))?;
+            told.push(rank);
         }
         Ok(id)
+    }
+
+    /// Tells those who have the id already, and so do not listen to the name any more.
+    fn take_back(&self, id: GroupId, told: &[Rank], why: &Error) {
+        self.mailbox.end(id);
+        let (key, letter) = (Key::Id(id), Letter::GaveUp(self.in_words(why)));
+        let limit = Deadline::after(HEARING);
+        let sent = self.mailbox.send(self.parent, told, &key, &letter, &limit);
+        let gone = sent.and_then(|sent| self.mailbox.await_gone(self.parent, &sent, &limit));
+        if let Err(error) = gone {
+            crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");
+        }
     }
 
     /// Tells those who have heard of this attempt that it has failed.
