@@ -307,3 +307,37 @@ impl Invitation<'_> {
         Error::new(ErrorKind::Timeout, message)
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::super::definition::How;
+    use super::*;
+    use crate::api::tests::Fake;
+
+    #[test]
+    fn members_that_have_the_id_are_told_that_there_will_be_no_group() {
+        let (group, _fake) = Fake::group("parent", true);
+        let (own, theirs) = (Mailbox::new(&group), Mailbox::new(&group));
+        // The fake takes what is sent to any rank to whoever listens.
+        theirs.open();
+        let definition = Definition::new(How::Local, "g", &[0, 1], "native");
+        let deadline = Deadline::after_ms(20_000);
+        let attempt = Invitation {
+            parent: &group,
+            mailbox: &own,
+            definition: &definition,
+            key: Key::Name("g".into()),
+            nonce: Nonce([1; 16]),
+            deadline: &deadline,
+            present: HashMap::new(),
+            dispute: None,
+            partings: Partings::default(),
+        };
+        let (id, why) = (Nonce([2; 16]), Error::new(ErrorKind::OutOfMemory, "full"));
+        attempt.take_back(id, &[1], &why);
+        let Some((0, Letter::GaveUp(told))) = theirs.take(&Key::Id(id)) else { panic!("untold") };
+        assert_eq!(told.kind(), ErrorKind::PeerFailed);
+        assert!(told.message().contains("gave up making group g: full"), "{told}");
+    }
+}

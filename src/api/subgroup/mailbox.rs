@@ -3,7 +3,8 @@
 //! Letters travel as messages between two ranks, under a tag of the library's own, so that no store is asked and no
 //! receive of the caller sees them. The mailbox listens from the first group on that this rank helps to make; what came
 //! before waits in the engine. Letters are filed under the meeting that they are for, also for one to come; those of a
-//! meeting by id that is over are dropped. What is filed is bounded.
+//! meeting by id that is over are dropped ([`super::inbox`]). A letter has no deadline of its own: whoever comes later
+//! still reads it.
 //!
 //! The mailbox does not keep its group. It may be called on any thread, also within a send or receive of its own.
 
@@ -28,7 +29,7 @@ const LETTERS: u32 = LARGEST_TAG + 1;
 
 /// How many pieces of a letter may be on their way: far fewer than messages may be outstanding, of which the caller has
 /// some too.
-const WINDOW: usize = 256;
+pub(super) const WINDOW: usize = 256;
 
 /// How long to wait in one go before looking around, at first and later.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -457,7 +458,7 @@ impl Number {
     }
 
     /// There is the group.
-    pub(super) fn is_made(mut self) {
+    pub(super) fn use_up(mut self) {
         self.is_made = true;
     }
 }

@@ -21,6 +21,9 @@ mod letter;
 mod mailbox;
 mod parcel;
 mod shares;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
 
 pub(super) use mailbox::{Lease, Mailbox};
 
@@ -213,7 +216,7 @@ impl Group {
             if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
         let identity = Identity { id, name, rank, timeout_ms };
         // An attempt that failed does not count: the members would not all count it.
-        number.into_iter().for_each(Number::is_made);
+        number.into_iter().for_each(Number::use_up);
         Ok(Some(Self::assemble(identity, origin, backend)))
     }
 }
