@@ -36,6 +36,38 @@ fn unnamed_ones_are_told_apart_by_a_count() {
 }
 
 #[test]
+fn an_attempt_that_failed_is_not_counted() {
+    run("inproc", "aab", |world| {
+        let me = world.rank();
+        let unnamed = SubgroupOptions { members_only: true, ..options() };
+        if me == 0 {
+            let hasty = SubgroupOptions { connect_timeout_ms: 50, ..unnamed.clone() };
+            let error = world.new_group(&[0, 1], &hasty).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        }
+        meet(&world);
+        if me < 2 {
+            check(&world.new_group(&[0, 1], &unnamed).unwrap().unwrap(), me, &[0, 1]);
+        }
+        meet(&world);
+    });
+}
+
+#[test]
+fn a_rank_alone_keeps_its_groups_name_too() {
+    run("inproc", "aa", |world| {
+        let alone = [world.rank()];
+        let group = world.new_group(&alone, &by_members("alone")).unwrap().unwrap();
+        let error = world.new_group(&alone, &by_members("alone")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.message().contains("has not been released"), "{error}");
+        drop(group);
+        assert!(world.new_group(&alone, &by_members("alone")).unwrap().is_some());
+        meet(&world);
+    });
+}
+
+#[test]
 fn a_name_is_free_again_once_its_group_is_released() {
     run("shm", "aaa", |world| {
         let me = world.rank();

@@ -93,7 +93,13 @@ pub(super) fn on_list(
         "" => default_name(group, &list_in_name(ranks), "#", sequence),
         _ => name,
     };
-    Ok(Agreed { id: records[ranks[0]].nonce, name, members: ranks.to_vec(), lease: None })
+    Ok(Agreed {
+        id: records[ranks[0]].nonce,
+        name,
+        members: ranks.to_vec(),
+        lease: None,
+        number: None,
+    })
 }
 
 /// A group for each colour; that of this rank.
@@ -126,7 +132,7 @@ pub(super) fn on_colors(
         "" => default_name(group, &format!(":color{own}"), "#", sequence),
         _ => name,
     };
-    Ok(Some(Agreed { id: records[members[0]].nonce, name, members, lease: None }))
+    Ok(Some(Agreed { id: records[members[0]].nonce, name, members, lease: None, number: None }))
 }
 
 /// The records of all ranks, which agree, and the number of the operation by which they were gathered.

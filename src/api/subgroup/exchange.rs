@@ -140,7 +140,8 @@ impl<'a> MemberExchange<'a> {
         };
         self.heard.borrow_mut().parts.remove(phase);
         let all = Letter::All { phase: phase.to_owned(), list };
-        let sent = self.mailbox.send(self.parent, &self.others(), &self.key(), &all)?;
+        let sent =
+            self.mailbox.send(self.parent, &self.others(), &self.key(), &all, self.deadline)?;
         self.mailbox.await_gone(self.parent, &sent, self.deadline)?;
         let Letter::All { list, .. } = all else { return Ok(Vec::new()) };
         Ok(list)
@@ -154,8 +155,8 @@ impl<'a> MemberExchange<'a> {
         over: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>> {
         let part = Letter::Part { phase: phase.to_owned(), bytes: mine.to_vec() };
-        drop(self.mailbox.send(self.parent, &self.members[..1], &self.key(), &part)?);
         let limit = Deadline::after(self.deadline.left() + HEARING);
+        drop(self.mailbox.send(self.parent, &self.members[..1], &self.key(), &part, &limit)?);
         let found = self.hear(&limit, over, &|_| vec![0], &|heard| heard.all.remove(phase))?;
         found.ok_or_else(|| self.late(phase, &[0]))
     }
@@ -227,7 +228,7 @@ impl Exchange for MemberExchange<'_> {
         let letter = Letter::GaveUp(heard.unwrap_or_else(own));
         let to = if self.me == 0 { self.others() } else { vec![self.members[0]] };
         let limit = Deadline::after(HEARING);
-        let told = self.mailbox.send(self.parent, &to, &self.key(), &letter);
+        let told = self.mailbox.send(self.parent, &to, &self.key(), &letter, &limit);
         let told = told.and_then(|sent| self.mailbox.await_gone(self.parent, &sent, &limit));
         if let Err(error) = told {
             crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");

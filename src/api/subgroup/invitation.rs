@@ -73,11 +73,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// Meets the other members; the id of the new group.
+/// Meets the other members, once the mailbox has begun the meeting; the id of the new group.
 ///
 /// # Errors
-/// `Mismatch` with both definitions, `Timeout` naming who did not come, `PeerFailed`, `InvalidArgument` where this rank
-/// has a group of the name.
+/// `Mismatch` with both definitions, `Timeout` naming who did not come, `PeerFailed`.
 pub(super) fn meet(
     parent: &Group,
     mailbox: &Mailbox,
@@ -85,7 +84,6 @@ pub(super) fn meet(
     deadline: &Deadline,
 ) -> Result<GroupId> {
     let nonce = this::fresh_nonce()?;
-    mailbox.begin(definition.name())?;
     let key = Key::Name(definition.name().to_owned());
     let mut attempt = Invitation {
         parent,
@@ -98,12 +96,10 @@ pub(super) fn meet(
         dispute: None,
         partings: Partings::default(),
     };
-    let outcome = attempt.run().map_err(|failure| {
+    attempt.run().map_err(|failure| {
         attempt.tell(&failure);
         failure.why
-    });
-    mailbox.finish(definition.name());
-    outcome
+    })
 }
 
 impl Invitation<'_> {
@@ -124,7 +120,11 @@ impl Invitation<'_> {
     }
 
     fn run(&mut self) -> std::result::Result<GroupId, Failure> {
-        self.say_hello(None)?;
+        match self.say_hello(None) {
+            // Below, those who did not take it are named.
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            said => said?,
+        }
         let grace = if self.is_first() { Duration::ZERO } else { HEARING };
         let limit = Deadline::after(self.deadline.left() + grace);
         loop {
@@ -155,7 +155,8 @@ impl Invitation<'_> {
     fn say_hello(&self, seen: Option<Nonce>) -> Result<()> {
         let (nonce, definition) = (self.nonce, self.definition.clone());
         let hello = Letter::Hello { nonce, seen, definition };
-        self.mailbox.send(self.parent, &self.audience(), &self.key, &hello).map(drop)
+        let to = self.audience();
+        self.mailbox.send(self.parent, &to, &self.key, &hello, self.deadline).map(drop)
     }
 
     /// For whom this rank waits.
@@ -190,8 +191,9 @@ impl Invitation<'_> {
                 return Ok(Some(id));
             }
             Letter::Go { id, .. } => {
-                let (key, letter) = super::mailbox::too_late(id, self.parent.rank());
-                drop(self.mailbox.send(self.parent, &[from], &key, &letter)?);
+                self.mailbox.end(id);
+                let (key, letter) = super::inbox::too_late(id, self.parent.rank());
+                self.mailbox.answer(self.parent, from, &key, &letter);
             }
             Letter::Fail { of, to, echo, why } => {
                 return self.hear_failure(from, (of, to), echo, why);
@@ -236,11 +238,26 @@ impl Invitation<'_> {
     /// All have come: this rank, the first, says so.
     fn go(&self) -> Result<GroupId> {
         let id = this::fresh_nonce()?;
+        let mut told = Vec::new();
         for (&rank, &(nonce, _)) in &self.present {
             let go = Letter::Go { nonce, id };
-            drop(self.mailbox.send(self.parent, &[rank], &self.key, &go)?);
+            let sent = self.mailbox.send(self.parent, &[rank], &self.key, &go, self.deadline);
+            sent.inspect_err(|why| self.take_back(id, &told, why))?;
+            told.push(rank);
         }
         Ok(id)
+    }
+
+    /// Tells those who have the id already, and so do not listen to the name any more.
+    fn take_back(&self, id: GroupId, told: &[Rank], why: &Error) {
+        self.mailbox.end(id);
+        let (key, letter) = (Key::Id(id), Letter::GaveUp(self.in_words(why)));
+        let limit = Deadline::after(HEARING);
+        let sent = self.mailbox.send(self.parent, told, &key, &letter, &limit);
+        let gone = sent.and_then(|sent| self.mailbox.await_gone(self.parent, &sent, &limit));
+        if let Err(error) = gone {
+            crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");
+        }
     }
 
     /// Tells those who have heard of this attempt that it has failed.
@@ -257,7 +274,7 @@ impl Invitation<'_> {
         let limit = Deadline::after(HEARING);
         for (rank, to) in to {
             let letter = Letter::Fail { of, to, echo, why: self.in_words(why) };
-            let told = self.mailbox.send(self.parent, &[rank], &self.key, &letter);
+            let told = self.mailbox.send(self.parent, &[rank], &self.key, &letter, &limit);
             let told = told.and_then(|sent| self.mailbox.await_gone(self.parent, &sent, &limit));
             if let Err(error) = told {
                 crate::log!(Level::Info, "telling rank {rank} why this one gave up: {error}");
@@ -288,5 +305,39 @@ impl Invitation<'_> {
             super::definition::list(self.definition.ranks()),
         );
         Error::new(ErrorKind::Timeout, message)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::super::definition::How;
+    use super::*;
+    use crate::api::tests::Fake;
+
+    #[test]
+    fn members_that_have_the_id_are_told_that_there_will_be_no_group() {
+        let (group, _fake) = Fake::group("parent", true);
+        let (own, theirs) = (Mailbox::new(&group), Mailbox::new(&group));
+        // The fake takes what is sent to any rank to whoever listens.
+        theirs.open();
+        let definition = Definition::new(How::Local, "g", &[0, 1], "native");
+        let deadline = Deadline::after_ms(20_000);
+        let attempt = Invitation {
+            parent: &group,
+            mailbox: &own,
+            definition: &definition,
+            key: Key::Name("g".into()),
+            nonce: Nonce([1; 16]),
+            deadline: &deadline,
+            present: HashMap::new(),
+            dispute: None,
+            partings: Partings::default(),
+        };
+        let (id, why) = (Nonce([2; 16]), Error::new(ErrorKind::OutOfMemory, "full"));
+        attempt.take_back(id, &[1], &why);
+        let Some((0, Letter::GaveUp(told))) = theirs.take(&Key::Id(id)) else { panic!("untold") };
+        assert_eq!(told.kind(), ErrorKind::PeerFailed);
+        assert!(told.message().contains("gave up making group g: full"), "{told}");
     }
 }

@@ -3,22 +3,23 @@
 //! Letters travel as messages between two ranks, under a tag of the library's own, so that no store is asked and no
 //! receive of the caller sees them. The mailbox listens from the first group on that this rank helps to make; what came
 //! before waits in the engine. Letters are filed under the meeting that they are for, also for one to come; those of a
-//! meeting by id that is over are dropped. What is filed is bounded.
+//! meeting by id that is over are dropped ([`super::inbox`]). A letter has no deadline of its own: whoever comes later
+//! still reads it.
 //!
 //! The mailbox does not keep its group. It may be called on any thread, also within a send or receive of its own.
 
-use super::definition::{Definition, conflict};
+use super::definition::Definition;
+use super::inbox::{Inbox, Owner};
 use super::letter::{Key, Letter};
-use super::parcel::{Assembly, Block, LONGEST_LETTER, cut};
+use super::parcel::{Block, LONGEST_LETTER, cut};
 use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -26,11 +27,9 @@ use std::time::Duration;
 /// The tag of letters.
 const LETTERS: u32 = LARGEST_TAG + 1;
 
-/// How much is filed for meetings to come.
-const MOST_FILED: usize = 2 * LONGEST_LETTER;
-
-/// Of how many meetings by id it is known that they are over.
-const MOST_ENDED: usize = 4096;
+/// How many pieces of a letter may be on their way: far fewer than messages may be outstanding, of which the caller has
+/// some too.
+pub(super) const WINDOW: usize = 256;
 
 /// How long to wait in one go before looking around, at first and later.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -51,13 +50,6 @@ pub(in crate::api) struct Mailbox {
     letters_sent: AtomicU64,
 }
 
-/// Whose mailbox it is, for letters.
-#[derive(Debug)]
-struct Owner {
-    group: String,
-    rank: Rank,
-}
-
 /// Whether a thread is posting the receive, so that one that finds it completed need not post inside of that: many
 /// letters that wait would be as many calls inside each other.
 #[derive(Debug, Default)]
@@ -67,35 +59,65 @@ const IDLE: u64 = 0;
 const POSTING: u64 = 1;
 const AGAIN: u64 = 2;
 
-#[derive(Debug, Default)]
-struct Inbox {
-    is_open: bool,
-    assembly: Assembly,
-    filed: HashMap<Key, VecDeque<Filed>>,
-    filed_bytes: usize,
-    /// Names under which this rank just makes a group.
-    meeting: HashSet<String>,
-    /// Groups that their members made by themselves, and that there still are.
-    live: HashMap<String, Definition>,
-    /// How often a list of ranks was made a group by its members, for names.
-    made: HashMap<[u8; 16], u64>,
-    ended: VecDeque<GroupId>,
-    /// Why nothing comes any more.
-    stopped: Option<Error>,
-}
-
-#[derive(Debug)]
-struct Filed {
-    from: Rank,
-    letter: Letter,
-    bytes: usize,
-}
-
 /// Messages that are on their way.
 #[derive(Debug, Default)]
 pub(super) struct Dispatch {
     left: AtomicUsize,
     failed: Mutex<Option<Error>>,
+}
+
+impl Dispatch {
+    /// Waits until no more than so many pieces are on their way.
+    fn await_left(
+        &self,
+        group: &Group,
+        engine: &dyn PointToPoint,
+        most: usize,
+        limit: &Deadline,
+    ) -> Result<()> {
+        let is_gone = || self.left.load(Ordering::Acquire) <= most;
+        while !is_gone() {
+            if let Some(error) = group.failure() {
+                return Err(error);
+            }
+            if limit.has_passed() {
+                let message = "the other ranks did not take over what this one sent them";
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+            engine.attend(&is_gone, &limit.capped(LOOK_AROUND));
+        }
+        Ok(())
+    }
+
+    /// Posts a piece. Where too much is outstanding, of the caller's or of other letters, it waits within the limit.
+    fn post(
+        self: &Arc<Self>,
+        group: &Group,
+        engine: &dyn PointToPoint,
+        (to, block): (Rank, &Arc<Block>),
+        limit: Option<&Deadline>,
+    ) -> Result<()> {
+        let (tag, dtype, bytes) = (LETTERS, DataType::U8, block.bytes());
+        // One that is cut off in the middle would fail the group; and whoever hears late still needs it.
+        let deadline = Deadline::never();
+        loop {
+            let sent = Sent { _block: Arc::clone(block), dispatch: Arc::clone(self) };
+            self.left.fetch_add(1, Ordering::AcqRel);
+            let Err(error) =
+                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))
+            else {
+                return Ok(());
+            };
+            self.left.fetch_sub(1, Ordering::AcqRel);
+            let limit = limit.filter(|limit| !limit.has_passed());
+            match (error.kind(), limit, group.failure()) {
+                (ErrorKind::OutOfMemory, Some(limit), None) => {
+                    engine.attend(&|| false, &limit.capped(FIRST_LOOK));
+                }
+                _ => return Err(error),
+            }
+        }
+    }
 }
 
 /// One piece on its way; several ranks may be sent the same block.
@@ -122,6 +144,11 @@ impl Completion for Mailbox {
                 self.accept(delivery);
                 self.listen();
             }
+            // A rank has left in the middle of a piece: others go on. Where the group itself has failed, or is gone,
+            // the next receive is refused.
+            Err(error) if matches!(error.kind(), ErrorKind::PeerFailed | ErrorKind::Connection) => {
+                self.listen();
+            }
             Err(error) => self.stop(error),
         }
     }
@@ -137,7 +164,7 @@ pub(in crate::api) struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(mailbox) = self.mailbox.upgrade() {
-            mailbox.lock().live.remove(&self.name);
+            mailbox.lock().release(&self.name);
         }
     }
 }
@@ -151,17 +178,39 @@ impl Mailbox {
             owner: Owner { group: group.name().to_owned(), rank: group.rank() },
             block: Block::new(),
             posting: Posting::default(),
-            inbox: Mutex::default(),
+            inbox: Mutex::new(Inbox::new(group.size())),
             arrivals: AtomicU64::new(0),
             letters_sent: AtomicU64::new(0),
         })
     }
 
-    /// Begins to listen, once.
+    /// Begins to listen, once; again where it has stopped.
     pub(super) fn open(&self) {
-        if !std::mem::replace(&mut self.lock().is_open, true) {
+        let mut inbox = self.lock();
+        let is_open = std::mem::replace(&mut inbox.is_open, true);
+        // Whoever takes the reason is the one to listen.
+        let has_stopped = inbox.stopped.take().is_some();
+        drop(inbox);
+        if has_stopped || !is_open {
             self.listen();
         }
+    }
+
+    /// Why nothing comes any more. Where only too much was outstanding, it is tried again.
+    fn stopped(&self) -> Option<Error> {
+        let mut inbox = self.lock();
+        let is_full = |error: &mut Error| error.kind() == ErrorKind::OutOfMemory;
+        if inbox.stopped.take_if(is_full).is_some() {
+            drop(inbox);
+            self.listen();
+            inbox = self.lock();
+        }
+        inbox.stopped.clone()
+    }
+
+    /// Drops what ranks that have left did not complete.
+    pub(super) fn forget(&self, is_gone: impl Fn(Rank) -> bool) {
+        self.lock().assembly.forget(is_gone);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -204,10 +253,14 @@ impl Mailbox {
         posted
     }
 
-    /// Nothing comes any more.
+    /// Nothing comes any more, for now.
     fn stop(&self, why: Error) {
+        let is_full = why.kind() == ErrorKind::OutOfMemory;
         self.lock().stopped.get_or_insert(why);
-        self.arrivals.fetch_add(1, Ordering::Release);
+        if !is_full {
+            self.arrivals.fetch_add(1, Ordering::Release);
+        }
+        // Else those who wait try again when they look around, and do not wake each other by that.
     }
 
     /// Takes a piece that has come.
@@ -223,20 +276,40 @@ impl Mailbox {
         drop(inbox);
         self.arrivals.fetch_add(1, Ordering::Release);
         if let (Some((key, letter)), Some(group)) = (answer, self.group.upgrade()) {
-            if let Err(error) = self.send(&group, &[from], &key, &letter) {
-                crate::log!(Level::Info, "answering rank {from}: {error}");
-            }
+            self.answer(&group, from, &key, &letter);
             callbacks::let_go(group);
         }
     }
 
-    /// Sends a letter to some ranks, and does not wait until it has gone.
+    /// Sends a letter to some ranks, and does not wait until all of it has gone; but there is only so much of it on its
+    /// way at once.
+    ///
+    /// # Errors
+    /// `Timeout` where it could not be handed over within the limit, the group's failure. Then it is sent in part.
     pub(super) fn send(
         &self,
         group: &Group,
         to: &[Rank],
         key: &Key,
         letter: &Letter,
+        limit: &Deadline,
+    ) -> Result<Arc<Dispatch>> {
+        self.hand_over(group, to, (key, letter), Some(limit))
+    }
+
+    /// Sends a short letter from where nothing may wait.
+    pub(super) fn answer(&self, group: &Group, to: Rank, key: &Key, letter: &Letter) {
+        if let Err(error) = self.hand_over(group, &[to], (key, letter), None) {
+            crate::log!(Level::Info, "answering rank {to}: {error}");
+        }
+    }
+
+    fn hand_over(
+        &self,
+        group: &Group,
+        to: &[Rank],
+        (key, letter): (&Key, &Letter),
+        limit: Option<&Deadline>,
     ) -> Result<Arc<Dispatch>> {
         let bytes = letter.encode(key);
         if bytes.len() > LONGEST_LETTER {
@@ -247,16 +320,14 @@ impl Mailbox {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let number = self.letters_sent.fetch_add(1, Ordering::Relaxed);
-        let (tag, dtype, engine) = (LETTERS, DataType::U8, engine(group)?);
-        // Not the meeting's: a message that is cut off in the middle would fail the group.
-        let deadline = Deadline::after_ms(group.timeout_ms());
+        let engine = engine(group)?;
         let dispatch = Arc::new(Dispatch::default());
-        for block in cut(number, &bytes).into_iter().map(Arc::new) {
+        for block in cut(number, &bytes).map(Arc::new) {
             for &to in to {
-                dispatch.left.fetch_add(1, Ordering::AcqRel);
-                let bytes = block.bytes();
-                let sent = Sent { _block: Arc::clone(&block), dispatch: Arc::clone(&dispatch) };
-                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))?;
+                if let Some(limit) = limit {
+                    dispatch.await_left(group, engine, WINDOW - 1, limit)?;
+                }
+                dispatch.post(group, engine, (to, &block), limit)?;
             }
         }
         Ok(dispatch)
@@ -269,15 +340,7 @@ impl Mailbox {
         dispatch: &Dispatch,
         deadline: &Deadline,
     ) -> Result<()> {
-        let is_gone = || dispatch.left.load(Ordering::Acquire) == 0;
-        let engine = engine(group)?;
-        while !is_gone() {
-            if deadline.has_passed() {
-                let message = "the other ranks did not take over what this one sent them";
-                return Err(Error::new(ErrorKind::Timeout, message));
-            }
-            engine.attend(&is_gone, &deadline.capped(LOOK_AROUND));
-        }
+        dispatch.await_left(group, engine(group)?, 0, deadline)?;
         let mut failed = dispatch.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.take().map_or(Ok(()), Err)
     }
@@ -297,11 +360,17 @@ impl Mailbox {
             if let Some(found) = self.take(key) {
                 return Ok(Some(found));
             }
-            if let Some(error) = group.failure().or_else(|| self.lock().stopped.clone()) {
+            let stopped = self.stopped();
+            if let Some(error) = group.failure() {
+                return Err(error);
+            }
+            let is_over = limit.has_passed();
+            let waits = |error: &Error| error.kind() == ErrorKind::OutOfMemory && !is_over;
+            if let Some(error) = stopped.filter(|error| !waits(error)) {
                 return Err(error);
             }
             look_around()?;
-            if limit.has_passed() {
+            if is_over {
                 return Ok(None);
             }
             let has_come = || self.arrivals.load(Ordering::Acquire) != seen;
@@ -312,182 +381,94 @@ impl Mailbox {
 
     /// A letter for a meeting that is there already.
     pub(super) fn take(&self, key: &Key) -> Option<(Rank, Letter)> {
-        let mut inbox = self.lock();
-        let Filed { from, letter, bytes } = inbox.filed.get_mut(key)?.pop_front()?;
-        inbox.filed_bytes -= bytes;
-        Some((from, letter))
+        self.lock().take(key)
     }
 
-    /// A meeting by id is over: what still comes for it is dropped.
+    /// A meeting by id is over, for this rank: what still comes for it is dropped.
     pub(super) fn end(&self, id: GroupId) {
-        let mut inbox = self.lock();
-        inbox.drop_all(&Key::Id(id));
-        inbox.ended.push_back(id);
-        if inbox.ended.len() > MOST_ENDED {
-            inbox.ended.pop_front();
-        }
+        self.lock().end(id);
     }
 
     /// Begins a meeting by name.
     ///
     /// # Errors
     /// `InvalidArgument` where this rank has a group of the name, or just makes one.
-    pub(super) fn begin(&self, name: &str) -> Result<()> {
-        let mut inbox = self.lock();
-        let why = if inbox.live.contains_key(name) {
-            "this rank is in a group of that name, which has not been released"
-        } else if inbox.meeting.contains(name) {
-            "another thread of this rank is making a group of that name"
-        } else {
-            inbox.meeting.insert(name.to_owned());
-            return Ok(());
-        };
-        Err(Error::invalid(format!("group name \"{name}\": {why}")))
+    pub(super) fn begin<'a>(
+        &'a self,
+        group: &'a Group,
+        definition: &'a Definition,
+    ) -> Result<Meeting<'a>> {
+        self.lock().begin(definition.name())?;
+        Ok(Meeting { mailbox: self, group, definition, is_kept: false })
     }
 
-    /// A meeting by name is over. What came for it and was not read is sorted as if it came now.
-    pub(super) fn finish(&self, name: &str) {
-        let mut inbox = self.lock();
-        inbox.meeting.remove(name);
-        let key = Key::Name(name.to_owned());
-        let rest = inbox.filed.remove(&key).unwrap_or_default();
-        for Filed { from, letter, bytes } in rest {
-            inbox.filed_bytes -= bytes;
-            // Nobody waits for an answer: those who do are told by this attempt.
-            drop(inbox.file(&self.owner, from, (key.clone(), letter), bytes));
+    fn finish(&self, group: &Group, name: &str, made: Option<Definition>) {
+        // No lock is held while the answers go.
+        let answers = self.lock().finish(&self.owner, name, made);
+        for (to, key, letter) in answers {
+            self.answer(group, to, &key, &letter);
         }
     }
 
-    /// Keeps a name for as long as its group lives.
-    pub(super) fn lease(&self, definition: &Definition) -> Lease {
-        let name = definition.name().to_owned();
-        self.lock().live.insert(name.clone(), definition.clone());
-        Lease { mailbox: Weak::clone(&self.me), name }
-    }
-
-    /// How often, this time included, a list of ranks was made a group by its members.
-    pub(super) fn count(&self, ranks: [u8; 16]) -> u64 {
-        let mut inbox = self.lock();
-        let count = inbox.made.entry(ranks).or_default();
-        *count += 1;
-        *count
+    /// The number of the next group of a list of ranks that has no name.
+    pub(super) fn number(&self, list: [u8; 16]) -> Number {
+        let number = self.lock().take_number(list);
+        Number { mailbox: Weak::clone(&self.me), list, number, is_made: false }
     }
 }
 
-impl Inbox {
-    /// Files a letter; or gives what is to be answered at once, where nobody will read it.
-    fn file(
-        &mut self,
-        owner: &Owner,
-        from: Rank,
-        (key, letter): (Key, Letter),
-        bytes: usize,
-    ) -> Option<(Key, Letter)> {
-        match &key {
-            Key::Id(id) if self.ended.contains(id) => return None,
-            Key::Name(name) if !self.meeting.contains(name) => {
-                let name = name.clone();
-                match self.sort(owner, from, &name, &letter) {
-                    Sorted::Keep => {}
-                    Sorted::Drop => return None,
-                    Sorted::Answer(letter) => return Some((key, letter)),
-                    Sorted::Refuse(id) => return Some(too_late(id, owner.rank)),
-                }
-            }
-            _ => {}
-        }
-        if self.filed_bytes + bytes > MOST_FILED {
-            let text = "too many letters for groups to come";
-            crate::log!(Level::Warn, "{text}; one of rank {from} is dropped");
-            return None;
-        }
-        self.filed_bytes += bytes;
-        self.filed.entry(key).or_default().push_back(Filed { from, letter, bytes });
-        None
-    }
+/// A meeting by name, which is over when this is dropped.
+#[derive(Debug)]
+pub(super) struct Meeting<'a> {
+    mailbox: &'a Mailbox,
+    group: &'a Group,
+    definition: &'a Definition,
+    /// It has come to a group.
+    is_kept: bool,
+}
 
-    /// What becomes of a letter for a meeting by name that this rank does not hold just now.
-    fn sort(&mut self, owner: &Owner, from: Rank, name: &str, letter: &Letter) -> Sorted {
-        match letter {
-            Letter::Hello { nonce, definition, .. } => {
-                // Its writer has begun anew.
-                self.forget(from, name, |_| true);
-                match self.live.get(name).filter(|live| *live != definition) {
-                    None => Sorted::Keep,
-                    Some(live) => {
-                        let claims = [(owner.rank, live.clone()), (from, definition.clone())];
-                        let why = conflict(&owner.group, &claims);
-                        let (of, to, echo) = (Nonce::default(), Some(*nonce), false);
-                        Sorted::Answer(Letter::Fail { of, to, echo, why })
-                    }
-                }
-            }
-            // A conflict is something to know for whoever comes late, unless this rank has come, or knows. Other
-            // attempts that came to nothing do not concern it.
-            Letter::Fail { of, to: None, echo: false, why }
-                if why.kind() == ErrorKind::Mismatch && self.has_hello(from, name, *of) =>
-            {
-                Sorted::Keep
-            }
-            Letter::Fail { of, .. } => {
-                self.forget(from, name, |nonce| nonce == *of);
-                Sorted::Drop
-            }
-            Letter::Go { id, .. } => Sorted::Refuse(*id),
-            _ => Sorted::Drop,
-        }
-    }
-
-    fn has_hello(&self, from: Rank, name: &str, of: Nonce) -> bool {
-        let filed = self.filed.get(&Key::Name(name.to_owned()));
-        filed.into_iter().flatten().any(|filed| {
-            filed.from == from && matches!(filed.letter, Letter::Hello { nonce, .. } if nonce == of)
-        })
-    }
-
-    /// Drops what one rank has written in some of its attempts.
-    fn forget(&mut self, from: Rank, name: &str, which: impl Fn(Nonce) -> bool) {
-        let key = Key::Name(name.to_owned());
-        let Some(filed) = self.filed.get_mut(&key) else { return };
-        let bytes = &mut self.filed_bytes;
-        filed.retain(|filed| {
-            let of = match filed.letter {
-                Letter::Hello { nonce, .. } => nonce,
-                Letter::Fail { of, .. } => of,
-                _ => return true,
-            };
-            let is_kept = filed.from != from || !which(of);
-            *bytes -= if is_kept { 0 } else { filed.bytes };
-            is_kept
-        });
-        if filed.is_empty() {
-            self.filed.remove(&key);
-        }
-    }
-
-    fn drop_all(&mut self, key: &Key) {
-        for filed in self.filed.remove(key).into_iter().flatten() {
-            self.filed_bytes -= filed.bytes;
-        }
+impl Meeting<'_> {
+    /// Keeps the name for as long as the group lives that was agreed on. Nobody else can get it in between.
+    pub(super) fn keep(mut self) -> Lease {
+        self.is_kept = true;
+        let name = self.definition.name().to_owned();
+        Lease { mailbox: Weak::clone(&self.mailbox.me), name }
     }
 }
 
-/// What becomes of a letter that nobody waits for.
-enum Sorted {
-    /// It is for a meeting to come.
-    Keep,
-    /// It is for one that is over.
-    Drop,
-    /// It is answered.
-    Answer(Letter),
-    /// It takes this rank for a member of a group that it gave up.
-    Refuse(GroupId),
+impl Drop for Meeting<'_> {
+    fn drop(&mut self) {
+        let kept = self.is_kept.then(|| self.definition.clone());
+        self.mailbox.finish(self.group, self.definition.name(), kept);
+    }
 }
 
-/// That a rank has given up before it heard of the group that it was to be in.
-pub(super) fn too_late(id: GroupId, rank: Rank) -> (Key, Letter) {
-    let text = format!("rank {rank} of the parent had given up making the group");
-    (Key::Id(id), Letter::GaveUp(Error::new(ErrorKind::PeerFailed, text)))
+/// The number of a group without a name; free again unless the group is made.
+#[derive(Debug)]
+pub(super) struct Number {
+    mailbox: Weak<Mailbox>,
+    list: [u8; 16],
+    number: u64,
+    is_made: bool,
+}
+
+impl Number {
+    pub(super) fn get(&self) -> u64 {
+        self.number
+    }
+
+    /// There is the group.
+    pub(super) fn use_up(mut self) {
+        self.is_made = true;
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if let Some(mailbox) = self.mailbox.upgrade() {
+            mailbox.lock().settle_number(self.list, self.number, self.is_made);
+        }
+    }
 }
 
 /// The messages of a group.

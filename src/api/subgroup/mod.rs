@@ -15,10 +15,15 @@
 mod agreement;
 mod definition;
 mod exchange;
+mod inbox;
 mod invitation;
 mod letter;
 mod mailbox;
 mod parcel;
+mod shares;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
 
 pub(super) use mailbox::{Lease, Mailbox};
 
@@ -33,6 +38,7 @@ use crate::base::ids::{GroupId, Rank};
 use crate::process::this;
 use definition::{Definition, How};
 use exchange::MemberExchange;
+use mailbox::Number;
 use std::sync::Arc;
 
 /// What a group made from another may have of its own.
@@ -60,6 +66,8 @@ struct Agreed {
     /// Ranks in the parent, in the order of the new ranks.
     members: Vec<Rank>,
     lease: Option<Lease>,
+    /// In its name, if its members alone have made it and were told none.
+    number: Option<Number>,
 }
 
 impl Group {
@@ -135,8 +143,9 @@ impl Group {
 
     /// Where the letters of this group's ranks come.
     fn open_mailbox(self: &Arc<Self>) -> Result<Arc<Mailbox>> {
-        mailbox::engine(self)?;
+        let engine = mailbox::engine(self)?;
         let mailbox = self.mailbox.get_or_init(|| Mailbox::new(self));
+        mailbox.forget(|rank| engine.departed(rank).is_some());
         mailbox.open();
         Ok(Arc::clone(mailbox))
     }
@@ -149,21 +158,20 @@ impl Group {
         deadline: &Deadline,
     ) -> Result<Option<Agreed>> {
         let mailbox = self.open_mailbox()?;
-        let name = match &options.name {
-            Some(name) => name.clone(),
-            None => {
-                let list = Definition::new(How::Local, "", ranks, "").fingerprint();
-                default_name(self, &list_in_name(ranks), "~", mailbox.count(list))
-            }
-        };
+        let list = Definition::new(How::Local, "", ranks, "").fingerprint();
+        let number = options.name.is_none().then(|| mailbox.number(list));
+        let unnamed = |number: &Number| default_name(self, &list_in_name(ranks), "~", number.get());
+        let name = number.as_ref().map(unnamed).or_else(|| options.name.clone());
+        let name = name.unwrap_or_default();
         let definition = Definition::new(How::Local, &name, ranks, backend::canonical(backend));
+        let meeting = mailbox.begin(self, &definition)?;
         let id = if ranks.len() == 1 {
             this::fresh_nonce()?
         } else {
             invitation::meet(self, &mailbox, &definition, deadline)?
         };
-        let lease = Some(mailbox.lease(&definition));
-        Ok(Some(Agreed { id, name, members: ranks.to_vec(), lease }))
+        let (lease, members) = (Some(meeting.keep()), ranks.to_vec());
+        Ok(Some(Agreed { id, name, members, lease, number }))
     }
 
     /// Makes the group that was agreed on, where this rank is in it.
@@ -173,7 +181,7 @@ impl Group {
         options: &SubgroupOptions,
         deadline: &Deadline,
     ) -> Result<Option<Self>> {
-        let Some(Agreed { id, name, members, lease }) = agreed? else { return Ok(None) };
+        let Some(Agreed { id, name, members, lease, number }) = agreed? else { return Ok(None) };
         let Some(rank) = members.iter().position(|&member| member == self.rank()) else {
             return Ok(None);
         };
@@ -211,6 +219,8 @@ impl Group {
         let timeout_ms =
             if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
         let identity = Identity { id, name, rank, timeout_ms };
+        // An attempt that failed does not count: the members would not all count it.
+        number.into_iter().for_each(Number::use_up);
         Ok(Some(Self::assemble(identity, origin, backend)))
     }
 }

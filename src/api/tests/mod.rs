@@ -36,14 +36,16 @@ fn long() -> Deadline {
 
 /// Runs operations while its gate is open, and carries messages of this rank to itself.
 #[derive(Debug, Default)]
-struct Fake {
+pub(super) struct Fake {
     places: Vec<Place>,
     gate: AtomicBool,
     panics: AtomicBool,
     bell: Bell,
     failure: OnceLock<Error>,
     ran: Mutex<Vec<u64>>,
-    posted: Mutex<Posted>,
+    pub(super) posted: Mutex<Posted>,
+    /// So much is outstanding that no more may be posted.
+    pub(super) is_full: AtomicBool,
     /// What was posted, in that order.
     order: Mutex<Vec<&'static str>>,
 }
@@ -52,14 +54,14 @@ type Sent = (Outgoing, Arc<dyn Completion>);
 type Awaited = (Incoming, Arc<dyn Completion>);
 
 #[derive(Debug, Default)]
-struct Posted {
-    sends: Vec<Sent>,
-    receives: Vec<Awaited>,
+pub(super) struct Posted {
+    pub(super) sends: Vec<Sent>,
+    pub(super) receives: Vec<Awaited>,
 }
 
 impl Fake {
     /// A group of this rank and one that does not exist, with its back end.
-    fn group(name: &str, gate: bool) -> (Arc<Group>, Arc<Self>) {
+    pub(super) fn group(name: &str, gate: bool) -> (Arc<Group>, Arc<Self>) {
         let place = |rank| Place {
             name: PeerName { rank, pid: 1, host: "h".into() },
             host_index: 0,
@@ -107,6 +109,13 @@ impl Fake {
         }
     }
 
+    fn check_room(&self) -> Result<()> {
+        match self.is_full.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::OutOfMemory, "too much is outstanding")),
+            false => Ok(()),
+        }
+    }
+
     fn end_late(&self) {
         let late: Vec<_> = {
             let mut posted = self.posted.lock().unwrap();
@@ -123,6 +132,7 @@ impl Fake {
 
 impl PointToPoint for Fake {
     fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()> {
+        self.check_room()?;
         self.order.lock().unwrap().push("send");
         self.posted.lock().unwrap().sends.push((message, done));
         self.deliver();
@@ -133,6 +143,7 @@ impl PointToPoint for Fake {
         if let Some(error) = self.failure() {
             return Err(error);
         }
+        self.check_room()?;
         self.order.lock().unwrap().push("receive");
         self.posted.lock().unwrap().receives.push((message, done));
         self.deliver();
