@@ -95,6 +95,12 @@ impl<'a> BytesCall<'a> {
         self.kind
     }
 
+    /// Tells of all memory that is read.
+    pub(super) fn each_input(&self, note: &mut dyn FnMut(Src<'_>)) {
+        note(self.bytes);
+        self.blocks.iter().flatten().for_each(|&block| note(block));
+    }
+
     fn title(&self, sequence: u64) -> String {
         format!("{}_bytes #{sequence}", self.kind.name())
     }

@@ -12,6 +12,7 @@ pub mod collective;
 pub mod environment;
 mod fusion;
 pub mod group;
+mod independence;
 pub mod issue;
 mod lent;
 pub mod memory;
