@@ -17,6 +17,7 @@ pub mod issue;
 mod lent;
 pub mod memory;
 pub mod monitored;
+mod outbox;
 pub mod point_to_point;
 pub mod queue;
 pub mod recorder;
