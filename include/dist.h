@@ -585,7 +585,8 @@ typedef struct dist_group_new_options_t {
      */
     const char *backend;
     /**
-     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing.
+     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing. What the parent's environment
+     * and tuning file said about algorithms holds also where this is not NULL, but for a tuning_file in it.
      */
     const char *backend_options;
     /**
@@ -1015,15 +1016,16 @@ int32_t dist_get_world_size(const struct dist_group_t *group);
  * handler takes the children's ends; other children and signals of the caller are left alone.
  *
  * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
- * what it points to. `nprocs`: 1 to 4096. `options`: NULL for all defaults; borrowed for the call. Blocks until all
- * children have ended, and no child and no descriptor of the call is left then.
+ * what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit (ulimit -n)
+ * must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended, and no child
+ * and no descriptor of the call is left then.
  *
  * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
  * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
  * still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
  * process that has used groups, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown options;
- * DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, or somebody else has
- * waited for one of them. Since 0.1.
+ * DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, descriptors are too
+ * few, or somebody else has waited for one of them. Since 0.1.
  */
 dist_status_t dist_spawn(dist_spawn_fn function,
                          void *arg,
@@ -1658,7 +1660,7 @@ size_t dist_group_ranks(const struct dist_group_t *group,
 /**
  * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
  *
- * `group`: NULL for the world. Returns -1 where that rank is not in the group, and for an invalid handle. Any
+ * `group`: NULL for the world. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
  * thread. Since 0.1.
  */
 int32_t dist_group_rank_from_global(const struct dist_group_t *group,
@@ -1667,7 +1669,7 @@ int32_t dist_group_rank_from_global(const struct dist_group_t *group,
 /**
  * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
  *
- * `group`: NULL for the world. Returns -1 for a rank that the group has not, and for an invalid handle. Any
+ * `group`: NULL for the world. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
  * thread. Since 0.1.
  */
 int32_t dist_group_rank_to_global(const struct dist_group_t *group,
@@ -1858,8 +1860,9 @@ dist_status_t dist_all_gather_v(struct dist_group_t *group,
  * elsewhere, and are borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only where that is 0.
  * The buffers are borrowed until the operation is done; in place on the root if send == recv[rank], else none may
  * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
- * earlier. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are DIST_ERR_MISMATCH.
- * Since 0.1.
+ * earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that differ on the
+ * root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
+ * of the two, and on all others at their next call at the latest. Since 0.1.
  */
 dist_status_t dist_gather_v(struct dist_group_t *group,
                             const void *send,
@@ -1880,8 +1883,9 @@ dist_status_t dist_gather_v(struct dist_group_t *group,
  * send[i]: in, counts[i] elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
  * buffers are borrowed until the operation is done; in place on the root if recv == send[rank], else `recv` must
  * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
- * others have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
- * DIST_ERR_MISMATCH. Since 0.1.
+ * others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that
+ * differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
+ * on at least one of the two, and on all others at their next call at the latest. Since 0.1.
  */
 dist_status_t dist_scatter_v(struct dist_group_t *group,
                              const void *const *send,
@@ -1921,8 +1925,9 @@ dist_status_t dist_reduce_scatter_v(struct dist_group_t *group,
  * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. send[i]: in,
  * send_counts[i] elements; recv[i]: out, recv_counts[i] elements; NULL only where that is 0. The buffers are
  * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
- * have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
- * DIST_ERR_MISMATCH. Since 0.1.
+ * have called. `options`, `work`, threads and results: as dist_all_reduce; send_counts[rank] and recv_counts[rank]
+ * that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
+ * one of the two, and on all others at their next call at the latest. Since 0.1.
  */
 dist_status_t dist_all_to_all_v(struct dist_group_t *group,
                                 const void *const *send,

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -267,6 +268,35 @@ static void processes_that_used_groups_are_refused(void)
     CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "has used libdist's groups");
 }
 
+static void limit_descriptors(rlim_t most)
+{
+    struct rlimit limit;
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    limit.rlim_cur = most == 0 ? limit.rlim_max : most;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+static int32_t reduces_with_room(int32_t rank, void *arg)
+{
+    limit_descriptors(0);
+    return reduce(rank, arg);
+}
+
+/* The store comes first: ranks that there is no descriptor left for are looked at now and then. */
+static void descriptors_are_left_to_the_store(void)
+{
+    struct plan plan = { 4, 3 };
+    struct rlimit before;
+    int32_t result = 7;
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    /* Some more than are needed, fewer than four more: the count has three too many. */
+    limit_descriptors((rlim_t)open_descriptors() + 2 * 4 + 64 - 2);
+    CHECK_OK(spawn(reduces_with_room, &plan, 4));
+    CHECK_REFUSED(spawn(returns, &result, 4), DIST_ERR_PEER_FAILED, "rank 1 of 4");
+    CHECK_REFUSED(spawn(never, NULL, 40), DIST_ERR_SYSTEM, "ulimit -n");
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
 /* --- the caller's own affairs --- */
 
 static volatile sig_atomic_t reaped_by_handler;
@@ -301,6 +331,34 @@ static void the_callers_handler_takes_nothing(void)
     set_handler(SIG_IGN);
     CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "SIGCHLD");
     set_handler(SIG_DFL);
+}
+
+static void reap_the_next(int number)
+{
+    (void)number;
+    waitpid(-1, NULL, 0);
+}
+
+/* Rank 0 is waited for by a handler, which runs before the parent can look: the signal is there before its end. */
+static int32_t is_reaped_by_another(int32_t rank, void *arg)
+{
+    (void)arg;
+    if (rank == 0) {
+        return kill(getppid(), SIGUSR1) == 0 ? 0 : 1;
+    }
+    return wait_for_ever();
+}
+
+static void ranks_that_others_wait_for_are_told(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = reap_the_next;
+    action.sa_flags = SA_RESTART;
+    REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK_REFUSED(spawn(is_reaped_by_another, NULL, 2), DIST_ERR_SYSTEM, "waitpid(-1");
+    action.sa_handler = SIG_DFL;
+    REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
 }
 
 static void the_callers_child_stays_its_own(void)
@@ -404,7 +462,9 @@ int main(void)
     the_deaf_are_killed();
     time_is_limited();
     other_threads_are_refused();
+    descriptors_are_left_to_the_store();
     the_callers_handler_takes_nothing();
+    ranks_that_others_wait_for_are_told();
     the_callers_child_stays_its_own();
     output_is_complete_and_not_doubled();
     ranks_die_with_their_parent();

@@ -20,13 +20,15 @@ pub struct Fold {
     divisor: Option<WorldSize>,
 }
 
+/// Whether what is kept between two folds is rounded to less than what is folded in.
+pub(super) fn is_narrow(dtype: DataType) -> bool {
+    matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2)
+}
+
 /// Whether averages of the operation are made of parts that have been divided already: sums of narrow numbers may not
 /// fit where the average does.
 fn divides_first(operation: &Operation<'_>) -> Result<bool> {
-    let dtype = operation.dtype();
-    let is_narrow =
-        matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2);
-    Ok(is_narrow && operation.op()? == ReduceOp::Avg)
+    Ok(is_narrow(operation.dtype()) && operation.op()? == ReduceOp::Avg)
 }
 
 impl Fold {

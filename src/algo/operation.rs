@@ -45,6 +45,7 @@ impl<'a> Operation<'a> {
     ) -> Self {
         let count = match descriptor.extent {
             Extent::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
+            Extent::Lengths => 1,
             Extent::Counts { .. } | Extent::Pairwise => usize::MAX,
         };
         let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);

@@ -39,8 +39,8 @@ pub struct Rule {
     pub kind: OpKind,
     /// What to take for it.
     pub algorithm: &'static Algorithm,
-    /// For count arguments of so many bytes. Where ranks compare counts pairwise nobody knows them, and only a rule
-    /// without an upper limit applies.
+    /// For count arguments of so many bytes. Where ranks compare counts pairwise nobody knows them, and a rule has no
+    /// limits.
     pub bytes: RangeInclusive<usize>,
     /// In groups of so many ranks.
     pub ranks: RangeInclusive<usize>,

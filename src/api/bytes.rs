@@ -6,7 +6,7 @@
 //! one word each, then each makes the memory that it needs, and under the second the bytes follow. Two numbers, since
 //! the protocol of messages tells operations apart by them: a rank that is in the second one already would else seem to
 //! differ from those that are still in the first. The lengths travel as an operation that no caller can ask for
-//! ([`LENGTHS`]), so that a rank that calls something else there gets a mismatch.
+//! ([`Extent::Lengths`]), so that a rank that calls something else there gets a mismatch.
 //!
 //! # No memory
 //! A rank that cannot have what another one sends finds that out between the two, when others count on it: it fails the
@@ -32,9 +32,6 @@ use crate::transport::{Completion, Delivery, Descriptor, Extent, OpKind};
 use crate::wait::Interrupt;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// What stands for the lengths: one word of each rank, and a fingerprint that is not made of counts.
-const LENGTHS: Extent = Extent::Counts { total: 1, fingerprint: 0x6_6279_7465 };
 
 /// The bytes of a length.
 const WORD: usize = 8;
@@ -112,7 +109,7 @@ impl<'a> BytesCall<'a> {
     /// What the ranks agree on while they exchange lengths.
     pub(super) fn first(&self, sequence: u64) -> Descriptor {
         let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
-        let (root, extent) = (self.root, LENGTHS);
+        let (root, extent) = (self.root, Extent::Lengths);
         Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0 }
     }
 
@@ -276,7 +273,7 @@ impl Group {
         let descriptor = call.first(ticket.sequence());
         let record = recorder::begin(self.id(), self.rank(), &descriptor);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => call.run(self, descriptor, &deadline),
+            Ok(_turn) => self.contain(|| call.run(self, descriptor, &deadline)),
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };

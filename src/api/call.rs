@@ -285,8 +285,31 @@ impl<'a> Call<'a> {
         }
         match (&self.sends, &self.recvs) {
             (None, None) => self.check_overlap(rank),
-            _ => self.check_lists(rank),
+            _ => {
+                self.check_own(rank)?;
+                self.check_lists(rank)
+            }
         }
+    }
+
+    /// What a rank has for itself is as long as what it expects of itself. `sends` and `recvs` are there only where
+    /// they count, on the root of rooted forms.
+    fn check_own(&self, rank: Rank) -> Result<()> {
+        let sent = self.sends.as_ref().map_or(self.send, |blocks| blocks[rank]).len();
+        let expected = self.recvs.as_ref().map_or(self.recv, |blocks| blocks[rank]).len();
+        if sent == expected {
+            return Ok(());
+        }
+        let element = self.dtype.map_or(1, DataType::size);
+        let names = match self.kind {
+            OpKind::AllToAllV => "send_counts[rank] and recv_counts[rank]",
+            _ => "count and counts[rank]",
+        };
+        Err(Error::invalid(format!(
+            "{names} differ for rank {rank} itself: it sends {} elements and expects {}",
+            sent / element,
+            expected / element
+        )))
     }
 
     /// The operator and the type, for who knows whether they go together.
@@ -420,6 +443,44 @@ mod tests {
         let error = check(&Call::all_gather_v(send, few, DataType::U8)).unwrap_err();
         assert!(error.contains("2 blocks"), "{error}");
         let empty = vec![dst(memory, 0, 8), dst(memory, 4, 0), dst(memory, 8, 0)];
-        assert_eq!(check(&Call::gather_v(send, Some(empty), DataType::U8, 1)), Ok(()));
+        let nothing = Src::empty();
+        assert_eq!(check(&Call::gather_v(nothing, Some(empty), DataType::U8, 1)), Ok(()));
+    }
+
+    #[test]
+    fn what_a_rank_has_for_itself_has_one_length() {
+        let memory = &mut [0; 64];
+        let blocks = |memory: &mut [u8], own| {
+            vec![dst(memory, 0, 4), dst(memory, 8, own), dst(memory, 16, 4)]
+        };
+        let sources = |memory: &mut [u8], own| {
+            vec![
+                dst(memory, 32, 2).as_src(),
+                dst(memory, 40, own).as_src(),
+                dst(memory, 48, 6).as_src(),
+            ]
+        };
+        let dtype = DataType::I16;
+        for own in [0, 2, 6] {
+            let expected = |call: Call<'_>, names: &str| match (own, check(&call)) {
+                (2, checked) => assert_eq!(checked, Ok(())),
+                (_, checked) => {
+                    let error = checked.unwrap_err();
+                    let said = format!("{names} differ for rank 1 itself");
+                    assert!(error.starts_with(&said), "{error}");
+                    assert!(error.contains(&format!("{} elements", own / 2)), "{error}");
+                }
+            };
+            let (sends, recvs) = (sources(memory, own), blocks(memory, 2));
+            expected(Call::all_to_all_v(sends.clone(), recvs.clone(), dtype), "send_counts[rank]");
+            let (send, recv) = (sends[1], recvs[1]);
+            let counts = "count and counts[rank]";
+            expected(Call::all_gather_v(send, recvs.clone(), dtype), counts);
+            expected(Call::gather_v(send, Some(recvs), dtype, 1), counts);
+            expected(Call::scatter_v(Some(sends.clone()), recv, dtype, 1), counts);
+            expected(Call::reduce_scatter_v(sends, recv, dtype, ReduceOp::Sum), counts);
+            // Not the root: the counts of others are theirs to compare.
+            assert_eq!(check(&Call::gather_v(send, None, dtype, 0)), Ok(()));
+        }
     }
 }

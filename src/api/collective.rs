@@ -9,6 +9,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::transport::Descriptor;
 use crate::wait::Interrupt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Group {
     /// Checks a call, takes its place in the order, and runs it on the calling thread.
@@ -25,12 +26,22 @@ impl Group {
         let operation = call.operation(descriptor, options, &deadline);
         let record = recorder::begin(self.id(), self.rank(), &descriptor);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => self.backend.run(&operation),
+            Ok(_turn) => self.contain(|| self.backend.run(&operation)),
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome);
         outcome.context(|| format!("{descriptor} on {}", self.whom()))
+    }
+
+    /// Runs an operation in its turn. A panic in it fails the group: other ranks may wait for what does not come.
+    pub(super) fn contain<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+            let error =
+                Error::internal("a defect in libdist, please report it: a panic in the operation");
+            self.fail(&error);
+            Err(error)
+        })
     }
 
     /// What can be checked alone.

@@ -119,6 +119,7 @@ impl Group {
             size,
             store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
             options: &options.backend_options,
+            parent: None,
             deadline: &deadline,
         };
         let exchange = StoreExchange { rendezvous: &meeting, id };

@@ -13,7 +13,6 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::transport::Descriptor;
 use std::fmt::Debug;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// An operation that has been checked and not been issued. Its buffers are lent from now until its work ends.
@@ -231,13 +230,8 @@ impl<T: Task> Job for Queued<T> {
 
     fn run(mut self: Box<Self>, turn: Turn<'_>) {
         let Self { group, deadline, descriptor, task, .. } = &mut *self;
-        let outcome = catch_unwind(AssertUnwindSafe(|| task.run(group, *descriptor, deadline)));
-        let outcome = outcome.unwrap_or_else(|_| {
-            let error =
-                Error::internal("a defect in libdist, please report it: a panic in the operation");
-            self.group.fail(&error);
-            Err(error)
-        });
+        let group = &*group;
+        let outcome = group.contain(|| task.run(group, *descriptor, deadline));
         self.finish(outcome, Some(turn));
     }
 

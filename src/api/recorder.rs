@@ -118,6 +118,7 @@ fn describe(words: [u64; 4]) -> Option<Value> {
             "count": match descriptor.extent {
                 Extent::Count(count) => Some(count),
                 Extent::Counts { total, .. } => Some(total),
+                Extent::Lengths => Some(1),
                 Extent::Pairwise => None,
             },
         }));

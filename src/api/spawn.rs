@@ -24,6 +24,12 @@ const GRACE_MS: u64 = 2000;
 /// How long the kernel may take to end what was killed.
 const KILL: Duration = Duration::from_secs(5);
 
+/// The descriptors that the ranks' store needs for each rank: one for its calls, and one where it waits.
+const FOR_EACH: usize = 2;
+
+/// Those that it needs itself, and some to spare.
+const FOR_ALL: usize = 64;
+
 /// A thread that was joined a moment ago may still be counted.
 const THREADS_END: Duration = Duration::from_millis(200);
 
@@ -43,7 +49,7 @@ pub struct SpawnOptions {
 ///
 /// # Errors
 /// `PeerFailed` for the first rank that failed; `Timeout` naming those that still ran; `InvalidArgument` where this process
-/// cannot be forked; `OutOfMemory` or `System`.
+/// cannot be forked; `OutOfMemory` or `System`, also where it may have too few descriptors.
 pub fn spawn(
     count: usize,
     options: &SpawnOptions,
@@ -64,7 +70,8 @@ pub fn spawn(
         listener = None;
         body(rank)
     };
-    let mut forks = Forks::start(count, &|rank| environment(rank, count, port, fd), &mut in_fork)?;
+    let variables = |rank| environment(rank, count, port, fd);
+    let mut forks = Forks::start(count, descriptors(count), &variables, &mut in_fork)?;
     drop(secret_fd);
     let server = Server::start(ServerOptions {
         listen_fd: listener.take().map(OwnedFd::from),
@@ -97,7 +104,21 @@ fn check(count: usize) -> Result<()> {
     while this::threads()? > 1 && !patience.has_passed() {
         wait::pause(RECOUNT, &patience);
     }
+    let (needed, free) = (descriptors(count), this::free_descriptors()?);
+    if free < needed {
+        let message = format!(
+            "the store of {count} ranks needs up to {needed} descriptors, and this process may have only {free} more: raise the \
+             limit of open files (ulimit -n) by at least {}, or start fewer",
+            needed - free
+        );
+        return Err(Error::new(ErrorKind::System, message));
+    }
     Ok(())
+}
+
+/// How many descriptors this process needs for the store of that many ranks.
+fn descriptors(count: usize) -> usize {
+    count * FOR_EACH + FOR_ALL
 }
 
 /// What a launcher would say to a rank, and nothing of what one has said to this process.

@@ -8,6 +8,7 @@
 pub mod native;
 pub mod solo;
 
+use crate::algo::rules::Rule;
 use crate::algo::{Operation, Wanted};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -43,6 +44,15 @@ pub trait Exchange {
     fn given_up(&self) -> Option<Error>;
 }
 
+/// What a group takes over from the one that it is made from, which all its ranks know already.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent<'a> {
+    /// Who asked for which algorithm.
+    pub overrides: &'a [Rule],
+    /// The group has no options of its own.
+    pub same_options: bool,
+}
+
 /// What a back end is told about the group that it is to serve.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
@@ -56,6 +66,8 @@ pub struct Context<'a> {
     pub store: Option<(&'a str, u16)>,
     /// What the caller asked of the back end: "key=value;key=value".
     pub options: &'a str,
+    /// The group that it is made from, if any.
+    pub parent: Option<Parent<'a>>,
     /// When the group must be ready.
     pub deadline: &'a Deadline,
 }
@@ -162,6 +174,11 @@ pub trait Backend: Send + Sync + Debug {
     /// Where every rank is.
     fn places(&self) -> &[Place];
 
+    /// Overrides of the choice among algorithms that the ranks have agreed on, for groups made from this one.
+    fn overrides(&self) -> &[Rule] {
+        &[]
+    }
+
     /// What would run, as JSON, for `dist_group_describe`.
     fn describe(&self) -> Value;
 }
@@ -202,6 +219,8 @@ pub fn create(
 ) -> Result<Arc<dyn Backend>> {
     check_name(name)?;
     if context.size == 1 {
+        // What would be wrong with more ranks is so with one.
+        native::card::check(context)?;
         return Ok(Arc::new(solo::Solo::new()));
     }
     Ok(Arc::new(native::meet::create(context, exchange)?))

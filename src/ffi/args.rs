@@ -111,6 +111,14 @@ pub(super) fn keys<'a>(ptr: *const *const c_char, n: usize, name: &str) -> Resul
     slice(ptr, n, name)?.iter().map(|&key| required_key(key, name)).collect()
 }
 
+/// Refuses memory that would go on past the last address.
+fn fits(address: usize, len: usize, name: &str) -> Result<()> {
+    match address.checked_add(len) {
+        Some(_) => Ok(()),
+        None => Err(Error::invalid(format!("{len} bytes at {name} do not fit the address space"))),
+    }
+}
+
 /// A buffer to read; NULL is fine where it is empty.
 pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<'a>> {
     if len == 0 {
@@ -119,6 +127,7 @@ pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<
     if ptr.is_null() {
         return Err(null(name));
     }
+    fits(ptr.addr(), len, name)?;
     // SAFETY: the caller lends the bytes until the operation has completed.
     Ok(unsafe { Src::new(ptr.cast(), len) })
 }
@@ -131,6 +140,7 @@ pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a
     if ptr.is_null() {
         return Err(null(name));
     }
+    fits(ptr.addr(), len, name)?;
     // SAFETY: the caller lends the bytes until the operation has completed.
     Ok(unsafe { Dst::new(ptr.cast(), len) })
 }
@@ -230,4 +240,26 @@ pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usiz
     // SAFETY: as above.
     unsafe { buf.wrapping_add(end).write(0) };
     Ok(needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr;
+
+    #[test]
+    fn buffers_end_before_the_last_address() {
+        let (last, names) = (usize::MAX - 3, ["send", "recv"]);
+        for (len, fits) in [(3, true), (4, false), (isize::MAX.unsigned_abs(), false)] {
+            // Nobody reads or writes there.
+            let from = src(ptr::without_provenance(last), len, names[0]);
+            let to = dst(ptr::without_provenance_mut(last), len, names[1]);
+            assert_eq!((from.is_ok(), to.is_ok()), (fits, fits), "{len}");
+            for (error, name) in [(from.err(), names[0]), (to.err(), names[1])] {
+                let said = error.map(|error| error.message().contains(name));
+                assert_eq!(said, (!fits).then_some(true));
+            }
+        }
+        assert!(src(ptr::null(), 0, "send").is_ok() && src(ptr::null(), 1, "send").is_err());
+    }
 }

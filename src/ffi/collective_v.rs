@@ -7,7 +7,6 @@ use super::types::*;
 use crate::api::Call;
 use crate::api::call::buffer_bytes;
 use crate::base::dtype::DataType;
-use crate::base::error::Error;
 use crate::base::op::ReduceOp;
 use std::ffi::c_void;
 
@@ -48,8 +47,9 @@ dist_export! {
     /// elsewhere, and are borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only where that is 0.
     /// The buffers are borrowed until the operation is done; in place on the root if send == recv[rank], else none may
     /// overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
-    /// earlier. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are DIST_ERR_MISMATCH.
-    /// Since 0.1.
+    /// earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that differ on the
+    /// root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
+    /// of the two, and on all others at their next call at the latest. Since 0.1.
     pub fn dist_gather_v(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -70,11 +70,6 @@ dist_export! {
             true => Some(dst_blocks(recv, counts, group.size(), dtype, ["recv", "counts"])?),
             false => None,
         };
-        if let Some(blocks) = &recvs
-            && blocks[root].len() != send.len()
-        {
-            return Err(Error::invalid("count and counts[rank] differ"));
-        }
         submit(&group, Call::gather_v(send, recvs, dtype, root), options, work)
     }
 }
@@ -88,8 +83,9 @@ dist_export! {
     /// send[i]: in, counts[i] elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
     /// buffers are borrowed until the operation is done; in place on the root if recv == send[rank], else `recv` must
     /// not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
-    /// others have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
-    /// DIST_ERR_MISMATCH. Since 0.1.
+    /// others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that
+    /// differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
+    /// on at least one of the two, and on all others at their next call at the latest. Since 0.1.
     pub fn dist_scatter_v(
         group: *mut dist_group_t,
         send: *const *const c_void,
@@ -110,11 +106,6 @@ dist_export! {
             true => Some(src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?),
             false => None,
         };
-        if let Some(blocks) = &sends
-            && blocks[root].len() != recv.len()
-        {
-            return Err(Error::invalid("count and counts[rank] differ"));
-        }
         submit(&group, Call::scatter_v(sends, recv, dtype, root), options, work)
     }
 }
@@ -157,8 +148,9 @@ dist_export! {
     /// `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. send[i]: in,
     /// send_counts[i] elements; recv[i]: out, recv_counts[i] elements; NULL only where that is 0. The buffers are
     /// borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
-    /// have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
-    /// DIST_ERR_MISMATCH. Since 0.1.
+    /// have called. `options`, `work`, threads and results: as dist_all_reduce; send_counts[rank] and recv_counts[rank]
+    /// that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
+    /// one of the two, and on all others at their next call at the latest. Since 0.1.
     pub fn dist_all_to_all_v(
         group: *mut dist_group_t,
         send: *const *const c_void,

@@ -26,15 +26,16 @@ dist_export! {
     /// handler takes the children's ends; other children and signals of the caller are left alone.
     ///
     /// `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
-    /// what it points to. `nprocs`: 1 to 4096. `options`: NULL for all defaults; borrowed for the call. Blocks until all
-    /// children have ended, and no child and no descriptor of the call is left then.
+    /// what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit (ulimit -n)
+    /// must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended, and no child
+    /// and no descriptor of the call is left then.
     ///
     /// Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
     /// result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
     /// still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
     /// process that has used groups, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown options;
-    /// DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, or somebody else has
-    /// waited for one of them. Since 0.1.
+    /// DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, descriptors are too
+    /// few, or somebody else has waited for one of them. Since 0.1.
     pub fn dist_spawn(
         function: dist_spawn_fn,
         arg: *mut c_void,

@@ -107,7 +107,8 @@ pub struct dist_group_new_options_t {
     pub name: *const c_char,
     /// As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
     pub backend: *const c_char,
-    /// As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing.
+    /// As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing. What the parent's environment
+    /// and tuning file said about algorithms holds also where this is not NULL, but for a tuning_file in it.
     pub backend_options: *const c_char,
     /// Deadline of operations in milliseconds; 0 for the parent's.
     pub timeout_ms: i64,

@@ -17,7 +17,7 @@ use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::sys::pidfd::PidFd;
 use crate::sys::poll::{self, Events, Interest, Poller};
 use crate::sys::signal::{self, Blocked, Mask};
-use crate::sys::{child, host, thread};
+use crate::sys::{child, host, limits, thread};
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -41,9 +41,11 @@ pub type Variable = (&'static str, Option<String>);
 #[derive(Debug)]
 pub struct Fork {
     pid: i32,
-    /// Closed when its end has been noted. There is none before Linux 5.3 and where this process may have no more descriptors.
+    /// Closed when its end has been noted. There is none before Linux 5.3 and where the caller needs the descriptors.
     pidfd: Option<PidFd>,
     ending: Option<Ending>,
+    /// Somebody else has waited for it: nobody can learn how it ended, and its number may be another process's now.
+    is_lost: bool,
     was_killed: bool,
 }
 
@@ -61,6 +63,23 @@ impl Fork {
     /// Whether it had to be killed, since it did not end when it was told to.
     pub fn was_killed(&self) -> bool {
         self.was_killed
+    }
+
+    /// Whether there is something to be ended and waited for.
+    fn is_left(&self) -> bool {
+        self.ending.is_none() && !self.is_lost
+    }
+
+    /// Sends a signal to it and to nobody else. One that has just ended is what the signal is meant to achieve.
+    fn signal(&mut self, signal: i32) {
+        // While it has not been reaped, the number is its own, and the descriptor was opened for it.
+        self.is_lost = child::peek(self.pid).is_err();
+        if !self.is_lost {
+            drop(match &self.pidfd {
+                Some(pidfd) => pidfd.signal(signal),
+                None => child::signal_one(self.pid, signal),
+            });
+        }
     }
 }
 
@@ -94,6 +113,8 @@ pub enum Cause {
 pub struct Forks {
     members: Vec<Fork>,
     witness: Witness,
+    /// How many more may be watched through a descriptor.
+    watchable: usize,
     /// A handler of the caller's that waits for any child would take ours.
     blocked: Blocked,
 }
@@ -101,13 +122,15 @@ pub struct Forks {
 impl Forks {
     /// Forks `count` times. The fork with index `i` gets the variables of `i`, runs `body(i)`, writes out C's streams and ends with
     /// the result, without the exit handlers of this process. `body` must close what it has no use for; it is not called
-    /// in this process. To be called from a thread that lives as long as the forks shall.
+    /// in this process. To be called from a thread that lives as long as the forks shall. Of the descriptors that this process
+    /// may still have, `reserved` are left to the caller; where there are no others, forks are looked at now and then.
     ///
     /// # Errors
     /// `InvalidArgument` where this process has more than one thread, or ignores how its children end; `OutOfMemory` or `System`
     /// where they cannot be started.
     pub fn start(
         count: usize,
+        reserved: usize,
         variables: &dyn Fn(usize) -> Vec<Variable>,
         body: &mut dyn FnMut(usize) -> i32,
     ) -> Result<Self> {
@@ -123,7 +146,9 @@ impl Forks {
         }
         let members = Vec::with_capacity(count);
         let witness = Witness::new(count)?;
-        let mut forks = Self { members, witness, blocked: Blocked::new(signal::CHILD) };
+        let watchable = limits::free_descriptors()?.saturating_sub(reserved);
+        let blocked = Blocked::new(signal::CHILD);
+        let mut forks = Self { members, witness, watchable, blocked };
         child::flush_streams();
         for index in 0..count {
             let started = forks.fork(index, variables(index), body);
@@ -155,8 +180,9 @@ impl Forks {
         };
         // SAFETY: the only thread of this process has just been counted, and is this one.
         let pid = unsafe { child::fork_with(life) }?;
-        let pidfd = PidFd::open(pid).ok();
-        self.members.push(Fork { pid, pidfd, ending: None, was_killed: false });
+        let pidfd = (self.watchable > 0).then(|| PidFd::open(pid).ok()).flatten();
+        self.watchable = self.watchable.saturating_sub(1);
+        self.members.push(Fork { pid, pidfd, ending: None, is_lost: false, was_killed: false });
         Ok(())
     }
 
@@ -220,14 +246,9 @@ impl Forks {
     }
 
     fn signal_all(&mut self, signal: i32) {
-        for member in self.members.iter_mut().filter(|member| member.ending.is_none()) {
+        for member in self.members.iter_mut().filter(|member| member.is_left()) {
             member.was_killed = signal == signal::KILL;
-            // One that has just ended is what the signal is meant to achieve.
-            drop(match &member.pidfd {
-                Some(pidfd) => pidfd.signal(signal),
-                // Not reaped yet, so that the number is still its own.
-                None => child::signal_one(member.pid, signal),
-            });
+            member.signal(signal);
         }
     }
 
@@ -273,9 +294,11 @@ impl Forks {
             // A process that was being forked just then still held the descriptor.
             return Ok(None);
         }
-        let reaped = child::reap(member.pid)
-            .context(|| "has a handler of this program waited for any child (waitpid(-1, ...))?")?;
-        if let Some(exit) = reaped {
+        let reaped = child::reap(member.pid);
+        // Before anything else: a number that is not its own any more must not be signalled.
+        member.is_lost = reaped.is_err();
+        let why = "has a handler of this program waited for any child (waitpid(-1, ...))?";
+        if let Some(exit) = reaped.context(|| why)? {
             (member.pidfd, member.ending) = (None, Some(Ending::from(exit)));
         }
         Ok(member.ending)
@@ -286,7 +309,7 @@ impl Drop for Forks {
     fn drop(&mut self) {
         self.signal_all(signal::KILL);
         let deadline = Deadline::after(DROP_LIMIT);
-        for member in self.members.iter().filter(|member| member.ending.is_none()) {
+        for member in self.members.iter().filter(|member| member.is_left()) {
             // Whoever wants to know of errors has called `join` before.
             if let Some(pidfd) = &member.pidfd {
                 drop(poll::wait_ready(pidfd.as_fd(), Interest::READ, &deadline));

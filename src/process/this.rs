@@ -2,7 +2,7 @@
 
 use crate::base::error::Result;
 use crate::base::ids::Nonce;
-use crate::sys::{fork, host, thread};
+use crate::sys::{fork, host, limits, thread};
 
 /// Its id.
 pub fn pid() -> u32 {
@@ -57,6 +57,14 @@ pub fn is_used() -> bool {
 /// `System` where the system does not tell.
 pub fn threads() -> Result<usize> {
     thread::count()
+}
+
+/// How many more descriptors this process may have.
+///
+/// # Errors
+/// `System` where the system does not tell.
+pub fn free_descriptors() -> Result<usize> {
+    limits::free_descriptors()
 }
 
 /// True in a process that was forked, without exec, from one that used the library.

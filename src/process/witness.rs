@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::sys::host;
 use crate::sys::shm::Segment;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// What one fork has: three words and the text.
 const STRIDE: usize = 4096;
@@ -39,11 +39,13 @@ pub struct Testimony {
 struct Own {
     witness: Witness,
     place: usize,
-    /// A fork of the fork has no place.
-    pid: u32,
 }
 
 static OWN: Mutex<Option<Own>> = Mutex::new(None);
+
+/// Whose place that is, 0 for nobody's. A fork of the fork has none, and asks before it locks: another thread may have held
+/// the lock when it was forked, and nobody would ever give it back.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Keeps a message of the library for the parent. Does nothing in a process that is no fork.
 pub fn tell(message: &str) {
@@ -70,8 +72,10 @@ pub(super) fn tell_result(result: i32) {
 }
 
 fn with_own(body: impl FnOnce(&Own)) {
-    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(own) = own.as_ref().filter(|own| own.pid == host::pid()) {
+    if OWNER.load(Ordering::Acquire) != host::pid() {
+        return;
+    }
+    if let Some(own) = OWN.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
         body(own);
     }
 }
@@ -84,8 +88,14 @@ impl Witness {
 
     /// Makes a place the calling process's own.
     pub(super) fn take(&self, place: usize) {
-        let own = Own { witness: self.clone(), place, pid: host::pid() };
-        *OWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
+        let mut own = match OWN.try_lock() {
+            Ok(own) => own,
+            Err(TryLockError::Poisoned(own)) => own.into_inner(),
+            // Held by a thread of a process that this one was forked from: then its exit status must do.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        *own = Some(Own { witness: self.clone(), place });
+        OWNER.store(host::pid(), Ordering::Release);
     }
 
     /// What is in a place; to be asked once its fork has ended.
@@ -141,5 +151,12 @@ mod tests {
         assert_eq!(witness.read(1).message.len(), LONGEST);
         *OWN.lock().unwrap() = None;
         tell("to nobody");
+        // A fork of the fork, while a thread of the fork was telling something.
+        OWNER.store(host::pid() + 1, Ordering::Relaxed);
+        let held = OWN.lock().unwrap();
+        tell("to nobody");
+        witness.take(2);
+        drop(held);
+        assert_eq!(OWNER.load(Ordering::Relaxed), host::pid() + 1);
     }
 }

@@ -11,6 +11,21 @@ pub fn open_files() -> Result<u64> {
     Ok(read(libc::RLIMIT_NOFILE)?.rlim_cur)
 }
 
+/// How many more descriptors this process may have. Others of its threads may take some at any time.
+///
+/// # Errors
+/// `System`, also where /proc does not tell.
+pub fn free_descriptors() -> Result<usize> {
+    let entries = std::fs::read_dir("/proc/self/fd");
+    let counted: io::Result<usize> =
+        entries.and_then(|entries| entries.map(|entry| entry.map(|_| 1)).sum());
+    let open = counted
+        .map_err(|cause| Error::system("counting descriptors in /proc/self/fd", &cause))?
+        // That of the counting.
+        .saturating_sub(1);
+    Ok(usize::try_from(open_files()?).unwrap_or(usize::MAX).saturating_sub(open))
+}
+
 /// How large a file this process may make, in bytes.
 ///
 /// # Errors
@@ -57,5 +72,12 @@ mod tests {
         let before = open_files().unwrap();
         assert!(shown == "unlimited" || shown == before.to_string(), "{shown}, {before}");
         assert!(raise_open_files().unwrap() >= before);
+    }
+
+    #[test]
+    fn some_descriptors_are_taken_and_some_are_free() {
+        let limit = usize::try_from(open_files().unwrap()).unwrap_or(usize::MAX);
+        let free = free_descriptors().unwrap();
+        assert!(free > 0 && free < limit, "{free} of {limit}");
     }
 }

@@ -73,6 +73,11 @@ impl OpKind {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter | Self::ReduceScatterV)
     }
 
+    /// Whether no rank knows all counts, so that every two compare theirs.
+    pub const fn is_pairwise(self) -> bool {
+        matches!(self, Self::GatherV | Self::ScatterV | Self::AllToAllV)
+    }
+
     /// Whether one rank is its root.
     pub const fn has_root(self) -> bool {
         matches!(
@@ -102,6 +107,9 @@ pub enum Extent {
     },
     /// Nothing: every two ranks compare what they exchange.
     Pairwise,
+    /// One word of each rank or for each: the lengths of byte strings, which follow in the next operation. No call on
+    /// buffers is like it, whatever its counts.
+    Lengths,
 }
 
 impl Extent {
@@ -132,6 +140,7 @@ impl Extent {
             Self::Count(count) => (0, count),
             Self::Counts { total, fingerprint } => (1, fingerprint << Self::TOTAL_BITS | total),
             Self::Pairwise => (2, 0),
+            Self::Lengths => (3, 0),
         }
     }
 
@@ -143,6 +152,7 @@ impl Extent {
                 Some(Self::Counts { total, fingerprint })
             }
             (2, 0) => Some(Self::Pairwise),
+            (3, 0) => Some(Self::Lengths),
             _ => None,
         }
     }
@@ -219,6 +229,7 @@ impl fmt::Display for Descriptor {
                 let more = if total == Extent::MOST { " or more" } else { "" };
                 parts.push(format!("counts #{fingerprint:09x}, in all {total}{more}"));
             }
+            Extent::Lengths => parts.push("lengths of byte strings".to_owned()),
             Extent::Count(_) | Extent::Pairwise => {}
         }
         if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join(", ")) }
@@ -229,13 +240,14 @@ impl fmt::Display for Descriptor {
 mod tests {
     use super::*;
 
-    fn extents() -> [Extent; 5] {
+    fn extents() -> [Extent; 6] {
         [
             Extent::Count(u64::MAX),
             Extent::Count(0),
             Extent::of_counts([3, 0, 5]),
             Extent::of_counts([usize::MAX, 1]),
             Extent::Pairwise,
+            Extent::Lengths,
         ]
     }
 
@@ -264,6 +276,11 @@ mod tests {
         for descriptor in all {
             assert_eq!(Descriptor::decode(descriptor.encode()), Some(descriptor));
         }
+        for extent in extents() {
+            let mut others = extents().into_iter().filter(|&other| other != extent);
+            assert!(others.all(|other| other.encode() != extent.encode()));
+        }
+        assert_eq!(Extent::decode(3, 1), None);
         assert_eq!(Descriptor::decode([0; 3]), None);
         assert_eq!(Descriptor::decode([u64::MAX; 3]), None);
     }
@@ -300,5 +317,7 @@ mod tests {
             ..descriptor
         };
         assert_eq!(plain.to_string(), "gather_v #7 (f32, root 2)");
+        let lengths = Descriptor { extent: Extent::Lengths, ..plain };
+        assert_eq!(lengths.to_string(), "gather_v #7 (f32, root 2, lengths of byte strings)");
     }
 }

@@ -8,6 +8,7 @@ use dist::base::dtype::DataType;
 use dist::base::nodes::Nodes;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
+use std::collections::HashSet;
 use std::fmt;
 
 /// How many ranks.
@@ -269,9 +270,21 @@ pub(crate) fn scenes(ranks: usize) -> Vec<Scene> {
     all
 }
 
-/// All variants of a scene.
+/// The variants of a scene.
 pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
-    let Scene { kind, ranks, size, pair, .. } = *scene;
+    let mut all = product(scene);
+    let deal = scene.size.deal();
+    let mut place = scene.pair + scene.kind as usize * 3 + scene.ranks;
+    all.retain(|_| {
+        place += 1;
+        place.is_multiple_of(deal)
+    });
+    all
+}
+
+/// All that there could be.
+fn product(scene: &Scene) -> Vec<Variant> {
+    let Scene { kind, ranks, size, .. } = *scene;
     let mut all = Vec::new();
     for layout in LAYOUTS {
         if !layout.applies(ranks) || !size.applies(&layout, ranks) {
@@ -282,12 +295,6 @@ pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
             all.extend(places.iter().map(|&in_place| Variant { layout, in_place, choice }));
         }
     }
-    let (deal, turn) = (size.deal(), pair + kind as usize * 3 + ranks);
-    let mut place = turn;
-    all.retain(|_| {
-        place += 1;
-        place.is_multiple_of(deal)
-    });
     all
 }
 
@@ -304,4 +311,24 @@ fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {
     let rows = algorithms(kind).filter(|row| row.can(bytes, &shape));
     all.extend(rows.map(|row| Choice::Named(row.name)));
     all
+}
+
+#[test]
+fn what_is_dealt_out_leaves_out_no_pair_and_no_combination() {
+    for size in SIZES {
+        for kind in OpKind::ALL.into_iter().filter(|&kind| kind != OpKind::Barrier) {
+            let scenes =
+                || RANKS.into_iter().flat_map(scenes).filter(|s| s.kind == kind && s.size == size);
+            let met: HashSet<usize> =
+                scenes().filter(|s| !variants(s).is_empty()).map(|scene| scene.pair).collect();
+            assert_eq!(met.len(), pairs(kind).len(), "{} {size}", kind.name());
+            let combinations = |of: fn(&Scene) -> Vec<Variant>| -> HashSet<String> {
+                let text = |scene: &Scene, variant: &Variant| format!("{}{variant}", scene.ranks);
+                let all =
+                    scenes().flat_map(|s| of(&s).iter().map(|v| text(&s, v)).collect::<Vec<_>>());
+                all.collect()
+            };
+            assert!(combinations(variants) == combinations(product), "{} {size}", kind.name());
+        }
+    }
 }

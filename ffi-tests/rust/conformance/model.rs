@@ -55,7 +55,11 @@ impl Lengths {
         let Self { ranks, turn, .. } = *self;
         let from = (from + ranks - turn) % ranks;
         let to = (to + ranks - turn) % ranks;
-        if from == 2 { 0 } else { self.by_distance(from * 3 + to) }
+        match (ranks, from) {
+            (1, _) => self.count,
+            (_, 2) => 0,
+            _ => self.by_distance(from * 3 + to + 6),
+        }
     }
 }
 

@@ -153,3 +153,31 @@ fn overrides_of_rank_0_count_for_all_and_those_of_the_call_for_more() {
     });
     std::fs::remove_file(&file).unwrap();
 }
+
+/// A rounding after each of them would stop at 16, where the next number is 18.
+#[test]
+fn many_narrow_vectors_are_summed_without_losing_small_ones() {
+    let cases = [
+        (DataType::F8E4M3, ReduceOp::Sum, vec![0x38], vec![0x5a]),
+        (DataType::F8E4M3, ReduceOp::PremulSum, vec![0x38], vec![0x52]),
+        (DataType::F8E4M3, ReduceOp::Avg, vec![0x38], vec![0x38]),
+        (DataType::Bf16, ReduceOp::Sum, vec![0x80, 0x3f], vec![0xa0, 0x41]),
+    ];
+    let options = |rank: usize| format!("transport=inproc;slot_bytes=4096;host_id={rank}");
+    run_with(options, 20, |rank| {
+        for (dtype, op, one, sum) in &cases {
+            // Some slices are empty.
+            for count in [1, 700, 3000] {
+                let input = one.repeat(count);
+                let is_root = rank.group().rank() == 7;
+                let mut output = vec![0; if is_root { input.len() } else { 0 }];
+                let (send, recv) = (Src::from(&input[..]), Dst::from(&mut output[..]));
+                let algorithm = Some("scatter_gather".to_owned());
+                let options =
+                    CallOptions { algorithm, premul_scale: 0.5, ..CallOptions::default() };
+                rank.group().run(Call::reduce(send, recv, *dtype, *op, 7), &options).unwrap();
+                assert!(!is_root || output == sum.repeat(count), "{dtype} {op} {count}");
+            }
+        }
+    });
+}

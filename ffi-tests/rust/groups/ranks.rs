@@ -13,20 +13,30 @@ pub(crate) const WORLDS: [(&str, &str); 5] =
 
 /// Runs `body` on one rank for each letter.
 pub(crate) fn run(transport: &str, layout: &str, body: impl Fn(Arc<Group>) + Sync) {
+    let letters: Vec<char> = layout.chars().collect();
+    let options =
+        |rank: usize| format!("transport={transport};host_id={};slot_bytes=8192", letters[rank]);
+    run_with(options, letters.len(), body);
+}
+
+/// Runs `body` on so many ranks, with options for each.
+pub(crate) fn run_with(
+    options: impl Fn(usize) -> String,
+    size: usize,
+    body: impl Fn(Arc<Group>) + Sync,
+) {
     let store = Arc::new(HashStore::new());
-    let size = layout.len();
     std::thread::scope(|scope| {
-        for (rank, letter) in layout.chars().enumerate() {
+        for rank in 0..size {
             let (store, body) = (Arc::clone(&store), &body);
+            let backend_options = options(rank);
             scope.spawn(move || {
                 let group = Group::create(GroupOptions {
                     store,
                     rank,
                     size,
                     backend: None,
-                    backend_options: format!(
-                        "transport={transport};host_id={letter};slot_bytes=8192"
-                    ),
+                    backend_options,
                     name: "world".into(),
                     timeout_ms: 60_000,
                     connect_timeout_ms: 60_000,

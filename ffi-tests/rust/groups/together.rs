@@ -1,6 +1,6 @@
 //! Groups that all ranks of the parent make: from lists, and by splitting.
 
-use crate::ranks::{check, everywhere, meet, options, run, sum_of_bits};
+use crate::ranks::{check, everywhere, meet, options, run, run_with, sum_of_bits};
 use dist::api::{CallOptions, Group, SubgroupOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::deadline::Deadline;
@@ -182,5 +182,45 @@ fn a_group_of_one_makes_groups_too() {
             check(&world.new_group(&[0], &local).unwrap().unwrap(), 0, &[0]);
         }
         assert!(world.split(None, 0, &options()).unwrap().is_none());
+    });
+}
+
+/// What would run for the smallest call, and because of what.
+fn chosen(group: &Group, kind: &str) -> (String, String) {
+    let first = &group.describe()["native"]["algorithms"][kind]["chosen"][0];
+    let text = |key: &str| first[key].as_str().unwrap().to_owned();
+    (text("algorithm"), text("because"))
+}
+
+#[test]
+fn what_rank_0_was_told_about_algorithms_holds_in_groups_without_it() {
+    let file = std::env::temp_dir().join(format!("dist-inherited-{}.json", std::process::id()));
+    let rows = r#"{"rows": [{"operation": "all_reduce", "algorithm": "two_shot"}]}"#;
+    std::fs::write(&file, rows).unwrap();
+    let told = |rank: usize| match rank {
+        0 => format!("host_id=a;algorithm=broadcast=staged;tuning_file={}", file.display()),
+        _ => format!("host_id={};tuning_file=/nonexistent", ["a", "a", "b", "b"][rank]),
+    };
+    run_with(told, 4, |world| {
+        let said = |name: &str, why: &str| (name.to_owned(), why.to_owned());
+        if world.rank() == 0 {
+            // Nobody reads it again.
+            std::fs::remove_file(&file).unwrap();
+        }
+        for own in [None, Some("slot_bytes=8192;algorithm=barrier=flags".to_owned())] {
+            let is_own = own.is_some();
+            let options = SubgroupOptions { backend_options: own, ..options() };
+            let Some(pair) = world.new_group(&[3, 2], &options).unwrap() else { continue };
+            assert_eq!(chosen(&pair, "all_reduce"), said("two_shot", "tuning file, row 1"));
+            let broadcast =
+                if is_own { said("inline", "table") } else { said("staged", "options") };
+            assert_eq!(chosen(&pair, "broadcast"), broadcast);
+            let barrier = if is_own { "options" } else { "table" };
+            assert_eq!(chosen(&pair, "barrier"), said("flags", barrier));
+            meet(&pair);
+        }
+        let alone = world.new_group(&[2], &options()).unwrap();
+        assert_eq!(alone.is_some(), world.rank() == 2);
+        meet(&world);
     });
 }

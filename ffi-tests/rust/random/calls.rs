@@ -1,20 +1,26 @@
 //! The library through its C ABI: each function that the programs use, wrapped once.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use crate::program::{Collective, Kind, Message};
+use crate::program::{Collective, Kind, Made, Message, Team};
 use dist::ffi::batch::{dist_batch_begin, dist_batch_end};
 use dist::ffi::collective::{
-    dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
-    dist_reduce_scatter,
+    dist_all_gather, dist_all_reduce, dist_all_to_all, dist_barrier, dist_broadcast, dist_gather,
+    dist_reduce, dist_reduce_scatter, dist_scatter,
+};
+use dist::ffi::collective_v::{
+    dist_all_gather_v, dist_all_to_all_v, dist_gather_v, dist_reduce_scatter_v, dist_scatter_v,
 };
 use dist::ffi::group::{dist_group_create, dist_group_release};
+use dist::ffi::group_new::{dist_group_new, dist_group_split};
+use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::runtime::dist_last_error;
 use dist::ffi::store::dist_store_release;
 use dist::ffi::store_create::dist_store_hash_create;
 use dist::ffi::types::{
-    DIST_ANY_SOURCE, DIST_ANY_TAG, DIST_FIELD_RANK, DIST_IN_PROGRESS, DIST_OK, DIST_WAIT_FOREVER,
-    dist_group_options_t, dist_group_t, dist_status_t, dist_store_t, dist_work_t,
+    DIST_ANY_SOURCE, DIST_ANY_TAG, DIST_FIELD_RANK, DIST_IN_PROGRESS, DIST_NO_COLOR, DIST_OK,
+    DIST_WAIT_FOREVER, dist_group_new_options_t, dist_group_options_t, dist_group_t, dist_status_t,
+    dist_store_t, dist_work_t,
 };
 use dist::ffi::work::{
     dist_work_on_complete, dist_work_received_count, dist_work_release, dist_work_source,
@@ -30,7 +36,7 @@ pub(crate) const LIMIT_MS: i64 = 30_000;
 
 /// Panics where a call has failed.
 #[track_caller]
-fn expect(status: dist_status_t) {
+pub(crate) fn expect(status: dist_status_t) {
     if status != DIST_OK {
         // SAFETY: takes nothing.
         let text = unsafe { dist_last_error() };
@@ -63,9 +69,21 @@ impl Store {
     }
 }
 
+/// The blocks of a collective that moves them, on one rank.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    pub(crate) sends: Vec<*const u8>,
+    pub(crate) send_counts: Vec<usize>,
+    pub(crate) recvs: Vec<*mut u8>,
+    pub(crate) recv_counts: Vec<usize>,
+}
+
 /// A rank of a group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group(*mut dist_group_t);
+pub(crate) struct Group(pub(crate) *mut dist_group_t);
+
+// SAFETY: as a store's.
+unsafe impl Send for Group {}
 
 impl Group {
     pub(crate) fn join(store: Store, name: &str, rank: usize, size: usize, options: &str) -> Self {
@@ -90,6 +108,39 @@ impl Group {
     pub(crate) fn release(self) {
         // SAFETY: the handle is live, and used no more.
         expect(unsafe { dist_group_release(self.0) });
+    }
+
+    /// Makes a group of some of this one's `size` ranks; `place` is this rank's in it, if it has one.
+    pub(crate) fn team(self, team: &Team, size: usize, place: Option<usize>) -> Option<Self> {
+        let name = CString::new(format!("team{}", team.id)).unwrap();
+        // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
+        let mut options: dist_group_new_options_t = unsafe { std::mem::zeroed() };
+        options.struct_size = size_of::<dist_group_new_options_t>();
+        options.name = name.as_ptr();
+        options.connect_timeout_ms = LIMIT_MS;
+        options.use_local_synchronization = i64::from(team.made == Made::ByMembers);
+        if team.made == Made::ByMembers && place.is_none() {
+            return None;
+        }
+        let ranks: Vec<i32> = team.members.iter().map(|&r| i32::try_from(r).unwrap()).collect();
+        let (ranks, n) = match are_all(&team.members, size) {
+            true => (std::ptr::null(), 0),
+            false => (ranks.as_ptr(), ranks.len()),
+        };
+        let key = place.map_or(0, |place| 10 * i32::try_from(place).unwrap());
+        let color = if place.is_some() { 3 } else { DIST_NO_COLOR };
+        let (parent, options, mut group) = (self.0, &raw const options, null_mut());
+        // SAFETY (both): options, name and ranks outlive the call, and `group` takes the handle.
+        let status = match team.made {
+            // SAFETY: as above.
+            Made::BySplitting => unsafe {
+                dist_group_split(parent, color, key, options, &raw mut group)
+            },
+            // SAFETY: as above.
+            _ => unsafe { dist_group_new(parent, ranks, n, options, &raw mut group) },
+        };
+        expect(status);
+        (!group.is_null()).then_some(Self(group))
     }
 
     /// Makes a collective; the buffers stay until it is done. Asynchronous with a place for the work.
@@ -129,8 +180,67 @@ impl Group {
             },
             // SAFETY: as above.
             Kind::Barrier => unsafe { dist_barrier(group, options, work) },
+            _ => panic!("{call:?} has blocks"),
         };
         expect(status);
+    }
+
+    /// Makes a collective that moves blocks, likewise.
+    pub(crate) fn moves(self, call: &Collective, blocks: &Blocks, work: Option<&mut Work>) {
+        let (group, dtype, op) = (self.0, call.dtype.number(), call.op.number());
+        let (count, root) = (call.count, i32::try_from(call.root).unwrap());
+        let sends: Vec<*const c_void> = blocks.sends.iter().map(|ptr| ptr.cast()).collect();
+        let recvs: Vec<*mut c_void> = blocks.recvs.iter().map(|ptr| ptr.cast()).collect();
+        let first = |counts: &[usize]| counts.first().copied().unwrap_or(0);
+        let (out, into) = (first(&blocks.send_counts), first(&blocks.recv_counts));
+        let send = sends.first().copied().unwrap_or(std::ptr::null());
+        let recv = recvs.first().copied().unwrap_or(null_mut());
+        let (from, to) = (sends.as_ptr(), recvs.as_ptr());
+        let (send_counts, recv_counts) = (blocks.send_counts.as_ptr(), blocks.recv_counts.as_ptr());
+        let (options, work) = (std::ptr::null(), place(work));
+        // SAFETY (all): the lists have an entry for each rank where the header wants one, the buffers the sizes that
+        // the call says; the lists outlive the call, the buffers the operation.
+        let status = match call.kind {
+            // SAFETY: as above.
+            Kind::Gather => unsafe {
+                dist_gather(group, send, recv, count, dtype, root, options, work)
+            },
+            // SAFETY: as above.
+            Kind::Scatter => unsafe {
+                dist_scatter(group, send, recv, count, dtype, root, options, work)
+            },
+            // SAFETY: as above.
+            Kind::AllToAll => unsafe {
+                dist_all_to_all(group, send, recv, count, dtype, options, work)
+            },
+            // SAFETY: as above.
+            Kind::AllGatherV => unsafe {
+                dist_all_gather_v(group, send, to, recv_counts, dtype, options, work)
+            },
+            // SAFETY: as above.
+            Kind::GatherV => unsafe {
+                dist_gather_v(group, send, out, to, recv_counts, dtype, root, options, work)
+            },
+            // SAFETY: as above.
+            Kind::ScatterV => unsafe {
+                dist_scatter_v(group, from, send_counts, recv, into, dtype, root, options, work)
+            },
+            // SAFETY: as above.
+            Kind::ReduceScatterV => unsafe {
+                dist_reduce_scatter_v(group, from, send_counts, recv, dtype, op, options, work)
+            },
+            // SAFETY: as above.
+            Kind::AllToAllV => unsafe {
+                dist_all_to_all_v(group, from, send_counts, to, recv_counts, dtype, options, work)
+            },
+            _ => panic!("{call:?} moves no blocks"),
+        };
+        expect(status);
+    }
+
+    pub(crate) fn monitored_barrier(self) {
+        // SAFETY: nobody is to be named.
+        expect(unsafe { dist_monitored_barrier(self.0, 0, 1, null_mut(), null_mut()) });
     }
 
     /// Sends a message; the buffer stays until it is done.
@@ -165,6 +275,11 @@ impl Group {
     }
 }
 
+/// Whether a list of ranks may be left out.
+fn are_all(members: &[usize], size: usize) -> bool {
+    members.iter().copied().eq(0..size)
+}
+
 pub(crate) fn batch_begin() {
     // SAFETY: no list.
     expect(unsafe { dist_batch_begin(std::ptr::null(), 0) });
@@ -176,7 +291,7 @@ pub(crate) fn batch_end(work: Option<&mut Work>) {
     expect(unsafe { dist_batch_end(place(work)) });
 }
 
-fn place(work: Option<&mut Work>) -> *mut *mut dist_work_t {
+pub(crate) fn place(work: Option<&mut Work>) -> *mut *mut dist_work_t {
     work.map_or(null_mut(), |work| &raw mut work.0)
 }
 

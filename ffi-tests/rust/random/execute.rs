@@ -1,22 +1,26 @@
 //! One rank on its way through a program: what it waits for, and in which order, is its own affair.
 
-use crate::calls::{Counter, Group, Work, batch_begin, batch_end};
-use crate::program::{Asked, Collective, Exchange, Kind, Message, Program, Random, Step};
+use crate::calls::{Blocks, Counter, Group, Work, batch_begin, batch_end};
+use crate::moves::{self, Lists};
+use crate::program::{Asked, Collective, Exchange, Kind, Message, Program, Random, Step, Team};
+use crate::strings::{self, Expected};
 use crate::values::{contribution, reduction};
 use std::collections::HashMap;
+use std::panic::resume_unwind;
+use std::thread::{Scope, ScopedJoinHandle};
 
 /// What lies before and after every buffer that is written.
 const GUARD: [u8; 32] = [0xa5; 32];
 /// What a buffer holds that nothing has been written to.
-const RUBBISH: u8 = 0x77;
+pub(crate) const RUBBISH: u8 = 0x77;
 /// How many operations may be outstanding.
 const MOST_PENDING: usize = 300;
 
 /// A buffer between guards.
-struct Guarded(Vec<u8>);
+pub(crate) struct Guarded(Vec<u8>);
 
 impl Guarded {
-    fn new(content: &[u8]) -> Self {
+    pub(crate) fn new(content: &[u8]) -> Self {
         Self([&GUARD[..], content, &GUARD[..]].concat())
     }
 
@@ -34,17 +38,22 @@ impl Guarded {
 }
 
 /// The memory of an operation, and what must be in it at the end.
-struct Memory {
-    what: String,
+pub(crate) struct Memory {
+    pub(crate) what: String,
     /// Only read.
-    input: Vec<u8>,
-    output: Guarded,
-    offset: usize,
-    expected: Vec<u8>,
+    pub(crate) input: Vec<u8>,
+    pub(crate) output: Guarded,
+    pub(crate) offset: usize,
+    pub(crate) expected: Vec<u8>,
+    /// The blocks of a collective that moves them.
+    pub(crate) lists: Lists,
+    /// What comes in memory of the library.
+    pub(crate) strings: Option<Expected>,
 }
 
 impl Memory {
     fn check(&self) {
+        self.strings.iter().for_each(|strings| strings.check(&self.what));
         let got = &self.output.content(&self.what)[self.offset..][..self.expected.len()];
         if got != self.expected {
             let at = got.iter().zip(&self.expected).position(|(a, b)| a != b);
@@ -60,10 +69,15 @@ struct Pending {
 }
 
 /// One rank of one group.
-pub(crate) struct Runner<'a> {
-    program: &'a Program,
+pub(crate) struct Runner<'s, 'p> {
+    program: &'p Program,
+    /// Where further threads run.
+    scope: &'s Scope<'s, 'p>,
+    /// Those that use groups made from this one.
+    teams: Vec<ScopedJoinHandle<'s, ()>>,
     group: Group,
     rank: usize,
+    size: usize,
     random: Random,
     pending: Vec<Pending>,
     /// Released while they were under way, with what counts their end.
@@ -72,13 +86,23 @@ pub(crate) struct Runner<'a> {
     counted: usize,
 }
 
-impl<'a> Runner<'a> {
-    pub(crate) fn new(program: &'a Program, group: Group, rank: usize, number: usize) -> Self {
-        let seed = program.seed ^ (rank as u64 + 1) << 32 ^ (number as u64 + 1) << 48;
+impl<'s, 'p> Runner<'s, 'p> {
+    /// For a rank of a group of `size`; `number` is the group's.
+    pub(crate) fn new(
+        program: &'p Program,
+        group: Group,
+        (rank, size): (usize, usize),
+        number: u64,
+        scope: &'s Scope<'s, 'p>,
+    ) -> Self {
+        let seed = program.seed ^ (rank as u64 + 1) << 32 ^ (number + 1) << 48;
         Self {
             program,
+            scope,
+            teams: Vec::new(),
             group,
             rank,
+            size,
             random: Random::new(seed),
             pending: Vec::new(),
             orphans: Vec::new(),
@@ -88,12 +112,13 @@ impl<'a> Runner<'a> {
     }
 
     /// Carries out the steps, and leaves the group.
-    pub(crate) fn run(mut self, steps: &[Step]) {
+    pub(crate) fn run(mut self, steps: &'p [Step]) {
         for step in steps {
             match step {
                 Step::Collective(call) => self.collective(call, true),
                 Step::Exchange(exchange) => self.exchange(exchange),
                 Step::Batch(calls, exchange) => self.batch(calls, exchange),
+                Step::Team(team) => self.team(team),
                 Step::Settle => self.settle(),
             }
             self.look_around();
@@ -110,11 +135,41 @@ impl<'a> Runner<'a> {
             counter.wait_for(1);
             memory.check();
         }
+        let mut failed = self.teams.into_iter().filter_map(|team| team.join().err());
+        if let Some(panic) = failed.next() {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Makes a group together with some other ranks, and has it used beside this one.
+    fn team(&mut self, team: &'p Team) {
+        let place = team.members.iter().position(|&member| member == self.rank);
+        let made = self.group.team(team, self.size, place);
+        assert_eq!(made.is_some(), place.is_some(), "{team:?} on rank {}", self.rank);
+        let (Some(group), Some(rank)) = (made, place) else { return };
+        let (program, scope, size) = (self.program, self.scope, team.members.len());
+        let body = move || {
+            Runner::new(program, group, (rank, size), team.id, scope).run(&team.steps);
+        };
+        self.teams.push(scope.spawn(body));
     }
 
     /// Makes a collective, waiting for it or not; inside a batch `may_block` is false.
     fn collective(&mut self, call: &Collective, may_block: bool) {
-        let mut memory = prepare(self.program, call, self.rank);
+        let mut memory = prepare(self.program.seed, call, self.rank, self.size);
+        if call.kind == Kind::MonitoredBarrier {
+            // It blocks, whereas a batch does not.
+            if may_block {
+                self.group.monitored_barrier();
+            }
+            return;
+        }
+        if memory.strings.is_some() {
+            return self.strings(call, memory, may_block);
+        }
+        if !memory.lists.sends.is_empty() || !memory.lists.recvs.is_empty() {
+            return self.moves(call, memory, may_block);
+        }
         let send = match call.kind {
             _ if !memory.input.is_empty() => memory.input.as_ptr(),
             Kind::AllGather => {
@@ -133,6 +188,39 @@ impl<'a> Runner<'a> {
         }
         let mut work = Work::none();
         self.group.collective(call, send, recv, Some(&mut work));
+        self.keep(Pending { work, memory });
+    }
+
+    /// The same for one that moves blocks.
+    fn moves(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
+        let Lists { sends_output, sends, recvs } = std::mem::take(&mut memory.lists);
+        let input = if sends_output { memory.output.at(0) } else { memory.input.as_mut_ptr() };
+        let output = memory.output.at(0);
+        let blocks = Blocks {
+            sends: sends.iter().map(|&(place, _)| input.wrapping_add(place).cast_const()).collect(),
+            send_counts: sends.iter().map(|&(_, count)| count).collect(),
+            recvs: recvs.iter().map(|&(place, _)| output.wrapping_add(place)).collect(),
+            recv_counts: recvs.iter().map(|&(_, count)| count).collect(),
+        };
+        if may_block && self.random.once_in(2) {
+            self.group.moves(call, &blocks, None);
+            memory.check();
+            return;
+        }
+        let mut work = Work::none();
+        self.group.moves(call, &blocks, Some(&mut work));
+        self.keep(Pending { work, memory });
+    }
+
+    /// The same for one of byte strings.
+    fn strings(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
+        if may_block && self.random.once_in(2) {
+            self.group.strings(call, &mut memory, None);
+            memory.check();
+            return;
+        }
+        let mut work = Work::none();
+        self.group.strings(call, &mut memory, Some(&mut work));
         self.keep(Pending { work, memory });
     }
 
@@ -163,6 +251,8 @@ impl<'a> Runner<'a> {
             output: Guarded::new(&vec![RUBBISH; room * dtype.size()]),
             offset: 0,
             expected: contribution(id, from, dtype, 0, count),
+            lists: Lists::default(),
+            strings: None,
         };
         memory.expected.resize(room * dtype.size(), RUBBISH);
         let mut work = Work::none();
@@ -180,8 +270,9 @@ impl<'a> Runner<'a> {
         let mut work = Work::none();
         self.group.send(message, input.as_ptr(), Some(&mut work));
         let what = format!("seed {}, rank {}: sent {message:?}", self.program.seed, self.rank);
-        let (output, expected) = (Guarded::new(&[]), Vec::new());
-        self.keep(Pending { work, memory: Memory { what, input, output, offset: 0, expected } });
+        let (output, expected, lists) = (Guarded::new(&[]), Vec::new(), Lists::default());
+        let memory = Memory { what, input, output, offset: 0, expected, lists, strings: None };
+        self.keep(Pending { work, memory });
     }
 
     /// Posts receives that do not say from whom.
@@ -335,9 +426,10 @@ impl Memory {
 }
 
 /// The memory of a collective on one rank.
-fn prepare(program: &Program, call: &Collective, rank: usize) -> Memory {
+fn prepare(seed: u64, call: &Collective, rank: usize, size: usize) -> Memory {
     let Collective { id, kind, dtype, op, count, root, in_place } = *call;
-    let (size, bytes) = (program.size, count * dtype.size());
+    let bytes = count * dtype.size();
+    let what = format!("seed {seed}, rank {rank} of {size}: {call:?}");
     let own = |count| contribution(id, rank, dtype, 0, count);
     let of_all = |from| reduction(id, size, (dtype, op), from, count);
     let rubbish = |len| vec![RUBBISH; len];
@@ -364,8 +456,12 @@ fn prepare(program: &Program, call: &Collective, rank: usize) -> Memory {
             (Vec::new(), own(size * count), rank * bytes, of_all(rank * count))
         }
         Kind::ReduceScatter => (own(size * count), rubbish(bytes), 0, of_all(rank * count)),
-        Kind::Barrier => (Vec::new(), Vec::new(), 0, Vec::new()),
+        Kind::Barrier | Kind::MonitoredBarrier => (Vec::new(), Vec::new(), 0, Vec::new()),
+        Kind::BroadcastBytes | Kind::AllGatherBytes | Kind::GatherBytes | Kind::ScatterBytes => {
+            return strings::prepare(what, call, rank, size);
+        }
+        _ => return moves::prepare(what, call, rank, size),
     };
-    let what = format!("seed {}, rank {rank}: {call:?}", program.seed);
-    Memory { what, input, output: Guarded::new(&output), offset, expected }
+    let lists = Lists::default();
+    Memory { what, input, output: Guarded::new(&output), offset, expected, lists, strings: None }
 }

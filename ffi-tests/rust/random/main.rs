@@ -8,7 +8,9 @@
 
 mod calls;
 mod execute;
+mod moves;
 mod program;
+mod strings;
 mod values;
 
 use calls::{Group, Store};
@@ -94,7 +96,8 @@ fn run(program: &Program) {
                     let options = format!("transport={transport};host_id=h{host};slot_bytes=8192");
                     let name = format!("random{number}");
                     let group = Group::join(store, &name, rank, program.size, &options);
-                    Runner::new(program, group, rank, number).run(steps);
+                    let number = number as u64;
+                    Runner::new(program, group, (rank, program.size), number, scope).run(steps);
                 }));
             }
         }

@@ -63,8 +63,28 @@ pub(crate) enum Step {
     Exchange(Exchange),
     /// Issued together.
     Batch(Vec<Collective>, Exchange),
+    /// Some of the ranks make a group of their own, and use it from a further thread.
+    Team(Team),
     /// Everybody waits for everything.
     Settle,
+}
+
+/// A group made from a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Team {
+    pub(crate) id: u64,
+    /// Ranks of the other group, in the order of the new one.
+    pub(crate) members: Vec<usize>,
+    pub(crate) made: Made,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// How a group is made from a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    ByAll,
+    ByMembers,
+    BySplitting,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +95,19 @@ pub(crate) enum Kind {
     AllGather,
     ReduceScatter,
     Barrier,
+    Gather,
+    Scatter,
+    AllToAll,
+    AllGatherV,
+    GatherV,
+    ScatterV,
+    ReduceScatterV,
+    AllToAllV,
+    BroadcastBytes,
+    AllGatherBytes,
+    GatherBytes,
+    ScatterBytes,
+    MonitoredBarrier,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +148,9 @@ pub(crate) struct Message {
     pub(crate) count: usize,
 }
 
+/// How often groups are made from groups.
+const DEPTH: usize = 2;
+
 /// Counts of elements: nothing, what fits a line, a slot, several, and what is taken by other ways.
 const COUNTS: &[usize] = &[0, 1, 3, 12, 13, 100, 1023, 1025, 4097, 20_000, 70_001];
 
@@ -133,7 +169,7 @@ impl Program {
             size,
             transport: maker.random.one_of(&["inproc", "inproc", "shm", "auto", "tcp"]),
             hosts,
-            groups: (0..groups).map(|_| maker.steps()).collect(),
+            groups: (0..groups).map(|_| maker.steps(DEPTH)).collect(),
             leaves_early: maker.random.once_in(3),
         }
     }
@@ -147,7 +183,8 @@ struct Maker {
 }
 
 impl Maker {
-    fn steps(&mut self) -> Vec<Step> {
+    /// `depth` is how often groups may be made from groups.
+    fn steps(&mut self, depth: usize) -> Vec<Step> {
         let mut steps = Vec::new();
         for _ in 0..5 + self.random.below(20) {
             match self.random.below(10) {
@@ -157,8 +194,11 @@ impl Maker {
                     steps.push(Step::Exchange(self.exchange(asked)));
                 }
                 7..=8 => {
-                    let together = (0..self.random.below(4)).map(|_| self.collective()).collect();
+                    let together = self.together();
                     steps.push(Step::Batch(together, self.exchange(Asked::Exactly)));
+                }
+                _ if depth > 0 && self.random.once_in(2) => {
+                    steps.push(Step::Team(self.team(depth - 1)));
                 }
                 _ if self.random.once_in(2) => {
                     let exchange = self.exchange(Asked::Anything);
@@ -168,6 +208,17 @@ impl Maker {
             }
         }
         steps
+    }
+
+    fn team(&mut self, depth: usize) -> Team {
+        let mut members: Vec<usize> = (0..self.size).collect();
+        self.random.shuffle(&mut members);
+        members.truncate(1 + self.random.below(self.size));
+        let made = self.random.one_of(&[Made::ByAll, Made::ByMembers, Made::BySplitting]);
+        let size = std::mem::replace(&mut self.size, members.len());
+        let steps = self.steps(depth);
+        self.size = size;
+        Team { id: self.id(), members, made, steps }
     }
 
     fn id(&mut self) -> u64 {
@@ -192,6 +243,19 @@ impl Maker {
                 Kind::AllGather,
                 Kind::ReduceScatter,
                 Kind::Barrier,
+                Kind::Gather,
+                Kind::Scatter,
+                Kind::AllToAll,
+                Kind::AllGatherV,
+                Kind::GatherV,
+                Kind::ScatterV,
+                Kind::ReduceScatterV,
+                Kind::AllToAllV,
+                Kind::BroadcastBytes,
+                Kind::AllGatherBytes,
+                Kind::GatherBytes,
+                Kind::ScatterBytes,
+                Kind::MonitoredBarrier,
             ]),
             dtype,
             op: self.random.one_of(dtype.ops()),
@@ -199,6 +263,19 @@ impl Maker {
             root: self.random.below(self.size),
             in_place: self.random.once_in(2),
         }
+    }
+
+    /// Collectives of a batch; some in a row are of one kind, so that they may become one.
+    fn together(&mut self) -> Vec<Collective> {
+        let mut calls = Vec::new();
+        for _ in 0..self.random.below(4) {
+            let first = self.collective();
+            for _ in 0..self.random.one_of(&[1, 1, 2, 5]) {
+                let (id, count) = (self.id(), self.count().min(2000));
+                calls.push(Collective { id, count, ..first });
+            }
+        }
+        calls
     }
 
     fn exchange(&mut self, asked: Asked) -> Exchange {

@@ -52,6 +52,13 @@ pub const GRACE: Duration = Duration::from_millis(400);
 /// Slices begin on multiples of this, so that elements stay whole.
 const GRAIN: usize = 64;
 
+/// Of how many bytes a root holds copies at a time, about, before it sends them to the leaders of other nodes or after
+/// they came from there.
+const TOGETHER: usize = 4 << 20;
+
+/// The least of each rank's block that goes at a time where there is so much.
+const LEAST: usize = 4 << 10;
+
 /// One operation on its way: through steps inside the node, and messages between nodes.
 #[derive(Debug)]
 pub struct Levels<'a> {
@@ -107,6 +114,17 @@ impl Levels<'_> {
         before..before + self.nodes.members(node).len()
     }
 
+    /// The same for every node.
+    fn spans(&self) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let span = |node: usize| {
+            let start = end;
+            end += self.nodes.members(node).len();
+            start..end
+        };
+        (0..self.nodes.count()).map(span).collect()
+    }
+
     /// How much of each rank's block fits a slot together with those of all others.
     fn chunk(&self, element: usize) -> usize {
         (self.steps.slot_bytes() / self.nodes.ranks() / element).max(1) * element
@@ -117,6 +135,13 @@ impl Levels<'_> {
         let span = self.span(node);
         packed.slice(span.start * len, span.len() * len)
     }
+}
+
+/// How much of each rank's block goes to or from a root at a time, where `room` bytes of it fit a slot: whole
+/// elements, and not so much that the root would hold more than [`TOGETHER`] for all `ranks` of them, if that can be.
+fn at_a_time(room: usize, ranks: usize, element: usize) -> usize {
+    let together = (TOGETHER / ranks).max(LEAST);
+    (room.min(together) / element).max(1) * element
 }
 
 /// The slice of a vector that a lane takes care of.
@@ -140,4 +165,26 @@ fn with_scratch<'a, T>(
     let outcome = body(levels, Dst::from(scratch.as_mut_slice()))?;
     levels.call.keep(scratch);
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_filled_until_a_root_would_hold_too_much() {
+        for element in [1, 2, 4, 8, 16] {
+            assert_eq!(at_a_time(256 << 10, 16, element), 256 << 10);
+            assert_eq!(at_a_time(256 << 10, 64, element), 64 << 10);
+            assert_eq!(at_a_time(256 << 10, 60_000, element), 4 << 10);
+            assert_eq!(at_a_time(4096, 256, element), 4096);
+            // What a scatter has where a slot holds one element for each rank of the largest node.
+            assert_eq!(at_a_time(16, 256, element), 16);
+            for (room, ranks) in [(1365, 3), (100, 41), (256 << 10, 59), (16 << 10, 1000)] {
+                let most = at_a_time(room, ranks, element);
+                assert!(most > 0 && most <= room && most.is_multiple_of(element));
+                assert!(most * ranks <= TOGETHER.max(LEAST * ranks));
+            }
+        }
+    }
 }

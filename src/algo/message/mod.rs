@@ -56,7 +56,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 
 /// How many stripes of messages may be posted before some must have gone or come.
-const POSTED: usize = 16;
+pub(super) const POSTED: usize = 16;
 
 /// The largest piece of a vector that is sent, folded and kept at a time.
 pub(super) const SEGMENT: usize = 256 << 10;

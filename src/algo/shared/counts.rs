@@ -2,13 +2,14 @@
 //! tell everybody how many rounds there are.
 //!
 //! Every rank publishes some, waits for those of all others, and takes the longest: so all take the same number of
-//! steps, whatever each of them knew.
+//! steps, whatever each of them knew. What a peer has published is read once, is refused where no memory could be so
+//! long, and then says only how many steps there are: what this rank reads and writes is cut by its own counts.
 
 use super::steps::Steps;
 use crate::algo::Operation;
 use crate::algo::conflict::Conflict;
 use crate::base::buffer::{Dst, Src};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::kernel;
 use crate::transport::Extent;
@@ -20,11 +21,11 @@ const WORD: usize = size_of::<u64>();
 pub(super) fn longest(
     steps: &mut Steps<'_>,
     operation: &Operation<'_>,
-    publish: impl FnOnce(&mut Steps<'_>) -> Result<u64>,
+    publish: impl FnOnce(&mut Steps<'_>) -> Result<usize>,
 ) -> Result<usize> {
     match operation.descriptor.extent {
-        Extent::Pairwise => Ok(usize::try_from(publish(steps)?).unwrap_or(usize::MAX)),
-        Extent::Count(_) | Extent::Counts { .. } => Ok(operation.bytes()),
+        Extent::Pairwise => publish(steps),
+        Extent::Count(_) | Extent::Counts { .. } | Extent::Lengths => Ok(operation.bytes()),
     }
 }
 
@@ -33,15 +34,14 @@ pub(super) fn one_each(
     steps: &mut Steps<'_>,
     mine: usize,
     check: impl Fn(&Steps<'_>, Rank, u64) -> Result<()>,
-) -> Result<u64> {
-    let mine = mine as u64;
-    steps.publish(&mine.to_le_bytes())?;
-    check(steps, steps.rank(), mine)?;
+) -> Result<usize> {
+    steps.publish(&(mine as u64).to_le_bytes())?;
+    check(steps, steps.rank(), mine as u64)?;
     let mut longest = mine;
     for rank in steps.others() {
         steps.await_rank(rank)?;
-        let theirs = payload(steps, rank);
-        check(steps, rank, theirs)?;
+        let theirs = length(steps, rank)?;
+        check(steps, rank, theirs as u64)?;
         longest = longest.max(theirs);
     }
     Ok(longest)
@@ -53,30 +53,24 @@ pub(super) fn one_for_each(
     steps: &mut Steps<'_>,
     mine: impl Fn(Rank) -> usize,
     check: impl Fn(&Steps<'_>, Rank, u64) -> Result<()>,
-) -> Result<u64> {
+) -> Result<usize> {
     let (rank, size) = (steps.rank(), steps.size());
-    let ours = (0..size).map(&mine).max().unwrap_or(0) as u64;
-    let mut longest = ours;
+    debug_assert!(size * WORD <= steps.slot_bytes(), "a slot holds an element for each rank");
+    let ours = (0..size).map(&mine).max().unwrap_or(0);
+    let slot = steps.next_slot()?;
+    for peer in 0..size {
+        let count = (mine(peer) as u64).to_le_bytes();
+        kernel::copy(slot.slice(peer * WORD, WORD), Src::from(&count[..]));
+    }
+    steps.publish(&(ours as u64).to_le_bytes())?;
     check(steps, rank, mine(rank) as u64)?;
-    // A slot may be shorter than the row.
-    let most = steps.slot_bytes() / WORD;
-    for first in (0..size).step_by(most) {
-        let slot = steps.next_slot()?;
-        for (place, peer) in (first..size.min(first + most)).enumerate() {
-            let count = (mine(peer) as u64).to_le_bytes();
-            kernel::copy(slot.slice(place * WORD, WORD), Src::from(&count[..]));
-        }
-        steps.publish(&ours.to_le_bytes())?;
-        for peer in steps.others() {
-            steps.await_rank(peer)?;
-            longest = longest.max(payload(steps, peer));
-            if (first..first + most).contains(&rank) {
-                let mut count = [0; WORD];
-                let from = steps.slot(peer).slice((rank - first) * WORD, WORD);
-                kernel::copy(Dst::from(&mut count[..]), from);
-                check(steps, peer, u64::from_le_bytes(count))?;
-            }
-        }
+    let mut longest = ours;
+    for peer in steps.others() {
+        steps.await_rank(peer)?;
+        longest = longest.max(length(steps, peer)?);
+        let mut count = [0; WORD];
+        kernel::copy(Dst::from(&mut count[..]), steps.slot(peer).slice(rank * WORD, WORD));
+        check(steps, peer, u64::from_le_bytes(count))?;
     }
     Ok(longest)
 }
@@ -95,8 +89,36 @@ pub(super) fn agree(
     Err(steps.fail(conflict.error(steps.descriptor(), steps.peer(other))))
 }
 
-fn payload(steps: &Steps<'_>, rank: Rank) -> u64 {
+/// What a rank has published.
+fn length(steps: &Steps<'_>, rank: Rank) -> Result<usize> {
     let mut word = [0; WORD];
     steps.payload(rank, &mut word);
-    u64::from_le_bytes(word)
+    let length = u64::from_le_bytes(word);
+    possible(length).ok_or_else(|| {
+        let peer = steps.peer(rank);
+        let message = format!(
+            "{peer} published a block of {length} bytes, which no memory holds: what ranks share with it has been \
+             overwritten"
+        );
+        steps.fail(Error::internal(message).with_culprit(peer.rank))
+    })
+}
+
+/// A length that some memory could have.
+fn possible(length: u64) -> Option<usize> {
+    isize::try_from(length).ok().map(isize::unsigned_abs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_beyond_the_address_space_are_none() {
+        let most = isize::MAX.unsigned_abs();
+        for length in [0, 1, most] {
+            assert_eq!(possible(length as u64), Some(length));
+        }
+        assert_eq!((possible(most as u64 + 1), possible(u64::MAX)), (None, None));
+    }
 }

@@ -4,10 +4,11 @@
 //! one all_gather, whose description no call of a user has, so that a rank which calls something else is told apart.
 //! From the records all ranks compute the same. The first member's nonce becomes the new group's id.
 //!
-//! Where the records show that the ranks disagree, all of them exchange their definitions by letters, outside of the
-//! order of operations, so that each can say what was said by whom. That fails nothing but the call.
+//! Where the records show that the ranks disagree, they exchange their definitions by letters, outside of the order of
+//! operations, so that each can say what was said by whom. The records tell who says the same, so that one rank speaks
+//! for all of those, and no more speak than a message shows. That fails nothing but the call.
 
-use super::definition::{Definition, How, conflict};
+use super::definition::{DIFFERENT_SHOWN, Definition, How, conflict_of};
 use super::exchange::MemberExchange;
 use super::{Agreed, SubgroupOptions, default_name, list_in_name};
 use crate::algo::Operation;
@@ -21,6 +22,7 @@ use crate::base::ids::{Nonce, Rank};
 use crate::process::this;
 use crate::transport::{Descriptor, Extent, OpKind};
 use crate::wait::Interrupt;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 const MAGIC: [u8; 7] = *b"libdist";
@@ -146,7 +148,7 @@ fn ask_all(
     if agree(&records) {
         return Ok((records, sequence));
     }
-    Err(explain(group, definition, &bytes, deadline)?)
+    Err(explain(group, definition, &records, &bytes, deadline)?)
 }
 
 /// One all_gather, in its turn.
@@ -176,25 +178,47 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
     outcome.map(|()| (all, sequence))
 }
 
+/// Who says the same, for each of the different definitions, in the order of their first ranks.
+fn parties(records: &[Record]) -> Vec<Vec<Rank>> {
+    let mut known: HashMap<[u8; 16], usize> = HashMap::new();
+    let mut parties: Vec<Vec<Rank>> = Vec::new();
+    for (rank, record) in records.iter().enumerate() {
+        let party = *known.entry(record.definition).or_insert(parties.len());
+        match parties.get_mut(party) {
+            Some(ranks) => ranks.push(rank),
+            None => parties.push(vec![rank]),
+        }
+    }
+    parties
+}
+
 /// The error that says what each rank has said. Failing to find out is an error too.
 fn explain(
     group: &Arc<Group>,
     definition: &Definition,
-    records: &[u8],
+    records: &[Record],
+    bytes: &[u8],
     deadline: &Deadline,
 ) -> Result<Error> {
     let mut id = Nonce::default();
     // Never used before, since each record has a fresh nonce.
-    id.0.copy_from_slice(&blake3::hash(records).as_bytes()[..16]);
+    id.0.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
     let everyone: Vec<Rank> = (0..group.size()).collect();
+    let mut parties = parties(records);
+    let more = parties.len().saturating_sub(DIFFERENT_SHOWN);
+    parties.truncate(DIFFERENT_SHOWN);
+    let speaks = parties.iter().any(|ranks| ranks[0] == group.rank());
+    let mine = if speaks { definition.encode() } else { Vec::new() };
     let mailbox = group.open_mailbox()?;
     let exchange =
         MemberExchange::new(group, mailbox, &everyone, group.rank(), (id, "of all"), deadline);
-    let all = exchange.all("definition", &definition.encode(), &|| None)?;
-    let read = |(rank, bytes): (Rank, &Vec<u8>)| Some((rank, Definition::decode(bytes)?));
-    let claims: Option<Vec<_>> = all.iter().enumerate().map(read).collect();
-    let claims = claims.ok_or_else(|| Error::internal("a definition cannot be read"))?;
-    Ok(conflict(group.name(), &claims))
+    let all =
+        exchange.all("definition", &mine, &|| None).inspect_err(|error| exchange.give_up(error))?;
+    let told: Option<Vec<_>> =
+        parties.iter().map(|ranks| Definition::decode(all.get(ranks[0])?)).collect();
+    let told = told.ok_or_else(|| Error::internal("a definition cannot be read"))?;
+    let different: Vec<_> = parties.into_iter().zip(&told).collect();
+    Ok(conflict_of(group.name(), &different, more))
 }
 
 #[cfg(test)]
@@ -220,5 +244,18 @@ mod tests {
         assert!(agree(&[none, none]));
         assert!(!agree(&[split, record(How::Split, 2, 0)]));
         assert!(!agree(&[none, record(How::New, 1, 0)]));
+    }
+
+    #[test]
+    fn one_rank_speaks_for_all_who_say_the_same() {
+        let record = |byte| Record {
+            how: How::New,
+            nonce: Nonce([byte; 16]),
+            definition: [byte; 16],
+            color: 0,
+            key: 0,
+        };
+        let said = [2, 1, 2, 3, 1].map(record);
+        assert_eq!(parties(&said), [vec![0, 2], vec![1, 4], vec![3]]);
     }
 }

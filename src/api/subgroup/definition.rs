@@ -7,7 +7,7 @@ use std::fmt;
 
 /// How many ranks of a list a message shows, and how many different definitions.
 const SHOWN: usize = 64;
-const DIFFERENT_SHOWN: usize = 8;
+pub(super) const DIFFERENT_SHOWN: usize = 8;
 
 /// By which call a group is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,13 +132,24 @@ pub(super) fn conflict(parent: &str, claims: &[(Rank, Definition)]) -> Error {
             None => different.push((vec![*rank], definition)),
         }
     }
+    let more = different.len().saturating_sub(DIFFERENT_SHOWN);
+    different.truncate(DIFFERENT_SHOWN);
+    conflict_of(parent, &different, more)
+}
+
+/// The same from different definitions with those who say them, and how many there are beside.
+pub(super) fn conflict_of(
+    parent: &str,
+    different: &[(Vec<Rank>, &Definition)],
+    more: usize,
+) -> Error {
     let say = |(ranks, definition): &(Vec<Rank>, &Definition)| {
         let verb = if ranks.len() == 1 { "says" } else { "say" };
         format!("{} {verb} {definition}", named(ranks))
     };
-    let mut said: Vec<String> = different.iter().take(DIFFERENT_SHOWN).map(say).collect();
-    if different.len() > said.len() {
-        said.push(format!("and {} more definitions", different.len() - said.len()));
+    let mut said: Vec<String> = different.iter().map(say).collect();
+    if more > 0 {
+        said.push(format!("and {more} more definitions"));
     }
     let lists: Vec<&[Rank]> = different.iter().map(|(_, known)| known.ranks()).collect();
     if let [one, other, ..] = lists[..]
@@ -185,5 +196,16 @@ mod tests {
         let error = conflict("world", &[say(0, &long), say(1, &other)]);
         assert!(error.message().contains("differ from place 90 on"), "{error}");
         assert!(error.message().contains("63, and 36 more]"), "{error}");
+    }
+
+    #[test]
+    fn no_more_definitions_are_told_than_anybody_reads() {
+        let claims: Vec<_> = (0..DIFFERENT_SHOWN + 2)
+            .map(|rank| (rank, Definition::new(How::New, "g", &[rank], "native")))
+            .collect();
+        let error = conflict("world", &claims);
+        assert!(error.message().contains("rank 7 says group \"g\" of ranks [7]"), "{error}");
+        assert!(!error.message().contains("rank 8 says"), "{error}");
+        assert!(error.message().contains("and 2 more definitions"), "{error}");
     }
 }

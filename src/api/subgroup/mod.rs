@@ -26,7 +26,7 @@ use super::callbacks;
 use super::group::{
     Group, Identity, LONGEST_NAME, Origin, check_distinct, check_name, connect_deadline,
 };
-use crate::backend::{self, Context, Exchange};
+use crate::backend::{self, Context, Exchange, Parent};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -194,6 +194,10 @@ impl Group {
             size: members.len(),
             store: origin.store.as_ref().map(|(host, port)| (host.as_str(), *port)),
             options: &origin.backend_options,
+            parent: Some(Parent {
+                overrides: self.backend.overrides(),
+                same_options: options.backend_options.is_none(),
+            }),
             deadline,
         };
         let backend = if members.len() == 1 {

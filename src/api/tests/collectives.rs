@@ -166,6 +166,18 @@ fn a_panic_in_an_operation_is_its_error() {
 }
 
 #[test]
+fn a_panic_in_a_call_that_blocks_fails_the_group_too() {
+    let (group, fake) = Fake::group("panic", true);
+    let run = || group.run(Call::barrier(), &CallOptions::default()).unwrap_err();
+    fake.panics.store(true, Ordering::Relaxed);
+    let error = run();
+    assert!(error.message().contains("a panic in the operation"), "{error}");
+    assert_eq!(group.failure().map(|failure| failure.kind()), Some(ErrorKind::Internal));
+    fake.panics.store(false, Ordering::Relaxed);
+    assert_eq!(run().kind(), ErrorKind::Internal);
+}
+
+#[test]
 fn too_many_outstanding_are_refused() {
     let (group, fake) = Fake::group("many", false);
     (0..MOST_WORKS).for_each(|_| drop(issue(&group)));

@@ -2,9 +2,10 @@
 
 use super::tuning;
 use crate::algo::rules::{self, Rule, Source};
+use crate::backend::{Context, Parent};
 use crate::base::config;
 use crate::base::error::{Context as _, Error, Result};
-use crate::base::ids::{Nonce, Rank};
+use crate::base::ids::Nonce;
 use crate::sys::host;
 use serde_json::{Value, json};
 
@@ -39,15 +40,14 @@ pub(super) struct Card {
 
 impl Card {
     /// This rank's card, with the name of its socket, and what its options or the environment ask for.
-    pub(super) fn of_this_rank(socket: &str, options: &str, rank: Rank) -> Result<Self> {
-        let Wishes { transport, slot_bytes, host_id, mut rules, tuning_file } =
-            Wishes::parse(options)?;
+    pub(super) fn of_this_rank(socket: &str, context: &Context<'_>) -> Result<Self> {
+        let wishes = Wishes::parse(context.options)?;
         // The others check what they were told, and take what rank 0 was.
-        if rank != 0 {
-            rules.clear();
-        } else if let Some(path) = tuning_file {
-            rules.extend(tuning::read(&path)?);
-        }
+        let rules = match context.rank {
+            0 => wishes.overrides(context.parent)?,
+            _ => Vec::new(),
+        };
+        let Wishes { transport, slot_bytes, host_id, .. } = wishes;
         Ok(Self {
             host_id: host_id.unwrap_or_else(host::identity),
             host_name: host::name(),
@@ -97,6 +97,30 @@ impl Card {
     }
 }
 
+/// Checks what a rank that meets nobody was told.
+///
+/// # Errors
+/// `InvalidArgument`, as with more ranks.
+pub(in crate::backend) fn check(context: &Context<'_>) -> Result<()> {
+    let wishes = Wishes::parse(context.options)?;
+    check_transport(&wishes.transport)?;
+    wishes.overrides(context.parent).map(drop)
+}
+
+/// Whether a transport has this name.
+///
+/// # Errors
+/// `InvalidArgument`, with the names there are.
+pub(super) fn check_transport(name: &str) -> Result<()> {
+    match name {
+        "auto" | "shm" | "inproc" | "tcp" => Ok(()),
+        _ => {
+            let message = format!("transport \"{name}\" is none of auto, shm, inproc, tcp");
+            Err(Error::invalid(message))
+        }
+    }
+}
+
 /// What can be asked of the native back end.
 #[derive(Debug)]
 struct Wishes {
@@ -104,7 +128,10 @@ struct Wishes {
     slot_bytes: usize,
     host_id: Option<String>,
     rules: Vec<Rule>,
-    tuning_file: Option<String>,
+    /// In the options; nothing where they ask for none.
+    own_file: Option<String>,
+    /// In the environment.
+    general_file: Option<String>,
 }
 
 impl Wishes {
@@ -114,7 +141,7 @@ impl Wishes {
         let mut transport = config::text(config::TRANSPORT)?;
         let mut host_id = config::text(config::HOST_ID)?;
         let mut slot_bytes = config::bounded(config::SLOT_BYTES, DEFAULT_SLOT, low, high)?;
-        let mut tuning_file = config::text(config::TUNING_FILE)?;
+        let mut own_file = None;
         let name = config::ALGORITHM.name;
         let wanted = config::text(config::ALGORITHM)?.unwrap_or_default();
         let mut rules = rules::parse(&wanted, Source::Environment).context(|| name)?;
@@ -125,9 +152,7 @@ impl Wishes {
                 Some(("algorithm", list)) => {
                     rules.extend(rules::parse(list, Source::Options).context(|| "algorithm")?);
                 }
-                Some(("tuning_file", path)) => {
-                    tuning_file = Some(path.to_owned()).filter(|path| !path.is_empty());
-                }
+                Some(("tuning_file", path)) => own_file = Some(path.to_owned()),
                 Some(("slot_bytes", bytes)) => {
                     let wanted = bytes.parse().ok().filter(|bytes| (low..=high).contains(bytes));
                     slot_bytes = wanted.ok_or_else(|| {
@@ -150,14 +175,39 @@ impl Wishes {
             slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
             host_id,
             rules,
-            tuning_file,
+            own_file,
+            general_file: config::text(config::TUNING_FILE)?,
         })
+    }
+
+    /// What rank 0 was told about algorithms. What its parent's rank 0 was told holds in a group made from another,
+    /// whoever is rank 0 there and wherever: its own options alone replace that.
+    fn overrides(&self, parent: Option<Parent<'_>>) -> Result<Vec<Rule>> {
+        let own_file = self.own_file.as_ref();
+        let (mut rules, file) = match parent {
+            None => (self.rules.clone(), own_file.or(self.general_file.as_ref())),
+            Some(Parent { overrides, same_options: true }) => (overrides.to_vec(), None),
+            Some(Parent { overrides, same_options: false }) => {
+                let stays = |rule: &&Rule| match rule.source {
+                    Source::Options => false,
+                    Source::Environment => true,
+                    Source::File(_) => own_file.is_none(),
+                };
+                let own = self.rules.iter().filter(|rule| rule.source == Source::Options);
+                (overrides.iter().filter(stays).chain(own).cloned().collect(), own_file)
+            }
+        };
+        if let Some(path) = file.filter(|path| !path.is_empty()) {
+            rules.extend(tuning::read(path)?);
+        }
+        Ok(rules)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::deadline::Deadline;
 
     #[test]
     fn options_are_read_or_refused() {
@@ -178,14 +228,61 @@ mod tests {
 
     #[test]
     fn a_card_survives_its_bytes() {
+        let deadline = Deadline::never();
+        let card = |options, rank| {
+            let (group, parent, deadline) = (Nonce::default(), None, &deadline);
+            let context = Context { group, rank, size: 2, store: None, options, parent, deadline };
+            Card::of_this_rank("some-socket", &context)
+        };
         let options = "algorithm=all_reduce=ring,broadcast=tree;slot_bytes=8192";
-        let card = Card::of_this_rank("some-socket", options, 0).unwrap();
-        assert_eq!(card.rules.len(), 2);
-        assert_eq!(Card::decode(&card.encode()), Some(card));
-        assert!(Card::of_this_rank("some-socket", options, 1).unwrap().rules.is_empty());
-        assert!(Card::of_this_rank("some-socket", "algorithm=x=y", 1).is_err());
-        assert!(Card::of_this_rank("some-socket", "tuning_file=/nonexistent", 0).is_err());
+        let first = card(options, 0).unwrap();
+        assert_eq!(first.rules.len(), 2);
+        assert_eq!(Card::decode(&first.encode()), Some(first));
+        assert!(card(options, 1).unwrap().rules.is_empty());
+        assert!(card("algorithm=x=y", 1).is_err());
+        assert!(card("tuning_file=/nonexistent", 0).is_err());
         assert_eq!(Card::decode(b"{}"), None);
         assert_eq!(Card::decode(b"\xff"), None);
+    }
+
+    #[test]
+    fn a_group_made_from_another_takes_over_what_that_was_told() {
+        let overrides = [Source::Options, Source::Environment, Source::File(7)]
+            .map(|source| rules::parse("all_reduce=ring", source).unwrap().remove(0));
+        let taken = |options: &str, same_options| {
+            let parent = Parent { overrides: &overrides, same_options };
+            let rules = Wishes::parse(options).unwrap().overrides(Some(parent))?;
+            Ok::<_, Error>(rules.iter().map(|rule| rule.source).collect::<Vec<_>>())
+        };
+        let [options, environment, file] = overrides.each_ref().map(|rule| rule.source);
+        // The file that the parent's rank 0 has read need not be here.
+        let all = vec![options, environment, file];
+        assert_eq!(taken("tuning_file=/nonexistent", true), Ok(all));
+        assert_eq!(taken("slot_bytes=8192", false), Ok(vec![environment, file]));
+        assert_eq!(taken("tuning_file=", false), Ok(vec![environment]));
+        let own = taken("algorithm=broadcast=tree", false);
+        assert_eq!(own, Ok(vec![environment, file, options]));
+        assert!(taken("tuning_file=/nonexistent", false).is_err());
+    }
+
+    #[test]
+    fn a_rank_alone_is_told_what_is_wrong_too() {
+        let deadline = Deadline::never();
+        let alone = |options| {
+            let (group, parent, deadline) = (Nonce::default(), None, &deadline);
+            let context =
+                Context { group, rank: 0, size: 1, store: None, options, parent, deadline };
+            check(&context).map_err(|error| error.message().to_owned())
+        };
+        assert_eq!(alone("transport=tcp;algorithm=all_reduce=ring"), Ok(()));
+        for (options, word) in [
+            ("tarnsport=shm", "tarnsport"),
+            ("transport=smh", "inproc"),
+            ("algorithm=all_reduce=rnig", "rabenseifner"),
+            ("tuning_file=/nonexistent", "/nonexistent"),
+        ] {
+            let error = alone(options).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
     }
 }

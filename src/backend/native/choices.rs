@@ -1,12 +1,9 @@
 //! What would run, for `dist_group_describe`: for each operation, which algorithm from which size on, and who chose it.
 
-use crate::algo::rules::Rules;
+use crate::algo::rules::{Rules, Source};
 use crate::algo::{Shape, Wanted, algorithms, select};
 use crate::transport::OpKind;
 use serde_json::{Map, Value, json};
-
-/// The operations of which nobody knows all counts.
-const PAIRWISE: [OpKind; 3] = [OpKind::GatherV, OpKind::ScatterV, OpKind::AllToAllV];
 
 /// For each operation, what is chosen and what there is.
 pub(super) fn describe(shape: &Shape, rules: &Rules) -> Value {
@@ -22,41 +19,58 @@ pub(super) fn describe(shape: &Shape, rules: &Rules) -> Value {
 }
 
 fn chosen(kind: OpKind, shape: &Shape, rules: &Rules) -> Vec<Value> {
-    let mut choices: Vec<Value> = Vec::new();
-    let mut last = None;
-    for bytes in sizes(kind, rules) {
-        let size = if PAIRWISE.contains(&kind) { usize::MAX } else { bytes };
-        let Ok(choice) = select(kind, size, shape, Wanted::default(), rules) else { continue };
-        let because = choice.rule.map(|rule| rule.source);
-        if last != Some((choice.algorithm.name, because)) {
-            let said = because.map_or("table".to_owned(), |source| source.to_string());
-            let name = choice.algorithm.name;
-            choices.push(json!({ "from_bytes": bytes, "algorithm": name, "because": said }));
-            last = Some((name, because));
-        }
-    }
-    choices
+    let choose = |bytes: usize| {
+        let size = if kind.is_pairwise() { usize::MAX } else { bytes };
+        let choice = select(kind, size, shape, Wanted::default(), rules).ok()?;
+        Some((choice.algorithm.name, choice.rule.map(|rule| rule.source)))
+    };
+    let say = |(bytes, choice): (usize, Option<(&str, Option<Source>)>)| {
+        let (name, because) = choice?;
+        let said = because.map_or("table".to_owned(), |source| source.to_string());
+        Some(json!({ "from_bytes": bytes, "algorithm": name, "because": said }))
+    };
+    changes(&sizes(kind, rules), choose).into_iter().filter_map(say).collect()
 }
 
-/// Where a choice may change: where a rule begins or ends, next to every power of two, and past an inline payload.
+/// The first size and each from which on something else is chosen, as far as neighbours among `sizes` tell; the exact
+/// ones, wherever they are in between.
+fn changes<T: Copy + PartialEq>(sizes: &[usize], choose: impl Fn(usize) -> T) -> Vec<(usize, T)> {
+    let first = sizes.first().map(|&size| (size, choose(size)));
+    let mut found: Vec<(usize, T)> = first.into_iter().collect();
+    for pair in sizes.windows(2) {
+        let (mut low, next) = (pair[0], pair[1]);
+        let mut last = choose(low);
+        // There may be several changes between two samples.
+        while choose(next) != last {
+            let mut high = next;
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if choose(middle) == last { low = middle } else { high = middle }
+            }
+            (low, last) = (high, choose(high));
+            found.push((low, last));
+        }
+    }
+    found
+}
+
+/// Samples, between two of which at most one limit of each row is: where a rule begins or ends, next to every power of
+/// two, and past an inline payload.
 fn sizes(kind: OpKind, rules: &Rules) -> Vec<usize> {
     let ends = rules.of(kind).iter().flat_map(|rule| {
         [Some(*rule.bytes.start()), rule.bytes.end().checked_add(1)].into_iter().flatten()
     });
     let powers = (0..40).flat_map(|exponent| [1 << exponent, (1 << exponent) + 1]);
-    let mut sizes: Vec<usize> = powers
-        .chain([0, 48, 49])
-        .chain((3..=64).flat_map(|n| [(8 << 10) / n + 1, (64 << 10) / n + 1]))
-        .chain(ends)
-        .collect();
+    let mut sizes: Vec<usize> = powers.chain([0, 48, 49]).chain(ends).collect();
     sizes.sort_unstable();
+    sizes.dedup();
     sizes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algo::rules::{Rule, Source, algorithm};
+    use crate::algo::rules::{Rule, algorithm};
     use crate::base::nodes::Nodes;
 
     #[test]
@@ -78,5 +92,42 @@ mod tests {
         });
         assert_eq!(all["all_reduce"]["chosen"], json!(expected));
         assert_eq!(all["gather_v"]["chosen"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn limits_that_depend_on_the_number_of_ranks_are_exact() {
+        for ranks in [5, 7, 100] {
+            let shape = Shape::of(&Nodes::apart(ranks), false);
+            let rules = Rules::default();
+            let all = describe(&shape, &rules);
+            let chosen = all["reduce"]["chosen"].as_array().unwrap();
+            let from: Vec<_> = chosen.iter().map(|row| row["from_bytes"].as_u64()).collect();
+            assert_eq!(from, [Some(0), Some(ranks as u64 * (16 << 10) + 1)]);
+            for kind in OpKind::ALL {
+                for row in all[kind.name()]["chosen"].as_array().unwrap() {
+                    let from = usize::try_from(row["from_bytes"].as_u64().unwrap()).unwrap();
+                    let chosen = |bytes| {
+                        let choice = select(kind, bytes, &shape, Wanted::default(), &rules);
+                        choice.unwrap().algorithm.name
+                    };
+                    if !kind.is_pairwise() {
+                        assert_eq!(chosen(from), row["algorithm"]);
+                        assert!(from == 0 || chosen(from - 1) != row["algorithm"]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_changes_between_two_samples_are_found() {
+        let choose = |bytes| match bytes {
+            0..13 => "a",
+            13..29 => "b",
+            _ => "a or c",
+        };
+        assert_eq!(changes(&[0, 8, 1000], choose), [(0, "a"), (13, "b"), (29, "a or c")]);
+        assert_eq!(changes(&[0, 13, 14], choose), [(0, "a"), (13, "b")]);
+        assert_eq!(changes(&[5], choose), [(5, "a")]);
     }
 }

@@ -1,20 +1,22 @@
 //! How the ranks of a native group come together: they exchange cards, each computes the same plan from
 //! them, those of a node meet in shared memory, the nodes connect, and each rank reports whether it did.
 
-use super::card::Card;
+use super::card::{Card, check_transport};
 use super::{Lanes, Membership, Native, malformed};
 use crate::algo::Shape;
 use crate::algo::rules::Rules;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
-use crate::base::error::{Error, Result};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member, Party};
 use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc, tcp};
-use crate::wait::Pace;
+use crate::wait::bell::Bell;
+use crate::wait::{Pace, until};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,13 +42,37 @@ struct Plan {
 /// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with that
 /// rank's name.
 pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
-    come_together(context, exchange).inspect_err(|error| exchange.give_up(error))
+    come_together(context, exchange)
+        .map_err(|error| better_reason(error, exchange))
+        .inspect_err(|error| exchange.give_up(error))
+}
+
+/// How long a rank looks for a better reason than a connection that broke.
+const REASON: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Whoever gives up closes its connections: what it says is worth more than that.
+fn better_reason(error: Error, exchange: &dyn Exchange) -> Error {
+    if error.kind() != ErrorKind::Connection {
+        return error;
+    }
+    let (limit, never) = (Deadline::after(REASON), Bell::default());
+    loop {
+        if let Some(reason) = exchange.given_up() {
+            return reason;
+        }
+        if limit.has_passed() {
+            return error;
+        }
+        let slice = limit.capped(LOOK_AGAIN);
+        drop(until(&never, Pace::PATIENT, &slice, || None, || None::<()>));
+    }
 }
 
 fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     let meeting = Meeting::open()?;
-    let mine = Card::of_this_rank(meeting.name(), context.options, context.rank)?;
-    let cards: Vec<Card> = exchange
+    let mine = Card::of_this_rank(meeting.name(), context)?;
+    let mut cards: Vec<Card> = exchange
         .all("card", &mine.encode(), &|| None)?
         .iter()
         .enumerate()
@@ -61,27 +87,21 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let Plan { nodes, places, shape, rules, .. } = plan;
+    let overrides = std::mem::take(&mut cards[0].rules);
     let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
     let domain = Membership(domain);
-    Ok(Native { messages, mesh, domain, transport, shape, rules, nodes, places, lanes })
+    Ok(Native { messages, mesh, domain, transport, shape, rules, overrides, nodes, places, lanes })
 }
 
 impl Plan {
     fn of(cards: &[Card]) -> Result<Self> {
         let transport = cards[0].transport.as_str();
         let one_process = cards.iter().all(|card| card.process == cards[0].process);
-        match transport {
-            "auto" | "shm" | "tcp" => {}
-            "inproc" if one_process => {}
-            "inproc" => {
-                let message =
-                    "transport inproc was asked for, but the ranks are not threads of one process";
-                return Err(Error::invalid(message));
-            }
-            other => {
-                let message = format!("transport \"{other}\" is none of auto, shm, inproc, tcp");
-                return Err(Error::invalid(message));
-            }
+        check_transport(transport)?;
+        if transport == "inproc" && !one_process {
+            let message =
+                "transport inproc was asked for, but the ranks are not threads of one process";
+            return Err(Error::invalid(message));
         }
         let hosts: Vec<&str> = cards.iter().map(|card| card.host_id.as_str()).collect();
         let hosts = Nodes::by_label(&hosts);

@@ -9,7 +9,7 @@ mod tuning;
 use super::{Backend, Memory, Place};
 use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
-use crate::algo::rules::Rules;
+use crate::algo::rules::{Rule, Rules};
 use crate::algo::shared::{self, Steps};
 use crate::algo::{Algorithm, Body, Operation, Shape, Wanted, select};
 use crate::base::error::{Error, Result};
@@ -32,8 +32,10 @@ pub struct Native {
     domain: Membership,
     transport: String,
     shape: Shape,
-    /// Rank 0's.
+    /// Rank 0's, as far as they are for this group.
     rules: Rules,
+    /// All of rank 0's.
+    overrides: Vec<Rule>,
     nodes: Nodes,
     places: Vec<Place>,
     /// Held by the one operation that runs.
@@ -125,6 +127,10 @@ impl Backend for Native {
 
     fn places(&self) -> &[Place] {
         &self.places
+    }
+
+    fn overrides(&self) -> &[Rule] {
+        &self.overrides
     }
 
     fn describe(&self) -> Value {

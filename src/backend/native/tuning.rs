@@ -66,6 +66,14 @@ fn rule(row: &Value, source: Source) -> Result<Rule> {
     let algorithm = algorithm(kind, required("algorithm")?)?;
     let bytes =
         number(row, "min_bytes")?.unwrap_or(0)..=number(row, "max_bytes")?.unwrap_or(usize::MAX);
+    if kind.is_pairwise() && bytes != (0..=usize::MAX) {
+        let message = format!(
+            "{} has no min_bytes and no max_bytes: no rank knows the counts of all others, so that they cannot choose \
+             by them alike",
+            kind.name()
+        );
+        return Err(Error::invalid(message));
+    }
     let (ranks, nodes) = (range(row, "ranks")?, range(row, "nodes")?);
     for (what, range) in [("min_bytes and max_bytes", &bytes), ("ranks", &ranks), ("nodes", &nodes)]
     {
@@ -157,7 +165,8 @@ mod tests {
         let text = r#"{"comment": "of the cluster", "rows": [
             {"operation": "all_reduce", "min_bytes": 100, "max_bytes": 200, "ranks": [2, 4],
              "nodes": [1, 1], "algorithm": "two_shot", "comment": "measured"},
-            {"operation": "barrier", "algorithm": "flags"}]}"#;
+            {"operation": "barrier", "algorithm": "flags"},
+            {"operation": "scatter_v", "algorithm": "direct", "ranks": [2, 4]}]}"#;
         let rules = parse(text).unwrap();
         assert_eq!((rules[0].kind, rules[0].algorithm.name), (OpKind::AllReduce, "two_shot"));
         assert_eq!(
@@ -188,6 +197,15 @@ mod tests {
             (r#"{"operation": 5, "algorithm": "flags"}"#.to_owned(), "is a text, not 5"),
             (format!(r#"{{{barrier}, "min_bytes": -1}}"#), "min_bytes"),
             (format!(r#"{{{barrier}, "min_bytes": 2, "max_bytes": 1}}"#), "2 > 1"),
+            (
+                r#"{"operation": "gather_v", "algorithm": "direct", "min_bytes": 9}"#.to_owned(),
+                "gather_v has no min_bytes",
+            ),
+            (
+                r#"{"operation": "all_to_all_v", "algorithm": "pairwise", "max_bytes": 9}"#
+                    .to_owned(),
+                "no max_bytes",
+            ),
             (format!(r#"{{{barrier}, "ranks": [4, 2]}}"#), "4 > 2"),
             (format!(r#"{{{barrier}, "ranks": [2]}}"#), "two numbers"),
             (format!(r#"{{{barrier}, "ranks": [2, 3], "nodes": [4, 9]}}"#), "4 nodes"),

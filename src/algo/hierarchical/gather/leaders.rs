@@ -2,8 +2,8 @@
 //! which is the leader of its own, puts them in their places.
 
 use crate::algo::Operation;
-use crate::algo::hierarchical::{Levels, with_scratch};
-use crate::algo::message::Team;
+use crate::algo::hierarchical::{Levels, at_a_time, with_scratch};
+use crate::algo::message::{POSTED, Team};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
@@ -24,19 +24,24 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Hierarchical(run),
 };
 
-/// A chunk of each block at a time, so that those of all ranks fit a slot.
+/// A chunk of each block at a time, which fits the slot of its rank.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
 pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
-    let most = levels.chunk(operation.element());
+    let ranks = levels.nodes.ranks();
+    let most = at_a_time(levels.steps.slot_bytes(), ranks, operation.element());
     if levels.steps.rank() == levels.leader(root) {
         let leaders = levels.leaders(root);
-        let room = levels.nodes.ranks() * most;
+        // Where the blocks of each node begin, for the one who gets them all.
+        let is_root = levels.call.rank() == root;
+        let spans = if is_root { levels.spans() } else { Vec::new() };
+        let blocks = if is_root { ranks } else { levels.steps.size() };
+        let room = blocks * most.min(operation.bytes());
         return with_scratch(levels, room, |levels, memory| {
             let mut all = chunks(operation.bytes(), most);
-            all.try_for_each(|chunk| lead(levels, operation, &leaders, &chunk, memory))
+            all.try_for_each(|chunk| lead(levels, operation, (&leaders, &spans), &chunk, memory))
         });
     }
     for chunk in chunks(operation.bytes(), most) {
@@ -47,11 +52,11 @@ pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One chunk, at a leader.
+/// One chunk, at a leader; `spans` are for the root.
 fn lead(
     levels: &mut Levels<'_>,
     operation: &Operation<'_>,
-    leaders: &[Rank],
+    (leaders, spans): (&[Rank], &[Range<usize>]),
     chunk: &Range<usize>,
     memory: Dst<'_>,
 ) -> Result<()> {
@@ -59,7 +64,8 @@ fn lead(
     levels.steps.note()?;
     levels.steps.await_all()?;
     let me = levels.steps.rank();
-    let ours = levels.packed(memory, node, len);
+    let packed = |span: &Range<usize>| memory.slice(span.start * len, span.len() * len);
+    let ours = packed(spans.get(node).unwrap_or(&(0..levels.steps.size())));
     for local in 0..levels.steps.size() {
         let from = match local {
             _ if local == me => operation.send.slice(chunk.start, len),
@@ -70,15 +76,14 @@ fn lead(
     levels.steps.checkpoint();
     let team = Team::of(leaders, levels.call.rank())?;
     let nodes = levels.nodes;
-    let blocks: Vec<Dst<'_>> =
-        (0..team.size()).map(|node| levels.packed(memory, node, len)).collect();
     let mut exchange = levels.call.exchange(team);
     if leaders[node] != root {
         exchange.send(nodes.node_of(root), ours.as_src());
         return exchange.finish();
     }
     for other in (0..team.size()).filter(|&other| other != node) {
-        exchange.receive(other, blocks[other]);
+        exchange.receive(other, packed(&spans[other]));
+        exchange.wait_few(POSTED)?;
     }
     exchange.finish()?;
     for (position, rank) in levels.in_node_order().enumerate() {

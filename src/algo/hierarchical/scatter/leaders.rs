@@ -2,8 +2,8 @@
 //! everybody reads its block from its leader.
 
 use crate::algo::Operation;
-use crate::algo::hierarchical::{Levels, with_scratch};
-use crate::algo::message::Team;
+use crate::algo::hierarchical::{Levels, at_a_time, with_scratch};
+use crate::algo::message::{POSTED, Team};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
@@ -24,19 +24,25 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Hierarchical(run),
 };
 
-/// A chunk of each block at a time, so that those of all ranks fit a slot.
+/// A chunk of each block at a time, so that those of a node fit the slot of its leader.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
 pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
-    let (leader, most) = (levels.leader(root), levels.chunk(operation.element()));
+    let (leader, ranks) = (levels.leader(root), levels.nodes.ranks());
+    let room = levels.steps.slot_bytes() / levels.nodes.largest();
+    let most = at_a_time(room, ranks, operation.element());
     if levels.steps.rank() == leader {
         let leaders = levels.leaders(root);
-        let room = levels.nodes.ranks() * most;
+        // Where the blocks of each node begin, for the one who has them all.
+        let is_root = levels.call.rank() == root;
+        let spans = if is_root { levels.spans() } else { Vec::new() };
+        let blocks = if is_root { ranks } else { levels.steps.size() };
+        let room = blocks * most.min(operation.bytes());
         return with_scratch(levels, room, |levels, memory| {
             let mut all = chunks(operation.bytes(), most);
-            all.try_for_each(|chunk| lead(levels, operation, &leaders, &chunk, memory))
+            all.try_for_each(|chunk| lead(levels, operation, (&leaders, &spans), &chunk, memory))
         });
     }
     let me = levels.steps.rank();
@@ -51,20 +57,19 @@ pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One chunk, at a leader.
+/// One chunk, at a leader; `spans` are for the root.
 fn lead(
     levels: &mut Levels<'_>,
     operation: &Operation<'_>,
-    leaders: &[Rank],
+    (leaders, spans): (&[Rank], &[Range<usize>]),
     chunk: &Range<usize>,
     memory: Dst<'_>,
 ) -> Result<()> {
     let (node, len, root) = (levels.node(), chunk.len(), operation.root()?);
-    let ours = levels.packed(memory, node, len);
+    let packed = |span: &Range<usize>| memory.slice(span.start * len, span.len() * len);
+    let ours = packed(spans.get(node).unwrap_or(&(0..levels.steps.size())));
     let team = Team::of(leaders, levels.call.rank())?;
     let nodes = levels.nodes;
-    let blocks: Vec<Dst<'_>> =
-        (0..team.size()).map(|node| levels.packed(memory, node, len)).collect();
     if leaders[node] == root {
         for (position, rank) in levels.in_node_order().enumerate() {
             let from = operation.send_block(rank).slice(chunk.start, len);
@@ -74,7 +79,8 @@ fn lead(
     let mut exchange = levels.call.exchange(team);
     if leaders[node] == root {
         for other in (0..team.size()).filter(|&other| other != node) {
-            exchange.send(other, blocks[other].as_src());
+            exchange.send(other, packed(&spans[other]).as_src());
+            exchange.wait_few(POSTED)?;
         }
     } else {
         exchange.receive(nodes.node_of(root), ours);

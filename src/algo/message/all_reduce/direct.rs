@@ -3,7 +3,7 @@
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
-use crate::algo::message::{Call, SEGMENT, Team};
+use crate::algo::message::{Call, POSTED, SEGMENT, Team};
 use crate::algo::pattern::pairwise;
 use crate::algo::pattern::slices::chunks;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
@@ -69,6 +69,7 @@ fn one(
         let from = pairwise::from(size, me, distance);
         exchange.receive(from, vector(from));
         exchange.send(pairwise::to(size, me, distance), data.as_src());
+        exchange.wait_few(POSTED)?;
     }
     exchange.finish()?;
     if size > 1 {

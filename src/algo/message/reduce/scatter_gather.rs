@@ -1,8 +1,11 @@
 //! Each rank folds a slice, and the root gathers the slices: the root receives about two vectors, whatever the number
 //! of ranks, and all fold at once.
+//!
+//! A slice is folded vector by vector as they come; of narrow floats all vectors at once, since a rounding for each rank
+//! would lose too much.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, changes_parts, contribute_part, finish};
+use crate::algo::fold::{Fold, changes_parts, contribute_part, finish, is_narrow};
 use crate::algo::message::{Call, POSTED, Team, reduce_scatter};
 use crate::algo::pattern::pairwise;
 use crate::algo::pattern::slices::{chunks, owned};
@@ -37,6 +40,9 @@ fn pays(bytes: usize, shape: &Shape) -> bool {
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
 pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    if is_narrow(operation.dtype()) {
+        return at_once(call, team, operation);
+    }
     let (size, me, bytes) = (team.size(), team.me(), operation.bytes());
     let longest = (0..size).map(|rank| owned(MOST.min(bytes), size, rank).len()).max().unwrap_or(0);
     let changes = changes_parts(operation)?;
@@ -60,6 +66,26 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     finish(operation, operation.recv, size)
 }
 
+/// All vectors of a slice at once, averages and factors included.
+fn at_once(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (size, me, bytes) = (team.size(), team.me(), operation.bytes());
+    let longest = (0..size).map(|rank| owned(MOST.min(bytes), size, rank).len()).max().unwrap_or(0);
+    let mut scratch = call.scratch(longest)?;
+    let memory = Dst::from(scratch.as_mut_slice());
+    for chunk in chunks(bytes, MOST) {
+        let part = operation.send.slice(chunk.start, chunk.len());
+        let slice = |rank: usize| owned(part.len(), size, rank);
+        let give = |rank: usize| part.slice(slice(rank).start, slice(rank).len());
+        let own = memory.slice(0, slice(me).len());
+        reduce_scatter::ordered::among(call, team, operation, &give, own)?;
+        let result =
+            (me == operation.root()?).then(|| operation.recv.slice(chunk.start, chunk.len()));
+        gather(call, team, operation, own, result)?;
+    }
+    call.keep(scratch);
+    Ok(())
+}
+
 /// One chunk; `result` is where the root wants it.
 fn one(
     call: &mut Call<'_>,
@@ -70,16 +96,28 @@ fn one(
     landing: Dst<'_>,
     result: Option<Dst<'_>>,
 ) -> Result<()> {
-    let (size, me, root) = (team.size(), team.me(), operation.root()?);
-    let slice = |rank: usize| owned(part.len(), size, rank);
+    let slice = |rank: usize| owned(part.len(), team.size(), rank);
     let give = |rank: usize| part.slice(slice(rank).start, slice(rank).len());
-    kernel::copy(own, give(me));
+    kernel::copy(own, give(team.me()));
     reduce_scatter::pairwise::among(call, team, Fold::partial(operation)?, &give, own, landing)?;
+    gather(call, team, operation, own, result)
+}
+
+/// Brings the slices of one chunk to the root.
+fn gather(
+    call: &mut Call<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+    own: Dst<'_>,
+    result: Option<Dst<'_>>,
+) -> Result<()> {
+    let (size, me, root) = (team.size(), team.me(), operation.root()?);
     let mut exchange = call.exchange(team);
     let Some(result) = result else {
         exchange.send(root, own.as_src());
         return exchange.finish();
     };
+    let slice = |rank: usize| owned(result.len(), size, rank);
     let place = |rank: usize| result.slice(slice(rank).start, slice(rank).len());
     kernel::copy(place(me), own.as_src());
     for distance in 1..size {

@@ -1,0 +1,86 @@
+//! docs/collectives.md says what is true: its programs compile, run on four ranks and print what stands below them, and
+//! its tables of costs have every algorithm.
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
+
+mod interface;
+#[path = "ctests/toolchain.rs"]
+mod toolchain;
+
+use dist::algo::algorithms;
+use dist::transport::OpKind;
+use interface::ROOT;
+use std::path::Path;
+use std::time::Duration;
+use toolchain::{Compiler, Outcome, run};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn page() -> String {
+    std::fs::read_to_string(Path::new(ROOT).join("docs/collectives.md")).expect("the page")
+}
+
+/// The sections of the page, by their headings.
+fn sections(page: &str) -> Vec<(&str, &str)> {
+    let parts = page.split("\n## ").skip(1);
+    parts.map(|part| part.split_once('\n').expect("a heading has a line of its own")).collect()
+}
+
+/// The blocks of a section that are fenced with a language.
+fn blocks<'a>(section: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}\n");
+    let parts = section.split(fence.as_str()).skip(1);
+    parts.map(|part| part.split_once("```").expect("a block ends").0).collect()
+}
+
+#[test]
+fn programs_print_what_the_page_says() {
+    let Some(compiler) = Compiler::find() else { return };
+    let page = page();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("collectives");
+    std::fs::create_dir_all(&folder).expect("a folder for the programs");
+    let mut count = 0;
+    for (heading, section) in sections(&page) {
+        let (programs, outputs) = (blocks(section, "c"), blocks(section, "output"));
+        assert_eq!(programs.len(), outputs.len(), "{heading}: each program has its output");
+        for (source, expected) in programs.into_iter().zip(outputs) {
+            count += 1;
+            let name = format!("collectives_{count}");
+            let file = folder.join(format!("{name}.c"));
+            std::fs::write(&file, source).expect("the program is written");
+            let program = compiler.program_with(&name, &[], &[&file.display().to_string()]);
+            let words = ["--nproc-per-node", "4", &program.display().to_string()];
+            let launcher = [env!("CARGO_BIN_EXE_distrun")];
+            let words: Vec<&str> = launcher.into_iter().chain(words).collect();
+            let Outcome { output, .. } = run(&words, LIMIT).expect_success();
+            let strip =
+                |line: &str| line.split_once("] ").map_or(line, |(_, rest)| rest).to_owned();
+            let mut printed: Vec<String> = output.lines().map(strip).collect();
+            printed.sort();
+            let mut expected: Vec<&str> = expected.lines().collect();
+            expected.sort_unstable();
+            assert_eq!(printed, expected, "{heading}");
+        }
+    }
+    assert!(count >= OpKind::ALL.len(), "only {count} programs");
+}
+
+#[test]
+fn every_algorithm_is_in_the_table_of_its_operation() {
+    let page = page();
+    let sections = sections(&page);
+    for kind in OpKind::ALL {
+        let of_kind = sections.iter().find(|(heading, _)| *heading == kind.name());
+        let (_, section) = of_kind.unwrap_or_else(|| panic!("no section \"{}\"", kind.name()));
+        let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+        let names: Vec<_> = algorithms(kind).map(|row| row.name).collect();
+        for name in &names {
+            let cell = format!("| `{name}` |");
+            assert!(
+                rows.iter().any(|row| row.starts_with(&cell)),
+                "{}: the table of costs lacks {cell}",
+                kind.name()
+            );
+        }
+        assert_eq!(rows.len(), names.len(), "{}: what else is in the table?", kind.name());
+    }
+}

@@ -1,0 +1,110 @@
+//! Collectives that move blocks, one for each rank: of one length or, in the `_v` forms, of any.
+
+use crate::execute::{Guarded, Memory, RUBBISH};
+use crate::program::{Collective, Kind};
+use crate::values::{contribution, reduction};
+
+/// What lies between the blocks of a `_v` form, in bytes, and must stay.
+const GAP: usize = 5;
+
+/// Where the blocks of a call are, in bytes from the beginning of the input or of the output, and their elements.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    /// The blocks to send lie in the output, since the call is in place.
+    pub(crate) sends_output: bool,
+    pub(crate) sends: Vec<(usize, usize)>,
+    pub(crate) recvs: Vec<(usize, usize)>,
+}
+
+impl Collective {
+    /// How many elements one rank has for another.
+    fn block(&self, from: usize, to: usize) -> usize {
+        let odd = |i: usize| match (self.id as usize).wrapping_add(i) % 4 {
+            0 => self.count,
+            1 => 0,
+            2 => self.count / 3,
+            _ => self.count + i,
+        };
+        match self.kind {
+            Kind::AllGatherV | Kind::GatherV => odd(from),
+            Kind::ScatterV | Kind::ReduceScatterV => odd(to),
+            Kind::AllToAllV => odd(3 * from + to),
+            _ => self.count,
+        }
+    }
+
+    /// What a rank has for another. Who gathers gets the same of a rank as any other.
+    fn content(&self, from: usize, to: usize) -> Vec<u8> {
+        let to_one = matches!(self.kind, Kind::AllGatherV | Kind::GatherV | Kind::Gather);
+        let index = if to_one { 0 } else { to << 20 };
+        contribution(self.id, from, self.dtype, index, self.block(from, to))
+    }
+
+    fn result(&self, rank: usize, size: usize) -> Vec<u8> {
+        let count = self.block(0, rank);
+        reduction(self.id, size, (self.dtype, self.op), rank << 20, count)
+    }
+
+    fn gap(&self) -> usize {
+        match self.kind {
+            Kind::Gather | Kind::Scatter | Kind::AllToAll => 0,
+            _ => GAP,
+        }
+    }
+}
+
+/// Blocks one after the other, with gaps between them.
+fn lay(call: &Collective, blocks: impl Iterator<Item = Vec<u8>>) -> (Vec<u8>, Vec<(usize, usize)>) {
+    let (mut bytes, mut places) = (Vec::new(), Vec::new());
+    for block in blocks {
+        places.push((bytes.len(), block.len() / call.dtype.size()));
+        bytes.extend(block);
+        bytes.resize(bytes.len() + call.gap(), RUBBISH);
+    }
+    (bytes, places)
+}
+
+/// The memory of such a collective on one rank of `size`.
+pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize) -> Memory {
+    let is_root = rank == call.root;
+    let gathers = matches!(call.kind, Kind::Gather | Kind::GatherV | Kind::AllGatherV);
+    let scatters = matches!(call.kind, Kind::Scatter | Kind::ScatterV | Kind::ReduceScatterV);
+    let gets_all = !scatters && (is_root || !gathers || call.kind == Kind::AllGatherV);
+    let has_all = !gathers && (is_root || !matches!(call.kind, Kind::Scatter | Kind::ScatterV));
+    let in_place = call.in_place && (gets_all && gathers || has_all && scatters);
+    let (input, sends) = match (gathers, has_all) {
+        (true, _) => lay(call, std::iter::once(call.content(rank, call.root))),
+        (false, true) => lay(call, (0..size).map(|to| call.content(rank, to))),
+        (false, false) => (Vec::new(), Vec::new()),
+    };
+    let own = || match call.kind {
+        Kind::ReduceScatterV => call.result(rank, size),
+        _ => call.content(call.root, rank),
+    };
+    let (expected, recvs) = match (scatters, gets_all) {
+        (true, _) => lay(call, std::iter::once(own())),
+        (false, true) => lay(call, (0..size).map(|from| call.content(from, rank))),
+        (false, false) => (Vec::new(), Vec::new()),
+    };
+    let rubbish = vec![RUBBISH; expected.len()];
+    if !in_place {
+        let (output, offset) = (Guarded::new(&rubbish), 0);
+        let lists = Lists { sends_output: false, sends, recvs };
+        return Memory { what, input, output, offset, expected, lists, strings: None };
+    }
+    if gathers {
+        // The own block is where it will be.
+        let (mut held, (place, count)) = (rubbish, recvs[rank]);
+        let len = count * call.dtype.size();
+        held[place..place + len].copy_from_slice(&input[..len]);
+        let lists = Lists { sends_output: true, sends: vec![(place, count)], recvs };
+        let (output, input) = (Guarded::new(&held), Vec::new());
+        return Memory { what, input, output, offset: 0, expected, lists, strings: None };
+    }
+    // The result replaces the own block; what becomes of the others is nobody's business.
+    let (output, recvs) = (Guarded::new(&input), vec![sends[rank]]);
+    let expected = own();
+    let offset = recvs[0].0;
+    let lists = Lists { sends_output: true, sends, recvs };
+    Memory { what, input: Vec::new(), output, offset, expected, lists, strings: None }
+}
