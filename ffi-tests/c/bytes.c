@@ -61,6 +61,10 @@ static void collectives(const struct rank *me)
         CHECK_OK(dist_scatter_bytes(me->group, is_root ? all : NULL, is_root ? lengths : NULL, root, &blob, NULL, NULL));
         check_one(blob, me->rank);
     }
+    /* Refused on all ranks, before anything has happened: what the variable held before is gone. */
+    blob = (dist_blob_t *)&len;
+    CHECK_STATUS(dist_gather_bytes(me->group, mine, len, -1, &blob, NULL, NULL), DIST_ERR_INVALID_ARGUMENT);
+    CHECK(blob == NULL);
 }
 
 /* With works, and in a batch: the results are there when the works are done. */

@@ -206,12 +206,13 @@ static void batches(const struct rank *me)
     dist_work_t *member = NULL;
     float x = (float)(me->rank + 1);
     float y[RANKS] = { 0, 0 };
+    float z = 3;
     mine[0] = me->group;
     CHECK_REFUSED(dist_batch_end(NULL), DIST_ERR_INVALID_ARGUMENT, "dist_batch_begin");
     CHECK_OK(dist_batch_begin(mine, 1));
     CHECK_REFUSED(dist_batch_begin(NULL, 0), DIST_ERR_INVALID_ARGUMENT, "dist_batch_end");
     CHECK_OK(dist_all_reduce(me->group, &x, &x, 1, DIST_F32, DIST_SUM, NULL, NULL));
-    CHECK_OK(dist_all_gather(me->group, &x, y, 1, DIST_F32, NULL, &member));
+    CHECK_OK(dist_all_gather(me->group, &z, y, 1, DIST_F32, NULL, &member));
     CHECK_STATUS(dist_all_reduce(me->group, NULL, &x, 1, DIST_F32, DIST_SUM, NULL, NULL),
                  DIST_ERR_INVALID_ARGUMENT);
     CHECK(x == (float)(me->rank + 1) && dist_work_sequence(member) == 0);

@@ -3,11 +3,12 @@
 //! Between begin and end the thread's calls are checked and kept. At the end receives are posted first, then sends,
 //! then collectives are issued in the order of the calls, over as many groups as were used; so neither the order of
 //! sends and receives nor that of groups can make ranks wait for each other. Small collectives that are alike become one
-//! ([`super::fusion`]). The batch's work ends when all of its works have, with the first error in the order of the
+//! ([`super::fusion`]), and none may use what another one writes ([`super::independence`]). The batch's work ends when all of its works have, with the first error in the order of the
 //! calls.
 
 use super::fusion::{self, Sketch};
 use super::group::Group;
+use super::independence;
 use super::issue::Prepared;
 use super::queue::RunQueue;
 use super::work::{Then, Work, WorkKind};
@@ -131,6 +132,8 @@ impl Batch {
         let mut ordered = calls;
         // Stable: calls of one kind stay in their order.
         ordered.sort_by_key(Prepared::place_in_batch);
+        // First: what is issued to a group that has failed is told so.
+        independence::enforce(&ordered);
         let runs = fusion::plan(&ordered.iter().map(Sketch::of).collect::<Vec<_>>());
         let mut ordered: Vec<Option<Prepared>> = ordered.into_iter().map(Some).collect();
         for run in runs {

@@ -27,6 +27,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::kernel;
+use crate::process::this;
 use crate::transport::{Completion, Delivery, Descriptor, Extent, OpKind};
 use crate::wait::Interrupt;
 use std::fmt;
@@ -37,6 +38,9 @@ const WORD: usize = 8;
 
 /// The operations of one call.
 const OPERATIONS: u64 = 2;
+
+/// How much memory is made without a look at how much there is, in bytes.
+const WORTH_ASKING: u128 = 64 << 20;
 
 /// The byte strings that a rank gets; `None` where it gets none.
 pub type Strings = Option<Vec<Vec<u8>>>;
@@ -90,6 +94,12 @@ impl<'a> BytesCall<'a> {
     /// The operation that carries the bytes, or that which has a block for each rank.
     pub(super) fn kind(&self) -> OpKind {
         self.kind
+    }
+
+    /// Tells of all memory that is read.
+    pub(super) fn each_input(&self, note: &mut dyn FnMut(Src<'_>)) {
+        note(self.bytes);
+        self.blocks.iter().flatten().for_each(|&block| note(block));
     }
 
     fn title(&self, sequence: u64) -> String {
@@ -232,6 +242,13 @@ fn make(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     if isize::try_from(total).is_err() {
         return Err(none());
     }
+    // Asked first: memory that the system promises and does not have makes the kernel kill processes instead.
+    if total >= WORTH_ASKING
+        && let Some(available) = this::memory_available()
+        && total > u128::from(available)
+    {
+        return Err(none().context(format_args!("{available} bytes are available")));
+    }
     let string = |&length: &u64| {
         let length = usize::try_from(length).map_err(|_| none())?;
         let mut string = Vec::new();
@@ -344,5 +361,23 @@ impl Completion for Taker {
         let deliver = self.deliver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let taken = deliver.map_or(Ok(()), |Deliver(take)| take(vec![bytes]));
         self.work.complete(taken.map(|()| delivery));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_does_not_have_is_refused_before_it_is_touched() {
+        let made = make(&[3, 0]).unwrap();
+        assert_eq!(made, [vec![0; 3], vec![]]);
+        let available = this::memory_available().unwrap();
+        // Also where only all of them together are too long.
+        for lengths in [vec![available * 2], vec![available; 2]] {
+            let error = make(&lengths).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+            assert!(error.message().contains("bytes are available"), "{error}");
+        }
     }
 }

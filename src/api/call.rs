@@ -209,6 +209,14 @@ impl<'a> Call<'a> {
         self.recv
     }
 
+    /// Tells of all memory of the call, and whether it is written; that of a broadcast is, on the root too.
+    pub(super) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
+        note(self.send, self.kind == OpKind::Broadcast);
+        note(self.recv.as_src(), true);
+        self.sends.iter().flatten().for_each(|&block| note(block, false));
+        self.recvs.iter().flatten().for_each(|block| note(block.as_src(), true));
+    }
+
     /// The same operation on other buffers, of other lengths, in a group of `size`. Not for the `_v` forms.
     pub(super) fn with_buffers<'b>(
         &self,

@@ -8,6 +8,7 @@ use super::point_to_point::Memory;
 use super::queue::{Job, Turn};
 use super::recorder::{self, Record};
 use super::work::{Work, WorkKind};
+use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::transport::Descriptor;
@@ -91,6 +92,20 @@ impl Prepared {
             What::Message(Memory::In(_) | Memory::Grows { .. }) => 0,
             What::Message(Memory::Out(_)) => 1,
             What::Collective(_) | What::Bytes(..) => 2,
+        }
+    }
+
+    /// Whether it is a collective, of whatever kind.
+    pub(super) fn is_collective(&self) -> bool {
+        !matches!(self.what, What::Message(_))
+    }
+
+    /// Tells of all memory of a collective, and whether it is written.
+    pub(super) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
+        match &self.what {
+            What::Collective(call) => call.each_buffer(note),
+            What::Bytes(call, _) => call.each_input(&mut |input| note(input, false)),
+            What::Message(_) => {}
         }
     }
 

@@ -7,6 +7,9 @@
 //!   those that did not come: it lies there when a late one enters the barrier, which so learns at once that it has
 //!   failed and who was missing. It then is in step again.
 //! * Whoever gives up says so. The first rank, coming later, does not take it for one that is there.
+//! * For a rank that hangs only the newest is kept of what it has not taken over ([`super::outbox`]), so a later verdict
+//!   stands for those that are missing before it: they all failed, since this rank had not come. A later arrival stands
+//!   in the same way for an earlier barrier given up.
 //! * A receive that has got nothing by the end of a barrier stays posted for the next one; what comes for an earlier
 //!   number is read and has no effect.
 //! * The first rank waits until the deadline, the others a moment longer, so that it is the one that names. Who has left
@@ -16,15 +19,15 @@
 
 use super::callbacks;
 use super::group::Group;
-use super::lent::Lent;
+use super::outbox::Outbox;
 use super::verdict::{Verdict, Word, names};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
+use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, PointToPoint, Room};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -50,11 +53,18 @@ pub struct Failed {
 }
 
 /// What a rank keeps between the monitored barriers of a group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Monitor {
     /// How many it has entered. Locked during one.
     entered: Mutex<u64>,
     mail: Arc<Mail>,
+    outbox: Arc<Outbox>,
+}
+
+impl Default for Monitor {
+    fn default() -> Self {
+        Self { entered: Mutex::default(), mail: Arc::default(), outbox: Arc::new(Outbox::new(TAG)) }
+    }
 }
 
 /// What has come from other ranks.
@@ -70,6 +80,8 @@ struct Peer {
     /// A receive is posted.
     posted: bool,
     unread: VecDeque<Vec<u8>>,
+    /// The last verdict that was read, of the first rank.
+    verdict: Option<Verdict>,
     /// Why nothing comes from it any more.
     gone: Option<Error>,
     /// The last barrier that it has entered, and the last that it has given up.
@@ -132,22 +144,9 @@ impl Completion for Slot {
     }
 }
 
-/// A message on its way, which keeps its memory.
-#[derive(Debug)]
-struct Sent {
-    _memory: Lent,
-    left: Arc<AtomicUsize>,
-}
-
-impl Completion for Sent {
-    fn complete(&self, _: Result<Delivery>) {
-        self.left.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 /// One barrier of one rank.
 struct Barrier<'a> {
-    group: &'a Group,
+    group: &'a Arc<Group>,
     engine: &'a dyn PointToPoint,
     mail: &'a Arc<Mail>,
     number: u64,
@@ -171,7 +170,7 @@ impl Group {
     /// # Errors
     /// `InvalidArgument`, `Unsupported`; `Timeout`, `PeerFailed`, with who was missing; the group's failure.
     pub fn monitored_barrier(
-        &self,
+        self: &Arc<Self>,
         timeout: Option<Duration>,
         wait_all: bool,
     ) -> std::result::Result<(), Failed> {
@@ -239,7 +238,16 @@ impl Barrier<'_> {
         self.say(FIRST, &Word::Arrived(self.number).encode()).map_err(gone)?;
         let verdict = self.await_news(&limit, &[FIRST], |_| self.read_verdict().transpose());
         match verdict.map_err(gone)? {
-            Some(Ok(verdict)) => verdict.outcome(self.group.backend.places()),
+            Some(Ok(verdict)) => {
+                let number = verdict.number();
+                verdict.outcome(self.group.backend.places()).map_err(|failed| {
+                    if number == self.number {
+                        return failed;
+                    }
+                    let what = format!("it was over before this rank came, as was #{number}");
+                    Failed { error: failed.error.context(what), ..failed }
+                })
+            }
             Some(Err(error)) => Err(gone(error)),
             None => {
                 self.tell(&[FIRST], &[FIRST], &Word::GaveUp(self.number).encode());
@@ -312,9 +320,10 @@ impl Barrier<'_> {
                     None => {}
                 }
             }
-            if peer.gave_up >= self.number {
+            // Whoever is further on had not waited for the end of this one.
+            if peer.gave_up >= self.number || peer.arrived > self.number {
                 roll.lost.push((rank, None));
-            } else if peer.arrived >= self.number {
+            } else if peer.arrived == self.number {
                 roll.here.push(rank);
             } else if let Some(gone) = &peer.gone {
                 roll.lost.push((rank, Some(gone.clone())));
@@ -325,14 +334,16 @@ impl Barrier<'_> {
         roll
     }
 
-    /// What the first rank has said about this barrier.
+    /// What the first rank has said about this barrier, or about a later one.
     fn read_verdict(&self) -> Result<Option<Verdict>> {
         self.mail.with(FIRST, |first| {
-            while let Some(bytes) = first.unread.pop_front() {
-                let verdict = Verdict::decode(&bytes);
-                if let Some(verdict) = verdict.filter(|verdict| verdict.number() >= self.number) {
-                    return Ok(Some(verdict));
+            loop {
+                let settles = |verdict: &&Verdict| verdict.settles(self.number);
+                if let Some(verdict) = first.verdict.as_ref().filter(settles) {
+                    return Ok(Some(verdict.clone()));
                 }
+                let Some(bytes) = first.unread.pop_front() else { break };
+                first.verdict = Verdict::decode(&bytes).or(first.verdict.take());
             }
             first.gone.clone().map_or(Ok(None), Err)
         })
@@ -391,30 +402,17 @@ impl Barrier<'_> {
 
     /// Says something to some ranks, and waits a moment until it has gone to those who listen.
     fn tell(&self, to: &[Rank], listening: &[Rank], bytes: &[u8]) {
-        let mut going = Vec::new();
-        for &rank in to {
-            // Whom nothing reaches any more will not miss it.
-            if let Ok(left) = self.say(rank, bytes)
-                && listening.contains(&rank)
-            {
-                going.push(left);
-            }
-        }
-        let is_gone = || going.iter().all(|left| left.load(Ordering::Acquire) == 0);
+        // Whom nothing reaches any more will not miss it.
+        to.iter().for_each(|&rank| drop(self.say(rank, bytes)));
+        let is_gone = || self.group.monitor.outbox.has_gone(listening);
         let limit = Deadline::after(GRACE);
         while !is_gone() && !limit.has_passed() {
             self.engine.attend(&is_gone, &limit.capped(LOOK_AROUND));
         }
     }
 
-    /// Says something to a rank. Without a deadline: one that passed in the middle would fail the group.
-    fn say(&self, to: Rank, bytes: &[u8]) -> Result<Arc<AtomicUsize>> {
-        let memory = Lent::copy_of(bytes);
-        let (bytes, left) = (memory.bytes(), Arc::new(AtomicUsize::new(1)));
-        let sent = Sent { _memory: memory, left: Arc::clone(&left) };
-        let (tag, dtype, deadline) = (TAG, DataType::U8, Deadline::never());
-        self.engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))?;
-        Ok(left)
+    fn say(&self, to: Rank, bytes: &[u8]) -> Result<()> {
+        self.group.monitor.outbox.say(self.group, to, bytes)
     }
 }
 

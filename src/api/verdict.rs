@@ -71,6 +71,12 @@ impl Verdict {
         self.number
     }
 
+    /// Whether it says how a barrier ended, for a rank that enters that one only now: of those before its own, that
+    /// they failed, since it could not have come to an end with that rank there.
+    pub(super) fn settles(&self, number: u64) -> bool {
+        self.number == number || self.number > number && self.kind.is_some()
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind.map_or(ALL_CAME, ErrorKind::code)];
         bytes.extend(self.number.to_le_bytes());
@@ -135,6 +141,8 @@ mod tests {
         for outcome in [Ok(()), Err(failed)] {
             let verdict = Verdict::of(3, Duration::from_millis(9), &outcome);
             assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict.clone()));
+            assert!(verdict.settles(3) && !verdict.settles(4));
+            assert_eq!(verdict.settles(2), outcome.is_err());
             let told = verdict.outcome(&[]);
             assert_eq!(told.is_ok(), outcome.is_ok());
             if let Err(Failed { error, missing }) = told {

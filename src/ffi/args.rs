@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_void};
 /// The longest C string that is accepted; also bounds how far a missing terminator is read.
 const LONGEST_STRING: usize = 1 << 20;
 
-fn null(name: &str) -> Error {
+pub(super) fn null(name: &str) -> Error {
     Error::invalid(format!("argument {name} is NULL"))
 }
 

@@ -1,6 +1,6 @@
 //! Byte strings of any length, another one on every rank, and messages whose receiver does not know their length.
 
-use super::args::{Out, index, number, slice, src};
+use super::args::{Out, index, null, number, slice, src};
 use super::blob;
 use super::group::group;
 use super::point_to_point::{from_rank, from_tag, run, tag_number};
@@ -26,6 +26,11 @@ impl BlobOut {
         Out::handle(out, "out").map(Self)
     }
 
+    /// The same, where it may turn out that this rank gets none.
+    fn if_wanted(out: *mut *mut dist_blob_t) -> Option<Self> {
+        Out::optional_handle(out).map(Self)
+    }
+
     fn give(self, strings: Vec<Vec<u8>>) -> Result<()> {
         blob::give(&self.0, strings)
     }
@@ -33,14 +38,6 @@ impl BlobOut {
     fn deliver(self) -> Deliver {
         Deliver::new(move |strings| self.give(strings))
     }
-}
-
-/// The place for the result, where this rank gets one; else NULL is fine.
-fn blob_out(out: *mut *mut dist_blob_t, gets_one: bool) -> Result<Option<BlobOut>> {
-    if gets_one {
-        return BlobOut::required(out).map(Some);
-    }
-    Ok(Out::optional_handle(out).and(None))
 }
 
 /// Runs a collective, issues it, or adds it to the thread's batch.
@@ -128,11 +125,14 @@ dist_export! {
         options: *const dist_call_options_t,
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
-        let work = WorkOut::new(work);
+        let (work, place) = (WorkOut::new(work), BlobOut::if_wanted(out));
         let options = call_options(options)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
-        let out = blob_out(out, group.rank() == root)?;
+        let out = match group.rank() == root {
+            true => Some(place.ok_or_else(|| null("out"))?),
+            false => None,
+        };
         let bytes = src(data, len_bytes, "data")?;
         submit(&group, BytesCall::gather(bytes, root), out, options, work)
     }

@@ -14,6 +14,11 @@ pub fn host_name() -> String {
     host::name()
 }
 
+/// The memory in bytes that can still be had, where the system tells.
+pub fn memory_available() -> Option<u64> {
+    host::memory_available()
+}
+
 /// The user that it runs as.
 pub fn uid() -> u32 {
     host::uid()

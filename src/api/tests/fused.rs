@@ -150,25 +150,67 @@ fn a_failure_of_the_whole_ends_all_its_works_with_its_text() {
 }
 
 #[test]
-fn calls_that_use_what_another_writes_are_refused() {
-    let (group, _fake) = Fake::group("fused-overlap", true);
+fn calls_that_use_what_another_writes_fail_the_group() {
     let [a, b, c] = [1, 2, 3].map(|value| vector(4, |_| value));
     let sum =
         |from: Dst<'static>, to| Call::all_reduce(from.as_src(), to, DataType::I32, ReduceOp::Sum);
+    // Of another kind, so that it is none of those that become one.
+    let alone = Call::all_gather(b.slice(0, 8).as_src(), c, DataType::I32);
     for calls in [
         [sum(a, a), sum(b, c), sum(c, c)],
         [sum(a, b), sum(c, c), sum(b, a)],
         [sum(a, a), sum(b, b), sum(a.slice(4, 8), c.slice(0, 8))],
         [sum(a, b), sum(c, b), sum(c, Dst::empty())],
+        [sum(a, b), sum(a, Dst::empty()), alone],
     ] {
+        let (group, _fake) = Fake::group("fused-overlap", true);
         let (outcome, works) = together(&group, calls.to_vec());
         assert_eq!(kind_of(outcome), ErrorKind::InvalidArgument);
-        assert!(works[1].outcome().unwrap().unwrap_err().message().contains("of 3 collectives"));
+        for work in works {
+            let error = work.outcome().unwrap().unwrap_err();
+            assert!(error.message().contains("of 3 collectives"), "{error}");
+        }
+        assert!(group.failure().is_some());
+        assert_eq!(group.outstanding(), 0);
     }
     // What is only read may be so by several.
+    let (group, _fake) = Fake::group("fused-apart", true);
     let calls = vec![sum(a, b), sum(a, c)];
     assert_eq!(together(&group, calls).0, Ok(Progress::Done));
     assert_eq!((group.queue.issued(), group.outstanding()), (1, 0));
+}
+
+#[test]
+fn a_dependence_that_one_rank_sees_is_told_to_all() {
+    // Below and above what is fused.
+    for count in [4, 8192] {
+        for place in PLACES {
+            run(place, 3, |group| {
+                let me = group.rank();
+                let [a, b, c] = [0; 3].map(|value| vector(count, |_| value));
+                let into = |to| if me == 0 { to } else { Dst::empty() };
+                let (dtype, sum) = (DataType::I32, ReduceOp::Sum);
+                let calls = vec![
+                    Call::reduce(a.as_src(), into(b), dtype, sum, 0),
+                    Call::reduce(b.as_src(), into(c), dtype, sum, 0),
+                ];
+                let (outcome, _) = together(group, calls);
+                if me == 0 {
+                    let error = outcome.unwrap_err();
+                    assert!(error.message().contains("end the batch"), "{place}: {error}");
+                }
+                // Others may have done their part of the reductions before they were told.
+                let error = group.run(Call::barrier(), &CallOptions::default()).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{place}: {error}");
+            });
+            run(place, 3, |group| {
+                let buf = vector(count, |_| 0);
+                let calls =
+                    (0..2).map(|_| Call::broadcast(buf, DataType::I32, 0, group.rank())).collect();
+                assert_eq!(kind_of(together(group, calls).0), ErrorKind::InvalidArgument);
+            });
+        }
+    }
 }
 
 #[test]

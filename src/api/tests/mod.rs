@@ -6,6 +6,7 @@ mod collectives;
 mod fused;
 mod messages;
 mod monitored;
+mod outbox;
 mod ranks;
 
 use super::CallOptions;

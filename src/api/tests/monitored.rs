@@ -1,6 +1,8 @@
 use super::ranks::{PLACES, run};
 use super::*;
 use crate::api::monitored::Failed;
+use crate::api::verdict::Word;
+use crate::transport::LARGEST_TAG;
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -106,6 +108,49 @@ fn without_a_wait_only_those_count_who_are_there_already() {
             }
         });
     }
+}
+
+#[test]
+fn a_rank_that_hangs_gets_in_step_again_however_many_verdicts_it_was_not_told() {
+    // More than are held for it.
+    const MANY: usize = 8_000;
+    let meet = Barrier::new(2);
+    run("transport=inproc", 2, |group| {
+        let is_late = group.rank() == 1;
+        if is_late {
+            meet.wait();
+        }
+        for _ in 0..MANY {
+            let wait = if is_late { LONG_TIME } else { AT_ONCE };
+            let (kind, missing, text) = told(group.monitored_barrier(wait, true));
+            assert_eq!((kind, missing), (ErrorKind::Timeout, vec![1]), "{text}");
+        }
+        if !is_late {
+            meet.wait();
+        }
+        let outcome = group.monitored_barrier(LONG_TIME, true);
+        assert!(outcome.is_ok(), "{outcome:?}");
+    });
+}
+
+#[test]
+fn who_has_come_to_a_later_one_has_given_up_the_earlier() {
+    let (group, fake) = Fake::group("monitored-later", true);
+    let (to, tag, dtype, deadline) = (0, LARGEST_TAG + 2, DataType::U8, Deadline::never());
+    let bytes = Src::from(&*lent(&Word::Arrived(2).encode()));
+    fake.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(Unheard)).unwrap();
+    let (_, missing, text) = told(group.monitored_barrier(LONG_TIME, true));
+    assert_eq!(missing, [1], "{text}");
+    assert!(text.contains("given up"), "{text}");
+    assert!(group.monitored_barrier(LONG_TIME, true).is_ok());
+}
+
+/// Nobody is told.
+#[derive(Debug)]
+struct Unheard;
+
+impl Completion for Unheard {
+    fn complete(&self, _: Result<Delivery>) {}
 }
 
 #[test]
