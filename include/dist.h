@@ -1487,7 +1487,7 @@ size_t dist_group_ranks(const struct dist_group_t *group,
 /**
  * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
  *
- * `group`: NULL for the world. Returns -1 where that rank is not in the group, and for an invalid handle. Any
+ * `group`: NULL for the world. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
  * thread. Since 0.1.
  */
 int32_t dist_group_rank_from_global(const struct dist_group_t *group,
@@ -1496,7 +1496,7 @@ int32_t dist_group_rank_from_global(const struct dist_group_t *group,
 /**
  * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
  *
- * `group`: NULL for the world. Returns -1 for a rank that the group has not, and for an invalid handle. Any
+ * `group`: NULL for the world. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
  * thread. Since 0.1.
  */
 int32_t dist_group_rank_to_global(const struct dist_group_t *group,

@@ -129,6 +129,15 @@ impl Error {
         Self::new(kind, format!("{what}: {cause}{hint}"))
     }
 
+    /// A connection that could not be made or broke: the peer's or the network's fault, unless this process may open
+    /// nothing more.
+    pub fn connection(what: impl fmt::Display, cause: &std::io::Error) -> Self {
+        match cause.raw_os_error() {
+            Some(TOO_MANY_OPEN) => Self::system(what, cause),
+            _ => Self::new(ErrorKind::Connection, format!("{what}: {cause}")),
+        }
+    }
+
     /// Names the rank to blame.
     #[must_use]
     pub fn with_culprit(mut self, rank: Rank) -> Self {
@@ -192,6 +201,19 @@ mod tests {
             assert_eq!(ErrorKind::from_code(kind.code()), kind);
         }
         assert_eq!(ErrorKind::from_code(250), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn a_process_without_descriptors_is_told_what_to_do() {
+        let full = std::io::Error::from_raw_os_error(TOO_MANY_OPEN);
+        for error in [Error::system("opening", &full), Error::connection("connecting", &full)] {
+            assert_eq!(error.kind(), ErrorKind::System);
+            assert!(error.message().contains("ulimit -n"), "{error}");
+        }
+        let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let error = Error::connection("reading", &broken);
+        assert_eq!(error.kind(), ErrorKind::Connection);
+        assert!(!error.message().contains("ulimit"), "{error}");
     }
 
     #[test]

@@ -126,7 +126,7 @@ dist_export! {
     #[on_error(-1)]
     /// Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
     ///
-    /// `group`: NULL for the world. Returns -1 where that rank is not in the group, and for an invalid handle. Any
+    /// `group`: NULL for the world. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
     /// thread. Since 0.1.
     pub fn dist_group_rank_from_global(group: *const dist_group_t, global_rank: i32) -> i32 {
         let group = self::group(group)?;
@@ -140,7 +140,7 @@ dist_export! {
     #[on_error(-1)]
     /// Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
     ///
-    /// `group`: NULL for the world. Returns -1 for a rank that the group has not, and for an invalid handle. Any
+    /// `group`: NULL for the world. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
     /// thread. Since 0.1.
     pub fn dist_group_rank_to_global(group: *const dist_group_t, rank: i32) -> i32 {
         let group = self::group(group)?;

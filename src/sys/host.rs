@@ -20,20 +20,34 @@ pub fn uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The host's name as the kernel knows it; never asks a name server.
+/// The host's name as the kernel knows it, when this is first asked; never asks a name server.
 pub fn name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map_or_else(|_| "unknown-host".to_owned(), |name| name.trim().to_owned())
+    static NAME: OnceLock<String> = OnceLock::new();
+    let read = || {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+        Some(name.trim().to_owned())
+    };
+    known(&NAME, read).unwrap_or_else(|| "unknown-host".to_owned())
+}
+
+/// What is read once: later there may be no descriptor left to read it with.
+fn known(place: &OnceLock<String>, read: impl FnOnce() -> Option<String>) -> Option<String> {
+    match place.get() {
+        Some(text) => Some(text.clone()),
+        None => read().map(|text| place.get_or_init(|| text).clone()),
+    }
 }
 
 /// What two processes must have in common to be able to share memory: the boot id of the kernel and
 /// the IPC name space. Having it in common is only a hint; sharing is measured.
 pub fn identity() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let ipc = std::fs::read_link("/proc/self/ns/ipc")
-        .map(|link| link.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    format!("{}/{ipc}", boot.trim())
+    static IDENTITY: OnceLock<String> = OnceLock::new();
+    let boot = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let ipc = || std::fs::read_link("/proc/self/ns/ipc").map(|l| l.to_string_lossy().into_owned());
+    let both = || Some(format!("{}/{}", boot().ok()?.trim(), ipc().ok()?));
+    known(&IDENTITY, both).unwrap_or_else(|| {
+        format!("{}/{}", boot().unwrap_or_default().trim(), ipc().unwrap_or_default())
+    })
 }
 
 /// What two processes must have in common for a process id to mean the same process to both: the boot id of

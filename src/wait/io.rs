@@ -33,7 +33,7 @@ fn ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<
 }
 
 fn failed(cause: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Connection, format!("the connection broke: {cause}"))
+    Error::connection("the connection broke", cause)
 }
 
 fn closed() -> Error {
@@ -55,7 +55,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
                 ready(listener.as_fd(), Interest::READ, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
-            Err(cause) => return Err(failed(&cause)),
+            Err(cause) => return Err(Error::connection("accepting a connection", &cause)),
         }
     }
 }
@@ -110,6 +110,11 @@ pub fn read_descriptor(stream: &UnixStream, tag: u8, deadline: &Deadline) -> Res
     match receive(stream, &mut byte, deadline)? {
         (0, _) => Err(closed()),
         (_, Some(descriptor)) if byte[0] == tag => Ok(descriptor),
+        (_, None) if byte[0] == tag => {
+            let message = "the other end passed a descriptor, and it was lost on the way: this process may have as \
+                           many open as it may (ulimit -n)";
+            Err(Error::new(ErrorKind::System, message))
+        }
         _ => Err(Error::new(ErrorKind::Connection, "the other end sent something else")),
     }
 }

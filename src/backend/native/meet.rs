@@ -6,14 +6,16 @@ use super::{Lanes, Membership, Native, malformed};
 use crate::algo::Shape;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
-use crate::base::error::{Error, Result};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member, Party};
 use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc, tcp};
-use crate::wait::Pace;
+use crate::wait::bell::Bell;
+use crate::wait::{Pace, until};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,7 +40,31 @@ struct Plan {
 /// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with that
 /// rank's name.
 pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
-    come_together(context, exchange).inspect_err(|error| exchange.give_up(error))
+    come_together(context, exchange)
+        .map_err(|error| better_reason(error, exchange))
+        .inspect_err(|error| exchange.give_up(error))
+}
+
+/// How long a rank looks for a better reason than a connection that broke.
+const REASON: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Whoever gives up closes its connections: what it says is worth more than that.
+fn better_reason(error: Error, exchange: &dyn Exchange) -> Error {
+    if error.kind() != ErrorKind::Connection {
+        return error;
+    }
+    let (limit, never) = (Deadline::after(REASON), Bell::default());
+    loop {
+        if let Some(reason) = exchange.given_up() {
+            return reason;
+        }
+        if limit.has_passed() {
+            return error;
+        }
+        let slice = limit.capped(LOOK_AGAIN);
+        drop(until(&never, Pace::PATIENT, &slice, || None, || None::<()>));
+    }
 }
 
 fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {

@@ -143,8 +143,8 @@ impl Party<'_> {
             // A full queue of connections empties as the peer accepts them.
             if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
                 let who = self.name(rank);
-                let message = format!("cannot reach {who} through its Unix socket: {cause}");
-                return Err(Error::new(ErrorKind::Connection, message).with_culprit(who.rank));
+                let what = format!("cannot reach {who} through its Unix socket");
+                return Err(Error::connection(what, &cause).with_culprit(who.rank));
             }
             std::thread::yield_now();
         }
