@@ -57,6 +57,97 @@
 #define DIST_ANY_TAG -1
 
 /**
+ * In place of the index of a device: host memory.
+ */
+#define DIST_DEVICE_HOST -1
+
+/**
+ * Which operation, for dist_backend_supports: dist_all_reduce.
+ */
+#define DIST_KIND_ALL_REDUCE 0
+
+/**
+ * dist_reduce.
+ */
+#define DIST_KIND_REDUCE 1
+
+/**
+ * dist_broadcast.
+ */
+#define DIST_KIND_BROADCAST 2
+
+/**
+ * dist_all_gather.
+ */
+#define DIST_KIND_ALL_GATHER 3
+
+/**
+ * dist_reduce_scatter.
+ */
+#define DIST_KIND_REDUCE_SCATTER 4
+
+/**
+ * dist_barrier.
+ */
+#define DIST_KIND_BARRIER 5
+
+/**
+ * dist_gather.
+ */
+#define DIST_KIND_GATHER 6
+
+/**
+ * dist_scatter.
+ */
+#define DIST_KIND_SCATTER 7
+
+/**
+ * dist_all_to_all.
+ */
+#define DIST_KIND_ALL_TO_ALL 8
+
+/**
+ * dist_all_gather_v.
+ */
+#define DIST_KIND_ALL_GATHER_V 9
+
+/**
+ * dist_gather_v.
+ */
+#define DIST_KIND_GATHER_V 10
+
+/**
+ * dist_scatter_v.
+ */
+#define DIST_KIND_SCATTER_V 11
+
+/**
+ * dist_reduce_scatter_v.
+ */
+#define DIST_KIND_REDUCE_SCATTER_V 12
+
+/**
+ * dist_all_to_all_v.
+ */
+#define DIST_KIND_ALL_TO_ALL_V 13
+
+/**
+ * dist_send.
+ */
+#define DIST_KIND_SEND 64
+
+/**
+ * dist_recv.
+ */
+#define DIST_KIND_RECV 65
+
+/**
+ * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
+ * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+ */
+#define DIST_CALL_CANONICAL 1
+
+/**
  * Nothing is logged; the default.
  */
 #define DIST_LOG_OFF 0
@@ -180,6 +271,41 @@ typedef struct dist_init_options_t {
      */
     const char *backend_options;
 } dist_init_options_t;
+
+/**
+ * The type of one element.
+ */
+typedef int32_t dist_dtype_t;
+
+/**
+ * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
+ * precision and rounded once per host, and once more for each step between hosts.
+ */
+typedef int32_t dist_op_t;
+
+/**
+ * What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
+ * Must return (or end its process) and must not throw.
+ */
+typedef int32_t (*dist_spawn_fn)(int32_t rank, void *arg);
+
+/**
+ * Options of dist_spawn.
+ */
+typedef struct dist_spawn_options_t {
+    /**
+     * sizeof(dist_spawn_options_t).
+     */
+    size_t struct_size;
+    /**
+     * How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
+     */
+    int64_t join_timeout_ms;
+    /**
+     * How long they may take from SIGTERM to SIGKILL in milliseconds; 0 for 2 seconds, DIST_WAIT_FOREVER for ever.
+     */
+    int64_t grace_ms;
+} dist_spawn_options_t;
 
 /**
  * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
@@ -477,17 +603,6 @@ typedef struct dist_group_new_options_t {
 } dist_group_new_options_t;
 
 /**
- * The type of one element.
- */
-typedef int32_t dist_dtype_t;
-
-/**
- * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
- * precision and rounded once per host, and once more for each step between hosts.
- */
-typedef int32_t dist_op_t;
-
-/**
  * Options of one collective call, or of a message.
  */
 typedef struct dist_call_options_t {
@@ -508,6 +623,10 @@ typedef struct dist_call_options_t {
      * name the same one.
      */
     const char *algorithm;
+    /**
+     * DIST_CALL_CANONICAL, or 0.
+     */
+    uint64_t flags;
 } dist_call_options_t;
 
 /**
@@ -833,6 +952,24 @@ int32_t dist_is_elastic_launched(void);
 int32_t dist_backend_is_available(const char *name);
 
 /**
+ * Whether a group does a kind of call, without making one.
+ *
+ * `group`: NULL for the world. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
+ * DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
+ * number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
+ * not block. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_UNSUPPORTED, with type, operator and back end in the message;
+ * DIST_ERR_INVALID_ARGUMENT for a number that names nothing; DIST_ERR_INVALID_HANDLE,
+ * DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_backend_supports(const struct dist_group_t *group,
+                                    int32_t kind,
+                                    dist_dtype_t dtype,
+                                    dist_op_t op,
+                                    int32_t device);
+
+/**
  * What the flight recorder knows: the last 2000 operations of the process, as JSON.
  *
  * `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
@@ -858,6 +995,40 @@ int32_t dist_get_rank(const struct dist_group_t *group);
  * Since 0.1.
  */
 int32_t dist_get_world_size(const struct dist_group_t *group);
+
+/**
+ * Runs a function in processes of its own, one for each rank, and waits for all of them: for programs and tests without
+ * a launcher.
+ *
+ * Forks this process `nprocs` times (there is no other way to start them: nothing is executed anew). In each child the
+ * environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+ * DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
+ * have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
+ * returns: C's streams are written out, exit handlers do not run. It may also call exit or _exit itself, and succeeds with
+ * status 0. When the first one fails (a result other than 0, another exit status, a signal), the others get a tenth of
+ * a second to fail on their own, then SIGTERM, then SIGKILL. When this process dies, the kernel kills the children.
+ * What children start themselves is theirs to end.
+ *
+ * The caller must have one thread, must not have made a group (dist_init, dist_group_create), and must not ignore
+ * SIGCHLD; it may call dist_spawn again later, and dist_init after it. What C's streams hold back is written out before
+ * the forks, so that nothing is written twice. SIGCHLD stays blocked in the calling thread until the end, so that no
+ * handler takes the children's ends; other children and signals of the caller are left alone.
+ *
+ * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
+ * what it points to. `nprocs`: 1 to 4096. `options`: NULL for all defaults; borrowed for the call. Blocks until all
+ * children have ended, and no child and no descriptor of the call is left then.
+ *
+ * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
+ * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
+ * still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
+ * process that has used groups, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown options;
+ * DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, or somebody else has
+ * waited for one of them. Since 0.1.
+ */
+dist_status_t dist_spawn(dist_spawn_fn function,
+                         void *arg,
+                         int32_t nprocs,
+                         const struct dist_spawn_options_t *options);
 
 /**
  * Sends log lines to a function instead of standard error.
@@ -1608,6 +1779,292 @@ dist_status_t dist_barrier(struct dist_group_t *group,
                            struct dist_work_t **work);
 
 /**
+ * Gives the root the vectors of all ranks, in rank order.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
+ * world. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
+ * be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
+ * count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
+ * the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_gather(struct dist_group_t *group,
+                          const void *send,
+                          void *recv,
+                          size_t count,
+                          dist_dtype_t dtype,
+                          int32_t root,
+                          const struct dist_call_options_t *options,
+                          struct dist_work_t **work);
+
+/**
+ * Gives each rank its block of the root's vector.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
+ * world. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
+ * `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
+ * recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
+ * here; the root may return before the others have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_scatter(struct dist_group_t *group,
+                           const void *send,
+                           void *recv,
+                           size_t count,
+                           dist_dtype_t dtype,
+                           int32_t root,
+                           const struct dist_call_options_t *options,
+                           struct dist_work_t **work);
+
+/**
+ * Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
+ *
+ * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
+ * world. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
+ * they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_all_to_all(struct dist_group_t *group,
+                              const void *send,
+                              void *recv,
+                              size_t count,
+                              dist_dtype_t dtype,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Gives every rank the vectors of all ranks, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: NULL for the
+ * world. `send`: in, counts[rank] elements. `recv`: an array of world size pointers, `counts`: an array of world
+ * size counts, in elements; both borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only
+ * where that is 0. The buffers are borrowed until the operation is done; in place if send == recv[rank], else none
+ * may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
+ * Since 0.1.
+ */
+dist_status_t dist_all_gather_v(struct dist_group_t *group,
+                                const void *send,
+                                void *const *recv,
+                                const size_t *counts,
+                                dist_dtype_t dtype,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives the root the vectors of all ranks, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
+ * root's counts[i]. `group`: NULL for the world. `send`: in, `count` elements. `recv`: an array of world size
+ * pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
+ * elsewhere, and are borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only where that is 0.
+ * The buffers are borrowed until the operation is done; in place on the root if send == recv[rank], else none may
+ * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
+ * earlier. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are DIST_ERR_MISMATCH.
+ * Since 0.1.
+ */
+dist_status_t dist_gather_v(struct dist_group_t *group,
+                            const void *send,
+                            size_t count,
+                            void *const *recv,
+                            const size_t *counts,
+                            dist_dtype_t dtype,
+                            int32_t root,
+                            const struct dist_call_options_t *options,
+                            struct dist_work_t **work);
+
+/**
+ * Gives each rank its vector of those that the root has, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
+ * root's counts[i]. `group`: NULL for the world. `send`: an array of world size pointers, `counts`: an array of
+ * world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
+ * send[i]: in, counts[i] elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
+ * buffers are borrowed until the operation is done; in place on the root if recv == send[rank], else `recv` must
+ * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
+ * others have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
+ * DIST_ERR_MISMATCH. Since 0.1.
+ */
+dist_status_t dist_scatter_v(struct dist_group_t *group,
+                             const void *const *send,
+                             const size_t *counts,
+                             void *recv,
+                             size_t count,
+                             dist_dtype_t dtype,
+                             int32_t root,
+                             const struct dist_call_options_t *options,
+                             struct dist_work_t **work);
+
+/**
+ * Reduces vectors of all ranks, one for each rank and each of its own length, and gives each rank its own.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: NULL for the
+ * world. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
+ * borrowed for the call. send[i]: in, counts[i] elements of what rank i gets; NULL only where that is 0. `recv`:
+ * out, counts[rank] elements. The buffers are borrowed until the operation is done; in place if recv ==
+ * send[rank], else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
+ * and results: as dist_all_reduce. Since 0.1.
+ */
+dist_status_t dist_reduce_scatter_v(struct dist_group_t *group,
+                                    const void *const *send,
+                                    const size_t *counts,
+                                    void *recv,
+                                    dist_dtype_t dtype,
+                                    dist_op_t op,
+                                    const struct dist_call_options_t *options,
+                                    struct dist_work_t **work);
+
+/**
+ * Gives every rank its vector of every rank's, each of its own length, each at its own place: recv[i] is
+ * send[rank] of rank i.
+ *
+ * All ranks must agree on the order of calls on the group and on dtype; send_counts[j] of rank i must be
+ * recv_counts[i] of rank j. `group`: NULL for the world. `send`, `recv`: arrays of world size pointers,
+ * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. send[i]: in,
+ * send_counts[i] elements; recv[i]: out, recv_counts[i] elements; NULL only where that is 0. The buffers are
+ * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
+ * have called. `options`, `work`, threads and results: as dist_all_reduce; counts that differ are
+ * DIST_ERR_MISMATCH. Since 0.1.
+ */
+dist_status_t dist_all_to_all_v(struct dist_group_t *group,
+                                const void *const *send,
+                                const size_t *send_counts,
+                                void *const *recv,
+                                const size_t *recv_counts,
+                                dist_dtype_t dtype,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives every rank the root's byte string, of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
+ * owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
+ * until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
+ * NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
+ * sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
+ * group, where a rank has no memory for what it gets. Since 0.1.
+ */
+dist_status_t dist_broadcast_bytes(struct dist_group_t *group,
+                                   const void *data,
+                                   size_t len_bytes,
+                                   int32_t root,
+                                   struct dist_blob_t **out,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Gives every rank the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group. `group`: NULL for the world. `data`, `len_bytes`: in,
+ * this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
+ * a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_all_gather_bytes(struct dist_group_t *group,
+                                    const void *data,
+                                    size_t len_bytes,
+                                    struct dist_blob_t **out,
+                                    const struct dist_call_options_t *options,
+                                    struct dist_work_t **work);
+
+/**
+ * Gives the root the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
+ * it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_gather_bytes(struct dist_group_t *group,
+                                const void *data,
+                                size_t len_bytes,
+                                int32_t root,
+                                struct dist_blob_t **out,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives each rank its byte string of those that the root has, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
+ * both used on the root only, may be NULL elsewhere, and are borrowed for the call. data[i]: the bytes for rank i,
+ * borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
+ * string. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_scatter_bytes(struct dist_group_t *group,
+                                 const void *const *data,
+                                 const size_t *lens_bytes,
+                                 int32_t root,
+                                 struct dist_blob_t **out,
+                                 const struct dist_call_options_t *options,
+                                 struct dist_work_t **work);
+
+/**
+ * Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
+ *
+ * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
+ * NULL for the world. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
+ * 0. The rest as in dist_send. Since 0.1.
+ */
+dist_status_t dist_send_bytes(struct dist_group_t *group,
+                              const void *data,
+                              size_t len_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Receives a byte string, of whatever length, from one rank of a group.
+ *
+ * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: NULL
+ * for the world. `out`: out, required; a blob with one string, owned by the caller, released with
+ * dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
+ * longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+ * DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
+ * dist_recv; dist_work_received_count is the length.
+ *
+ * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
+ * DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
+ */
+dist_status_t dist_recv_bytes(struct dist_group_t *group,
+                              struct dist_blob_t **out,
+                              size_t max_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              int32_t *source,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Waits until all ranks have called it, and says who has not.
+ *
+ * All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
+ * else. `group`: NULL for the world. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
+ * DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
+ * others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
+ * as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
+ * names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
+ * rank order. `n_missing`: in and out, may be NULL; in: how many elements `missing` has room for (the group's size
+ * is always enough), out: how many ranks were missing, of which those that have room are in `missing`.
+ *
+ * A rank that has left or died is missing at once. Where rank 0 itself does not come, the others say so. A rank that
+ * comes late learns at once that this barrier has failed, and who was missing; the next one is a new one for all. It
+ * blocks, and cannot be a part of a batch. Any thread; of one rank and group one at a time.
+ *
+ * Returns DIST_OK; DIST_ERR_TIMEOUT for ranks that did not come, DIST_ERR_PEER_FAILED where one of those has left
+ * or died, on all ranks, with their names in the message; DIST_ERR_INVALID_ARGUMENT (also inside a completion
+ * callback or a batch, and where another thread is in one), DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+ * DIST_ERR_UNSUPPORTED (the group's back end has no messages); the group's failure. Since 0.1.
+ */
+dist_status_t dist_monitored_barrier(struct dist_group_t *group,
+                                     int64_t timeout_ms,
+                                     int32_t wait_all_ranks,
+                                     int32_t *missing,
+                                     size_t *n_missing);
+
+/**
  * Sends a message to one rank of a group.
  *
  * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
@@ -1663,7 +2120,14 @@ dist_status_t dist_recv(struct dist_group_t *group,
  *
  * Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
  * work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
- * the batch is done. `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
+ * the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
+ * dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
+ * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
+ * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
+ * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
+ * of single calls, as long as none of them uses memory that another one writes, which is refused with
+ * DIST_ERR_INVALID_ARGUMENT; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+ * `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
  * world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
  * thread.
  *
@@ -1791,6 +2255,67 @@ size_t dist_work_received_count(const struct dist_work_t *work);
  */
 dist_status_t dist_work_release(struct dist_work_t *work);
 
+/**
+ * Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
+ *
+ * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it, and
+ * other ranks cannot see it. In this version no call is faster with it: operations do not yet read and write it directly in
+ * place. It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is
+ * there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
+ * back, in pieces of 2 MiB that small allocations share.
+ *
+ * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST.
+ * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
+ * not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
+ * alone.
+ *
+ * Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of
+ * a device that the back end does not serve; DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT,
+ * DIST_ERR_NOT_INITIALIZED, DIST_ERR_SYSTEM. Since 0.1.
+ */
+dist_status_t dist_mem_alloc(const struct dist_group_t *group,
+                             size_t bytes,
+                             int32_t device,
+                             void **ptr);
+
+/**
+ * Frees memory of dist_mem_alloc.
+ *
+ * `ptr`: what dist_mem_alloc wrote; NULL does nothing. No operation may be using it any more. Also after the group's
+ * release and after dist_finalize. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for any other pointer, one that was freed before included. Since 0.1.
+ */
+dist_status_t dist_mem_free(void *ptr);
+
+/**
+ * Tells a group of memory that its calls will use again and again.
+ *
+ * A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
+ * or not. No rank has to agree on it.
+ *
+ * `group`: NULL for the world. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
+ * size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,
+ * and for wrong arguments; DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_mem_register(struct dist_group_t *group,
+                                void *ptr,
+                                size_t bytes);
+
+/**
+ * Takes back what dist_mem_register told.
+ *
+ * `group`: as it was then. `ptr`: required; the pointer of then. No operation may be using the memory any more. Does
+ * not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where no memory that begins there is registered with the group;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_mem_deregister(struct dist_group_t *group,
+                                  void *ptr);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif /* __cplusplus */
@@ -1804,6 +2329,7 @@ dist_status_t dist_work_release(struct dist_work_t *work);
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }
-#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0 }
+#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0, 0 }
+#define DIST_SPAWN_OPTIONS_INIT { sizeof(dist_spawn_options_t), 0, 0 }
 #define DIST_STORE_VTABLE_INIT \
     { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

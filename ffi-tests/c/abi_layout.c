@@ -50,11 +50,17 @@ static void options(void)
     FIELD(dist_group_new_options_t, connect_timeout_ms);
     FIELD(dist_group_new_options_t, use_local_synchronization);
 
+    TYPE(dist_spawn_options_t);
+    FIELD(dist_spawn_options_t, struct_size);
+    FIELD(dist_spawn_options_t, join_timeout_ms);
+    FIELD(dist_spawn_options_t, grace_ms);
+
     TYPE(dist_call_options_t);
     FIELD(dist_call_options_t, struct_size);
     FIELD(dist_call_options_t, timeout_ms);
     FIELD(dist_call_options_t, premul_scale);
     FIELD(dist_call_options_t, algorithm);
+    FIELD(dist_call_options_t, flags);
 }
 
 static void stores(void)
@@ -105,6 +111,7 @@ int main(void)
     TYPE(dist_log_fn);
     TYPE(dist_store_sink_fn);
     TYPE(dist_work_fn);
+    TYPE(dist_spawn_fn);
     options();
     stores();
     return 0;

@@ -27,6 +27,17 @@ static void types_and_operators(void)
     CHECK_REFUSED(dist_reduce(NULL, a, b, 1, 99, DIST_SUM, 0, NULL, NULL), INVALID, "99");
     /* What is not defined is refused with its names, the back end's among them. */
     CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_BAND), UNSUPPORTED, "native");
+    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_REDUCE, DIST_F16, DIST_AVG, DIST_DEVICE_HOST));
+    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_BARRIER, -1, -1, DIST_DEVICE_HOST));
+    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_SEND, DIST_C64, -1, DIST_DEVICE_HOST));
+    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_REDUCE_SCATTER_V, DIST_C64, DIST_MAX,
+                                        DIST_DEVICE_HOST),
+                  UNSUPPORTED, "MAX is not defined on c64 elements (back end native)");
+    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, 0), UNSUPPORTED,
+                  "all_reduce (f32, SUM) in memory of device 0: the back end native");
+    CHECK_REFUSED(dist_backend_supports(NULL, 14, DIST_F32, DIST_SUM, DIST_DEVICE_HOST), INVALID, "14");
+    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_SEND, 99, 0, DIST_DEVICE_HOST), INVALID, "99");
+    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_SEND, DIST_F32, 0, -2), INVALID, "-2");
     CHECK_REFUSED(reduce_all(1, DIST_C64, DIST_MAX), UNSUPPORTED, "MAX");
     CHECK_REFUSED(reduce_all(1, DIST_C64, DIST_PRODUCT), UNSUPPORTED, "PRODUCT");
     CHECK_REFUSED(reduce_all(1, DIST_BOOL, DIST_AVG), UNSUPPORTED, "AVG");

@@ -46,10 +46,13 @@ programs!(
     api_null,
     api_options,
     api_rendezvous,
+    bytes,
     groups,
     late_write,
     log,
+    memory,
     send_recv,
+    spawn,
     store_custom,
     threads,
     works,
@@ -218,6 +221,17 @@ fn leak_null() {
 }
 
 #[test]
+fn leak_memory() {
+    leaks_nothing("memory");
+}
+
+/// Its children are under Valgrind too.
+#[test]
+fn leak_spawn() {
+    leaks_nothing("spawn");
+}
+
+#[test]
 fn leak_store_custom() {
     leaks_nothing("store_custom");
 }
@@ -362,6 +376,7 @@ fn c_sees_the_types_as_rust_does() {
         format!("dist_log_fn {}", size_of::<dist_log_fn>()),
         format!("dist_store_sink_fn {}", size_of::<dist_store_sink_fn>()),
         format!("dist_work_fn {}", size_of::<dist_work_fn>()),
+        format!("dist_spawn_fn {}", size_of::<dist_spawn_fn>()),
     ];
     layout!(lines;
         dist_init_options_t {
@@ -376,7 +391,8 @@ fn c_sees_the_types_as_rust_does() {
             struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
             use_local_synchronization,
         }
-        dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm }
+        dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
+        dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
         dist_store_tcp_options_t {
             struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
             multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,

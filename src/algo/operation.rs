@@ -1,31 +1,61 @@
 //! One collective call, as algorithms and back ends see it.
 
+use super::select::Wanted;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
-use crate::transport::Descriptor;
+use crate::transport::{Descriptor, Extent};
 
 /// The arguments of a call, checked, with buffers of the right sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
     /// What all ranks agree on.
     pub descriptor: Descriptor,
-    /// What this rank contributes; empty where it contributes nothing.
+    /// The count argument in elements: of a vector, or of a block where there is one for each rank. Of the `_v` forms
+    /// the longest block, where all ranks know them all, else `usize::MAX`.
+    pub count: usize,
+    /// What this rank contributes; empty where it contributes nothing, or [`Operation::sends`] has it.
     pub send: Src<'a>,
-    /// Where this rank's result goes; empty where it gets none.
+    /// Where this rank's result goes; empty where it gets none, or [`Operation::recvs`] has it.
     pub recv: Dst<'a>,
+    /// In the `_v` forms: what this rank has for each rank, where it has any.
+    pub sends: Option<&'a [Src<'a>]>,
+    /// In the `_v` forms: where what each rank has goes, where this rank gets it.
+    pub recvs: Option<&'a [Dst<'a>]>,
     /// This rank's own factor, for `PREMUL_SUM`.
     pub factor: f64,
+    /// Vectors are folded in the order of ranks at once, whatever the algorithm.
+    pub canonical: bool,
     /// The algorithm asked for by name, if any.
     pub algorithm: Option<&'a str>,
     /// When the call must have ended.
     pub deadline: &'a Deadline,
 }
 
-impl Operation<'_> {
+impl<'a> Operation<'a> {
+    /// A call with these arguments, and nothing special.
+    pub fn of(
+        descriptor: Descriptor,
+        send: Src<'a>,
+        recv: Dst<'a>,
+        deadline: &'a Deadline,
+    ) -> Self {
+        let count = match descriptor.extent {
+            Extent::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
+            Extent::Counts { .. } | Extent::Pairwise => usize::MAX,
+        };
+        let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
+        Self { descriptor, count, send, recv, sends, recvs, factor, canonical, algorithm, deadline }
+    }
+
+    /// What it asks of the choice among algorithms.
+    pub fn wanted(&self) -> Wanted<'a> {
+        Wanted { name: self.algorithm, canonical: self.canonical }
+    }
+
     /// The element type; a byte where the operation has none.
     pub fn dtype(&self) -> DataType {
         self.descriptor.dtype.unwrap_or(DataType::U8)
@@ -52,13 +82,24 @@ impl Operation<'_> {
         self.descriptor.root.ok_or_else(|| Error::internal("a rooted operation without a root"))
     }
 
-    /// The count argument of the call, in elements.
-    pub fn count(&self) -> usize {
-        usize::try_from(self.descriptor.count).unwrap_or(usize::MAX)
+    /// The count argument of the call, in bytes. Where all ranks know it, the buffers, which exist, are at least as long.
+    pub fn bytes(&self) -> usize {
+        self.count.saturating_mul(self.element())
     }
 
-    /// The count argument of the call, in bytes. The buffers, which exist, are at least as long.
-    pub fn bytes(&self) -> usize {
-        self.count() * self.element()
+    /// What this rank has for a rank.
+    pub fn send_block(&self, rank: Rank) -> Src<'a> {
+        match self.sends {
+            Some(blocks) => blocks[rank],
+            None => self.send.slice(rank * self.bytes(), self.bytes()),
+        }
+    }
+
+    /// Where what a rank has goes.
+    pub fn recv_block(&self, rank: Rank) -> Dst<'a> {
+        match self.recvs {
+            Some(blocks) => blocks[rank],
+            None => self.recv.slice(rank * self.bytes(), self.bytes()),
+        }
     }
 }

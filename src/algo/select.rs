@@ -1,10 +1,10 @@
 //! The choice among the algorithms of the table.
 //!
 //! The choice is a pure function of what all ranks agree on (the call's arguments and the group's
-//! [`Shape`]), so that ranks never choose differently. Within one operation the first row that applies
-//! is taken; an algorithm can be asked for by name instead.
+//! [`Shape`] and [`Rules`]), so that ranks never choose differently.
 
-use super::table::{ALGORITHMS, Algorithm};
+use super::rules::{Rule, Rules};
+use super::table::{Algorithm, algorithms};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
 use crate::base::nodes::Nodes;
@@ -44,43 +44,83 @@ pub fn beside(this: &Descriptor, other: &Descriptor) -> String {
     }
 }
 
-/// The rows of one operation, in order of preference.
-pub fn algorithms(kind: OpKind) -> impl Iterator<Item = &'static Algorithm> {
-    ALGORITHMS.iter().filter(move |row| row.kind == kind)
+/// What a call asks of the choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// This algorithm and no other.
+    pub name: Option<&'a str>,
+    /// One that folds the vectors of all ranks at once and in rank order.
+    pub canonical: bool,
 }
 
-/// The algorithm for a call of `bytes` bytes, or the one called `name`.
+/// An algorithm, and why that one.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'r> {
+    /// The algorithm.
+    pub algorithm: &'static Algorithm,
+    /// The override that chose it; `None` where the table or the call did.
+    pub rule: Option<&'r Rule>,
+}
+
+/// The algorithm for a call of `bytes` bytes: the one that the call names, else what the first rule asks for that can do
+/// the call, else the first row of the table that can, and pays.
 ///
 /// # Errors
-/// `InvalidArgument` where no algorithm has that name, or it cannot do this size; the message lists
-/// those there are.
-pub fn select(
+/// `InvalidArgument` where no algorithm has that name, or it cannot do what is wanted; the message lists those that
+/// can.
+pub fn select<'r>(
     kind: OpKind,
     bytes: usize,
     shape: &Shape,
-    name: Option<&str>,
-) -> Result<&'static Algorithm> {
-    let Some(name) = name else {
-        let mut rows = algorithms(kind);
-        let chosen = rows.find(|row| row.can(bytes, shape) && (row.pays)(bytes, shape));
-        return chosen.ok_or_else(|| Error::internal(format!("no algorithm for {}", kind.name())));
-    };
-    algorithms(kind).find(|row| row.name == name && row.can(bytes, shape)).ok_or_else(|| {
-        let able = algorithms(kind).filter(|row| row.can(bytes, shape));
-        let names: Vec<_> = able.map(|row| row.name).collect();
-        Error::invalid(format!(
-            "{} has no algorithm \"{name}\" for {bytes} bytes in a group of {} ranks on {} nodes; there are: {}",
-            kind.name(),
-            shape.ranks,
-            shape.nodes,
-            names.join(", ")
-        ))
-    })
+    wanted: Wanted<'_>,
+    rules: &'r Rules,
+) -> Result<Choice<'r>> {
+    let can = |row: &Algorithm| row.can(bytes, shape) && (row.ordered || !wanted.canonical);
+    if let Some(name) = wanted.name {
+        let named = algorithms(kind).find(|row| row.name == name && can(row));
+        let algorithm = named.ok_or_else(|| refusal(kind, bytes, shape, wanted, name))?;
+        return Ok(Choice { algorithm, rule: None });
+    }
+    let fits = |rule: &&Rule| rule.bytes.contains(&bytes) && can(rule.algorithm);
+    if let Some(rule) = rules.of(kind).iter().find(fits) {
+        return Ok(Choice { algorithm: rule.algorithm, rule: Some(rule) });
+    }
+    let chosen = algorithms(kind).find(|row| can(row) && (row.pays)(bytes, shape));
+    match chosen {
+        Some(algorithm) => Ok(Choice { algorithm, rule: None }),
+        None => Err(Error::internal(format!("no algorithm for {}", kind.name()))),
+    }
+}
+
+#[cold]
+fn refusal(kind: OpKind, bytes: usize, shape: &Shape, wanted: Wanted<'_>, name: &str) -> Error {
+    let able = |row: &&Algorithm| row.can(bytes, shape) && (row.ordered || !wanted.canonical);
+    let names: Vec<_> = algorithms(kind).filter(able).map(|row| row.name).collect();
+    let order = if wanted.canonical { " that folds in rank order" } else { "" };
+    let size = if bytes == usize::MAX { "any size".into() } else { format!("{bytes} bytes") };
+    Error::invalid(format!(
+        "{} has no algorithm \"{name}\"{order} for {size} in a group of {} ranks on {} nodes; there are: {}",
+        kind.name(),
+        shape.ranks,
+        shape.nodes,
+        names.join(", ")
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::rules::Source;
     use super::*;
+
+    fn choose(
+        kind: OpKind,
+        bytes: usize,
+        shape: &Shape,
+        name: Option<&str>,
+    ) -> Result<&'static str> {
+        let wanted = Wanted { name, canonical: false };
+        select(kind, bytes, shape, wanted, &Rules::default()).map(|choice| choice.algorithm.name)
+    }
 
     fn shape(labels: &[usize]) -> Shape {
         Shape::of(&Nodes::by_label(labels), false)
@@ -105,7 +145,13 @@ mod tests {
         for kind in OpKind::ALL {
             for shape in shapes() {
                 for bytes in [0, 1, 48, 49, 1 << 16, 1 << 20, usize::MAX] {
-                    assert!(select(kind, bytes, &shape, None).unwrap().can(bytes, &shape));
+                    for canonical in [false, true] {
+                        let wanted = Wanted { name: None, canonical };
+                        let rules = Rules::default();
+                        let choice = select(kind, bytes, &shape, wanted, &rules);
+                        let row = choice.unwrap().algorithm;
+                        assert!(row.can(bytes, &shape) && (row.ordered || !canonical));
+                    }
                 }
             }
             let mut names: Vec<_> = algorithms(kind).map(|row| row.name).collect();
@@ -119,16 +165,16 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_those_there_are() {
         let one = shape(&[0, 0]);
-        let error = select(OpKind::AllReduce, 100, &one, Some("ring")).unwrap_err();
+        let error = choose(OpKind::AllReduce, 100, &one, Some("ring")).unwrap_err();
         assert!(error.message().ends_with("one_shot, two_shot"), "{error}");
-        assert!(select(OpKind::AllReduce, 100, &one, Some("inline")).is_err());
-        assert_eq!(select(OpKind::AllReduce, 8, &one, Some("two_shot")).unwrap().name, "two_shot");
+        assert!(choose(OpKind::AllReduce, 100, &one, Some("inline")).is_err());
+        assert_eq!(choose(OpKind::AllReduce, 8, &one, Some("two_shot")).unwrap(), "two_shot");
     }
 
     #[test]
     fn the_shape_decides_which_algorithms_there_are() {
         let chosen = |labels: &[usize], bytes| {
-            select(OpKind::AllReduce, bytes, &shape(labels), None).unwrap().name
+            choose(OpKind::AllReduce, bytes, &shape(labels), None).unwrap()
         };
         let apart: Vec<usize> = (0..16).collect();
         let sizes = [8, 4 << 10, 32 << 10, 1 << 20, 2 << 20];
@@ -140,9 +186,48 @@ mod tests {
         assert_eq!(sizes.map(|bytes| chosen(&[0, 0, 1, 1], bytes))[2..4], ["leader", "lanes"]);
         assert_eq!(chosen(&[0, 0, 1], 1 << 20), "leader");
         for name in ["ring", "direct", "lanes"] {
-            assert!(select(OpKind::AllReduce, 8, &shape(&[0, 1, 1]), Some(name)).is_ok());
+            assert!(choose(OpKind::AllReduce, 8, &shape(&[0, 1, 1]), Some(name)).is_ok());
         }
-        assert!(select(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("lanes")).is_err());
-        assert!(select(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("two_shot")).is_err());
+        assert!(choose(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("lanes")).is_err());
+        assert!(choose(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("two_shot")).is_err());
+    }
+
+    #[test]
+    fn canonical_calls_are_refused_other_names_with_those_that_there_are() {
+        let wanted = |name| Wanted { name, canonical: true };
+        let (apart, none) = (shape(&[0, 1, 1]), Rules::default());
+        let choose = |kind, bytes, name| select(kind, bytes, &apart, wanted(name), &none);
+        let error = choose(OpKind::AllReduce, 100, Some("ring")).unwrap_err();
+        assert!(error.message().contains("\"ring\" that folds in rank order"), "{error}");
+        assert!(error.message().ends_with("there are: direct, ordered"), "{error}");
+        assert_eq!(choose(OpKind::AllReduce, 1 << 20, None).unwrap().algorithm.name, "ordered");
+        assert_eq!(choose(OpKind::Broadcast, 8, Some("chain")).unwrap().algorithm.name, "chain");
+    }
+
+    #[test]
+    fn rules_choose_where_they_can_and_the_first_counts() {
+        let row = |name| super::super::rules::algorithm(OpKind::AllReduce, name).unwrap();
+        let rule = |name, source| Rule::always(OpKind::AllReduce, row(name), source);
+        let file = |name, bytes, nodes| Rule { bytes, nodes, ..rule(name, Source::File(1)) };
+        let rules = vec![
+            file("rabenseifner", 0..=1000, 2..=2),
+            file("doubling", 0..=usize::MAX, 3..=9),
+            file("two_shot", 0..=usize::MAX, 0..=usize::MAX),
+            rule("inline", Source::Environment),
+        ];
+        let chosen = |labels: &[usize], bytes, canonical| {
+            let (shape, wanted) = (shape(labels), Wanted { name: None, canonical });
+            let rules = Rules::new(rules.clone(), &shape);
+            let choice = select(OpKind::AllReduce, bytes, &shape, wanted, &rules).unwrap();
+            (choice.algorithm.name, choice.rule.map(|rule| rule.source))
+        };
+        let (env, row) = (Some(Source::Environment), Some(Source::File(1)));
+        assert_eq!(chosen(&[0, 0], 8, false), ("inline", env));
+        assert_eq!(chosen(&[0, 0], 100, false), ("two_shot", row));
+        assert_eq!(chosen(&[0, 1], 100, false), ("rabenseifner", row));
+        assert_eq!(chosen(&[0, 1], 100, true), ("direct", None));
+        assert_eq!(chosen(&[0, 1], 1001, false), ("direct", None));
+        assert_eq!(chosen(&[0, 1, 2], 8, false), ("doubling", row));
+        assert_eq!(chosen(&[0, 1, 2], usize::MAX, false), ("doubling", row));
     }
 }

@@ -1,6 +1,7 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
 use super::callbacks;
+use super::monitored::Monitor;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
@@ -89,6 +90,7 @@ pub struct Group {
     pub(super) origin: Origin,
     /// Where those write who make a group from this one.
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
+    pub(super) monitor: Monitor,
 }
 
 impl Group {
@@ -147,6 +149,7 @@ impl Group {
             messages_issued: AtomicU64::new(0),
             origin,
             mailbox: OnceLock::new(),
+            monitor: Monitor::default(),
         }
     }
 

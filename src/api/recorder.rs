@@ -8,7 +8,7 @@ use super::point_to_point::Message;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
-use crate::transport::Descriptor;
+use crate::transport::{Descriptor, Extent};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -94,7 +94,7 @@ fn begin_words<const N: usize>(group: GroupId, rank: Rank, words: &[u64; N]) -> 
     Record { number }
 }
 
-/// What the lowest byte of a message's first word is; a descriptor's is 1.
+/// What the lowest byte of a message's first word is; a descriptor's is odd.
 const MESSAGE: u64 = 2;
 
 fn encode_message(message: &Message, sequence: u64) -> [u64; 4] {
@@ -115,7 +115,11 @@ fn describe(words: [u64; 4]) -> Option<Value> {
             "dtype": descriptor.dtype.map(|dtype| dtype.name()),
             "op": descriptor.op.map(|op| op.name()),
             "root": descriptor.root,
-            "count": descriptor.count,
+            "count": match descriptor.extent {
+                Extent::Count(count) => Some(count),
+                Extent::Counts { total, .. } => Some(total),
+                Extent::Pairwise => None,
+            },
         }));
     }
     let dtype = usize::try_from((words[0] >> 16) & 0xff).ok()?;
@@ -207,7 +211,7 @@ mod tests {
             dtype: None,
             op: None,
             root: None,
-            count: 0,
+            extent: Extent::Count(0),
             sequence,
             algorithm: 0,
         };

@@ -8,13 +8,15 @@
 pub mod native;
 pub mod solo;
 
-use crate::algo::Operation;
+use crate::algo::{Operation, Wanted};
 use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::transport::{OpKind, PeerName, PointToPoint};
+use crate::base::op::ReduceOp;
+use crate::transport::{OpKind, PeerName, PointToPoint, arena};
 use serde_json::Value;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 /// How the ranks of a group tell each other what they need to meet.
@@ -58,6 +60,33 @@ pub struct Context<'a> {
     pub deadline: &'a Deadline,
 }
 
+/// What a back end can be asked whether it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Query {
+    /// The name of the operation.
+    pub name: &'static str,
+    /// Which collective; `None` for messages between two ranks.
+    pub kind: Option<OpKind>,
+    /// The element type, where there are elements.
+    pub dtype: Option<DataType>,
+    /// The operator, for reductions.
+    pub op: Option<ReduceOp>,
+    /// The GPU that has the buffers; `None` for host memory.
+    pub gpu: Option<usize>,
+}
+
+impl fmt::Display for Query {
+    /// For instance `all_reduce (f32, SUM)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        match (self.dtype, self.op) {
+            (Some(dtype), Some(op)) => write!(f, " ({dtype}, {op})"),
+            (Some(dtype), None) => write!(f, " ({dtype})"),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
 /// Where a rank is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -78,12 +107,30 @@ pub trait Backend: Send + Sync + Debug {
     /// Its name in the registry.
     fn name(&self) -> &'static str;
 
-    /// Whether an algorithm can be asked for by name. Asked before the call takes its place in the order,
+    /// Whether there is an algorithm that does what is wanted. Asked before the call takes its place in the order,
     /// so that a refusal leaves the group as it was.
     ///
     /// # Errors
     /// `InvalidArgument`, listing those there are.
-    fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()>;
+    fn check_wanted(&self, kind: OpKind, bytes: usize, wanted: Wanted<'_>) -> Result<()>;
+
+    /// Whether it does a kind of call at all.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming the call and the back end.
+    fn supports(&self, query: &Query) -> Result<()> {
+        if let Some(gpu) = query.gpu {
+            let message = format!(
+                "{query} in memory of device {gpu}: the back end {} is for host memory",
+                self.name()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        match (query.op, query.dtype) {
+            (Some(op), Some(dtype)) => op.check_defined_for(dtype, self.name()),
+            _ => Ok(()),
+        }
+    }
 
     /// Carries out one operation.
     ///
@@ -94,6 +141,16 @@ pub trait Backend: Send + Sync + Debug {
     /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back end has none.
     fn messages(&self) -> Option<&dyn PointToPoint> {
         None
+    }
+
+    /// Memory of this process for buffers, of the kind that other ranks can be given direct access to where there is such a
+    /// kind. `bytes` is not 0.
+    ///
+    /// # Errors
+    /// `Unsupported` where the back end has none; `OutOfMemory`, `System`.
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        let message = format!("back end {} has no memory for {bytes} bytes", self.name());
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Fails the group on all its ranks; the first reason stays.
@@ -107,6 +164,30 @@ pub trait Backend: Send + Sync + Debug {
 
     /// What would run, as JSON, for `dist_group_describe`.
     fn describe(&self) -> Value;
+}
+
+/// Memory that a back end has allocated. Dropping it frees it.
+pub trait Memory: Send + Debug {
+    /// The address of the first byte.
+    fn as_mut_ptr(&self) -> *mut u8;
+
+    /// How many bytes were asked for.
+    fn len(&self) -> usize;
+
+    /// True where that was none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Memory for arena::Block {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
 }
 
 /// Makes the back end called `name`; NULL in the C API is "native", whose other name is "gloo".

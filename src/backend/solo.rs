@@ -1,7 +1,8 @@
 //! A group of one rank: every operation is a copy.
 
-use super::{Backend, Place};
-use crate::algo::{Operation, Shape, select};
+use super::{Backend, Memory, Place};
+use crate::algo::rules::Rules;
+use crate::algo::{Operation, Shape, Wanted, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::log::Level;
@@ -11,7 +12,7 @@ use crate::kernel;
 use crate::sys::host;
 use crate::transport::inproc::Domain;
 use crate::transport::matching::Engine;
-use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain};
+use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain, arena};
 use crate::wait::Pace;
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
@@ -74,9 +75,11 @@ impl Backend for Solo {
     }
 
     /// A name that is right or wrong with more ranks is so with one.
-    fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()> {
+    fn check_wanted(&self, kind: OpKind, bytes: usize, wanted: Wanted<'_>) -> Result<()> {
         let shape = |labels: &[usize]| Shape::of(&Nodes::by_label(labels), false);
-        let choose = |labels: &[usize]| select(kind, bytes, &shape(labels), Some(name)).map(drop);
+        let rules = Rules::default();
+        let choose =
+            |labels: &[usize]| select(kind, bytes, &shape(labels), wanted, &rules).map(drop);
         choose(&[0]).or_else(|error| choose(&[0, 0, 1]).map_err(|_| error))
     }
 
@@ -84,7 +87,8 @@ impl Backend for Solo {
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        let (dst, src) = (operation.recv, operation.send);
+        let src = operation.sends.map_or(operation.send, |_| operation.send_block(0));
+        let dst = operation.recvs.map_or(operation.recv, |_| operation.recv_block(0));
         match operation.descriptor.op {
             _ if src.is_empty() || dst.is_empty() => {}
             Some(op) => reduce(operation, op, dst, src),
@@ -102,6 +106,10 @@ impl Backend for Solo {
         // It may have been aborted before there were any.
         self.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
         Some(&messages.engine)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {
@@ -150,7 +158,8 @@ mod tests {
         let (tag, dtype) = (3, DataType::U8);
         let bytes = Src::from(&b"to myself"[..]);
         let into = Dst::from(Box::leak(vec![0; 9].into_boxed_slice()));
-        let receive = Incoming { from: None, tag: Some(tag), dtype, into, deadline };
+        let room = into.into();
+        let receive = Incoming { from: None, tag: Some(tag), dtype, into: room, deadline };
         let (sent, got) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
         engine.send(Outgoing { to: 0, tag, dtype, bytes, deadline }, sent.clone()).unwrap();
         engine.receive(receive, got.clone()).unwrap();

@@ -56,7 +56,7 @@ variables! {
     SLURM_STEP = "SLURM_STEP_ID", "Slurm", "none", "The step's id under srun.";
     SECRET_FILE = "DIST_STORE_SECRET_FILE", "user", "none",
         "A file with the secret of the job's store, the same on all ranks; only its owner may have access (mode 0600).";
-    SECRET_FD = "DIST_STORE_SECRET_FD", "distrun", "none",
+    SECRET_FD = "DIST_STORE_SECRET_FD", "distrun, dist_spawn", "none",
         "The number of an inherited descriptor of such a file, or of one in memory.";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
         "Default deadline of an operation in milliseconds, where the options name none.";
@@ -84,6 +84,10 @@ variables! {
         "Where ranks listen for each other: low-high, or one port; each process of a host needs one for each address.";
     TCP_LANES = "DIST_TCP_LANES", "user", "one for each named interface",
         "How many TCP connections to each peer share large messages; 1 to 8. That of rank 0 counts.";
+    ALGORITHM = "DIST_ALGORITHM", "user", "the library's choice",
+        "Which algorithms to take, for instance `all_reduce=ring;broadcast=tree`, where they can do a call. That of rank 0 counts.";
+    TUNING_FILE = "DIST_TUNING_FILE", "user", "none",
+        "A file that says which algorithm to take from which size on (docs/tuning.md). That of rank 0 counts.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
         "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
 }

@@ -1,9 +1,11 @@
 //! Turning what a C caller hands in into what Rust can use, with an error that names the argument.
 
 use super::types::{DIST_NO_WAIT, DIST_WAIT_FOREVER};
+use crate::api::call::buffer_bytes;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, Result};
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::MAX_WORLD_SIZE;
 use std::ffi::{CStr, c_char, c_void};
 
@@ -131,6 +133,38 @@ pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a
     }
     // SAFETY: the caller lends the bytes until the operation has completed.
     Ok(unsafe { Dst::new(ptr.cast(), len) })
+}
+
+/// The blocks of a `_v` form to read: an array of pointers and one of counts, `size` long, of these names.
+pub(super) fn src_blocks<'a>(
+    ptrs: *const *const c_void,
+    counts: *const usize,
+    size: usize,
+    dtype: DataType,
+    names: [&str; 2],
+) -> Result<Vec<Src<'a>>> {
+    let (ptrs, counts) = (slice(ptrs, size, names[0])?, slice(counts, size, names[1])?);
+    let block = |(i, (&ptr, &count)): (usize, (&*const c_void, &usize))| {
+        let bytes = buffer_bytes(count, dtype, 1)?;
+        src(ptr, bytes, names[0]).context(|| format!("rank {i}"))
+    };
+    ptrs.iter().zip(counts).enumerate().map(block).collect()
+}
+
+/// The blocks of a `_v` form to write, likewise.
+pub(super) fn dst_blocks<'a>(
+    ptrs: *const *mut c_void,
+    counts: *const usize,
+    size: usize,
+    dtype: DataType,
+    names: [&str; 2],
+) -> Result<Vec<Dst<'a>>> {
+    let (ptrs, counts) = (slice(ptrs, size, names[0])?, slice(counts, size, names[1])?);
+    let block = |(i, (&ptr, &count)): (usize, (&*mut c_void, &usize))| {
+        let bytes = buffer_bytes(count, dtype, 1)?;
+        dst(ptr, bytes, names[0]).context(|| format!("rank {i}"))
+    };
+    ptrs.iter().zip(counts).enumerate().map(block).collect()
 }
 
 /// A rank or size, which must not be negative.

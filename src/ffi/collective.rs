@@ -5,7 +5,7 @@ use super::group::group;
 use super::submit::{WorkOut, call_options, submit};
 use super::types::*;
 use crate::api::Call;
-use crate::api::collective::buffer_bytes;
+use crate::api::call::buffer_bytes;
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use std::ffi::c_void;
@@ -171,5 +171,90 @@ dist_export! {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
         submit(&self::group(group)?, Call::barrier(), options, work)
+    }
+}
+
+dist_export! {
+    /// Gives the root the vectors of all ranks, in rank order.
+    ///
+    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
+    /// world. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
+    /// be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
+    /// count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
+    /// the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+    pub fn dist_gather(
+        group: *mut dist_group_t,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        root: i32,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
+        let blocks = if group.rank() == root { group.size() } else { 0 };
+        let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
+        let recv = dst(recv, buffer_bytes(count, dtype, blocks)?, "recv")?;
+        submit(&group, Call::gather(send, recv, dtype, root), options, work)
+    }
+}
+
+dist_export! {
+    /// Gives each rank its block of the root's vector.
+    ///
+    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
+    /// world. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
+    /// `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
+    /// recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
+    /// here; the root may return before the others have called. `options`, `work`, threads and results: as
+    /// dist_all_reduce. Since 0.1.
+    pub fn dist_scatter(
+        group: *mut dist_group_t,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        root: i32,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
+        let blocks = if group.rank() == root { group.size() } else { 0 };
+        let send = src(send, buffer_bytes(count, dtype, blocks)?, "send")?;
+        let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
+        submit(&group, Call::scatter(send, recv, dtype, root), options, work)
+    }
+}
+
+dist_export! {
+    /// Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
+    ///
+    /// All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
+    /// world. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
+    /// they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
+    /// dist_all_reduce. Since 0.1.
+    pub fn dist_all_to_all(
+        group: *mut dist_group_t,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let (dtype, size) = (DataType::from_number(dtype)?, group.size());
+        let bytes = buffer_bytes(count, dtype, size)?;
+        let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
+        submit(&group, Call::all_to_all(send, recv, dtype, size), options, work)
     }
 }

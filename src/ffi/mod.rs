@@ -23,12 +23,18 @@ mod submit;
 
 pub mod batch;
 pub mod blob;
+pub mod bytes;
 pub mod collective;
+pub mod collective_v;
+pub mod constants;
 pub mod group;
 pub mod group_new;
 pub mod log;
+pub mod memory;
+pub mod monitored;
 pub mod point_to_point;
 pub mod runtime;
+pub mod spawn;
 pub mod store;
 pub mod store_create;
 pub mod store_custom;

@@ -174,6 +174,28 @@ dist_export! {
 }
 
 dist_export! {
+    /// Whether a group does a kind of call, without making one.
+    ///
+    /// `group`: NULL for the world. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
+    /// DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
+    /// number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
+    /// not block. Any thread.
+    ///
+    /// Returns DIST_OK; DIST_ERR_UNSUPPORTED, with type, operator and back end in the message;
+    /// DIST_ERR_INVALID_ARGUMENT for a number that names nothing; DIST_ERR_INVALID_HANDLE,
+    /// DIST_ERR_NOT_INITIALIZED. Since 0.1.
+    pub fn dist_backend_supports(
+        group: *const dist_group_t,
+        kind: i32,
+        dtype: dist_dtype_t,
+        op: dist_op_t,
+        device: i32,
+    ) -> dist_status_t {
+        self::group(group)?.supports(kind, dtype, op, device)
+    }
+}
+
+dist_export! {
     /// What the flight recorder knows: the last 2000 operations of the process, as JSON.
     ///
     /// `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,

@@ -7,7 +7,7 @@ use super::types::*;
 use super::work::WORKS;
 use crate::api::issue::Prepared;
 use crate::api::{Call, CallOptions, Group, batch};
-use crate::base::error::Result;
+use crate::base::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// The parameter `work`: where the handle goes, if one is wanted.
@@ -32,8 +32,19 @@ pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOp
     Ok(CallOptions {
         timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
         premul_scale: options.premul_scale,
+        canonical: flags(options.flags)? & DIST_CALL_CANONICAL != 0,
         algorithm: optional_str(options.algorithm, "algorithm")?.map(str::to_owned),
     })
+}
+
+/// The flags of a call, all of which must be known.
+fn flags(flags: u64) -> Result<u64> {
+    let unknown = flags & !DIST_CALL_CANONICAL;
+    if unknown == 0 {
+        return Ok(flags);
+    }
+    let message = format!("flags have {unknown:#x}, which this version does not know");
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 /// Runs a collective, issues it, or adds it to the thread's batch.

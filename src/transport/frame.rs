@@ -11,8 +11,8 @@
 //!
 //! Must not know: streams, algorithms.
 
+use super::descriptor::Descriptor;
 use super::endpoint::MAX_LANES;
-use super::line::Descriptor;
 use crate::base::error::{Error, ErrorKind, Result};
 
 /// The size of a header.
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::base::dtype::DataType;
     use crate::base::op::ReduceOp;
-    use crate::transport::line::OpKind;
+    use crate::transport::{Extent, OpKind};
 
     fn header() -> Header {
         let descriptor = Descriptor {
@@ -137,7 +137,7 @@ mod tests {
             dtype: Some(DataType::F8E5M2),
             op: Some(ReduceOp::PremulSum),
             root: Some(65_535),
-            count: u64::MAX,
+            extent: Extent::Count(u64::MAX),
             sequence: 0x0102_0304_0506_0708,
             algorithm: 9,
         };

@@ -11,6 +11,8 @@
 //! Must not know: algorithms, stores, back ends.
 
 pub mod abort;
+pub mod arena;
+pub mod descriptor;
 pub mod endpoint;
 pub mod frame;
 pub mod inproc;
@@ -25,9 +27,12 @@ pub mod shm;
 pub mod tcp;
 
 pub use abort::Failure;
+pub use descriptor::{Descriptor, Extent, OpKind};
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
-pub use line::{Descriptor, Line, OpKind};
-pub use point_to_point::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint};
+pub use line::Line;
+pub use point_to_point::{
+    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room,
+};
 pub use region::{Geometry, Region};
 
 use crate::base::error::Error;

@@ -11,7 +11,8 @@
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
 use super::abort::Failure;
-use super::line::{Descriptor, Line};
+use super::descriptor::Descriptor;
+use super::line::Line;
 use super::matching::Desk;
 use super::ring::{Cursor, Ring};
 use crate::base::buffer::{Dst, Src};

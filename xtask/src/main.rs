@@ -10,12 +10,14 @@
 )]
 
 mod bench_store;
+mod conformance;
 mod demo;
 mod examples;
 mod fuzz;
 mod header;
 mod interop;
 mod loom;
+mod miri;
 mod random;
 mod run;
 mod test;
@@ -36,9 +38,15 @@ cargo xtask <command>
                       feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
                       needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
   loom                run the models of the protocols between threads through all interleavings
+  miri                run the tests of kernels and views of memory under Miri; needs a nightly compiler
+                      with it
   random [--seeds N] [--first N]
                       run N random programs (1000) of collectives and messages against their
                       oracle, over every transport; a failure prints its seed
+  conformance [--minutes N] [--part I/N] [--transport NAME] [--kind NAME] [--only CASE]
+                      run the whole matrix of the conformance suite, in at most N minutes (60):
+                      all of it, or the Ith of N parts, what goes over one transport (inproc, shm,
+                      tcp, mixed), one operation (all_reduce, ...), one case as a failure printed it
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source
@@ -77,7 +85,9 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "demo" => demo::main(rest),
         "test" => test::main(rest),
         "fuzz" => fuzz::main(rest),
+        "conformance" => conformance::main(rest),
         "loom" => loom::main(rest),
+        "miri" => miri::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
         "header" => header::main(rest),

@@ -10,27 +10,27 @@ use dist::base::op::ReduceOp;
 use std::sync::Mutex;
 
 /// What a rank calls.
-type Body = fn(&RankUnderTest<'_>) -> Result<()>;
-type Calls<'a> = &'a (dyn Fn(&RankUnderTest<'_>) -> Result<()> + Sync);
+type Body = fn(&RankUnderTest) -> Result<()>;
+type Calls<'a> = &'a (dyn Fn(&RankUnderTest) -> Result<()> + Sync);
 
 fn options() -> CallOptions {
     CallOptions { timeout_ms: 20_000, ..CallOptions::default() }
 }
 
-fn all_reduce(rank: &RankUnderTest<'_>, count: usize, op: ReduceOp) -> Result<()> {
+fn all_reduce(rank: &RankUnderTest, count: usize, op: ReduceOp) -> Result<()> {
     let (input, mut output) = (vec![0; 4 * count], vec![0; 4 * count]);
     let (send, recv) = (Src::from(input.as_slice()), Dst::from(output.as_mut_slice()));
     rank.group().run(Call::all_reduce(send, recv, DataType::I32, op), &options())
 }
 
-fn broadcast(rank: &RankUnderTest<'_>, root: usize) -> Result<()> {
+fn broadcast(rank: &RankUnderTest, root: usize) -> Result<()> {
     let mut data = vec![0; 400];
     let data = Dst::from(data.as_mut_slice());
     let call = Call::broadcast(data, DataType::I32, root, rank.group().rank());
     rank.group().run(call, &options())
 }
 
-fn barrier(rank: &RankUnderTest<'_>) -> Result<()> {
+fn barrier(rank: &RankUnderTest) -> Result<()> {
     rank.group().run(Call::barrier(), &options())
 }
 
@@ -126,8 +126,8 @@ fn another_root_or_order_is_named_on_all_sides() {
 fn another_algorithm_is_named_on_all_sides() {
     let cases = [("aa", ["inline", "one_shot"]), ("ab", ["direct", "ring"])];
     for (layout, names) in cases {
-        let name = move |rank: &RankUnderTest<'_>| names[rank.group().rank()].to_owned();
-        let body = move |rank: &RankUnderTest<'_>| {
+        let name = move |rank: &RankUnderTest| names[rank.group().rank()].to_owned();
+        let body = move |rank: &RankUnderTest| {
             let options = CallOptions { algorithm: Some(name(rank)), ..options() };
             let (input, mut output) = ([0; 40], [0; 40]);
             let (send, recv) = (Src::from(&input[..]), Dst::from(&mut output[..]));

@@ -5,12 +5,35 @@
 //! of a node talks to the other nodes, about a part. Nodes may have different numbers of ranks, and any ranks of
 //! the group.
 
-pub mod all_gather;
+/// Everybody's block to everybody.
+pub mod all_gather {
+    pub mod lanes;
+}
 pub mod all_reduce;
-pub mod barrier;
-pub mod broadcast;
-pub mod reduce;
-pub mod reduce_scatter;
+/// Nobody leaves before all have come.
+pub mod barrier {
+    pub mod leader;
+}
+/// The root's vector to everybody.
+pub mod broadcast {
+    pub mod leaders;
+}
+/// Everybody's block to the root.
+pub mod gather {
+    pub mod leaders;
+}
+/// The fold of all vectors to the root.
+pub mod reduce {
+    pub mod leaders;
+}
+/// To everybody its block of the fold of all vectors.
+pub mod reduce_scatter {
+    pub mod lanes;
+}
+/// The root's blocks, one to each.
+pub mod scatter {
+    pub mod leaders;
+}
 
 use super::message::Call;
 use super::pattern::slices::owned;

@@ -51,9 +51,9 @@ const PARTING: Duration = Duration::from_millis(100);
 /// One operation of the group, as far as it goes over messages.
 #[derive(Debug)]
 pub struct Call<'a> {
-    endpoint: &'a dyn Endpoint,
+    pub(super) endpoint: &'a dyn Endpoint,
     lane: &'a mut Lane,
-    operation: &'a Operation<'a>,
+    pub(super) operation: &'a Operation<'a>,
     /// Some ranks share memory with others, and wait for those too.
     nodes: bool,
 }
@@ -364,28 +364,6 @@ impl<'x> Exchange<'x> {
         // Who calls the roll reads what has come.
         peer.marks = 0;
         Ok(true)
-    }
-
-    /// Compares what a peer has called with what this rank has.
-    pub(super) fn agree(&self, peer: Rank, header: &Header) -> Result<()> {
-        let Some(difference) = self.lane.disagreement(peer, header) else { return Ok(()) };
-        let difference = difference.replace("{}", &self.endpoint.peer(peer).to_string());
-        let message = format!("ranks called different operations: {} {difference}", self.me());
-        Err(Error::new(ErrorKind::Mismatch, message).with_culprit(peer))
-    }
-
-    /// A message that is not the one that must come.
-    fn unexpected(&self, peer: Rank, header: &Header, expected: &Header) -> Error {
-        if let Err(error) = self.agree(peer, header) {
-            return error;
-        }
-        let name = self.endpoint.peer(peer);
-        let message = format!(
-            "{name} sent {header:?} where {} expected {expected:?}; all ranks must use the same version of the \
-             library",
-            self.me()
-        );
-        Error::new(ErrorKind::Internal, message).with_culprit(peer)
     }
 
     pub(super) fn me(&self) -> String {

@@ -20,7 +20,7 @@ use crate::base::fuzz::Script;
 use crate::base::ids::{Nonce, Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::transport::frame::{HEADER_BYTES, Header, Kind};
-use crate::transport::{Attendant, Channel, Descriptor, Endpoint, OpKind, PeerName, Wish};
+use crate::transport::{Attendant, Channel, Descriptor, Endpoint, Extent, OpKind, PeerName, Wish};
 use crate::wait::Pace;
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -58,9 +58,7 @@ pub fn frames(input: &[u8]) {
     let text = vec![b's'; SIZES[7]];
     let room = Dst::from(memory.as_mut_slice());
     let (send, recv) = (Src::empty(), Dst::empty());
-    let (factor, algorithm) = (1.0, None);
-    let operation =
-        Operation { descriptor: now(), send, recv, factor, algorithm, deadline: &deadline };
+    let operation = Operation::of(now(), send, recv, &deadline);
     let mut call = Call::begin(&streams, &mut lane, &operation, mode & 4 != 0);
     let members = [0, PEER];
     let team = Team::of(&members, 0).expect("a member");
@@ -106,7 +104,15 @@ fn sizes(choices: &[u8]) -> Vec<(bool, usize)> {
 
 fn barrier() -> Descriptor {
     let (dtype, op, root) = (None, None, None);
-    Descriptor { kind: OpKind::Barrier, dtype, op, root, count: 0, sequence: 1, algorithm: 0 }
+    Descriptor {
+        kind: OpKind::Barrier,
+        dtype,
+        op,
+        root,
+        extent: Extent::Count(0),
+        sequence: 1,
+        algorithm: 0,
+    }
 }
 
 fn now() -> Descriptor {
@@ -116,7 +122,7 @@ fn now() -> Descriptor {
         dtype,
         op,
         root: None,
-        count: 64,
+        extent: Extent::Count(64),
         sequence: 2,
         algorithm: 0,
     }
@@ -382,9 +388,7 @@ mod tests {
         let mut lane = Lane::new(GROUP, 2);
         lane.enter(barrier());
         let (send, recv) = (Src::empty(), Dst::empty());
-        let (factor, algorithm) = (1.0, None);
-        let operation =
-            Operation { descriptor: now(), send, recv, factor, algorithm, deadline: &deadline };
+        let operation = Operation::of(now(), send, recv, &deadline);
         let mut call = Call::begin(&streams, &mut lane, &operation, false);
         let mut exchange = call.exchange(Team::of(&[0, PEER], 0).unwrap());
         streams.inner().flood = Some(presence(&exchange).encode());

@@ -219,12 +219,20 @@ impl Ahead {
 mod tests {
     use super::*;
     use crate::base::ids::Nonce;
-    use crate::transport::OpKind;
     use crate::transport::frame::Kind;
+    use crate::transport::{Extent, OpKind};
 
     fn barrier(sequence: u64) -> Descriptor {
         let (dtype, op, root) = (None, None, None);
-        Descriptor { kind: OpKind::Barrier, dtype, op, root, count: 0, sequence, algorithm: 1 }
+        Descriptor {
+            kind: OpKind::Barrier,
+            dtype,
+            op,
+            root,
+            extent: Extent::Count(0),
+            sequence,
+            algorithm: 1,
+        }
     }
 
     fn header(lane: &Lane, descriptor: Descriptor) -> Header {

@@ -1,32 +1,62 @@
 //! Algorithms over messages, for ranks that share no memory.
 //!
-//! [`exchange`] is the protocol, [`lane`] what a rank remembers of it between operations; the rest is one
-//! file per collective, and per algorithm where there are several. Every algorithm works on a [`Team`]: some
-//! ranks of the group, in an order that all of them know; so the same ones serve whole groups and, between
-//! the nodes of hierarchical operations, a few ranks each.
+//! [`exchange`] is the protocol, [`lane`] what a rank remembers of it between operations; the rest is a folder per
+//! collective and a file per algorithm. Every algorithm works on a [`Team`]: some ranks of the group, in an order that
+//! all of them know. In its file `run` is the whole operation, for all ranks of a group, and `among` what hierarchical
+//! operations use too, between a few ranks of several nodes.
 //!
 //! Results are the same bits on all members: either one member folds a piece and the others get a copy, or
 //! all fold the same values in the same order, that of the team.
 
-pub mod all_gather;
+/// Everybody's block to everybody.
+pub mod all_gather {
+    pub mod bruck;
+    pub mod ring;
+}
 pub mod all_reduce;
-pub mod barrier;
+/// To everybody what each has for it.
+pub mod all_to_all {
+    pub mod bruck;
+    pub mod pairwise;
+}
+/// Nobody leaves before all have come.
+pub mod barrier {
+    pub mod dissemination;
+}
 pub mod broadcast;
+mod differences;
 pub mod exchange;
-pub mod flat;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+/// Everybody's block to the root.
+pub mod gather {
+    pub mod direct;
+    pub mod tree;
+}
 pub mod lane;
-pub mod reduce;
+/// The fold of all vectors to the root.
+pub mod reduce {
+    pub mod ordered;
+    pub mod scatter_gather;
+    pub mod tree;
+}
 pub mod reduce_scatter;
 mod ring;
 mod roll;
+/// The root's blocks, one to each.
+pub mod scatter {
+    pub mod direct;
+    pub mod tree;
+}
 
 pub use exchange::{Call, Exchange, Token};
 pub use lane::Lane;
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+
+/// How many stripes of messages may be posted before some must have gone or come.
+const POSTED: usize = 16;
 
 /// The largest piece of a vector that is sent, folded and kept at a time.
 pub(super) const SEGMENT: usize = 256 << 10;

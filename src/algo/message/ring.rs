@@ -1,6 +1,6 @@
 //! Blocks that go round, segment by segment: what all-reduce and all-gather in a ring have in common.
 
-use super::{Call, SEGMENT, Team};
+use super::{Call, POSTED, SEGMENT, Team};
 use crate::algo::fold::Fold;
 use crate::algo::pattern::ring::{next, previous, received, sent};
 use crate::base::buffer::Dst;
@@ -10,9 +10,6 @@ use std::collections::VecDeque;
 
 /// How many segments may be on their way in, and go out ahead.
 pub(super) const WINDOW: usize = 3;
-
-/// How many stripes may be posted.
-const POSTED: usize = 16;
 
 /// All segments of the window but the one that has come may be on their way in, and must not keep the next one from
 /// being posted.

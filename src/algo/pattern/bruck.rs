@@ -19,9 +19,26 @@ pub fn rounds(size: usize) -> impl Iterator<Item = Round> {
     distances.map(move |distance| Round { distance, blocks: distance.min(size - distance) })
 }
 
+/// In an all-to-all: the blocks that go on in the round of this distance, by how far each has to go in all.
+pub fn moving(size: usize, distance: usize) -> impl Iterator<Item = usize> {
+    (0..size).filter(move |way| way & distance != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_block_goes_as_far_as_it_has_to() {
+        for size in 1..=64 {
+            for way in 0..size {
+                let goes = |round: &Round| moving(size, round.distance).any(|moves| moves == way);
+                let far: usize = rounds(size).filter(goes).map(|round| round.distance).sum();
+                assert_eq!(far, way);
+            }
+            assert!(rounds(size).all(|round| moving(size, round.distance).count() <= size / 2));
+        }
+    }
 
     #[test]
     fn everybody_ends_with_all_blocks_in_order_from_its_own() {

@@ -25,6 +25,17 @@ pub fn chunks(bytes: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |i| i * most..((i + 1) * most).min(bytes))
 }
 
+/// What a chunk of the longest of several blocks is in one of them: it may be shorter, or nothing.
+pub fn clipped(chunk: &Range<usize>, bytes: usize) -> Range<usize> {
+    chunk.start.min(bytes)..chunk.end.min(bytes)
+}
+
+/// How much of each of so many blocks fits `bytes` bytes: whole cache lines, where there is room for one.
+pub fn share(bytes: usize, blocks: usize) -> usize {
+    let most = bytes / blocks;
+    if most < CACHE_LINE { most.max(1) } else { most / CACHE_LINE * CACHE_LINE }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,6 +54,26 @@ mod tests {
                 assert_eq!(next, bytes);
                 let longest = (0..ranks).map(|r| owned(bytes, ranks, r).len()).max().unwrap();
                 assert!(longest <= (bytes / ranks / CACHE_LINE + 1) * CACHE_LINE);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_of_the_longest_block_cover_shorter_ones_once() {
+        for bytes in [0, 1, 63, 64, 100, 1000] {
+            let parts = chunks(1000, 64).map(|chunk| clipped(&chunk, bytes));
+            let all: Vec<usize> = parts.flatten().collect();
+            assert_eq!(all, (0..bytes).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn shares_fit() {
+        for bytes in [16, 64, 100, 4096, 65_536] {
+            for blocks in (1..=64).filter(|&blocks| blocks <= bytes) {
+                let share = share(bytes, blocks);
+                assert!(share > 0 && share * blocks <= bytes);
+                assert!(share < 64 || share.is_multiple_of(64));
             }
         }
     }

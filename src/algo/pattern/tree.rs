@@ -1,6 +1,8 @@
 //! The binomial tree (each round doubles the number of those who have the data), and the chain, which is what pays
 //! when there is much of it.
 
+use std::ops::Range;
+
 /// Where a member stands in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -23,6 +25,14 @@ pub fn binomial(size: usize, root: usize, me: usize) -> Place {
     let steps = std::iter::successors(Some(part / 2), |step| Some(step / 2));
     let steps = steps.take_while(|&step| step > 0).filter(|step| relative + step < size);
     Place { parent, children: steps.map(|step| absolute(relative + step)).collect() }
+}
+
+/// Who is in the part of the binomial tree that begins with `me`, by distance from the root: itself first, then the
+/// parts of its children.
+pub fn span(size: usize, root: usize, me: usize) -> Range<usize> {
+    let relative = (me + size - root) % size;
+    let part = if relative == 0 { size } else { 1 << relative.trailing_zeros() };
+    relative..size.min(relative + part)
 }
 
 /// The place of `me` in the chain of `size` members that begins with `root`.
@@ -52,6 +62,23 @@ mod tests {
                     if let Some(parent) = place(size, root, me).parent {
                         assert!(place(size, root, parent).children.contains(&me));
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_is_its_first_and_the_parts_of_its_children() {
+        for size in 1..=64 {
+            for root in 0..size {
+                assert_eq!(span(size, root, root), 0..size);
+                for me in 0..size {
+                    let children = binomial(size, root, me).children;
+                    let mut parts: Vec<usize> =
+                        children.iter().flat_map(|&child| span(size, root, child)).collect();
+                    parts.push((me + size - root) % size);
+                    parts.sort_unstable();
+                    assert!(parts.into_iter().eq(span(size, root, me)), "{size} {root} {me}");
                 }
             }
         }

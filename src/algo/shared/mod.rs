@@ -1,14 +1,50 @@
 //! Algorithms for the ranks of one host, over the lines and slots that they share.
 //!
-//! [`steps`] is the protocol; the rest is one file per collective, and per algorithm where there are
-//! several.
+//! [`steps`] is the protocol; the rest is a folder per collective and a file per algorithm.
 
-pub mod all_gather;
-pub mod all_reduce;
-pub mod barrier;
-pub mod broadcast;
-pub mod reduce;
-pub mod reduce_scatter;
+mod counts;
 pub mod steps;
+
+/// Everybody's block to everybody.
+pub mod all_gather {
+    pub mod inline;
+    pub mod staged;
+}
+/// The fold of all vectors to everybody.
+pub mod all_reduce {
+    pub mod inline;
+    pub mod one_shot;
+    pub mod two_shot;
+}
+/// To everybody what each has for it.
+pub mod all_to_all {
+    pub mod staged;
+}
+/// Nobody leaves before all have come.
+pub mod barrier {
+    pub mod flags;
+}
+/// The root's vector to everybody.
+pub mod broadcast {
+    pub mod inline;
+    pub mod staged;
+}
+/// Everybody's block to the root.
+pub mod gather {
+    pub mod staged;
+}
+/// The fold of all vectors to the root.
+pub mod reduce {
+    pub mod inline;
+    pub mod staged;
+}
+/// To everybody its block of the fold of all vectors.
+pub mod reduce_scatter {
+    pub mod staged;
+}
+/// The root's blocks, one to each.
+pub mod scatter {
+    pub mod staged;
+}
 
 pub use steps::{Lane, Steps};

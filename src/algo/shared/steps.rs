@@ -29,9 +29,9 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::transport::SharedDomain;
 use crate::transport::line::Line;
 use crate::transport::region::{LINES, SLOTS};
+use crate::transport::{Descriptor, PeerName, SharedDomain};
 use crate::wait::{Interrupt, Pace, until};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -99,6 +99,16 @@ impl<'a> Steps<'a> {
     /// The number of ranks.
     pub fn size(&self) -> WorldSize {
         self.domain.size()
+    }
+
+    /// Who a rank is.
+    pub(super) fn peer(&self, rank: Rank) -> &'a PeerName {
+        self.domain.peer(rank)
+    }
+
+    /// What all ranks agree on.
+    pub(super) fn descriptor(&self) -> &'a Descriptor {
+        &self.operation.descriptor
     }
 
     /// The bytes of a slot.
@@ -316,7 +326,7 @@ impl<'a> Steps<'a> {
     }
 
     /// Fails the domain; the error to return is the first one that anybody has reported.
-    fn fail(&self, error: Error) -> Error {
+    pub(super) fn fail(&self, error: Error) -> Error {
         self.domain.fail(&error);
         self.domain.failure().unwrap_or(error)
     }

@@ -19,7 +19,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::process::this;
-use crate::transport::{Descriptor, OpKind};
+use crate::transport::{Descriptor, Extent, OpKind};
 use crate::wait::Interrupt;
 use std::sync::Arc;
 
@@ -160,18 +160,12 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
         dtype: None,
         op: None,
         root: None,
-        count: mine.len() as u64,
+        extent: Extent::Count(mine.len() as u64),
         sequence,
         algorithm: 0,
     };
-    let operation = Operation {
-        descriptor,
-        send: Src::from(mine),
-        recv: Dst::from(all.as_mut_slice()),
-        factor: 0.0,
-        algorithm: None,
-        deadline,
-    };
+    let recv = Dst::from(all.as_mut_slice());
+    let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
     let record = recorder::begin(group.id(), group.rank(), &descriptor);
     let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
         Ok(_turn) => group.backend.run(&operation),

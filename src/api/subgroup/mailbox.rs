@@ -17,7 +17,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::Level;
-use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint};
+use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -194,7 +194,8 @@ impl Mailbox {
         let gone = || Error::new(ErrorKind::Aborted, "the group was released");
         let (group, me) = (self.group.upgrade().ok_or_else(gone)?, self.me.upgrade());
         let (tag, dtype, deadline) = (Some(LETTERS), DataType::U8, Deadline::never());
-        let message = Incoming { from: None, tag, dtype, into: self.block.room(), deadline };
+        let message =
+            Incoming { from: None, tag, dtype, into: Room::Lent(self.block.room()), deadline };
         let posted = engine(&group).and_then(|engine| {
             engine.receive(message, me.ok_or_else(gone)? as Arc<dyn Completion>)
         });

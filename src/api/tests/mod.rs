@@ -1,21 +1,27 @@
 //! Asynchronous calls over a back end that does what a test tells it.
 
 mod batches;
+mod bytes;
 mod collectives;
+mod fused;
 mod messages;
+mod monitored;
+mod ranks;
 
 use super::CallOptions;
-use super::collective::Call;
+use super::call::Call;
 use super::group::Group;
 use super::work::{Progress, Work};
-use crate::algo::Operation;
+use crate::algo::{Operation, Wanted};
 use crate::backend::{Backend, Place};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::{Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint};
+use crate::transport::{
+    Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint, Room,
+};
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use serde_json::Value;
@@ -85,11 +91,18 @@ impl Fake {
                 found.map(|(s, r)| (sends.remove(s), receives.remove(r)))
             };
             let Some(((send, sent), (receive, received))) = pair else { return };
-            let into = receive.into.slice(0, send.bytes.len());
+            let mut grown = vec![0; send.bytes.len()];
+            let into = match receive.into {
+                Room::Lent(into) => into.slice(0, send.bytes.len()),
+                Room::Grows { .. } => Dst::from(grown.as_mut_slice()),
+            };
             into.copy_from(send.bytes);
             let delivery = Delivery { peer: 0, tag: send.tag, bytes: send.bytes.len() };
             sent.complete(Ok(delivery));
-            received.complete(Ok(delivery));
+            match receive.into {
+                Room::Lent(_) => received.complete(Ok(delivery)),
+                Room::Grows { .. } => received.complete_grown(delivery, grown),
+            }
             self.bell.ring();
         }
     }
@@ -145,7 +158,7 @@ impl Backend for Fake {
         "fake"
     }
 
-    fn check_algorithm(&self, _: OpKind, _: usize, _: &str) -> Result<()> {
+    fn check_wanted(&self, _: OpKind, _: usize, _: Wanted<'_>) -> Result<()> {
         Ok(())
     }
 

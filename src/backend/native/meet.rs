@@ -4,6 +4,7 @@
 use super::card::Card;
 use super::{Lanes, Membership, Native, malformed};
 use crate::algo::Shape;
+use crate::algo::rules::Rules;
 use crate::backend::{Context, Exchange, Place};
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -31,6 +32,7 @@ struct Plan {
     in_process: bool,
     slot_bytes: usize,
     shape: Shape,
+    rules: Rules,
     pace: Pace,
 }
 
@@ -69,7 +71,7 @@ fn better_reason(error: Error, exchange: &dyn Exchange) -> Error {
 
 fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     let meeting = Meeting::open()?;
-    let mine = Card::of_this_rank(meeting.name(), context.options)?;
+    let mine = Card::of_this_rank(meeting.name(), context.options, context.rank)?;
     let cards: Vec<Card> = exchange
         .all("card", &mine.encode(), &|| None)?
         .iter()
@@ -84,10 +86,10 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     exchange.all("met", b"", &|| domain.failure())?;
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
-    let Plan { nodes, places, shape, .. } = plan;
+    let Plan { nodes, places, shape, rules, .. } = plan;
     let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
     let domain = Membership(domain);
-    Ok(Native { messages, mesh, domain, transport, shape, nodes, places, lanes })
+    Ok(Native { messages, mesh, domain, transport, shape, rules, nodes, places, lanes })
 }
 
 impl Plan {
@@ -120,6 +122,7 @@ impl Plan {
             nodes,
             in_process: transport == "inproc",
             slot_bytes: least.next_multiple_of(4096),
+            rules: Rules::new(cards[0].rules.clone(), &shape),
             shape,
             pace,
         })

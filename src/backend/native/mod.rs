@@ -2,19 +2,22 @@
 //! and runs it.
 
 pub mod card;
+mod choices;
 pub mod meet;
+mod tuning;
 
-use super::{Backend, Place};
+use super::{Backend, Memory, Place};
 use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
+use crate::algo::rules::Rules;
 use crate::algo::shared::{self, Steps};
-use crate::algo::{Algorithm, Body, Operation, Shape, algorithms, select};
+use crate::algo::{Algorithm, Body, Operation, Shape, Wanted, select};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
-use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain};
-use serde_json::{Map, Value, json};
+use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain, arena};
+use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,6 +32,8 @@ pub struct Native {
     domain: Membership,
     transport: String,
     shape: Shape,
+    /// Rank 0's.
+    rules: Rules,
     nodes: Nodes,
     places: Vec<Place>,
     /// Held by the one operation that runs.
@@ -77,15 +82,16 @@ impl Backend for Native {
         "native"
     }
 
-    fn check_algorithm(&self, kind: OpKind, bytes: usize, name: &str) -> Result<()> {
-        select(kind, bytes, &self.shape, Some(name)).map(drop)
+    fn check_wanted(&self, kind: OpKind, bytes: usize, wanted: Wanted<'_>) -> Result<()> {
+        select(kind, bytes, &self.shape, wanted, &self.rules).map(drop)
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
         let kind = operation.descriptor.kind;
-        let chosen = select(kind, operation.bytes(), &self.shape, operation.algorithm)?;
+        let (bytes, wanted) = (operation.bytes(), operation.wanted());
+        let chosen = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
         // Ranks that go different ways do not fit together either.
-        let descriptor = Descriptor { algorithm: chosen.number(), ..operation.descriptor };
+        let descriptor = Descriptor { algorithm: chosen.number(kind), ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = self.domain.failure() {
@@ -103,6 +109,10 @@ impl Backend for Native {
 
     fn messages(&self) -> Option<&dyn PointToPoint> {
         Some(&self.messages)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {
@@ -124,7 +134,7 @@ impl Backend for Native {
             "network": self.mesh.as_ref().map(|mesh| mesh.describe()),
             "slot_bytes": self.domain.region().geometry().slot_bytes,
             "crowded": self.shape.crowded,
-            "algorithms": describe_choices(&self.shape),
+            "algorithms": choices::describe(&self.shape, &self.rules),
         })
     }
 }
@@ -175,39 +185,6 @@ impl Native {
 /// An algorithm was chosen that cannot run here.
 fn misplaced(chosen: &Algorithm) -> Error {
     Error::internal(format!("{} does not fit the nodes of the group", chosen.name))
-}
-
-/// For each operation, which algorithm would run from which size on.
-fn describe_choices(shape: &Shape) -> Value {
-    let mut all = Map::new();
-    for kind in OpKind::ALL {
-        let mut choices: Vec<Value> = Vec::new();
-        let mut last = "";
-        for bytes in sizes() {
-            if let Ok(row) = select(kind, bytes, shape, None)
-                && row.name != last
-            {
-                choices.push(json!({ "from_bytes": bytes, "algorithm": row.name }));
-                last = row.name;
-            }
-        }
-        let known: Vec<_> = algorithms(kind)
-            .map(|row| json!({ "name": row.name, "description": row.description }))
-            .collect();
-        all.insert(kind.name().to_owned(), json!({ "chosen": choices, "known": known }));
-    }
-    Value::Object(all)
-}
-
-/// Where a choice may change: next to every power of two, and past an inline payload.
-fn sizes() -> impl Iterator<Item = usize> {
-    let powers = (0..40).flat_map(|exponent| [1 << exponent, (1 << exponent) + 1]);
-    let mut sizes: Vec<usize> = powers
-        .chain([0, 48, 49])
-        .chain((3..=64).flat_map(|n| [(8 << 10) / n + 1, (64 << 10) / n + 1]))
-        .collect();
-    sizes.sort_unstable();
-    sizes.into_iter()
 }
 
 /// A mismatch of what the ranks published about themselves.

@@ -4,7 +4,8 @@
 use super::frame::{Frame, HEAD_BYTES, Lent, MAX_PIECE};
 use super::limits::{Limits, MAX_OUTSTANDING};
 use super::link::{Inflow, Item, Link, Offer, Sink};
-use super::state::{ReceiveStage, SendStage, State, hold};
+use super::outstanding::{ReceiveStage, SendStage, hold};
+use super::state::State;
 use super::unexpected::{Body, Message};
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
@@ -59,12 +60,12 @@ impl State {
                         Some(Dst::from(&mut bytes[*got..]))
                     }
                     Sink::Receive(receive) => {
-                        let receiving = self.receives.get(receive);
-                        receiving.map(|receiving| receiving.message.into.slice(*got, rest))
+                        let receiving = self.receives.get_mut(receive);
+                        receiving.map(|receiving| receiving.room(*got, rest))
                     }
                     Sink::Piece(number) => offers.get(number).and_then(|offer| {
-                        let receiving = self.receives.get(&offer.receive?)?;
-                        Some(receiving.message.into.slice(offer.got, rest))
+                        let receiving = self.receives.get_mut(&offer.receive?)?;
+                        Some(receiving.room(offer.got, rest))
                     }),
                     Sink::Held(_) | Sink::Nowhere => None,
                 };

@@ -7,14 +7,16 @@ use super::desk::PLACES;
 use super::frame::Frame;
 use super::limits::{Limits, MAX_OUTSTANDING};
 use super::link::{Item, Link, Wire};
+use super::outstanding::{Ended, ReceiveStage, Receiving, SendStage, Sending, hold};
 use super::posted::{Posted, Wanted};
 use super::transfer::Reading;
 use super::unexpected::{Body, Message, Unexpected};
+use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::transport::ring::{Reader, Writer};
 use crate::transport::{
-    Completion, Delivery, Endpoint, Incoming, Outgoing, PeerName, Region, SharedDomain,
+    Completion, Delivery, Endpoint, Incoming, Outgoing, PeerName, Region, Room, SharedDomain,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,54 +24,6 @@ use std::time::{Duration, Instant};
 
 /// A deadline beyond this needs no clock.
 const LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
-/// A send that has not ended.
-#[derive(Debug)]
-pub(super) struct Sending {
-    pub(super) message: Outgoing,
-    pub(super) done: Arc<dyn Completion>,
-    pub(super) due: Option<Instant>,
-    pub(super) stage: SendStage,
-    /// The place on the desk where its buffer is lent.
-    pub(super) place: Option<u16>,
-}
-
-/// How far a send has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendStage {
-    /// It goes whole as soon as there is room.
-    Whole,
-    /// It has been offered, or soon is.
-    Offered,
-    /// It goes in pieces.
-    Pulled { attempt: u32, sent: usize, begun: bool },
-    /// It is to this rank itself, and waits for its receive.
-    Own { arrival: u64 },
-}
-
-/// A receive that has not ended.
-#[derive(Debug)]
-pub(super) struct Receiving {
-    pub(super) message: Incoming,
-    pub(super) done: Arc<dyn Completion>,
-    pub(super) due: Option<Instant>,
-    pub(super) stage: ReceiveStage,
-}
-
-/// How far a receive has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReceiveStage {
-    /// It waits for a message.
-    Posted,
-    /// A message goes into it as it comes.
-    Filling { from: Rank, tag: u32, len: usize },
-    /// It has asked for a message that was offered, or is to read it; nothing has come.
-    Asked { from: Rank, number: u64 },
-    /// Bytes of that message have come.
-    Begun { from: Rank, number: u64 },
-    /// All of it has, and its sender is told.
-    Delivered(Delivery),
-}
 
 /// Whose time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,9 +33,6 @@ pub(super) enum Timed {
     /// Of a link.
     Parting(Rank),
 }
-
-/// Something that has ended, and for whom.
-pub(super) type Ended = (Arc<dyn Completion>, Result<Delivery>);
 
 /// Everything under the engine's lock.
 #[derive(Debug)]
@@ -228,7 +179,7 @@ impl State {
         self.check(Some(message.to))?;
         let link = &self.links[message.to];
         if let Some(error) = link.refusal() {
-            self.ended.push((done, Err(error.clone())));
+            self.ended.push(Ended::new(done, Err(error.clone())));
             return Ok(());
         }
         if !link.is_open() {
@@ -250,7 +201,8 @@ impl State {
     pub(super) fn receive(&mut self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
         self.check(message.from)?;
         let receive = self.fresh();
-        let receiving = Receiving { message, done, due: None, stage: ReceiveStage::Posted };
+        let (stage, grown) = (ReceiveStage::Posted, Vec::new());
+        let receiving = Receiving { message, done, due: None, stage, grown };
         self.receives.insert(receive, receiving);
         self.place(receive);
         self.read_some();
@@ -281,14 +233,14 @@ impl State {
         let held = if is_whole { hold(bytes.len()).ok() } else { None };
         let body = match held {
             Some(mut held) => {
-                crate::base::buffer::Dst::from(held.as_mut_slice()).copy_from(bytes);
+                Dst::from(held.as_mut_slice()).copy_from(bytes);
                 let cost = Limits::cost(bytes.len());
                 let link = &mut self.links[from];
                 link.used += cost;
                 link.held += cost;
                 self.buffered += held.len();
                 let delivery = Delivery { peer: from, tag, bytes: bytes.len() };
-                self.ended.push((done, Ok(delivery)));
+                self.ended.push(Ended::new(done, Ok(delivery)));
                 Body::Held(held)
             }
             None => Body::Own(self.keep(message, done, SendStage::Own { arrival })),
@@ -301,16 +253,18 @@ impl State {
         loop {
             let Some(receiving) = self.receives.get_mut(&receive) else { return };
             receiving.stage = ReceiveStage::Posted;
-            let message = receiving.message;
-            let wanted: Wanted = (message.from, message.tag);
+            // What was made for a message that has been withdrawn.
+            receiving.grown = Vec::new();
+            let Incoming { from, tag, .. } = receiving.message;
+            let wanted: Wanted = (from, tag);
             let Some((arrival, found)) = self.unexpected.first(wanted) else {
-                match self.nobody_left(message.from) {
+                match self.nobody_left(from) {
                     Some(error) => self.end_receive(receive, Err(error)),
                     None => self.posted.insert(wanted, receive),
                 }
                 return;
             };
-            if let Some(error) = mismatch(self.name(found.from), found, &message) {
+            if let Some(error) = receiving.refuses(&self.links[found.from].name, found) {
                 return self.end_receive(receive, Err(error));
             }
             let Some(found) = self.unexpected.remove(arrival) else { return };
@@ -336,9 +290,10 @@ impl State {
     pub(super) fn take_posted(&mut self, message: &Message) -> Option<u64> {
         loop {
             let receive = self.posted.first(message.from, message.tag)?;
-            let wanted = self.receives.get(&receive)?.message;
-            self.posted.remove((wanted.from, wanted.tag), receive);
-            match mismatch(self.name(message.from), message, &wanted) {
+            let receiving = self.receives.get_mut(&receive)?;
+            let Incoming { from, tag, .. } = receiving.message;
+            self.posted.remove((from, tag), receive);
+            match receiving.refuses(&self.links[message.from].name, message) {
                 None => return Some(receive),
                 Some(error) => self.end_receive(receive, Err(error)),
             }
@@ -347,19 +302,23 @@ impl State {
 
     /// Brings a message and a receive that fit together; false where the message is not there any more.
     fn consume(&mut self, message: Message, receive: u64) -> bool {
-        let Some(receiving) = self.receives.get(&receive) else { return true };
-        let into = receiving.message.into.slice(0, message.len);
+        let Some(receiving) = self.receives.get_mut(&receive) else { return true };
         let delivery = Delivery { peer: message.from, tag: message.tag, bytes: message.len };
         match message.body {
             Body::Offered(number) => return self.take_offer(message.from, number, receive),
             Body::Held(bytes) => {
-                into.copy_from(bytes.as_slice().into());
-                self.buffered -= bytes.len();
-                self.pay_back(message.from, Limits::cost(bytes.len()));
+                match receiving.message.into {
+                    Room::Lent(into) => {
+                        into.slice(0, message.len).copy_from(bytes.as_slice().into())
+                    }
+                    Room::Grows { .. } => receiving.grown = bytes,
+                }
+                self.buffered -= message.len;
+                self.pay_back(message.from, Limits::cost(message.len));
             }
             Body::Own(number) => {
                 let Some(sending) = self.sends.get(&number) else { return false };
-                into.copy_from(sending.message.bytes);
+                receiving.room(0, message.len).copy_from(sending.message.bytes);
                 self.end_send(number, Ok(delivery));
             }
         }
@@ -409,7 +368,7 @@ impl State {
             self.timers.remove(&(due, Timed::Send(number)));
         }
         sending.place.into_iter().for_each(|place| self.give_up_place(place));
-        self.ended.push((sending.done, outcome));
+        self.ended.push(Ended::new(sending.done, outcome));
     }
 
     /// A place on the desk is free again.
@@ -423,41 +382,12 @@ impl State {
         if let Some(due) = receiving.due {
             self.timers.remove(&(due, Timed::Receive(receive)));
         }
-        self.ended.push((receiving.done, outcome));
+        self.ended.push(Ended::of_receive(receiving, outcome));
     }
-}
-
-/// Zeroed memory for a message.
-pub(super) fn hold(len: usize) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let reserved = bytes.try_reserve_exact(len);
-    reserved.map_err(|_| {
-        let message = format!("no memory to hold a message of {len} bytes");
-        Error::new(ErrorKind::OutOfMemory, message)
-    })?;
-    bytes.resize(len, 0);
-    Ok(bytes)
 }
 
 /// When the time of a message has come, if ever.
 fn due(deadline: &crate::base::deadline::Deadline) -> Option<Instant> {
     let left = deadline.left();
     if left > LIFETIME { None } else { Instant::now().checked_add(left) }
-}
-
-/// Why a receive cannot take a message, if so.
-fn mismatch(from: &PeerName, message: &Message, wanted: &Incoming) -> Option<Error> {
-    let (len, room) = (message.len, wanted.into.len());
-    let why = if message.dtype != wanted.dtype {
-        format!("is of type {}, and the receive is for {}", message.dtype, wanted.dtype)
-    } else if len > room {
-        format!("has {len} bytes, and the receive has room for {room}")
-    } else {
-        return None;
-    };
-    let message = format!(
-        "the message of {from} with tag {} {why}; nothing was written, and it stays for the next receive",
-        message.tag
-    );
-    Some(Error::new(ErrorKind::Mismatch, message).with_culprit(from.rank))
 }

@@ -1,14 +1,42 @@
 //! Rabenseifner's algorithm: recursive halving folds one block at each worker, recursive doubling gathers the blocks.
 //! Few hops, and everybody sends about two vectors in all.
 
+use crate::algo::Operation;
 use crate::algo::fold::Fold;
 use crate::algo::message::{Call, Team};
 use crate::algo::pattern::doubling::{Role, member, role, workers};
 use crate::algo::pattern::halving::rounds;
 use crate::algo::pattern::slices::{chunks, owned};
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
+use crate::base::ids::WorldSize;
+use crate::transport::OpKind;
 use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "rabenseifner",
+    description: "messages, recursive halving and doubling",
+    fits: ALWAYS,
+    pays: |bytes, shape| pays(bytes, shape.ranks),
+    ordered: false,
+    body: Body::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`among`].
+pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    super::by_and_by(call, team, operation, among)
+}
+
+/// Twice the hops of doubling, and twice the vector in all; a ring has as many hops as ranks.
+pub(super) fn pays(bytes: usize, ranks: WorldSize) -> bool {
+    bytes <= if ranks >= 32 { 8 << 20 } else { 1 << 20 }
+}
 
 /// What is worked through at a time; scratch memory is as large.
 const MOST: usize = 8 << 20;
@@ -17,7 +45,7 @@ const MOST: usize = 8 << 20;
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn run(call: &mut Call<'_>, team: Team<'_>, fold: Fold, data: Dst<'_>) -> Result<()> {
+pub fn among(call: &mut Call<'_>, team: Team<'_>, fold: Fold, data: Dst<'_>) -> Result<()> {
     let mut scratch = call.scratch(MOST.min(data.len()))?;
     let memory = Dst::from(scratch.as_mut_slice());
     for chunk in chunks(data.len(), MOST) {

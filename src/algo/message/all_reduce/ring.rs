@@ -2,18 +2,40 @@
 //! about two vectors in all, and always to the same neighbour. Blocks are cut into segments, so that one is
 //! folded while the next arrives.
 
+use crate::algo::Operation;
 use crate::algo::fold::Fold;
 use crate::algo::message::ring::{Ring, WINDOW};
 use crate::algo::message::{Call, Team};
 use crate::algo::pattern::slices::owned;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "ring",
+    description: "messages, blocks go round twice in segments",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: Body::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`among`].
+pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    super::by_and_by(call, team, operation, among)
+}
 
 /// Both rounds.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn run(call: &mut Call<'_>, team: Team<'_>, fold: Fold, data: Dst<'_>) -> Result<()> {
+pub fn among(call: &mut Call<'_>, team: Team<'_>, fold: Fold, data: Dst<'_>) -> Result<()> {
     let size = team.size();
     let block = |member: usize| {
         let owned = owned(data.len(), size, member);

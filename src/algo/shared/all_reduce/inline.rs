@@ -3,9 +3,22 @@
 use crate::algo::Operation;
 use crate::algo::fold::{FEW, Fold, contribute};
 use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
+use crate::transport::OpKind;
 use crate::transport::line::INLINE_BYTES;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "inline",
+    description: "payload beside the step number, everybody folds all; at most 48 bytes",
+    fits: FITS_A_LINE,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
 
 /// Everybody publishes its vector in its line; everybody reads all lines and folds them.
 ///

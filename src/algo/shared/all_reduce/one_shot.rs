@@ -4,8 +4,22 @@
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::chunks;
+use crate::algo::select::Shape;
 use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "one_shot",
+    description: "staged in slots, everybody folds all vectors; one hop",
+    fits: ALWAYS,
+    pays,
+    ordered: true,
+    body: Body::Shared(run),
+};
 
 /// One step per chunk: stage, publish, await all, fold.
 ///
@@ -22,4 +36,16 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.slot(rank).slice(0, len));
     }
     Ok(())
+}
+
+/// Up to which size one hop with all the reading beats two hops with a share of it. A hop costs about
+/// 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two ranks each
+/// further one adds its whole vector to what one hop reads. Two ranks read the same either way.
+fn pays(bytes: usize, shape: &Shape) -> bool {
+    let limit = match (shape.ranks, shape.crowded) {
+        (0..=2, _) => 64 << 10,
+        (ranks, true) => (128 << 10) / ranks,
+        (ranks, false) => (8 << 10) / ranks,
+    };
+    bytes <= limit
 }

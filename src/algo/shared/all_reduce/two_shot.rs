@@ -5,8 +5,21 @@ use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::{chunks, owned};
 use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
 use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "two_shot",
+    description: "staged in slots, each rank folds its slice, all gather; two hops",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
 
 /// Two steps per chunk: stage, publish, await all, fold the own slice; publish it, await all, gather.
 ///

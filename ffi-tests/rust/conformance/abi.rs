@@ -1,0 +1,269 @@
+//! Every function through the C interface, as a C caller has it: pointers, counts, options and works. Blocking, and
+//! issued ahead with works that each rank waits for in an order of its own.
+#![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
+
+use crate::arena::{Address, Arena};
+use crate::matrix::{Choice, LAYOUTS, Layout, SIZES, Scene, Variant, has_in_place, scenes};
+use crate::model::Prepared;
+use crate::values::{Inputs, factor, mix};
+use dist::base::buffer::{Dst, Src};
+use dist::ffi::collective::*;
+use dist::ffi::collective_v::*;
+use dist::ffi::group::{dist_group_create, dist_group_release};
+use dist::ffi::runtime::dist_last_error;
+use dist::ffi::store::dist_store_release;
+use dist::ffi::store_create::dist_store_hash_create;
+use dist::ffi::types::{
+    DIST_CALL_CANONICAL, DIST_FIELD_RANK, DIST_OK, DIST_WAIT_FOREVER, dist_call_options_t,
+    dist_group_options_t, dist_group_t, dist_status_t, dist_store_t, dist_work_t,
+};
+use dist::ffi::work::{dist_work_release, dist_work_wait};
+use dist::transport::OpKind;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
+
+/// Panics where a call has failed.
+#[track_caller]
+fn expect(status: dist_status_t) {
+    if status != DIST_OK {
+        // SAFETY: takes nothing.
+        let text = unsafe { dist_last_error() };
+        // SAFETY: the text is terminated and valid until the next failing call of this thread.
+        let text = unsafe { CStr::from_ptr(text) };
+        panic!("status {status}: {}", text.to_string_lossy());
+    }
+}
+
+/// A store that threads share.
+#[derive(Clone, Copy)]
+struct Store(*mut dist_store_t);
+
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+fn join(store: Store, rank: usize, ranks: usize, layout: &Layout) -> *mut dist_group_t {
+    let (name, wishes) = (c"abi", CString::new(layout.options(rank)).unwrap());
+    // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
+    let mut options: dist_group_options_t = unsafe { std::mem::zeroed() };
+    options.struct_size = size_of::<dist_group_options_t>();
+    options.fields = DIST_FIELD_RANK;
+    options.store = store.0;
+    options.rank = i32::try_from(rank).unwrap();
+    options.world_size = i32::try_from(ranks).unwrap();
+    options.name = name.as_ptr();
+    options.backend_options = wishes.as_ptr();
+    options.timeout_ms = 60_000;
+    options.connect_timeout_ms = 60_000;
+    let mut group = null_mut();
+    // SAFETY: the options and their texts outlive the call, and `group` takes the handle.
+    expect(unsafe { dist_group_create(&raw const options, &raw mut group) });
+    group
+}
+
+/// What a C caller holds for one side of a call.
+struct Pointers<P> {
+    all: Vec<P>,
+    counts: Vec<usize>,
+}
+
+impl<P: Copy> Pointers<P> {
+    /// The first block, and how long it is; NULL where there is none.
+    fn first(&self, null: P) -> (P, usize) {
+        (self.all.first().copied().unwrap_or(null), self.counts.first().copied().unwrap_or(0))
+    }
+}
+
+fn of_inputs(blocks: &[Src<'_>], width: usize) -> Pointers<*const c_void> {
+    let pointer = |block: &Src<'_>| {
+        if block.is_empty() { std::ptr::null() } else { block.as_ptr().cast::<c_void>() }
+    };
+    let counts = blocks.iter().map(|block| block.len() / width).collect();
+    Pointers { all: blocks.iter().map(pointer).collect(), counts }
+}
+
+fn of_outputs(blocks: &[Dst<'_>], width: usize) -> Pointers<*mut c_void> {
+    let pointer = |block: &Dst<'_>| {
+        if block.is_empty() { null_mut() } else { block.as_mut_ptr().cast::<c_void>() }
+    };
+    let counts = blocks.iter().map(|block| block.len() / width).collect();
+    Pointers { all: blocks.iter().map(pointer).collect(), counts }
+}
+
+/// Makes the call of a rank; with a place for the work it is issued only.
+fn call(
+    group: *mut dist_group_t,
+    (scene, root): (&Scene, usize),
+    (inputs, outputs): (&[Src<'_>], &[Dst<'_>]),
+    options: &dist_call_options_t,
+    work: *mut *mut dist_work_t,
+) -> dist_status_t {
+    let Scene { kind, dtype, ranks, size, .. } = *scene;
+    let count = size.elements(kind, dtype, ranks);
+    let (sends, recvs) = (of_inputs(inputs, dtype.size()), of_outputs(outputs, dtype.size()));
+    let ((send, sent), (recv, got)) = (sends.first(std::ptr::null()), recvs.first(null_mut()));
+    let (sends, send_counts) = (sends.all.as_ptr(), sends.counts.as_ptr());
+    let (recvs, recv_counts) = (recvs.all.as_ptr(), recvs.counts.as_ptr());
+    let buf = if recv.is_null() { send.cast_mut() } else { recv };
+    let op = scene.op.map_or(0, |op| op as i32);
+    let (dtype, root, o) = (dtype as i32, i32::try_from(root).unwrap(), &raw const *options);
+    // SAFETY (all): the buffers have the sizes that the call says and outlive the operation, the lists are as long as
+    // the group is large where the rank uses them, and the options outlive the call.
+    use OpKind::*;
+    match kind {
+        // SAFETY: as above.
+        AllReduce => unsafe { dist_all_reduce(group, send, recv, count, dtype, op, o, work) },
+        // SAFETY: as above.
+        Reduce => unsafe { dist_reduce(group, send, recv, count, dtype, op, root, o, work) },
+        // SAFETY: as above; the root's buffer is only read.
+        Broadcast => unsafe { dist_broadcast(group, buf, count, dtype, root, o, work) },
+        // SAFETY: as above.
+        AllGather => unsafe { dist_all_gather(group, send, recv, count, dtype, o, work) },
+        // SAFETY: as above.
+        Gather => unsafe { dist_gather(group, send, recv, count, dtype, root, o, work) },
+        // SAFETY: as above.
+        Scatter => unsafe { dist_scatter(group, send, recv, count, dtype, root, o, work) },
+        // SAFETY: as above.
+        ReduceScatter => unsafe {
+            dist_reduce_scatter(group, send, recv, count, dtype, op, o, work)
+        },
+        // SAFETY: as above.
+        AllToAll => unsafe { dist_all_to_all(group, send, recv, count, dtype, o, work) },
+        // SAFETY: as above.
+        AllGatherV => unsafe { dist_all_gather_v(group, send, recvs, recv_counts, dtype, o, work) },
+        // SAFETY: as above.
+        GatherV => unsafe {
+            dist_gather_v(group, send, sent, recvs, recv_counts, dtype, root, o, work)
+        },
+        // SAFETY: as above.
+        ScatterV => unsafe {
+            dist_scatter_v(group, sends, send_counts, recv, got, dtype, root, o, work)
+        },
+        // SAFETY: as above.
+        ReduceScatterV => unsafe {
+            dist_reduce_scatter_v(group, sends, send_counts, recv, dtype, op, o, work)
+        },
+        // SAFETY: as above.
+        AllToAllV => unsafe {
+            dist_all_to_all_v(group, sends, send_counts, recvs, recv_counts, dtype, o, work)
+        },
+        // SAFETY: as above.
+        Barrier => unsafe { dist_barrier(group, o, work) },
+    }
+}
+
+/// Some types and operators of each function, small sizes, in place and not.
+fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
+    let sizes = [SIZES[0], SIZES[3], SIZES[6]];
+    let is_wanted = |scene: &Scene| {
+        let turn = scene.pair + scene.kind as usize + ranks;
+        let of = if scene.kind.reduces() { 11 } else { 3 };
+        sizes.contains(&scene.size) && (scene.kind == OpKind::Barrier || turn.is_multiple_of(of))
+    };
+    let places = |scene: Scene| {
+        let in_place = has_in_place(scene.kind).then_some((scene, true));
+        [Some((scene, false)), in_place].into_iter().flatten()
+    };
+    scenes(ranks).into_iter().filter(is_wanted).flat_map(places).collect()
+}
+
+/// A call that is under way.
+struct Pending {
+    work: *mut dist_work_t,
+    arena: Arena,
+    what: String,
+}
+
+/// How many works are under way at a time.
+const AHEAD: usize = 12;
+
+fn through_the_c_interface(layout: &Layout, ranks: usize) {
+    let mut handle = null_mut();
+    // SAFETY: `handle` takes the store.
+    expect(unsafe { dist_store_hash_create(&raw mut handle) });
+    let store = Store(handle);
+    let prepared: Vec<(Scene, bool, Prepared)> = wanted(ranks)
+        .into_iter()
+        .map(|(scene, in_place)| (scene, in_place, Prepared::new(&scene, Inputs::Any)))
+        .collect();
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            let prepared = &prepared;
+            scope.spawn(move || {
+                let store = store;
+                let group = join(store, rank, ranks, layout);
+                prepared.chunks(AHEAD).for_each(|some| blocking(group, rank, layout, some));
+                prepared.chunks(AHEAD).for_each(|some| issued(group, rank, layout, some));
+                // SAFETY: the handle is live, and used no more.
+                expect(unsafe { dist_group_release(group) });
+            });
+        }
+    });
+    // SAFETY: as above.
+    expect(unsafe { dist_store_release(store.0) });
+}
+
+/// Canonical, so that the result is that of the oracle wherever the ranks are.
+fn options(rank: usize) -> dist_call_options_t {
+    // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
+    let mut options: dist_call_options_t = unsafe { std::mem::zeroed() };
+    options.struct_size = size_of::<dist_call_options_t>();
+    options.premul_scale = factor(rank);
+    options.flags = DIST_CALL_CANONICAL;
+    options
+}
+
+type Case = (Scene, bool, Prepared);
+
+fn text((scene, in_place, _): &Case, layout: &Layout, rank: usize) -> String {
+    let variant = Variant { layout: *layout, in_place: *in_place, choice: Choice::Canonical };
+    format!("{scene}{variant}, rank {rank}")
+}
+
+fn blocking(group: *mut dist_group_t, rank: usize, layout: &Layout, some: &[Case]) {
+    for case in some {
+        let (scene, in_place, prepared) = case;
+        let mut arena = Arena::new(scene, &prepared.parts[rank], *in_place);
+        arena.reset(Address::Odd);
+        let (inputs, outputs) = arena.views();
+        let whole = (scene, prepared.root);
+        expect(call(group, whole, (&inputs, &outputs), &options(rank), null_mut()));
+        assert_eq!(arena.fault(), None, "{}", text(case, layout, rank));
+    }
+}
+
+fn issued(group: *mut dist_group_t, rank: usize, layout: &Layout, some: &[Case]) {
+    let mut pending = Vec::new();
+    for case in some {
+        let (scene, in_place, prepared) = case;
+        let mut arena = Arena::new(scene, &prepared.parts[rank], *in_place);
+        arena.reset(Address::Odd);
+        let mut work = null_mut();
+        let (inputs, outputs) = arena.views();
+        let whole = (scene, prepared.root);
+        expect(call(group, whole, (&inputs, &outputs), &options(rank), &raw mut work));
+        pending.push(Pending { work, arena, what: text(case, layout, rank) });
+    }
+    while !pending.is_empty() {
+        let next = mix((rank * 64 + pending.len()) as u64) % pending.len() as u64;
+        let Pending { work, arena, what } = pending.swap_remove(usize::try_from(next).unwrap());
+        // SAFETY: the handle is live.
+        expect(unsafe { dist_work_wait(work, DIST_WAIT_FOREVER) });
+        assert_eq!(arena.fault(), None, "{what}");
+        // SAFETY: the handle is live, and used no more.
+        expect(unsafe { dist_work_release(work) });
+    }
+}
+
+#[test]
+fn every_function_through_the_c_interface() {
+    for (layout, ranks) in LAYOUTS.iter().zip([2, 3, 4, 5, 3, 7]) {
+        through_the_c_interface(layout, ranks);
+    }
+}
+
+#[test]
+fn a_rank_alone_through_the_c_interface() {
+    through_the_c_interface(&LAYOUTS[0], 1);
+}

@@ -1,0 +1,138 @@
+//! The memory of one rank for one call: all its blocks between guards, and the same as it must be afterwards.
+//!
+//! One comparison of everything then finds wrong results, writes beside a block, inputs that changed, and bytes of
+//! outputs that were touched though nothing was for them.
+
+use crate::matrix::Scene;
+use crate::model::{Block, Part};
+use dist::base::buffer::{Dst, Src};
+use std::ops::Range;
+
+/// What lies before and after every block, or list of neighbours, and how much of it at least.
+const GUARD: u8 = 0xa5;
+const GUARD_BYTES: usize = 32;
+/// What an output holds that nothing has been written to.
+const RUBBISH: u8 = 0x77;
+
+/// Where the first block of a list of neighbours, and each of other lists, lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// Aligned for nothing.
+    Odd,
+    /// A multiple of [`GUARD_BYTES`].
+    Aligned,
+}
+
+/// See above.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    before: Vec<u8>,
+    after: Vec<u8>,
+    /// Longer by what it takes to choose the address.
+    work: Vec<u8>,
+    start: usize,
+    inputs: Vec<Range<usize>>,
+    outputs: Vec<Range<usize>>,
+}
+
+impl Arena {
+    pub(crate) fn new(scene: &Scene, part: &Part, in_place: bool) -> Self {
+        let width = scene.dtype.size();
+        let sides = &part.sides;
+        let bytes = |counts: &[usize]| counts.iter().map(|count| count * width).collect::<Vec<_>>();
+        let (sends, recvs) = (bytes(&sides.inputs), bytes(&sides.outputs));
+        let mut end = GUARD_BYTES;
+        let mut place = |lens: &[usize]| place(lens, sides.is_contiguous, &mut end);
+        // In place the longer list says where the one block of the other is.
+        let (inputs, outputs) = match sides.shared.filter(|_| in_place) {
+            Some((_, output)) if recvs.len() >= sends.len() => {
+                let outputs = place(&recvs);
+                (outputs[output..=output].to_vec(), outputs)
+            }
+            Some((input, _)) => {
+                let inputs = place(&sends);
+                let outputs = inputs[input..=input].to_vec();
+                (inputs, outputs)
+            }
+            None => (place(&sends), place(&recvs)),
+        };
+        let mut before = vec![GUARD; end];
+        outputs.iter().for_each(|range| before[range.clone()].fill(RUBBISH));
+        write(&part.inputs, &inputs, &mut before);
+        let mut after = before.clone();
+        write(&part.outputs, &outputs, &mut after);
+        let work = vec![0; end + 2 * GUARD_BYTES];
+        Self { before, after, work, start: 0, inputs, outputs }
+    }
+
+    /// Makes everything as it is before a call.
+    pub(crate) fn reset(&mut self, address: Address) {
+        let odd = usize::from(address == Address::Odd);
+        let base = self.work.as_ptr().addr();
+        self.start = base.next_multiple_of(GUARD_BYTES) - base + odd;
+        self.work[self.start..][..self.before.len()].copy_from_slice(&self.before);
+    }
+
+    /// The blocks, for a call.
+    pub(crate) fn views(&mut self) -> (Vec<Src<'_>>, Vec<Dst<'_>>) {
+        let whole = Dst::from(&mut self.work[self.start..][..self.before.len()]);
+        let view = |range: &Range<usize>| whole.slice(range.start, range.len());
+        let inputs = self.inputs.iter().map(|range| view(range).as_src()).collect();
+        (inputs, self.outputs.iter().map(view).collect())
+    }
+
+    /// What the call has left in an output block.
+    pub(crate) fn output(&self, block: usize) -> &[u8] {
+        &self.image()[self.outputs[block].clone()]
+    }
+
+    /// From now on the outputs must be what they are, and everything else what it was before the call.
+    pub(crate) fn adopt_outputs(&mut self) {
+        for range in &self.outputs {
+            let got = &self.work[self.start..][range.clone()];
+            self.after[range.clone()].copy_from_slice(got);
+        }
+    }
+
+    /// What is wrong after a call, if anything.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let image = self.image();
+        if image == self.after {
+            return None;
+        }
+        let at = image.iter().zip(&self.after).position(|(got, wanted)| got != wanted)?;
+        let (got, wanted) = (image[at], self.after[at]);
+        let find = |ranges: &[Range<usize>]| ranges.iter().position(|range| range.contains(&at));
+        let (place, ranges) = match (find(&self.outputs), find(&self.inputs)) {
+            (Some(block), _) => (format!("output block {block}"), &self.outputs[block]),
+            (None, Some(block)) => (format!("input block {block}"), &self.inputs[block]),
+            (None, None) => return Some(format!("wrote outside the buffers, at {at}")),
+        };
+        let offset = at - ranges.start;
+        let len = ranges.len();
+        Some(format!("byte {offset} of {len} in {place} is {got:#04x} and not {wanted:#04x}"))
+    }
+
+    fn image(&self) -> &[u8] {
+        &self.work[self.start..][..self.before.len()]
+    }
+}
+
+/// Gives each block a place from `end` on: all beside each other, or each with guards of its own.
+fn place(lens: &[usize], is_contiguous: bool, end: &mut usize) -> Vec<Range<usize>> {
+    let guard = |end: usize| (end + GUARD_BYTES).next_multiple_of(GUARD_BYTES);
+    let mut ranges = Vec::with_capacity(lens.len());
+    for &len in lens {
+        ranges.push(*end..*end + len);
+        *end += len;
+        if !is_contiguous {
+            *end = guard(*end);
+        }
+    }
+    *end = guard(*end);
+    ranges
+}
+
+fn write(blocks: &[Block], places: &[Range<usize>], memory: &mut [u8]) {
+    blocks.iter().zip(places).for_each(|(block, place)| block.write(&mut memory[place.clone()]));
+}

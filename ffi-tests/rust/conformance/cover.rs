@@ -1,0 +1,158 @@
+//! The part of the matrix that the ordinary tests run: for each transport so many cases that every value of every
+//! dimension comes together with every value of every other one, as far as the matrix has such a case.
+
+use crate::engine::Run;
+use crate::matrix::{RANKS, Scene, Size, Transport, Variant, scenes, variants};
+use crate::monitor::Monitor;
+use crate::values::mix;
+use std::collections::{BTreeMap, HashMap};
+
+/// Operation with algorithm, type, operator, ranks, size, in place, layout.
+const DIMENSIONS: usize = 7;
+
+/// The numbers of a case's values, each value of each dimension having one of its own.
+type Values = [u16; DIMENSIONS];
+
+/// A case of the matrix: the numbers of its scene and of its variant, and its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    scene: u32,
+    variant: u16,
+    values: Values,
+}
+
+/// All cases over a transport.
+struct Matrix {
+    scenes: Vec<Scene>,
+    cases: Vec<Case>,
+    /// How many values there are.
+    values: usize,
+}
+
+/// Which two values, of two dimensions, come together.
+#[derive(PartialEq, Eq)]
+struct Pairs {
+    values: usize,
+    have: Vec<bool>,
+}
+
+impl Pairs {
+    fn none(values: usize) -> Self {
+        Self { values, have: vec![false; values * values] }
+    }
+
+    fn of(&self, case: &Case) -> impl Iterator<Item = usize> + use<> {
+        let (all, values) = (self.values, case.values.map(usize::from));
+        let pair = move |one: usize, other: usize| values[one] * all + values[other];
+        (0..DIMENSIONS).flat_map(move |one| (0..one).map(move |other| pair(one, other)))
+    }
+
+    fn set(&mut self, case: &Case, have: bool) {
+        self.of(case).for_each(|pair| self.have[pair] = have);
+    }
+
+    fn count(&self, case: &Case) -> usize {
+        self.of(case).filter(|&pair| self.have[pair]).count()
+    }
+}
+
+impl Matrix {
+    fn over(transport: Transport) -> Self {
+        let mut numbers: HashMap<(usize, String), u16> = HashMap::new();
+        let mut number = |dimension: usize, value: String| {
+            let next = u16::try_from(numbers.len()).unwrap();
+            *numbers.entry((dimension, value)).or_insert(next)
+        };
+        let all: Vec<Scene> = RANKS.into_iter().flat_map(scenes).collect();
+        let mut cases = Vec::new();
+        for (at, scene) in all.iter().enumerate() {
+            let dtype = number(1, scene.dtype.to_string());
+            let op = number(2, format!("{:?}", scene.op));
+            let ranks = number(3, scene.ranks.to_string());
+            let size = number(4, scene.size.to_string());
+            for (place, variant) in variants(scene).into_iter().enumerate() {
+                if variant.layout.transport != transport {
+                    continue;
+                }
+                let algorithm = number(0, format!("{:?} {:?}", scene.kind, variant.choice));
+                let in_place = number(5, variant.in_place.to_string());
+                let layout = number(6, variant.layout.to_string());
+                cases.push(Case {
+                    scene: u32::try_from(at).unwrap(),
+                    variant: u16::try_from(place).unwrap(),
+                    values: [algorithm, dtype, op, ranks, size, in_place, layout],
+                });
+            }
+        }
+        Self { scenes: all, cases, values: numbers.len() }
+    }
+
+    fn pairs(&self, cases: &[Case]) -> Pairs {
+        let mut pairs = Pairs::none(self.values);
+        cases.iter().for_each(|case| pairs.set(case, true));
+        pairs
+    }
+
+    /// Cases that have all pairs which any case has; the same ones each time.
+    fn selection(&self) -> Vec<Case> {
+        let mut missing = self.pairs(&self.cases);
+        let mut order: Vec<Case> = self.cases.clone();
+        order.sort_unstable_by_key(|case| {
+            mix(u64::from(case.scene) << 16 | u64::from(case.variant))
+        });
+        // What costs much covers only what nothing else does.
+        let (dear, cheap): (Vec<Case>, Vec<Case>) =
+            order.into_iter().partition(|case| is_dear(self.scenes[case.scene as usize].size));
+        let mut chosen = Vec::new();
+        for candidates in [cheap, dear] {
+            for least in [15, 10, 7, 5, 4, 3, 2, 1] {
+                for case in &candidates {
+                    if missing.count(case) >= least {
+                        missing.set(case, false);
+                        chosen.push(*case);
+                    }
+                }
+            }
+        }
+        chosen
+    }
+
+    fn case(&self, case: &Case) -> (Scene, Variant) {
+        let scene = self.scenes[case.scene as usize];
+        (scene, variants(&scene)[usize::from(case.variant)])
+    }
+}
+
+/// Whether a size takes more than moments.
+fn is_dear(size: Size) -> bool {
+    matches!(size, Size::Segment(_) | Size::Large)
+}
+
+/// Runs the selection over a transport.
+pub(crate) fn run(transport: Transport) {
+    let matrix = Matrix::over(transport);
+    let mut by_ranks: BTreeMap<usize, Vec<(Scene, Variant)>> = BTreeMap::new();
+    for (scene, variant) in matrix.selection().iter().map(|case| matrix.case(case)) {
+        by_ranks.entry(scene.ranks).or_default().push((scene, variant));
+    }
+    drop(matrix);
+    let monitor = Monitor::new(None);
+    for (ranks, cases) in by_ranks {
+        let scenes: Vec<Scene> = cases.iter().map(|(scene, _)| *scene).collect();
+        let variants = |number: usize, _: &Scene| vec![cases[number].1];
+        Run { ranks, scenes: &scenes, variants: &variants, monitor: &monitor }.go();
+    }
+    let failures = monitor.failures();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn the_selection_has_every_two_values_that_the_matrix_has_together() {
+    for transport in Transport::ALL {
+        let matrix = Matrix::over(transport);
+        let selection = matrix.selection();
+        assert!(matrix.pairs(&selection) == matrix.pairs(&matrix.cases), "{transport:?}");
+        assert!(selection.len() * 50 < matrix.cases.len(), "it is a small part");
+        assert_eq!(matrix.selection(), selection, "it is the same each time");
+    }
+}

@@ -1,0 +1,274 @@
+//! Runs scenes, each in many variants: ranks are threads, each with a group for every layout, and go through the same
+//! list. What goes in and must come out is computed once for all ranks and variants.
+//!
+//! Every case is run twice, at an odd address and at an aligned one, and compared bit for bit with the oracle, and so
+//! with the other ranks and the other run. Where the order of folding shows, that is done with numbers for which it
+//! does not; and once more with others, of which a bound is known, and that all ranks and both runs must have the
+//! same bits.
+
+use crate::arena::{Address, Arena};
+use crate::bound;
+use crate::calls::call;
+use crate::matrix::{Choice, LAYOUTS, Layout, Scene, Variant};
+use crate::model::Prepared;
+use crate::monitor::Monitor;
+use crate::values::{Inputs, depends_on_order, factor};
+use dist::api::{CallOptions, Group, GroupOptions};
+use dist::store::HashStore;
+use dist::transport::OpKind;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+/// The deadline of every call, however busy the machine.
+pub(crate) const LIMIT_MS: u64 = 60_000;
+
+/// What to run, with one number of ranks.
+pub(crate) struct Run<'a> {
+    pub(crate) ranks: usize,
+    pub(crate) scenes: &'a [Scene],
+    /// The variants of a scene that are wanted, the same whoever asks.
+    pub(crate) variants: &'a (dyn Fn(usize, &Scene) -> Vec<Variant> + Sync),
+    pub(crate) monitor: &'a Monitor,
+}
+
+/// Prepared by whichever rank comes first.
+type Lazy = Arc<OnceLock<Prepared>>;
+
+/// What some ranks have used and others not yet, with how many have.
+#[derive(Default)]
+struct Shared(Mutex<HashMap<(usize, Inputs), (usize, Lazy)>>);
+
+impl Shared {
+    fn take(&self, number: usize, inputs: Inputs, ranks: usize) -> Lazy {
+        let mut all = self.0.lock().unwrap();
+        let (uses, entry) = all.entry((number, inputs)).or_default();
+        *uses += 1;
+        let entry = Arc::clone(entry);
+        if *uses == ranks {
+            all.remove(&(number, inputs));
+        }
+        entry
+    }
+}
+
+impl Run<'_> {
+    /// Runs everything; what was wrong is the monitor's to tell.
+    pub(crate) fn go(&self) {
+        let layouts = self.layouts();
+        let stores: Vec<Arc<HashStore>> = layouts.iter().map(|_| Arc::default()).collect();
+        let shared = Shared::default();
+        std::thread::scope(|scope| {
+            for rank in 0..self.ranks {
+                let (layouts, stores, shared) = (&layouts, &stores, &shared);
+                scope.spawn(move || {
+                    let join = |(layout, store): (&Layout, &Arc<HashStore>)| {
+                        (*layout, self.join(rank, layout, Arc::clone(store)))
+                    };
+                    let groups = layouts.iter().zip(stores).map(join).collect();
+                    Rank { rank, run: self, shared, groups }.go();
+                });
+            }
+        });
+    }
+
+    /// Those that are wanted.
+    fn layouts(&self) -> Vec<Layout> {
+        let mut wanted = Vec::new();
+        for (number, scene) in self.scenes.iter().enumerate() {
+            for variant in (self.variants)(number, scene) {
+                if !wanted.contains(&variant.layout) {
+                    wanted.push(variant.layout);
+                }
+            }
+            if wanted.len() == LAYOUTS.len() {
+                break;
+            }
+        }
+        wanted
+    }
+
+    fn join(&self, rank: usize, layout: &Layout, store: Arc<HashStore>) -> Group {
+        let options = GroupOptions {
+            store,
+            rank,
+            size: self.ranks,
+            backend: None,
+            backend_options: layout.options(rank),
+            name: "conformance".into(),
+            timeout_ms: LIMIT_MS,
+            connect_timeout_ms: LIMIT_MS,
+            global_ranks: None,
+        };
+        Group::create(options).unwrap()
+    }
+}
+
+/// With which numbers a case is run.
+fn inputs_of(scene: &Scene, variant: &Variant) -> &'static [Inputs] {
+    let between = variant.layout.nodes(scene.ranks).count() > 1;
+    match variant.choice {
+        Choice::Own | Choice::Named(_) if between && !is_ordered(scene, variant) => {
+            if depends_on_order(scene.dtype, scene.op) {
+                &[Inputs::Exact, Inputs::Rough]
+            } else {
+                &[Inputs::Any]
+            }
+        }
+        _ => &[Inputs::Any],
+    }
+}
+
+/// Whether the algorithm is known to fold all vectors at once, in the order of ranks.
+fn is_ordered(scene: &Scene, variant: &Variant) -> bool {
+    let Choice::Named(name) = variant.choice else { return false };
+    dist::algo::algorithms(scene.kind).any(|row| row.name == name && row.ordered)
+}
+
+/// One rank on its way through the scenes.
+struct Rank<'a> {
+    rank: usize,
+    run: &'a Run<'a>,
+    shared: &'a Shared,
+    groups: Vec<(Layout, Group)>,
+}
+
+/// A call failed, and all groups with it.
+struct Broken;
+
+impl Rank<'_> {
+    fn go(&self) {
+        for (number, scene) in self.run.scenes.iter().enumerate() {
+            if self.run.monitor.is_over() {
+                return self.leave();
+            }
+            let variants = (self.run.variants)(number, scene);
+            let began = Instant::now();
+            if self.rank == 0 {
+                self.run.monitor.begins(scene);
+            }
+            if self.scene(number, scene, &variants).is_err() {
+                return self.leave();
+            }
+            if self.rank == 0 {
+                self.run.monitor.done(scene, &variants, began.elapsed());
+            }
+        }
+    }
+
+    /// The others need not wait for a rank that has stopped.
+    fn leave(&self) {
+        self.groups.iter().for_each(|(_, group)| group.abort("the run is over"));
+    }
+
+    fn scene(&self, number: usize, scene: &Scene, variants: &[Variant]) -> Result<(), Broken> {
+        for inputs in [Inputs::Any, Inputs::Exact, Inputs::Rough] {
+            let with =
+                |&(_, variant): &(usize, &Variant)| inputs_of(scene, variant).contains(&inputs);
+            let wanted: Vec<_> = variants.iter().enumerate().filter(with).collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            let lazy = self.shared.take(number, inputs, self.run.ranks);
+            let prepared = lazy.get_or_init(|| Prepared::new(scene, inputs));
+            for in_place in [false, true] {
+                let mut wanted = wanted.iter().filter(|(_, v)| v.in_place == in_place).peekable();
+                if wanted.peek().is_none() {
+                    continue;
+                }
+                let mut arena = Arena::new(scene, &prepared.parts[self.rank], in_place);
+                for &(place, variant) in wanted {
+                    self.case(scene, prepared, place, variant, &mut arena)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn case(
+        &self,
+        scene: &Scene,
+        prepared: &Prepared,
+        place: usize,
+        variant: &Variant,
+        arena: &mut Arena,
+    ) -> Result<(), Broken> {
+        let monitor = self.run.monitor;
+        let (rank, root) = (self.rank, prepared.root);
+        let text = || format!("{scene}{variant}");
+        let at = |problem: &dyn std::fmt::Display| {
+            let inputs = prepared.inputs;
+            format!("on rank {rank}, root {root}, {inputs:?} inputs: {problem}")
+        };
+        let found = self.groups.iter().find(|(layout, _)| *layout == variant.layout);
+        let (_, group) = found.unwrap();
+        let options = CallOptions {
+            premul_scale: factor(rank),
+            canonical: variant.choice == Choice::Canonical,
+            algorithm: match variant.choice {
+                Choice::Named(name) => Some(name.to_owned()),
+                _ => None,
+            },
+            ..CallOptions::default()
+        };
+        for address in [Address::Odd, Address::Aligned] {
+            arena.reset(address);
+            let arrived = prepared.arrived.fetch_add(1, Ordering::Relaxed);
+            let (inputs, outputs) = arena.views();
+            let outcome = group.run(call(scene, root, rank, inputs, outputs), &options);
+            if let Err(error) = outcome {
+                monitor.broken(text(), at(&error));
+                return Err(Broken);
+            }
+            if scene.kind == OpKind::Barrier {
+                // All have come as often as this rank has.
+                let all = (arrived / scene.ranks + 1) * scene.ranks;
+                if prepared.arrived.load(Ordering::Relaxed) < all {
+                    monitor.wrong(text(), at(&"not all have come"));
+                }
+            }
+            if prepared.inputs == Inputs::Rough && address == Address::Odd {
+                check_rough(scene, prepared, place, variant, rank, arena)
+                    .into_iter()
+                    .for_each(|problem| monitor.wrong(text(), at(&problem)));
+                arena.adopt_outputs();
+            }
+            if let Some(fault) = arena.fault() {
+                monitor.wrong(text(), at(&fault));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with results for which there is only a bound.
+fn check_rough(
+    scene: &Scene,
+    prepared: &Prepared,
+    place: usize,
+    variant: &Variant,
+    rank: usize,
+    arena: &Arena,
+) -> Option<String> {
+    let units = bound::units(scene, variant);
+    for (block, reference) in prepared.parts[rank].references.iter().enumerate() {
+        let got = arena.output(block);
+        if let Some((at, got, wanted)) = reference.violated(got, units) {
+            return Some(format!(
+                "number {at} of output block {block} is {got}, and {wanted} is more than {units} ulps away"
+            ));
+        }
+        if scene.kind == OpKind::AllReduce {
+            let mut hasher = DefaultHasher::new();
+            got.hash(&mut hasher);
+            let own = hasher.finish();
+            let mut agreed = prepared.agreed.lock().unwrap();
+            if *agreed.entry(place).or_insert(own) != own {
+                return Some("other bits than on another rank".to_owned());
+            }
+        }
+    }
+    None
+}

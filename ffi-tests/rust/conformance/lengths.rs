@@ -1,0 +1,83 @@
+//! What is said where two ranks disagree about the length of a block, in the operations where only those two know it.
+
+use crate::ranks::{RankUnderTest, run_with};
+use dist::api::{Call, CallOptions};
+use dist::base::buffer::{Dst, Src};
+use dist::base::dtype::DataType;
+use dist::base::error::{ErrorKind, Result};
+use dist::transport::OpKind;
+
+const DTYPE: DataType = DataType::I32;
+const ROOT: usize = 0;
+
+/// How many elements one rank has for another.
+fn sent(from: usize, to: usize) -> usize {
+    70_000 * (from + 1) + to
+}
+
+/// One call on one rank, which expects so many elements of each.
+fn call(rank: &RankUnderTest, kind: OpKind, expects: impl Fn(usize) -> usize) -> Result<()> {
+    let (me, size) = (rank.group().rank(), rank.group().size());
+    let is_root = me == ROOT;
+    let memory = |count: usize| vec![0; count * DTYPE.size()];
+    let inputs: Vec<Vec<u8>> = (0..size).map(|to| memory(sent(me, to))).collect();
+    let mut outputs: Vec<Vec<u8>> = (0..size).map(|from| memory(expects(from))).collect();
+    let sends: Vec<Src<'_>> = inputs.iter().map(|block| Src::from(block.as_slice())).collect();
+    let recvs: Vec<Dst<'_>> =
+        outputs.iter_mut().map(|block| Dst::from(block.as_mut_slice())).collect();
+    let (one_in, one_out) = (sends[ROOT], recvs[ROOT]);
+    let call = match kind {
+        OpKind::GatherV => Call::gather_v(one_in, is_root.then_some(recvs), DTYPE, ROOT),
+        OpKind::ScatterV => Call::scatter_v(is_root.then_some(sends), one_out, DTYPE, ROOT),
+        _ => Call::all_to_all_v(sends, recvs, DTYPE),
+    };
+    rank.group().run(call, &CallOptions::default())
+}
+
+/// A rank expects one element more of another than that sends; both are named, with what they say.
+fn conflicts(transport: &str, layout: &str) {
+    let hosts: Vec<char> = layout.chars().collect();
+    let options =
+        |rank: usize| format!("transport={transport};slot_bytes=4096;host_id={}", hosts[rank]);
+    for kind in [OpKind::GatherV, OpKind::ScatterV, OpKind::AllToAllV] {
+        let (from, to) = if kind == OpKind::ScatterV { (0, 1) } else { (1, 0) };
+        run_with(options, hosts.len(), |rank| {
+            let me = rank.group().rank();
+            let more = |peer| usize::from((peer, me) == (from, to));
+            let outcome = call(rank, kind, |peer| sent(peer, me) + more(peer));
+            // Whoever is done may know nothing of it yet; who finds it does.
+            let is_shared = transport != "tcp" && !layout.contains('b');
+            let finds = if kind == OpKind::ScatterV && is_shared { from } else { to };
+            let Err(error) = outcome else {
+                assert_ne!(me, finds, "{} in {layout}", kind.name());
+                return;
+            };
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+            let sent = sent(from, to);
+            for part in [
+                format!("rank {from} "),
+                format!("sends {sent} elements to rank {to} "),
+                format!("expects {}", sent + 1),
+            ] {
+                assert!(error.message().contains(&part), "{part}: {error}");
+            }
+        });
+    }
+}
+
+#[test]
+fn who_disagrees_about_a_length_is_named_with_both_lengths() {
+    let layouts = [
+        ("inproc", "aa"),
+        ("inproc", "aaaaa"),
+        ("shm", "aaa"),
+        ("tcp", "aaa"),
+        ("auto", "ab"),
+        ("inproc", "aab"),
+        ("auto", "abab"),
+        ("inproc", "abcbcc"),
+    ];
+    for (transport, layout) in layouts {
+        conflicts(transport, layout);
+    }
+}

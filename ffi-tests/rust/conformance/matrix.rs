@@ -1,0 +1,307 @@
+//! The dimensions of the suite as data: what is called, on how much, by how many ranks, over what, by which algorithm.
+//!
+//! The product of all of them is the matrix. Nothing is left out of it but what cannot be, and the two sizes that cost
+//! most: of these each combination of everything else meets every [`Size::deal`]th pair of type and operator, in turn.
+
+use dist::algo::{Shape, algorithms};
+use dist::base::dtype::DataType;
+use dist::base::nodes::Nodes;
+use dist::base::op::ReduceOp;
+use dist::transport::OpKind;
+use std::fmt;
+
+/// How many ranks.
+pub(crate) const RANKS: [usize; 7] = [1, 2, 3, 4, 5, 7, 8];
+
+/// The size of a slot in all groups of the suite: the smallest there is.
+pub(crate) const SLOT_BYTES: usize = 4096;
+/// What a rank's slots hold together; with the next byte the first one is used again.
+const ALL_SLOTS: usize = 4 * SLOT_BYTES;
+/// What a message carries at most (`algo::message::SEGMENT`).
+const SEGMENT: usize = 256 << 10;
+/// The largest size, in elements.
+const LARGE: usize = 1_000_003;
+
+/// How much: the count argument, and for the `_v` forms the count of the longest block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Size {
+    Exactly(usize),
+    /// So many elements more than fit a slot.
+    Slot(isize),
+    /// So many more than fit all slots of a rank: a chunk, where ranks share memory.
+    Slots(isize),
+    /// So many more than go into one piece of a message: a chunk, between nodes.
+    Segment(isize),
+    /// The largest; where there is a block for each rank that is all of them together.
+    Large,
+}
+
+/// All sizes.
+pub(crate) const SIZES: [Size; 14] = [
+    Size::Exactly(0),
+    Size::Exactly(1),
+    Size::Exactly(3),
+    Size::Exactly(17),
+    Size::Slot(-1),
+    Size::Slot(0),
+    Size::Slot(1),
+    Size::Slots(-1),
+    Size::Slots(0),
+    Size::Slots(1),
+    Size::Segment(-1),
+    Size::Segment(0),
+    Size::Segment(1),
+    Size::Large,
+];
+
+impl Size {
+    pub(crate) fn elements(self, kind: OpKind, dtype: DataType, ranks: usize) -> usize {
+        let around = |bytes: usize, more| (bytes / dtype.size()).checked_add_signed(more).unwrap();
+        match self {
+            Self::Exactly(count) => count,
+            Self::Slot(more) => around(SLOT_BYTES, more),
+            Self::Slots(more) => around(ALL_SLOTS, more),
+            Self::Segment(more) => around(SEGMENT, more),
+            Self::Large if has_blocks(kind) => LARGE / ranks,
+            Self::Large => LARGE,
+        }
+    }
+
+    /// Of how many pairs of type and operator a combination of everything else takes one.
+    fn deal(self) -> usize {
+        match self {
+            Self::Segment(_) => SEGMENT_DEAL,
+            Self::Large => LARGE_DEAL,
+            _ => 1,
+        }
+    }
+
+    fn applies(self, layout: &Layout, ranks: usize) -> bool {
+        let between = layout.nodes(ranks).count() > 1;
+        match self {
+            Self::Slots(_) => !between,
+            Self::Segment(_) => between,
+            _ => true,
+        }
+    }
+}
+
+/// See [`Size::deal`].
+const SEGMENT_DEAL: usize = 8;
+const LARGE_DEAL: usize = 16;
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(count) => write!(f, "{count}"),
+            Self::Slot(more) => write!(f, "slot{more:+}"),
+            Self::Slots(more) => write!(f, "slots{more:+}"),
+            Self::Segment(more) => write!(f, "segment{more:+}"),
+            Self::Large => f.write_str("large"),
+        }
+    }
+}
+
+/// Whether some rank has, or gets, a block for each rank.
+fn has_blocks(kind: OpKind) -> bool {
+    !matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast | OpKind::Barrier)
+}
+
+/// What is defined for a kind: types, with operators where it reduces.
+pub(crate) fn pairs(kind: OpKind) -> Vec<(DataType, Option<ReduceOp>)> {
+    match kind {
+        OpKind::Barrier => vec![(DataType::U8, None)],
+        _ if !kind.reduces() => DataType::ALL.map(|dtype| (dtype, None)).to_vec(),
+        _ => {
+            DataType::ALL.into_iter().flat_map(|d| defined(d).map(move |o| (d, Some(o)))).collect()
+        }
+    }
+}
+
+/// The operators that are defined for a type.
+fn defined(dtype: DataType) -> impl Iterator<Item = ReduceOp> {
+    ReduceOp::ALL.into_iter().filter(move |op| op.is_defined_for(dtype))
+}
+
+/// What joins ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Transport {
+    Inproc,
+    Shm,
+    Tcp,
+    Mixed,
+}
+
+impl Transport {
+    pub(crate) const ALL: [Self; 4] = [Self::Inproc, Self::Shm, Self::Tcp, Self::Mixed];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Inproc => "inproc",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// Which ranks are on one node, and what joins them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) transport: Transport,
+    /// What the back end is asked for.
+    wish: &'static str,
+    /// Ranks with one letter are on one node; repeated for as many ranks as there are.
+    letters: &'static str,
+}
+
+/// All layouts. The mixed ones are shared memory and TCP, and once memory and queues of one process.
+pub(crate) const LAYOUTS: [Layout; 6] = [
+    Layout { transport: Transport::Inproc, wish: "inproc", letters: "a" },
+    Layout { transport: Transport::Shm, wish: "shm", letters: "a" },
+    Layout { transport: Transport::Tcp, wish: "tcp", letters: "abcdefgh" },
+    Layout { transport: Transport::Mixed, wish: "shm", letters: "aab" },
+    Layout { transport: Transport::Mixed, wish: "inproc", letters: "abab" },
+    Layout { transport: Transport::Mixed, wish: "shm", letters: "abcbcc" },
+];
+
+impl Layout {
+    fn labels(&self, ranks: usize) -> Vec<char> {
+        self.letters.chars().cycle().take(ranks).collect()
+    }
+
+    pub(crate) fn nodes(&self, ranks: usize) -> Nodes {
+        Nodes::by_label(&self.labels(ranks))
+    }
+
+    /// What one rank asks the back end for.
+    pub(crate) fn options(&self, rank: usize) -> String {
+        let label = self.letters.chars().cycle().nth(rank).unwrap_or_default();
+        format!("transport={};slot_bytes={SLOT_BYTES};host_id={label}", self.wish)
+    }
+
+    /// A mixture needs ranks to mix; one that has too few is another layout.
+    pub(crate) fn applies(&self, ranks: usize) -> bool {
+        self.transport != Transport::Mixed || ranks > 2 || self.letters == "abab"
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.transport.name())?;
+        if self.transport == Transport::Mixed { write!(f, " {}", self.letters) } else { Ok(()) }
+    }
+}
+
+/// Who says which algorithm it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Choice {
+    /// The library.
+    Own,
+    /// The library, of those whose results do not depend on where ranks are.
+    Canonical,
+    /// The call, by name.
+    Named(&'static str),
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own => f.write_str("own choice"),
+            Self::Canonical => f.write_str("canonical"),
+            Self::Named(name) => write!(f, "by {name}"),
+        }
+    }
+}
+
+/// What the ranks call, wherever they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scene {
+    pub(crate) kind: OpKind,
+    pub(crate) dtype: DataType,
+    pub(crate) op: Option<ReduceOp>,
+    pub(crate) ranks: usize,
+    pub(crate) size: Size,
+    /// The place of type and operator among the pairs of the kind.
+    pub(crate) pair: usize,
+}
+
+/// How they call it, and where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Variant {
+    pub(crate) layout: Layout,
+    pub(crate) in_place: bool,
+    pub(crate) choice: Choice,
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.name(), self.dtype)?;
+        if let Some(op) = self.op {
+            write!(f, " {op}")?;
+        }
+        write!(f, ", {}, {} ranks", self.size, self.ranks)
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ", {}, {}", self.layout, self.choice)?;
+        if self.in_place { f.write_str(", in place") } else { Ok(()) }
+    }
+}
+
+/// Whether there is a form in place that differs from the other.
+pub(crate) fn has_in_place(kind: OpKind) -> bool {
+    !matches!(kind, OpKind::Broadcast | OpKind::Barrier | OpKind::AllToAll | OpKind::AllToAllV)
+}
+
+/// All scenes of this many ranks, those of one size together.
+pub(crate) fn scenes(ranks: usize) -> Vec<Scene> {
+    let mut all = Vec::new();
+    for size in SIZES {
+        let barrier = size == SIZES[0];
+        for kind in OpKind::ALL.into_iter().filter(|&kind| barrier || kind != OpKind::Barrier) {
+            let scene = |(pair, (dtype, op))| Scene { kind, dtype, op, ranks, size, pair };
+            all.extend(pairs(kind).into_iter().enumerate().map(scene));
+        }
+    }
+    all
+}
+
+/// All variants of a scene.
+pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
+    let Scene { kind, ranks, size, pair, .. } = *scene;
+    let mut all = Vec::new();
+    for layout in LAYOUTS {
+        if !layout.applies(ranks) || !size.applies(&layout, ranks) {
+            continue;
+        }
+        for choice in choices(scene, &layout) {
+            let places = if has_in_place(kind) { &[false, true][..] } else { &[false] };
+            all.extend(places.iter().map(|&in_place| Variant { layout, in_place, choice }));
+        }
+    }
+    let (deal, turn) = (size.deal(), pair + kind as usize * 3 + ranks);
+    let mut place = turn;
+    all.retain(|_| {
+        place += 1;
+        place.is_multiple_of(deal)
+    });
+    all
+}
+
+fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {
+    let Scene { kind, dtype, ranks, size, .. } = *scene;
+    let shape = Shape::of(&layout.nodes(ranks), false);
+    let bytes = match kind {
+        // Not all ranks know them all.
+        OpKind::GatherV | OpKind::ScatterV | OpKind::AllToAllV => usize::MAX,
+        _ => size.elements(kind, dtype, ranks) * dtype.size(),
+    };
+    let mut all = vec![Choice::Own];
+    all.extend(kind.reduces().then_some(Choice::Canonical));
+    let rows = algorithms(kind).filter(|row| row.can(bytes, &shape));
+    all.extend(rows.map(|row| Choice::Named(row.name)));
+    all
+}

@@ -1,0 +1,255 @@
+//! What each rank puts into a call, and what it must hold at the end: the naive oracle.
+//!
+//! For every operation a rank has a list of input blocks and gets a list of output blocks, and each output block is
+//! made of some input blocks: of one, which is copied, or of one of each rank, which are folded in the order of
+//! ranks. [`Sides`] and [`sources`] say which; nothing else here knows the operations.
+
+use crate::bound::Reference;
+use crate::matrix::{Scene, Size};
+use crate::oracle;
+use crate::values::{self, Inputs, Place, factor, mix};
+use dist::base::op::ReduceOp;
+use dist::transport::OpKind;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+
+/// Blocks repeat after this many elements, so that the oracle has less to do; a prime, so that no chunk begins where
+/// another one did.
+const PERIOD: usize = 1009;
+
+/// How many elements each rank has for each, and gets of each.
+#[derive(Debug)]
+pub(crate) struct Sides {
+    pub(crate) inputs: Vec<usize>,
+    pub(crate) outputs: Vec<usize>,
+    /// In place: the input block that lies where an output block does.
+    pub(crate) shared: Option<(usize, usize)>,
+    /// The blocks of a list are neighbours, and one argument of the call.
+    pub(crate) is_contiguous: bool,
+}
+
+/// How long the blocks of a call are.
+#[derive(Clone, Copy, Debug)]
+struct Lengths {
+    count: usize,
+    ranks: usize,
+    /// Who has the longest block, where they differ.
+    turn: usize,
+}
+
+impl Lengths {
+    /// By how far a block is from the longest: some have nothing.
+    fn by_distance(&self, distance: usize) -> usize {
+        let count = self.count;
+        [count, 0, count / 2, count.saturating_sub(1), count, 0, count / 3][distance % 7]
+    }
+
+    /// The block of a rank, in the `_v` forms.
+    fn of(&self, rank: usize) -> usize {
+        self.by_distance((rank + self.ranks - self.turn) % self.ranks)
+    }
+
+    /// What one rank has for another, in `all_to_all_v`: of three ranks or more, one has nothing for anybody.
+    fn between(&self, from: usize, to: usize) -> usize {
+        let Self { ranks, turn, .. } = *self;
+        let from = (from + ranks - turn) % ranks;
+        let to = (to + ranks - turn) % ranks;
+        if from == 2 { 0 } else { self.by_distance(from * 3 + to) }
+    }
+}
+
+impl Sides {
+    fn new(scene: &Scene, rank: usize, root: usize) -> Self {
+        let Scene { kind, dtype, ranks, size, .. } = *scene;
+        let count = size.elements(kind, dtype, ranks);
+        let lengths = Lengths { count, ranks, turn: (root + 1) % ranks };
+        let (one, each, none) = (vec![count], vec![count; ranks], Vec::new());
+        let own = vec![lengths.of(rank)];
+        let all: Vec<usize> = (0..ranks).map(|rank| lengths.of(rank)).collect();
+        let is_root = rank == root;
+        let (inputs, outputs) = match kind {
+            OpKind::Barrier => (none, Vec::new()),
+            OpKind::AllReduce => (one.clone(), one),
+            OpKind::Reduce => (one.clone(), if is_root { one } else { none }),
+            OpKind::Broadcast if is_root => (one, none),
+            OpKind::Broadcast => (none, one),
+            OpKind::AllGather => (one, each),
+            OpKind::Gather => (one, if is_root { each } else { none }),
+            OpKind::Scatter => (if is_root { each } else { none }, one),
+            OpKind::ReduceScatter => (each, one),
+            OpKind::AllToAll => (each.clone(), each),
+            OpKind::AllGatherV => (own, all),
+            OpKind::GatherV => (own, if is_root { all } else { none }),
+            OpKind::ScatterV => (if is_root { all } else { none }, own),
+            OpKind::ReduceScatterV => (all, own),
+            OpKind::AllToAllV => (
+                (0..ranks).map(|to| lengths.between(rank, to)).collect(),
+                (0..ranks).map(|from| lengths.between(from, rank)).collect(),
+            ),
+        };
+        let shared = match (inputs.len(), outputs.len()) {
+            (0, _) | (_, 0) => None,
+            (1, 1) => Some((0, 0)),
+            (1, _) => Some((0, rank)),
+            (_, 1) => Some((rank, 0)),
+            _ => None,
+        };
+        Self { inputs, outputs, shared, is_contiguous: !is_v(kind) }
+    }
+}
+
+/// Whether its blocks have lengths and places of their own.
+pub(crate) fn is_v(kind: OpKind) -> bool {
+    use OpKind::{AllGatherV, AllToAllV, GatherV, ReduceScatterV, ScatterV};
+    matches!(kind, AllGatherV | GatherV | ScatterV | ReduceScatterV | AllToAllV)
+}
+
+/// The input blocks, by rank and number, that a rank's output block is made of.
+fn sources(
+    kind: OpKind,
+    rank: usize,
+    block: usize,
+    ranks: usize,
+    root: usize,
+) -> Vec<(usize, usize)> {
+    use OpKind::*;
+    match kind {
+        Barrier => Vec::new(),
+        AllReduce | Reduce => (0..ranks).map(|from| (from, 0)).collect(),
+        ReduceScatter | ReduceScatterV => (0..ranks).map(|from| (from, rank)).collect(),
+        Broadcast => vec![(root, 0)],
+        AllGather | AllGatherV | Gather | GatherV => vec![(block, 0)],
+        Scatter | ScatterV => vec![(root, rank)],
+        AllToAll | AllToAllV => vec![(block, rank)],
+    }
+}
+
+/// Elements that repeat.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    period: Arc<[u8]>,
+    bytes: usize,
+}
+
+impl Block {
+    fn new(count: usize, width: usize, element: impl FnMut(usize) -> Vec<u8>) -> Self {
+        let period = (0..count.min(PERIOD)).flat_map(element).collect();
+        Self { period, bytes: count * width }
+    }
+
+    /// Fills memory that is as long.
+    pub(crate) fn write(&self, memory: &mut [u8]) {
+        assert_eq!(memory.len(), self.bytes);
+        let mut filled = self.period.len();
+        memory[..filled].copy_from_slice(&self.period);
+        while filled < memory.len() {
+            let more = filled.min(memory.len() - filled);
+            let (before, rest) = memory.split_at_mut(filled);
+            rest[..more].copy_from_slice(&before[..more]);
+            filled += more;
+        }
+    }
+
+    fn at(&self, index: usize, width: usize) -> &[u8] {
+        &self.period[index * width..][..width]
+    }
+}
+
+/// An output block, and its reference where only a bound can be given.
+type Output = (Block, Option<Arc<Reference>>);
+
+/// What one rank brings and gets.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) sides: Sides,
+    pub(crate) inputs: Vec<Block>,
+    pub(crate) outputs: Vec<Block>,
+    /// For each output block, where only a bound can be given.
+    pub(crate) references: Vec<Arc<Reference>>,
+}
+
+/// A scene with what goes in and must come out, computed once for all ranks and variants.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) inputs: Inputs,
+    pub(crate) root: usize,
+    pub(crate) parts: Vec<Part>,
+    /// How many calls of barriers have begun.
+    pub(crate) arrived: AtomicUsize,
+    /// What the ranks of a variant have all got: a hash of whichever rank came first.
+    pub(crate) agreed: Mutex<HashMap<usize, u64>>,
+}
+
+impl Prepared {
+    pub(crate) fn new(scene: &Scene, inputs: Inputs) -> Self {
+        let Scene { kind, dtype, op, ranks, .. } = *scene;
+        let root = root(scene);
+        let width = dtype.size();
+        let mut parts: Vec<Part> = Vec::with_capacity(ranks);
+        for rank in 0..ranks {
+            let sides = Sides::new(scene, rank, root);
+            let block = |(block, &count): (usize, &usize)| {
+                let at = |index| Place { rank, ranks, block, index };
+                Block::new(count, width, |index| values::element(inputs, dtype, op, at(index)))
+            };
+            let inputs = sides.inputs.iter().enumerate().map(block).collect();
+            parts.push(Part { sides, inputs, outputs: Vec::new(), references: Vec::new() });
+        }
+        // Ranks that get the same get it from the same blocks.
+        let mut known: HashMap<Vec<(usize, usize)>, Output> = HashMap::new();
+        for rank in 0..ranks {
+            let counts = parts[rank].sides.outputs.clone();
+            for (block, count) in counts.into_iter().enumerate() {
+                let from = sources(kind, rank, block, ranks, root);
+                let blocks: Vec<(usize, &Block)> =
+                    from.iter().map(|&(rank, block)| (rank, &parts[rank].inputs[block])).collect();
+                let (output, reference) = known.entry(from.clone()).or_insert_with(|| {
+                    let output = Block::new(count, width, |index| fold(scene, &blocks, index));
+                    let reference = (inputs == Inputs::Rough)
+                        .then(|| Arc::new(Reference::new(scene, count.min(PERIOD), &blocks)));
+                    (output, reference)
+                });
+                assert_eq!(output.bytes, count * width, "{scene}: rank {rank}, block {block}");
+                let (output, reference) = (output.clone(), reference.clone());
+                parts[rank].outputs.push(output);
+                parts[rank].references.extend(reference);
+            }
+        }
+        let (arrived, agreed) = (AtomicUsize::new(0), Mutex::default());
+        Self { inputs, root, parts, arrived, agreed }
+    }
+}
+
+/// The root of a scene: all ranks have their turn.
+fn root(scene: &Scene) -> usize {
+    let Scene { kind, dtype, op, ranks, size, .. } = *scene;
+    let count = if size == Size::Large { 7 } else { size.elements(kind, dtype, ranks) };
+    let op = op.map_or(0, |op| op as u64 + 1);
+    let word = mix((count as u64) << 16 | op << 8 | dtype as u64);
+    usize::try_from(word % ranks as u64).unwrap()
+}
+
+/// The elements of an output block's sources, scaled where the operator says so.
+pub(crate) fn elements(scene: &Scene, blocks: &[(usize, &Block)], index: usize) -> Vec<Vec<u8>> {
+    let element = |&(rank, block): &(usize, &Block)| {
+        let element = block.at(index, scene.dtype.size());
+        match scene.op {
+            Some(ReduceOp::PremulSum) => oracle::scale_element(scene.dtype, factor(rank), element),
+            _ => element.to_vec(),
+        }
+    };
+    blocks.iter().map(element).collect()
+}
+
+/// One element of an output block.
+fn fold(scene: &Scene, blocks: &[(usize, &Block)], index: usize) -> Vec<u8> {
+    let elements = elements(scene, blocks, index);
+    match scene.op {
+        None => elements.concat(),
+        Some(op) => {
+            let borrowed: Vec<&[u8]> = elements.iter().map(Vec::as_slice).collect();
+            oracle::fold_element(scene.dtype, op, &borrowed)
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Which algorithm runs: calls that want the vectors folded in rank order, wherever ranks are, and overrides.
+
+use crate::ranks::{RankUnderTest, run_with};
+use dist::algo::{Shape, algorithms};
+use dist::api::{Call, CallOptions};
+use dist::base::buffer::{Dst, Src};
+use dist::base::dtype::DataType;
+use dist::base::nodes::Nodes;
+use dist::base::op::ReduceOp;
+use dist::transport::OpKind;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+const KINDS: [OpKind; 4] =
+    [OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter, OpKind::ReduceScatterV];
+
+/// Where the result depends on what is rounded when.
+const FOLDS: [(DataType, ReduceOp); 6] = [
+    (DataType::F32, ReduceOp::Sum),
+    (DataType::F32, ReduceOp::PremulSum),
+    (DataType::Bf16, ReduceOp::Avg),
+    (DataType::F16, ReduceOp::Sum),
+    (DataType::F16, ReduceOp::PremulSum),
+    (DataType::F8E5M2, ReduceOp::Avg),
+];
+
+fn run(transport: &str, layout: &str, more: &str, body: impl Fn(&RankUnderTest) + Sync) {
+    let hosts: Vec<char> = layout.chars().collect();
+    let options = |rank: usize| {
+        let host = hosts[rank];
+        format!("transport={transport};slot_bytes=4096;host_id={host};{more}")
+    };
+    run_with(options, hosts.len(), body);
+}
+
+/// Positive numbers below 2, which no sum of a few overflows.
+fn values(dtype: DataType, rank: usize, count: usize) -> Vec<u8> {
+    let bits = |i: usize| {
+        let noise = (i * 4 + rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        match dtype {
+            DataType::F32 => vec![noise[0], noise[1], noise[2] & 0x7f, 0x3f],
+            DataType::F8E5M2 => vec![0x38 | noise[3] & 7],
+            DataType::F16 => vec![noise[0], 0x38 | noise[1] & 7],
+            _ => vec![noise[0] & 0x7f, 0x3f],
+        }
+    };
+    (0..count).flat_map(bits).collect()
+}
+
+/// One call; what this rank got.
+fn fold(
+    rank: &RankUnderTest,
+    kind: OpKind,
+    (dtype, op): (DataType, ReduceOp),
+    count: usize,
+    algorithm: Option<&str>,
+) -> Vec<u8> {
+    let (me, size) = (rank.group().rank(), rank.group().size());
+    let is_vector = matches!(kind, OpKind::AllReduce | OpKind::Reduce);
+    let blocks = if is_vector { 1 } else { size };
+    let input = values(dtype, me, blocks * count);
+    let bytes = count * dtype.size();
+    let mut output = vec![0; bytes];
+    let (send, recv) = (Src::from(input.as_slice()), Dst::from(output.as_mut_slice()));
+    let root = size - 1;
+    let call = match kind {
+        OpKind::AllReduce => Call::all_reduce(send, recv, dtype, op),
+        OpKind::Reduce if me == root => Call::reduce(send, recv, dtype, op, root),
+        OpKind::Reduce => Call::reduce(send, Dst::empty(), dtype, op, root),
+        OpKind::ReduceScatter => Call::reduce_scatter(send, recv, dtype, op),
+        _ => {
+            let sends = (0..size).map(|to| send.slice(to * bytes, bytes)).collect();
+            Call::reduce_scatter_v(sends, recv, dtype, op)
+        }
+    };
+    let options = CallOptions {
+        premul_scale: 0.3 + me as f64,
+        canonical: true,
+        algorithm: algorithm.map(str::to_owned),
+        ..CallOptions::default()
+    };
+    rank.group().run(call, &options).unwrap();
+    output
+}
+
+#[test]
+fn canonical_results_are_the_same_bits_wherever_ranks_are_and_by_every_algorithm() {
+    let first: Mutex<HashMap<_, Vec<u8>>> = Mutex::default();
+    for (transport, layout) in [
+        ("inproc", "aaaa"),
+        ("shm", "aaaa"),
+        ("inproc", "abcd"),
+        ("tcp", "aaaa"),
+        ("auto", "aabb"),
+        ("inproc", "abab"),
+        ("inproc", "abbb"),
+    ] {
+        let hosts: Vec<char> = layout.chars().collect();
+        let nodes = if transport == "tcp" { Nodes::apart(4) } else { Nodes::by_label(&hosts) };
+        let shape = Shape::of(&nodes, false);
+        run(transport, layout, "", |rank| {
+            for (kind, with) in KINDS.into_iter().flat_map(|kind| FOLDS.map(|with| (kind, with))) {
+                for count in [1, 12, 1001, 20_011] {
+                    let able = |row: &&dist::algo::Algorithm| {
+                        row.ordered && row.can(count * with.0.size(), &shape)
+                    };
+                    let names = algorithms(kind).filter(able).map(|row| Some(row.name));
+                    for name in names.chain([None]) {
+                        let got = fold(rank, kind, with, count, name);
+                        let key =
+                            (rank.group().rank(), kind as u8, with.0 as u8, with.1 as u8, count);
+                        let mut first = first.lock().unwrap();
+                        let same = first.entry(key).or_insert_with(|| got.clone()) == &got;
+                        assert!(same, "{} {with:?} {count} in {layout} by {name:?}", kind.name());
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn overrides_of_rank_0_count_for_all_and_those_of_the_call_for_more() {
+    let file = std::env::temp_dir().join(format!("dist-tuning-{}.json", std::process::id()));
+    let rows = r#"{"rows": [{"operation": "all_reduce", "algorithm": "doubling", "max_bytes": 999},
+        {"operation": "reduce", "algorithm": "ordered"}]}"#;
+    std::fs::write(&file, rows).unwrap();
+    let options = |rank: usize| match rank {
+        0 => {
+            let list = "all_reduce=two_shot,all_reduce=rabenseifner,broadcast=chain";
+            format!("transport=inproc;host_id=0;algorithm={list};tuning_file={}", file.display())
+        }
+        _ => format!("transport=inproc;host_id={rank};algorithm=broadcast=tree"),
+    };
+    run_with(options, 3, |rank| {
+        let described = rank.group().describe();
+        let chosen = |kind: &str| {
+            let first = &described["native"]["algorithms"][kind]["chosen"][0];
+            (first["algorithm"].as_str().unwrap(), first["because"].as_str().unwrap())
+        };
+        assert_eq!(chosen("all_reduce"), ("rabenseifner", "options"), "{described}");
+        assert_eq!(chosen("broadcast"), ("chain", "options"));
+        assert_eq!(chosen("reduce"), ("ordered", "tuning file, row 2"));
+        assert_eq!(chosen("all_gather"), ("bruck", "table"));
+        for name in [None, Some("doubling".to_owned())] {
+            let mut output = [0; 4];
+            let (send, recv) = (Src::from(&[1_u8; 4][..]), Dst::from(&mut output[..]));
+            let options = CallOptions { algorithm: name, ..CallOptions::default() };
+            let call = Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum);
+            rank.group().run(call, &options).unwrap();
+            assert_eq!(output, [3; 4]);
+        }
+    });
+    std::fs::remove_file(&file).unwrap();
+}

@@ -1,0 +1,139 @@
+//! The elements that go in: random words, and numbers chosen so that what comes out can be said.
+
+use crate::oracle;
+use dist::base::dtype::DataType;
+use dist::base::op::ReduceOp;
+
+/// What kind of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Inputs {
+    /// Any: for results that are folded in the order of ranks, or not at all.
+    Any,
+    /// Such that the result is the same in whatever order they are folded, and however often what came out for some of
+    /// them is rounded.
+    Exact,
+    /// Sums and products of these depend on the order: only a bound can be given.
+    Rough,
+}
+
+/// Whose element it is, of how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) block: usize,
+    pub(crate) index: usize,
+}
+
+/// A rank's factor for `PREMUL_SUM`.
+pub(crate) fn factor(rank: usize) -> f64 {
+    0.5 + [1.0, 0.25, 2.0][rank % 3]
+}
+
+/// Whether the order of folding shows in the bits.
+pub(crate) fn depends_on_order(dtype: DataType, op: Option<ReduceOp>) -> bool {
+    let adds = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg, ReduceOp::PremulSum];
+    dtype.is_float() && op.is_some_and(|op| adds.contains(&op))
+}
+
+/// The bytes of an element.
+pub(crate) fn element(inputs: Inputs, dtype: DataType, op: Option<ReduceOp>, at: Place) -> Vec<u8> {
+    let Place { rank, ranks, block, index } = at;
+    let seed = (rank as u64 + 1) << 48 | (block as u64) << 40 | dtype as u64;
+    let word = mix(seed ^ (index as u64) << 8);
+    match (inputs, op) {
+        (Inputs::Exact, Some(op)) => {
+            // Of two neighbours, so that there is one sum to round.
+            let counts = [index % ranks, (index + 1) % ranks].contains(&rank);
+            exact(dtype, op, word, counts)
+        }
+        (Inputs::Rough, Some(_)) => each_part(dtype, word, rough),
+        _ => any(dtype, word),
+    }
+}
+
+/// Any bits for integers, for floats mostly ordinary numbers and now and then any bits, NaN and infinities among them.
+fn any(dtype: DataType, word: u64) -> Vec<u8> {
+    if !dtype.is_float() {
+        return word.to_le_bytes()[..dtype.size()].to_vec();
+    }
+    each_part(dtype, word, |part, word| {
+        let value = f64::from(high(word) >> 8) / 1024.0 - 8000.0;
+        match part {
+            _ if word.is_multiple_of(16) => word.to_le_bytes()[..part.size()].to_vec(),
+            DataType::F64 => encode(part, value),
+            _ => encode(part, value / 1000.0),
+        }
+    })
+}
+
+/// `counts` where its rank is one of the two whose scaled or divided elements are not zero.
+fn exact(dtype: DataType, op: ReduceOp, word: u64, counts: bool) -> Vec<u8> {
+    if !dtype.is_float() || matches!(op, ReduceOp::Min | ReduceOp::Max) {
+        return any(dtype, word);
+    }
+    each_part(dtype, word, |part, word| {
+        let pick = |values: &[f64]| values[high(word) as usize % values.len()];
+        let value = match op {
+            ReduceOp::Sum => pick(&[-1.0, 0.0, 1.0]),
+            // Parts of averages are divided one by one.
+            ReduceOp::Avg if counts => pick(&[-1.0, 0.0, 1.0]),
+            ReduceOp::Product => pick(&[1.0, -1.0, 2.0, 0.5]),
+            ReduceOp::PremulSum if counts => pick(&[-1.0, 1.0, 2.0]),
+            _ => 0.0,
+        };
+        encode(part, value)
+    })
+}
+
+/// Numbers of either sign, from 3/4 to 3/2 in size: sums and products of a few fit every type.
+fn rough(part: DataType, word: u64) -> Vec<u8> {
+    let size = 0.75 + f64::from(high(word)) / f64::from(u32::MAX) * 0.75;
+    encode(part, if word & 1 == 0 { size } else { -size })
+}
+
+/// A number, or the two of a complex one.
+fn each_part(dtype: DataType, word: u64, part: impl Fn(DataType, u64) -> Vec<u8>) -> Vec<u8> {
+    match dtype {
+        DataType::C64 => [part(DataType::F32, word), part(DataType::F32, mix(word))].concat(),
+        DataType::C128 => [part(DataType::F64, word), part(DataType::F64, mix(word))].concat(),
+        _ => part(dtype, word),
+    }
+}
+
+fn encode(part: DataType, value: f64) -> Vec<u8> {
+    match part {
+        DataType::F64 => oracle::to_bytes(value.to_bits(), 8),
+        #[allow(clippy::cast_possible_truncation, reason = "any nearby number will do")]
+        _ => oracle::to_bytes(oracle::encode(part, value as f32), part.size()),
+    }
+}
+
+/// The number that a part of an element is.
+pub(crate) fn decode(part: DataType, bytes: &[u8]) -> f64 {
+    let code = oracle::bits(bytes);
+    if part == DataType::F64 { f64::from_bits(code) } else { oracle::decode(part, code).into() }
+}
+
+/// The type of the one part, or of the two parts, of an element.
+pub(crate) fn part_of(dtype: DataType) -> DataType {
+    match dtype {
+        DataType::C64 => DataType::F32,
+        DataType::C128 => DataType::F64,
+        _ => dtype,
+    }
+}
+
+fn high(word: u64) -> u32 {
+    #[allow(clippy::cast_possible_truncation, reason = "the upper half")]
+    let high = (word >> 32) as u32;
+    high
+}
+
+/// SplitMix64's finaliser (Steele, Lea, Flood, 2014): spreads the bits of a counter.
+pub(crate) fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}

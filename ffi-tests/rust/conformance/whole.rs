@@ -1,0 +1,150 @@
+//! The whole matrix: `cargo xtask conformance`.
+//!
+//! The environment says what is wanted of it: `CONFORMANCE_PART=I/N`, `CONFORMANCE_TRANSPORT`, `CONFORMANCE_KIND`,
+//! `CONFORMANCE_ONLY` (the text of one case), `CONFORMANCE_MINUTES`.
+#![allow(clippy::print_stdout, reason = "progress and outcome of a long run")]
+
+use crate::engine::Run;
+use crate::matrix::{RANKS, Scene, Variant, scenes, variants};
+use crate::monitor::{Class, Monitor};
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How often a line says how far it is.
+const TICK: Duration = Duration::from_secs(10);
+/// Every so many scenes are tried before the rest, to know what it will take.
+const SAMPLE: usize = 97;
+
+/// What is wanted.
+struct Wanted {
+    part: (usize, usize),
+    transport: Option<String>,
+    kind: Option<String>,
+    only: Option<String>,
+    limit: Option<Duration>,
+}
+
+#[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(format!("CONFORMANCE_{name}")).ok()
+}
+
+impl Wanted {
+    fn read() -> Self {
+        let number = |text: &str| text.parse::<usize>().unwrap();
+        let part = variable("PART").map_or((1, 1), |text| {
+            let (part, of) = text.split_once('/').unwrap();
+            (number(part), number(of))
+        });
+        assert!((1..=part.1).contains(&part.0), "part {} of {}", part.0, part.1);
+        let minutes = variable("MINUTES").map(|text| number(&text) as u64);
+        Self {
+            part,
+            transport: variable("TRANSPORT"),
+            kind: variable("KIND"),
+            only: variable("ONLY"),
+            limit: minutes.map(|minutes| Duration::from_secs(60 * minutes)),
+        }
+    }
+
+    fn scenes(&self, ranks: usize) -> Vec<Scene> {
+        let all = scenes(ranks).into_iter().enumerate();
+        let mine = all.filter(|(number, _)| number % self.part.1 == self.part.0 - 1);
+        let kind =
+            |scene: &Scene| self.kind.as_deref().is_none_or(|kind| kind == scene.kind.name());
+        // The text of a case begins with that of its scene.
+        let only =
+            |s: &Scene| self.only.as_ref().is_none_or(|only| only.starts_with(&s.to_string()));
+        let mut mine: Vec<Scene> = mine.map(|(_, s)| s).filter(|s| kind(s) && only(s)).collect();
+        mine.retain(|scene| !self.variants(scene).is_empty());
+        mine
+    }
+
+    fn variants(&self, scene: &Scene) -> Vec<Variant> {
+        let mut all = variants(scene);
+        if let Some(transport) = &self.transport {
+            all.retain(|variant| variant.layout.transport.name() == transport);
+        }
+        if let Some(only) = &self.only {
+            all.retain(|variant| format!("{scene}{variant}") == *only);
+        }
+        all
+    }
+}
+
+#[test]
+#[ignore = "takes up to an hour: cargo xtask conformance"]
+fn whole_matrix() {
+    let wanted = Wanted::read();
+    let mut left: HashMap<Class, u64> = HashMap::new();
+    let by_ranks = RANKS.map(|ranks| (ranks, wanted.scenes(ranks)));
+    for scene in by_ranks.iter().flat_map(|(_, scenes)| scenes) {
+        let cases = wanted.variants(scene).len() as u64;
+        *left.entry((scene.ranks, scene.size)).or_default() += cases;
+    }
+    let total: u64 = left.values().sum();
+    println!("{total} cases, each of them twice");
+    assert!(total > 0, "no case is like that");
+
+    let sample = Monitor::new(wanted.limit);
+    let began = Instant::now();
+    for (ranks, scenes) in &by_ranks {
+        run(*ranks, scenes.iter().step_by(SAMPLE).copied().collect(), &wanted, &sample);
+    }
+    let estimate = sample.look(|tally| {
+        let time = |(class, cases): (&Class, &u64)| {
+            let (done, took) = tally.classes.get(class).copied().unwrap_or_default();
+            took.as_secs_f64() / (done.max(1) as f64) * *cases as f64
+        };
+        left.iter().map(time).sum::<f64>()
+    });
+    let (sampled, took) = (sample.look(|tally| tally.total()), began.elapsed().as_secs_f64());
+    println!(
+        "a sample of {sampled} took {took:.0} s; all will take about {:.1} min",
+        estimate / 60.0
+    );
+    conclude(&sample, sampled);
+
+    let left = wanted.limit.map(|limit| limit.saturating_sub(began.elapsed()));
+    let monitor = Monitor::new(left);
+    let (ended, tick) = channel::<()>();
+    std::thread::scope(|scope| {
+        let monitor = &monitor;
+        scope.spawn(move || tell(&tick, monitor, total));
+        for (ranks, scenes) in by_ranks {
+            run(ranks, scenes, &wanted, monitor);
+        }
+        drop(ended);
+    });
+    println!("{}", monitor.summary());
+    println!("{:.1} minutes", began.elapsed().as_secs_f64() / 60.0);
+    conclude(&monitor, total);
+}
+
+fn run(ranks: usize, scenes: Vec<Scene>, wanted: &Wanted, monitor: &Monitor) {
+    if !scenes.is_empty() && !monitor.is_over() {
+        let variants = |_: usize, scene: &Scene| wanted.variants(scene);
+        Run { ranks, scenes: &scenes, variants: &variants, monitor }.go();
+    }
+}
+
+/// Says how far it is, until the other end goes away.
+fn tell(tick: &Receiver<()>, monitor: &Monitor, total: u64) {
+    let began = Instant::now();
+    while tick.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+        let (done, scene) = monitor.look(|tally| (tally.total(), tally.scene));
+        let seconds = began.elapsed().as_secs();
+        let scene = scene.map(|scene| scene.to_string()).unwrap_or_default();
+        println!("{done} of {total}, {seconds} s, {} a second: {scene}", done / seconds.max(1));
+    }
+}
+
+/// Fails where something was wrong, or not everything has been done.
+fn conclude(monitor: &Monitor, wanted: u64) {
+    let (failures, done) = (monitor.failures(), monitor.look(|tally| tally.total()));
+    let again =
+        "; repeat one with cargo xtask conformance --only \"<what stands before the colon>\"";
+    assert!(failures.is_empty(), "{}\n{} failures{again}", failures.join("\n"), failures.len());
+    assert!(done == wanted, "only {done} of {wanted} cases in the time allowed");
+}

@@ -1,0 +1,33 @@
+//! Each rank folds its slice of all vectors at once and in rank order, and the slices go round: so the result does not
+//! depend on which ranks share a node.
+
+use crate::algo::Operation;
+use crate::algo::message::{Call, Team, all_gather, reduce_scatter};
+use crate::algo::pattern::slices::owned;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "ordered",
+    description: "messages, each rank folds its slice of all vectors at once in rank order, slices go round",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (send, recv) = (operation.send, operation.recv);
+    let slice = |rank: usize| owned(operation.bytes(), team.size(), rank);
+    let result = |rank: usize| recv.slice(slice(rank).start, slice(rank).len());
+    let block = |rank: usize| send.slice(slice(rank).start, slice(rank).len());
+    reduce_scatter::ordered::among(call, team, operation, &block, result(team.me()))?;
+    all_gather::ring::among(call, team, &result)
+}

@@ -1,0 +1,44 @@
+//! Dissemination: empty messages over distances that double, about log2 of the number of members in hops.
+
+use crate::algo::Operation;
+use crate::algo::message::{Call, Team};
+use crate::algo::pattern::bruck::rounds;
+use crate::algo::pattern::pairwise;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Barrier],
+    name: "dissemination",
+    description: "messages over distances that double",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`among`].
+pub fn run(call: &mut Call<'_>, team: Team<'_>, _: &Operation<'_>) -> Result<()> {
+    among(call, team)
+}
+
+/// Everybody hears, by others, of everybody.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn among(call: &mut Call<'_>, team: Team<'_>) -> Result<()> {
+    let (size, me) = (team.size(), team.me());
+    let mut exchange = call.exchange(team);
+    for round in rounds(size) {
+        exchange.send(pairwise::to(size, me, round.distance), Src::empty());
+        let came = exchange.receive(pairwise::from(size, me, round.distance), Dst::empty());
+        exchange.wait(came)?;
+    }
+    exchange.finish()
+}

@@ -1,0 +1,59 @@
+//! What is said where a message is not the one that must come: ranks called different operations, or disagree about how
+//! much goes between them.
+
+use super::exchange::{Call, Exchange};
+use crate::algo::conflict::Conflict;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::kernel;
+use crate::transport::Extent;
+use crate::transport::frame::Header;
+
+impl Call<'_> {
+    /// Copies what this rank has for itself.
+    ///
+    /// # Errors
+    /// `Mismatch` where that is not as much as it expects.
+    pub fn keep_own(&self, place: Dst<'_>, own: Src<'_>) -> Result<()> {
+        if place.len() != own.len() {
+            let me = self.endpoint.peer(self.rank());
+            let (sent, expected) = (own.len() as u64, place.len() as u64);
+            let conflict = Conflict { from: me, sent, to: me, expected };
+            return Err(conflict.error(&self.operation.descriptor, me));
+        }
+        kernel::copy(place, own);
+        Ok(())
+    }
+}
+
+impl Exchange<'_> {
+    /// Compares what a peer has called with what this rank has.
+    pub(super) fn agree(&self, peer: Rank, header: &Header) -> Result<()> {
+        let Some(difference) = self.lane.disagreement(peer, header) else { return Ok(()) };
+        let difference = difference.replace("{}", &self.endpoint.peer(peer).to_string());
+        let message = format!("ranks called different operations: {} {difference}", self.me());
+        Err(Error::new(ErrorKind::Mismatch, message).with_culprit(peer))
+    }
+
+    /// A message that is not the one that must come.
+    pub(super) fn unexpected(&self, peer: Rank, header: &Header, expected: &Header) -> Error {
+        if let Err(error) = self.agree(peer, header) {
+            return error;
+        }
+        let name = self.endpoint.peer(peer);
+        let Header { stripe, stripes, len, .. } = *expected;
+        let differs_in_length = Header { stripe, stripes, len, ..*header } == *expected;
+        if self.operation.descriptor.extent == Extent::Pairwise && differs_in_length {
+            let to = self.endpoint.peer(self.endpoint.rank());
+            let conflict = Conflict { from: name, sent: header.len, to, expected: len };
+            return conflict.error(&self.operation.descriptor, name);
+        }
+        let message = format!(
+            "{name} sent {header:?} where {} expected {expected:?}; all ranks must use the same version of the \
+             library",
+            self.me()
+        );
+        Error::new(ErrorKind::Internal, message).with_culprit(peer)
+    }
+}

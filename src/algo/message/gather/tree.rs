@@ -1,0 +1,65 @@
+//! Up a binomial tree, for small blocks: each rank sends those of its part of the tree in one message.
+
+use crate::algo::Operation;
+use crate::algo::message::{Call, Team};
+use crate::algo::pattern::{pairwise, tree};
+use crate::algo::select::Shape;
+use crate::algo::table::{Algorithm, Body};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Gather],
+    name: "tree",
+    description: "messages up a binomial tree, with more and more blocks; at most 1 MiB in all",
+    fits,
+    pays,
+    ordered: true,
+    body: Body::Message(run),
+};
+
+/// Whoever has the scratch memory has room for all blocks.
+pub(in crate::algo::message) fn fits(bytes: usize, shape: &Shape) -> bool {
+    bytes.saturating_mul(shape.ranks) <= 1 << 20
+}
+
+/// A few messages one after another, against one from each other rank.
+pub(in crate::algo::message) fn pays(bytes: usize, shape: &Shape) -> bool {
+    shape.ranks >= 8 && bytes <= 4 << 10
+}
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (size, me, root, len) = (team.size(), team.me(), operation.root()?, operation.bytes());
+    let place = tree::binomial(size, root, me);
+    let span = tree::span(size, root, me);
+    let mut scratch = call.scratch(span.len() * len)?;
+    // The blocks of this rank's part of the tree, in the order of distances from the root.
+    let memory = Dst::from(scratch.as_mut_slice());
+    kernel::copy(memory.slice(0, len), operation.send);
+    let mut exchange = call.exchange(team);
+    for &child in &place.children {
+        let theirs = tree::span(size, root, child);
+        exchange
+            .receive(child, memory.slice((theirs.start - span.start) * len, theirs.len() * len));
+    }
+    exchange.wait_few(0)?;
+    if let Some(parent) = place.parent {
+        exchange.send(parent, memory.as_src().slice(0, span.len() * len));
+    }
+    exchange.finish()?;
+    if place.parent.is_none() {
+        for distance in span {
+            let from = pairwise::to(size, root, distance);
+            kernel::copy(operation.recv_block(from), memory.as_src().slice(distance * len, len));
+        }
+    }
+    call.keep(scratch);
+    Ok(())
+}

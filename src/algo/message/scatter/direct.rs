@@ -1,0 +1,41 @@
+//! The root sends everybody its block. One hop, and nothing goes twice.
+
+use crate::algo::Operation;
+use crate::algo::message::{Call, POSTED, Team};
+use crate::algo::pattern::pairwise;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scatter, OpKind::ScatterV],
+    name: "direct",
+    description: "messages, the root sends everybody its block",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank expects what the root does not send.
+pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (size, me, root) = (team.size(), team.me(), operation.root()?);
+    if me == root {
+        call.keep_own(operation.recv, operation.send_block(me))?;
+    }
+    let mut exchange = call.exchange(team);
+    if me != root {
+        exchange.receive(root, operation.recv);
+        return exchange.finish();
+    }
+    for distance in 1..size {
+        let to = pairwise::to(size, me, distance);
+        exchange.send(to, operation.send_block(to));
+        exchange.wait_few(POSTED)?;
+    }
+    exchange.finish()
+}

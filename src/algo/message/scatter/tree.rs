@@ -1,0 +1,58 @@
+//! Down a binomial tree, for small blocks: each rank gets those of its part of the tree in one message.
+
+use crate::algo::Operation;
+use crate::algo::message::gather::tree::{fits, pays};
+use crate::algo::message::{Call, Team};
+use crate::algo::pattern::{pairwise, tree};
+use crate::algo::table::{Algorithm, Body};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scatter],
+    name: "tree",
+    description: "messages down a binomial tree, with fewer and fewer blocks; at most 1 MiB in all",
+    fits,
+    pays,
+    ordered: true,
+    body: Body::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (size, me, root, len) = (team.size(), team.me(), operation.root()?, operation.bytes());
+    let place = tree::binomial(size, root, me);
+    let span = tree::span(size, root, me);
+    let mut scratch = call.scratch(span.len() * len)?;
+    // The blocks of this rank's part of the tree, in the order of distances from the root.
+    let memory = Dst::from(scratch.as_mut_slice());
+    let blocks = memory.slice(0, span.len() * len);
+    let mut exchange = call.exchange(team);
+    match place.parent {
+        Some(parent) => {
+            let came = exchange.receive(parent, blocks);
+            exchange.wait(came)?;
+        }
+        None => {
+            for distance in span.clone() {
+                let block = operation.send_block(pairwise::to(size, root, distance));
+                kernel::copy(blocks.slice(distance * len, len), block);
+            }
+        }
+    }
+    for &child in &place.children {
+        let theirs = tree::span(size, root, child);
+        let first = (theirs.start - span.start) * len;
+        exchange.send(child, blocks.as_src().slice(first, theirs.len() * len));
+    }
+    kernel::copy(operation.recv, blocks.as_src().slice(0, len));
+    exchange.finish()?;
+    call.keep(scratch);
+    Ok(())
+}

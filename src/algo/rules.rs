@@ -1,0 +1,136 @@
+//! Overrides of the table: which algorithm to take for which calls, as somebody asked for by options, environment or a
+//! tuning file.
+//!
+//! A rule that cannot do a call is passed over, so that one file serves many groups. Pure: reading them is the back
+//! end's.
+
+use super::select::Shape;
+use super::table::{Algorithm, algorithms};
+use crate::base::error::{Error, Result};
+use crate::transport::OpKind;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// Who asked for an override; the first of them that can do a call counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The options of the back end.
+    Options,
+    /// The environment.
+    Environment,
+    /// The row of the tuning file, from 1.
+    File(usize),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Options => f.write_str("options"),
+            Self::Environment => f.write_str("environment"),
+            Self::File(row) => write!(f, "tuning file, row {row}"),
+        }
+    }
+}
+
+/// One override.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The operation.
+    pub kind: OpKind,
+    /// What to take for it.
+    pub algorithm: &'static Algorithm,
+    /// For count arguments of so many bytes. Where ranks compare counts pairwise nobody knows them, and only a rule
+    /// without an upper limit applies.
+    pub bytes: RangeInclusive<usize>,
+    /// In groups of so many ranks.
+    pub ranks: RangeInclusive<usize>,
+    /// On so many nodes.
+    pub nodes: RangeInclusive<usize>,
+    /// Who asked for it.
+    pub source: Source,
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |rule: &Self| (rule.kind, rule.algorithm.name, rule.source);
+        let ranges = |rule: &Self| [rule.bytes.clone(), rule.ranks.clone(), rule.nodes.clone()];
+        key(self) == key(other) && ranges(self) == ranges(other)
+    }
+}
+
+impl Eq for Rule {}
+
+impl Rule {
+    /// For every call of an operation.
+    pub fn always(kind: OpKind, algorithm: &'static Algorithm, source: Source) -> Self {
+        let all = || 0..=usize::MAX;
+        Self { kind, algorithm, bytes: all(), ranks: all(), nodes: all(), source }
+    }
+
+    fn is_for(&self, shape: &Shape) -> bool {
+        self.ranks.contains(&shape.ranks) && self.nodes.contains(&shape.nodes)
+    }
+}
+
+/// The overrides of one group, in order of precedence.
+#[derive(Debug, Default)]
+pub struct Rules {
+    by_kind: [Vec<Rule>; OpKind::ALL.len()],
+}
+
+impl Rules {
+    /// Those of `rules` that a group of this shape has any use for.
+    pub fn new(mut rules: Vec<Rule>, shape: &Shape) -> Self {
+        rules.sort_by_key(|rule| rule.source);
+        let mut all = Self::default();
+        for rule in rules.into_iter().filter(|rule| rule.is_for(shape)) {
+            all.by_kind[rule.kind as usize].push(rule);
+        }
+        all
+    }
+
+    /// Those for one operation.
+    pub fn of(&self, kind: OpKind) -> &[Rule] {
+        &self.by_kind[kind as usize]
+    }
+}
+
+/// The operation with this name.
+///
+/// # Errors
+/// `InvalidArgument`, listing those there are.
+pub fn operation(name: &str) -> Result<OpKind> {
+    OpKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+        let names = OpKind::ALL.map(OpKind::name).join(", ");
+        Error::invalid(format!("there is no operation \"{name}\"; there are: {names}"))
+    })
+}
+
+/// The algorithm of an operation with this name.
+///
+/// # Errors
+/// `InvalidArgument`, listing those there are.
+pub fn algorithm(kind: OpKind, name: &str) -> Result<&'static Algorithm> {
+    algorithms(kind).find(|row| row.name == name).ok_or_else(|| {
+        let names: Vec<&str> = algorithms(kind).map(|row| row.name).collect();
+        let (kind, names) = (kind.name(), names.join(", "));
+        Error::invalid(format!("{kind} has no algorithm \"{name}\"; there are: {names}"))
+    })
+}
+
+/// What "all_reduce=ring;broadcast=tree" asks for; commas are as good as semicolons.
+///
+/// # Errors
+/// `InvalidArgument`, naming the entry and what there is.
+pub fn parse(text: &str, source: Source) -> Result<Vec<Rule>> {
+    let entries = text.split([';', ',']).map(str::trim).filter(|entry| !entry.is_empty());
+    let rule = |entry: &str| {
+        let Some((kind, name)) = entry.split_once('=') else {
+            let message = format!("\"{entry}\" is not of the form OPERATION=ALGORITHM");
+            return Err(Error::invalid(message));
+        };
+        let kind = operation(kind.trim())?;
+        Ok(Rule::always(kind, algorithm(kind, name.trim())?, source))
+    };
+    entries.map(rule).collect()
+}

@@ -1,0 +1,46 @@
+//! Blocks of any size, a chunk at a time through the slots: everybody stages its block, everybody copies all blocks.
+
+use crate::algo::Operation;
+use crate::algo::pattern::slices::{chunks, clipped};
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather, OpKind::AllGatherV],
+    name: "staged",
+    description: "blocks staged in slots, everybody copies all",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// One step per chunk of the longest block.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let send = operation.send;
+    for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
+        let part_of = |rank| {
+            let block = operation.recv_block(rank);
+            let part = clipped(&chunk, block.len());
+            block.slice(part.start, part.len())
+        };
+        let own = clipped(&chunk, send.len());
+        let own = send.slice(own.start, own.len());
+        kernel::copy(steps.next_slot()?.slice(0, own.len()), own);
+        steps.publish(&[])?;
+        kernel::copy(part_of(steps.rank()), own);
+        for rank in steps.others() {
+            steps.await_rank(rank)?;
+            let place = part_of(rank);
+            kernel::copy(place, steps.slot(rank).slice(0, place.len()));
+        }
+    }
+    Ok(())
+}

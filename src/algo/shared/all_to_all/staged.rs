@@ -1,0 +1,62 @@
+//! Blocks of any size, a chunk of each at a time: everybody stages what it has for all, and copies what the others have
+//! for it. One hop.
+
+use crate::algo::Operation;
+use crate::algo::pattern::slices::{chunks, clipped, share};
+use crate::algo::shared::counts::{agree, longest, one_for_each};
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllToAll, OpKind::AllToAllV],
+    name: "staged",
+    description: "staged in slots, which hold a chunk for each rank, everybody copies its own; one hop",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// One step per chunk of the longest block.
+///
+/// # Errors
+/// As [`Steps::await_all`], and `Mismatch` where a rank sends what another does not expect.
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let me = steps.rank();
+    let longest = longest(steps, operation, |steps| {
+        let mine = |rank| operation.send_block(rank).len();
+        one_for_each(steps, mine, |steps, rank, sent| {
+            agree(steps, (rank, sent), (me, operation.recv_block(rank).len() as u64))
+        })
+    })?;
+    let most = share(steps.slot_bytes(), steps.size());
+    for chunk in chunks(longest, most) {
+        let part_for = |rank| {
+            let block = operation.send_block(rank);
+            let part = clipped(&chunk, block.len());
+            block.slice(part.start, part.len())
+        };
+        let part_from = |rank| {
+            let block = operation.recv_block(rank);
+            let part = clipped(&chunk, block.len());
+            block.slice(part.start, part.len())
+        };
+        let slot = steps.next_slot()?;
+        for rank in steps.others() {
+            let part = part_for(rank);
+            kernel::copy(slot.slice(rank * most, part.len()), part);
+        }
+        steps.publish(&[])?;
+        kernel::copy(part_from(me), part_for(me));
+        for rank in steps.others() {
+            steps.await_rank(rank)?;
+            let place = part_from(rank);
+            kernel::copy(place, steps.slot(rank).slice(me * most, place.len()));
+        }
+    }
+    Ok(())
+}

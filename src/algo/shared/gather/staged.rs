@@ -1,0 +1,57 @@
+//! Blocks of any size, a chunk at a time: everybody stages its block, the root copies all. Only the root waits; the
+//! others may run ahead as far as their slots reach.
+
+use crate::algo::Operation;
+use crate::algo::pattern::slices::{chunks, clipped};
+use crate::algo::shared::counts::{agree, longest, one_each};
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Gather, OpKind::GatherV],
+    name: "staged",
+    description: "blocks staged in slots, the root copies all",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// One step per chunk of the longest block.
+///
+/// # Errors
+/// As [`Steps::await_all`], and `Mismatch` where a rank sends what the root does not expect.
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (root, send) = (operation.root()?, operation.send);
+    let is_root = steps.rank() == root;
+    let longest = longest(steps, operation, |steps| {
+        one_each(steps, send.len(), |steps, rank, sent| match is_root {
+            true => agree(steps, (rank, sent), (root, operation.recv_block(rank).len() as u64)),
+            false => Ok(()),
+        })
+    })?;
+    for chunk in chunks(longest, steps.slot_bytes()) {
+        let own = clipped(&chunk, send.len());
+        let part = send.slice(own.start, own.len());
+        if !is_root {
+            kernel::copy(steps.next_slot()?.slice(0, own.len()), part);
+            steps.give(&[])?;
+            continue;
+        }
+        steps.note()?;
+        kernel::copy(operation.recv_block(root).slice(own.start, own.len()), part);
+        for rank in steps.others() {
+            steps.await_rank(rank)?;
+            let block = operation.recv_block(rank);
+            let part = clipped(&chunk, block.len());
+            let from = steps.slot(rank).slice(0, part.len());
+            kernel::copy(block.slice(part.start, part.len()), from);
+        }
+        steps.checkpoint();
+    }
+    Ok(())
+}

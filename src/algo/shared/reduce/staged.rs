@@ -1,0 +1,44 @@
+//! Vectors of any size, a chunk at a time: everybody stages its vector, the root folds all. Only the root waits; the
+//! others may run ahead as far as their slots reach.
+
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Reduce],
+    name: "staged",
+    description: "staged in slots, the root folds",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// One step per chunk.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let is_root = steps.rank() == operation.root()?;
+    for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
+        let (start, len) = (chunk.start, chunk.len());
+        let own = steps.next_slot()?.slice(0, len);
+        contribute(operation, own, operation.send.slice(start, len))?;
+        if !is_root {
+            steps.give(&[])?;
+            continue;
+        }
+        steps.note()?;
+        steps.await_all()?;
+        let result = operation.recv.slice(start, len);
+        Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.slot(rank).slice(0, len));
+        steps.checkpoint();
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Everybody stages the vectors for all ranks, and each rank folds the ones meant for it. One hop; nothing is folded
+//! that is not kept.
+
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute};
+use crate::algo::pattern::slices::{chunks, clipped};
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
+    name: "staged",
+    description: "staged in slots, each rank folds its own block; one hop",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// A slot holds one chunk for each rank, so a chunk is a `size`-th of a slot.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (me, size, element) = (steps.rank(), steps.size(), operation.element());
+    let most = (steps.slot_bytes() / size / element).max(1) * element;
+    for chunk in chunks(operation.bytes(), most) {
+        let slot = steps.next_slot()?;
+        for rank in steps.others().chain([me]) {
+            let block = operation.send_block(rank);
+            let part = clipped(&chunk, block.len());
+            let from = block.slice(part.start, part.len());
+            contribute(operation, slot.slice(rank * most, part.len()), from)?;
+        }
+        steps.publish(&[])?;
+        steps.await_all()?;
+        let own = clipped(&chunk, operation.recv.len());
+        let result = operation.recv.slice(own.start, own.len());
+        Fold::of(operation)?
+            .in_order(result, size, |rank| steps.slot(rank).slice(me * most, own.len()));
+    }
+    Ok(())
+}

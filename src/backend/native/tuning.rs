@@ -1,0 +1,215 @@
+//! Overrides of the choice among algorithms: the tuning file, and how rank 0's rules reach the other ranks.
+//!
+//! The format is in `docs/tuning.md`. Whatever is wrong in a file is an error that names file and row.
+
+use crate::algo::rules::{Rule, Source, algorithm, operation};
+use crate::base::error::{Context as _, Error, Result};
+use crate::sys::small_file;
+use serde_json::{Map, Value, json};
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+/// The largest file, and how many rows it may have.
+const LARGEST: usize = 64 << 10;
+const MOST_ROWS: usize = 500;
+
+const KEYS: [&str; 7] =
+    ["operation", "algorithm", "min_bytes", "max_bytes", "ranks", "nodes", "comment"];
+
+/// The rules in a tuning file.
+pub(super) fn read(path: &str) -> Result<Vec<Rule>> {
+    load(path).and_then(|text| parse(&text)).context(|| format!("tuning file \"{path}\""))
+}
+
+fn load(path: &str) -> Result<String> {
+    let unreadable = |cause: std::io::Error| Error::invalid(format!("it cannot be read: {cause}"));
+    let file = small_file::open(Path::new(path)).map_err(unreadable)?;
+    let mut bytes = vec![0; LARGEST + 1];
+    let len = small_file::read_from_start(&file, &mut bytes).map_err(unreadable)?;
+    if len > LARGEST {
+        return Err(Error::invalid(format!("it is larger than {LARGEST} bytes")));
+    }
+    bytes.truncate(len);
+    String::from_utf8(bytes).map_err(|_| Error::invalid("it is not valid UTF-8"))
+}
+
+fn parse(text: &str) -> Result<Vec<Rule>> {
+    let file: Value = serde_json::from_str(text)
+        .map_err(|cause| Error::invalid(format!("it is not valid JSON: {cause}")))?;
+    let rows = file.as_object().filter(|file| {
+        file.iter().all(|(key, value)| key == "rows" || key == "comment" && value.is_string())
+    });
+    let Some(rows) = rows.and_then(|file| file.get("rows")?.as_array()) else {
+        let message =
+            "it must be an object with the list \"rows\", and perhaps the text \"comment\"";
+        return Err(Error::invalid(message));
+    };
+    if rows.len() > MOST_ROWS {
+        return Err(Error::invalid(format!("it has more than {MOST_ROWS} rows")));
+    }
+    let numbered = rows.iter().zip(1..);
+    numbered.map(|(row, i)| rule(row, Source::File(i)).context(|| format!("row {i}"))).collect()
+}
+
+/// What one row says.
+fn rule(row: &Value, source: Source) -> Result<Rule> {
+    let row = row.as_object().ok_or_else(|| Error::invalid("it is not an object"))?;
+    if let Some(key) = row.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        let message = format!("there is no key \"{key}\"; there are: {}", KEYS.join(", "));
+        return Err(Error::invalid(message));
+    }
+    text(row, "comment")?;
+    let required = |key: &str| {
+        text(row, key)?.ok_or_else(|| Error::invalid(format!("\"{key}\" is missing, a text")))
+    };
+    let kind = operation(required("operation")?)?;
+    let algorithm = algorithm(kind, required("algorithm")?)?;
+    let bytes =
+        number(row, "min_bytes")?.unwrap_or(0)..=number(row, "max_bytes")?.unwrap_or(usize::MAX);
+    let (ranks, nodes) = (range(row, "ranks")?, range(row, "nodes")?);
+    for (what, range) in [("min_bytes and max_bytes", &bytes), ("ranks", &ranks), ("nodes", &nodes)]
+    {
+        if range.is_empty() {
+            let (low, high) = (range.start(), range.end());
+            return Err(Error::invalid(format!("{what} contradict each other: {low} > {high}")));
+        }
+    }
+    if nodes.start() > ranks.end() {
+        let (nodes, ranks) = (nodes.start(), ranks.end());
+        let message =
+            format!("{nodes} nodes or more have no less than that many ranks, not {ranks}");
+        return Err(Error::invalid(message));
+    }
+    Ok(Rule { kind, algorithm, bytes, ranks, nodes, source })
+}
+
+fn text<'r>(row: &'r Map<String, Value>, key: &str) -> Result<Option<&'r str>> {
+    let wrong = |value: &Value| Error::invalid(format!("\"{key}\" is a text, not {value}"));
+    row.get(key).map(|value| value.as_str().ok_or_else(|| wrong(value))).transpose()
+}
+
+fn number(row: &Map<String, Value>, key: &str) -> Result<Option<usize>> {
+    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let wrong =
+        |value: &Value| Error::invalid(format!("\"{key}\" is a number from 0, not {value}"));
+    row.get(key).map(|value| number(value).ok_or_else(|| wrong(value))).transpose()
+}
+
+fn range(row: &Map<String, Value>, key: &str) -> Result<RangeInclusive<usize>> {
+    let Some(value) = row.get(key) else { return Ok(0..=usize::MAX) };
+    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let ends = value.as_array().and_then(|ends| match ends.as_slice() {
+        [low, high] => Some(number(low)?..=number(high)?),
+        _ => None,
+    });
+    ends.ok_or_else(|| {
+        let message =
+            format!("\"{key}\" is a list of two numbers, the least and the most, not {value}");
+        Error::invalid(message)
+    })
+}
+
+/// Rules as they travel in a card.
+pub(super) fn encode(rules: &[Rule]) -> Value {
+    let one = |rule: &Rule| {
+        let ends = |range: &RangeInclusive<usize>| [*range.start(), *range.end()];
+        let source = match rule.source {
+            Source::Options => json!("options"),
+            Source::Environment => json!("environment"),
+            Source::File(row) => json!(row),
+        };
+        json!({
+            "operation": rule.kind.name(),
+            "algorithm": rule.algorithm.name,
+            "min_bytes": rule.bytes.start(),
+            "max_bytes": rule.bytes.end(),
+            "ranks": ends(&rule.ranks),
+            "nodes": ends(&rule.nodes),
+            "source": source,
+        })
+    };
+    rules.iter().map(one).collect()
+}
+
+/// The inverse of [`encode`].
+pub(super) fn decode(rules: &Value) -> Option<Vec<Rule>> {
+    let one = |row: &Value| {
+        let mut row = row.clone();
+        let source = row.as_object_mut()?.remove("source")?;
+        let source = match source.as_str() {
+            Some("options") => Source::Options,
+            Some("environment") => Source::Environment,
+            Some(_) => return None,
+            None => Source::File(usize::try_from(source.as_u64()?).ok()?),
+        };
+        rule(&row, source).ok()
+    };
+    rules.as_array()?.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::OpKind;
+
+    #[test]
+    fn rows_are_read_and_travel() {
+        let text = r#"{"comment": "of the cluster", "rows": [
+            {"operation": "all_reduce", "min_bytes": 100, "max_bytes": 200, "ranks": [2, 4],
+             "nodes": [1, 1], "algorithm": "two_shot", "comment": "measured"},
+            {"operation": "barrier", "algorithm": "flags"}]}"#;
+        let rules = parse(text).unwrap();
+        assert_eq!((rules[0].kind, rules[0].algorithm.name), (OpKind::AllReduce, "two_shot"));
+        assert_eq!(
+            (&rules[0].bytes, &rules[0].ranks, &rules[0].nodes),
+            (&(100..=200), &(2..=4), &(1..=1))
+        );
+        assert_eq!((&rules[1].bytes, rules[1].source), (&(0..=usize::MAX), Source::File(2)));
+        let mut all = rules;
+        all.push(Rule { source: Source::Options, ..all[1].clone() });
+        all.push(Rule { source: Source::Environment, ..all[1].clone() });
+        assert_eq!(decode(&encode(&all)), Some(all));
+        assert_eq!(decode(&json!([{ "operation": "barrier" }])), None);
+        assert_eq!(decode(&json!(7)), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let row = |row: &str| {
+            parse(&format!(
+                r#"{{"rows": [{{"operation": "barrier", "algorithm": "flags"}}, {row}]}}"#
+            ))
+        };
+        let barrier = r#""operation": "barrier", "algorithm": "flags""#;
+        for (text, word) in [
+            (r#"{"operation": "allreduce", "algorithm": "ring"}"#.to_owned(), "all_to_all_v"),
+            (r#"{"operation": "barrier", "algorithm": "ring"}"#.to_owned(), "dissemination"),
+            (r#"{"operation": "barrier"}"#.to_owned(), "\"algorithm\" is missing"),
+            (r#"{"operation": 5, "algorithm": "flags"}"#.to_owned(), "is a text, not 5"),
+            (format!(r#"{{{barrier}, "min_bytes": -1}}"#), "min_bytes"),
+            (format!(r#"{{{barrier}, "min_bytes": 2, "max_bytes": 1}}"#), "2 > 1"),
+            (format!(r#"{{{barrier}, "ranks": [4, 2]}}"#), "4 > 2"),
+            (format!(r#"{{{barrier}, "ranks": [2]}}"#), "two numbers"),
+            (format!(r#"{{{barrier}, "ranks": [2, 3], "nodes": [4, 9]}}"#), "4 nodes"),
+            (format!(r#"{{{barrier}, "max_byte": 1}}"#), "max_bytes"),
+            ("7".to_owned(), "not an object"),
+        ] {
+            let error = row(&text).unwrap_err();
+            assert!(
+                error.message().starts_with("row 2: ") && error.message().contains(word),
+                "{error}"
+            );
+        }
+        for text in ["[]", "{}", "{", r#"{"rows": [], "row": []}"#] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        let many =
+            vec![r#"{"operation": "barrier", "algorithm": "flags"}"#; MOST_ROWS + 1].join(",");
+        assert!(parse(&format!(r#"{{"rows": [{many}]}}"#)).unwrap_err().message().contains("500"));
+        let error = read("/nonexistent/tuning.json").unwrap_err();
+        assert!(
+            error.message().starts_with("tuning file \"/nonexistent/tuning.json\": it cannot"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,304 @@
+//! What ranks must agree on for one operation, and the words that stand for it: in control lines, in the headers of
+//! messages, in the flight recorder.
+//!
+//! Must not know: what is done with an operation.
+
+use crate::base::dtype::DataType;
+use crate::base::ids::Rank;
+use crate::base::op::ReduceOp;
+use std::fmt;
+
+/// Which collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names are their own documentation")]
+pub enum OpKind {
+    AllReduce = 0,
+    Reduce = 1,
+    Broadcast = 2,
+    AllGather = 3,
+    ReduceScatter = 4,
+    Barrier = 5,
+    Gather = 6,
+    Scatter = 7,
+    AllToAll = 8,
+    AllGatherV = 9,
+    GatherV = 10,
+    ScatterV = 11,
+    ReduceScatterV = 12,
+    AllToAllV = 13,
+}
+
+impl OpKind {
+    /// Every kind, in the order of its number.
+    pub const ALL: [Self; 14] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Barrier,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::AllGatherV,
+        Self::GatherV,
+        Self::ScatterV,
+        Self::ReduceScatterV,
+        Self::AllToAllV,
+    ];
+
+    /// The name, as in the C function.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Barrier => "barrier",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::AllGatherV => "all_gather_v",
+            Self::GatherV => "gather_v",
+            Self::ScatterV => "scatter_v",
+            Self::ReduceScatterV => "reduce_scatter_v",
+            Self::AllToAllV => "all_to_all_v",
+        }
+    }
+
+    /// Whether it folds.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter | Self::ReduceScatterV)
+    }
+
+    /// Whether one rank is its root.
+    pub const fn has_root(self) -> bool {
+        matches!(
+            self,
+            Self::Reduce
+                | Self::Broadcast
+                | Self::Gather
+                | Self::Scatter
+                | Self::GatherV
+                | Self::ScatterV
+        )
+    }
+}
+
+/// How much of it, as far as all ranks must agree on that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// The count argument of the call, in elements.
+    Count(u64),
+    /// Several counts, the same on all ranks: of one call, one for each rank, or of the calls of a batch that became
+    /// one. Few enough bits of their sum and of their fingerprint travel; see [`Extent::of_counts`].
+    Counts {
+        /// Their sum, or [`Extent::MOST`] where it is greater.
+        total: u64,
+        /// [`Extent::FINGERPRINT_BITS`] bits that depend on each of them and on their order.
+        fingerprint: u64,
+    },
+    /// Nothing: every two ranks compare what they exchange.
+    Pairwise,
+}
+
+impl Extent {
+    const TOTAL_BITS: u32 = 28;
+    /// The bits of a fingerprint.
+    pub const FINGERPRINT_BITS: u32 = 64 - Self::TOTAL_BITS;
+    /// The largest sum that is told.
+    pub const MOST: u64 = (1 << Self::TOTAL_BITS) - 1;
+
+    /// What stands for these counts, in this order.
+    pub fn of_counts(counts: impl IntoIterator<Item = usize>) -> Self {
+        let mut total = 0_u64;
+        let mut hash = 0x9ae1_6a3b_2f90_404f_u64;
+        for count in counts {
+            total = total.saturating_add(count as u64);
+            // MurmurHash3's finaliser (Appleby) over each word and what came before.
+            hash = (hash ^ count as u64).wrapping_mul(0xff51_afd7_ed55_8ccd);
+            hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+            hash ^= hash >> 33;
+        }
+        let fingerprint = hash >> Self::TOTAL_BITS;
+        Self::Counts { total: total.min(Self::MOST), fingerprint }
+    }
+
+    /// A number that tells the kinds of extent apart, and its word.
+    fn encode(self) -> (u64, u64) {
+        match self {
+            Self::Count(count) => (0, count),
+            Self::Counts { total, fingerprint } => (1, fingerprint << Self::TOTAL_BITS | total),
+            Self::Pairwise => (2, 0),
+        }
+    }
+
+    fn decode(tag: u64, word: u64) -> Option<Self> {
+        match (tag, word) {
+            (0, count) => Some(Self::Count(count)),
+            (1, _) => {
+                let (total, fingerprint) = (word & Self::MOST, word >> Self::TOTAL_BITS);
+                Some(Self::Counts { total, fingerprint })
+            }
+            (2, 0) => Some(Self::Pairwise),
+            _ => None,
+        }
+    }
+}
+
+/// What all ranks must agree on for one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The operation.
+    pub kind: OpKind,
+    /// The element type; `None` where there are no elements.
+    pub dtype: Option<DataType>,
+    /// The operator, for reductions.
+    pub op: Option<ReduceOp>,
+    /// The root, for rooted operations.
+    pub root: Option<Rank>,
+    /// How much of it.
+    pub extent: Extent,
+    /// The number of the operation in its group, from 1.
+    pub sequence: u64,
+    /// The number of the algorithm among those of the operation, from 1; 0 where none has been chosen.
+    pub algorithm: u8,
+}
+
+const NONE: u64 = 0xff;
+
+impl Descriptor {
+    /// The three words that represent it in a line. The lowest bit tells them from zeroed memory.
+    pub fn encode(&self) -> [u64; 3] {
+        let dtype = self.dtype.map_or(NONE, |dtype| dtype as u64);
+        let op = self.op.map_or(NONE, |op| op as u64);
+        let root = self.root.map_or(0, |root| root as u64 + 1);
+        let (extent, count) = self.extent.encode();
+        let first = 1 | extent << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
+        let first = first | u64::from(self.algorithm) << 56;
+        [first, count, self.sequence]
+    }
+
+    /// Whether a first word is that of a descriptor.
+    pub fn is_first_word(word: u64) -> bool {
+        word & 1 == 1
+    }
+
+    /// The inverse of [`Descriptor::encode`]; `None` for words that no descriptor has.
+    pub fn decode(words: [u64; 3]) -> Option<Self> {
+        let byte = |shift: u32| usize::try_from((words[0] >> shift) & 0xff).unwrap_or(usize::MAX);
+        if !Self::is_first_word(words[0]) {
+            return None;
+        }
+        let root = usize::try_from(words[0] >> 32 & 0xff_ffff).ok()?;
+        Some(Self {
+            kind: OpKind::ALL.get(byte(8)).copied()?,
+            dtype: DataType::ALL.get(byte(16)).copied(),
+            op: ReduceOp::ALL.get(byte(24)).copied(),
+            root: root.checked_sub(1),
+            extent: Extent::decode(words[0] >> 1 & 0x7f, words[1])?,
+            sequence: words[2],
+            algorithm: u8::try_from(byte(56)).ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Descriptor {
+    /// For instance `all_reduce #57 (f32, SUM, count 1000)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} #{}", self.kind.name(), self.sequence)?;
+        let mut parts = Vec::new();
+        parts.extend(self.dtype.map(|dtype| dtype.to_string()));
+        parts.extend(self.op.map(|op| op.to_string()));
+        parts.extend(self.root.map(|root| format!("root {root}")));
+        match self.extent {
+            Extent::Count(count) if self.dtype.is_some() => parts.push(format!("count {count}")),
+            Extent::Counts { total, fingerprint } => {
+                let more = if total == Extent::MOST { " or more" } else { "" };
+                parts.push(format!("counts #{fingerprint:09x}, in all {total}{more}"));
+            }
+            Extent::Count(_) | Extent::Pairwise => {}
+        }
+        if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join(", ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents() -> [Extent; 5] {
+        [
+            Extent::Count(u64::MAX),
+            Extent::Count(0),
+            Extent::of_counts([3, 0, 5]),
+            Extent::of_counts([usize::MAX, 1]),
+            Extent::Pairwise,
+        ]
+    }
+
+    #[test]
+    fn a_descriptor_survives_its_words() {
+        let mut all = Vec::new();
+        for kind in OpKind::ALL {
+            assert_eq!(OpKind::ALL[kind as usize], kind);
+            for (root, extent) in
+                [None, Some(0), Some(65_535)].into_iter().flat_map(|r| extents().map(|e| (r, e)))
+            {
+                let whole = Descriptor {
+                    kind,
+                    dtype: Some(DataType::F8E5M2),
+                    op: Some(ReduceOp::PremulSum),
+                    root,
+                    extent,
+                    sequence: 1 << 60,
+                    algorithm: 255,
+                };
+                all.push(whole);
+                let (dtype, op, sequence, algorithm) = (None, None, 0, 0);
+                all.push(Descriptor { dtype, op, sequence, algorithm, ..whole });
+            }
+        }
+        for descriptor in all {
+            assert_eq!(Descriptor::decode(descriptor.encode()), Some(descriptor));
+        }
+        assert_eq!(Descriptor::decode([0; 3]), None);
+        assert_eq!(Descriptor::decode([u64::MAX; 3]), None);
+    }
+
+    #[test]
+    fn counts_are_told_apart_by_value_place_and_number() {
+        let lists: [&[usize]; 7] = [&[3, 5], &[5, 3], &[8, 0], &[8], &[0, 8], &[3, 5, 0], &[4, 4]];
+        for (i, one) in lists.iter().enumerate() {
+            for other in &lists[..i] {
+                let of = |list: &[usize]| Extent::of_counts(list.iter().copied());
+                assert_ne!(of(one), of(other), "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_reads_well() {
+        let descriptor = Descriptor {
+            kind: OpKind::AllGatherV,
+            dtype: Some(DataType::F32),
+            op: None,
+            root: None,
+            extent: Extent::of_counts([3, 5]),
+            sequence: 7,
+            algorithm: 0,
+        };
+        let text = descriptor.to_string();
+        assert!(text.starts_with("all_gather_v #7 (f32, counts #"), "{text}");
+        assert!(text.ends_with(", in all 8)"), "{text}");
+        let plain = Descriptor {
+            kind: OpKind::GatherV,
+            root: Some(2),
+            extent: Extent::Pairwise,
+            ..descriptor
+        };
+        assert_eq!(plain.to_string(), "gather_v #7 (f32, root 2)");
+    }
+}
