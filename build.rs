@@ -13,10 +13,11 @@ use syn::parse::Parser as _;
 const FFI: &str = "src/ffi";
 
 /// The files of that folder that the header is made of, in its order.
-const FILES: [&str; 15] = [
+const FILES: &[&str] = &[
+    "constants",
     "types",
-    "kinds",
     "runtime",
+    "spawn",
     "log",
     "blob",
     "store_create",
@@ -24,11 +25,15 @@ const FILES: [&str; 15] = [
     "store_queue",
     "store_custom",
     "group",
+    "group_new",
     "collective",
     "collective_v",
+    "bytes",
+    "monitored",
     "point_to_point",
     "batch",
     "work",
+    "memory",
 ];
 
 fn main() {
@@ -63,8 +68,8 @@ fn unwrap_exports() -> (String, Vec<String>) {
         let path = Path::new(FFI).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        if ["types", "kinds"].contains(&name) {
-            types += &(plain_types(file) + "\n");
+        if ["constants", "types"].contains(name) {
+            types += &plain_types(file);
         } else {
             functions.extend(file.items.iter().filter_map(exported));
         }

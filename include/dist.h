@@ -47,58 +47,22 @@
 #define DIST_ANY_SOURCE -1
 
 /**
+ * In place of a color: no group (dist_group_split).
+ */
+#define DIST_NO_COLOR -1
+
+/**
  * In place of a tag: any (dist_recv).
  */
 #define DIST_ANY_TAG -1
 
 /**
- * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
- * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+ * In place of the index of a device: host memory.
  */
-#define DIST_CALL_CANONICAL 1
+#define DIST_DEVICE_HOST -1
 
 /**
- * Nothing is logged; the default.
- */
-#define DIST_LOG_OFF 0
-
-/**
- * Failures that no return value can tell.
- */
-#define DIST_LOG_ERROR 1
-
-/**
- * And what is unusual: long waits, dropped peers.
- */
-#define DIST_LOG_WARN 2
-
-/**
- * And what was chosen, and why.
- */
-#define DIST_LOG_INFO 3
-
-/**
- * And every step.
- */
-#define DIST_LOG_DEBUG 4
-
-/**
- * In `fields`: `rank` is set.
- */
-#define DIST_FIELD_RANK 1
-
-/**
- * In `fields`: `listen_fd` is set.
- */
-#define DIST_FIELD_LISTEN_FD 2
-
-/**
- * In `fields`: `wait_for_workers` is set.
- */
-#define DIST_FIELD_WAIT_FOR_WORKERS 4
-
-/**
- * dist_all_reduce.
+ * Which operation, for dist_backend_supports: dist_all_reduce.
  */
 #define DIST_KIND_ALL_REDUCE 0
 
@@ -178,9 +142,50 @@
 #define DIST_KIND_RECV 65
 
 /**
- * Host memory, in place of the number of a GPU.
+ * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
+ * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
  */
-#define DIST_DEVICE_HOST -1
+#define DIST_CALL_CANONICAL 1
+
+/**
+ * Nothing is logged; the default.
+ */
+#define DIST_LOG_OFF 0
+
+/**
+ * Failures that no return value can tell.
+ */
+#define DIST_LOG_ERROR 1
+
+/**
+ * And what is unusual: long waits, dropped peers.
+ */
+#define DIST_LOG_WARN 2
+
+/**
+ * And what was chosen, and why.
+ */
+#define DIST_LOG_INFO 3
+
+/**
+ * And every step.
+ */
+#define DIST_LOG_DEBUG 4
+
+/**
+ * In `fields`: `rank` is set.
+ */
+#define DIST_FIELD_RANK 1
+
+/**
+ * In `fields`: `listen_fd` is set.
+ */
+#define DIST_FIELD_LISTEN_FD 2
+
+/**
+ * In `fields`: `wait_for_workers` is set.
+ */
+#define DIST_FIELD_WAIT_FOR_WORKERS 4
 
 /**
  * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
@@ -277,6 +282,30 @@ typedef int32_t dist_dtype_t;
  * precision and rounded once per host, and once more for each step between hosts.
  */
 typedef int32_t dist_op_t;
+
+/**
+ * What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
+ * Must return (or end its process) and must not throw.
+ */
+typedef int32_t (*dist_spawn_fn)(int32_t rank, void *arg);
+
+/**
+ * Options of dist_spawn.
+ */
+typedef struct dist_spawn_options_t {
+    /**
+     * sizeof(dist_spawn_options_t).
+     */
+    size_t struct_size;
+    /**
+     * How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
+     */
+    int64_t join_timeout_ms;
+    /**
+     * How long they may take from SIGTERM to SIGKILL in milliseconds; 0 for 2 seconds, DIST_WAIT_FOREVER for ever.
+     */
+    int64_t grace_ms;
+} dist_spawn_options_t;
 
 /**
  * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
@@ -527,7 +556,51 @@ typedef struct dist_group_options_t {
      * As in dist_init_options_t.
      */
     const char *backend_options;
+    /**
+     * Which ranks of something larger the group's ranks are, in order, as dist_group_ranks gives them: world_size
+     * ranks, none twice, the same on all ranks. NULL where the group is the outermost; borrowed for the call.
+     */
+    const int32_t *global_ranks;
+    /**
+     * The length of `global_ranks`: world_size, or 0 for NULL.
+     */
+    size_t n_global_ranks;
 } dist_group_options_t;
+
+/**
+ * Options of dist_group_new and dist_group_split.
+ */
+typedef struct dist_group_new_options_t {
+    /**
+     * sizeof(dist_group_new_options_t).
+     */
+    size_t struct_size;
+    /**
+     * The new group's name, the same on all ranks that make it: 1 to 200 bytes without "/". NULL for one made from
+     * the parent's name, the ranks (or the color) and a count.
+     */
+    const char *name;
+    /**
+     * As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
+     */
+    const char *backend;
+    /**
+     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing.
+     */
+    const char *backend_options;
+    /**
+     * Deadline of operations in milliseconds; 0 for the parent's.
+     */
+    int64_t timeout_ms;
+    /**
+     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     */
+    int64_t connect_timeout_ms;
+    /**
+     * Not 0: only the group's members call dist_group_new. Not for dist_group_split.
+     */
+    int64_t use_local_synchronization;
+} dist_group_new_options_t;
 
 /**
  * Options of one collective call, or of a message.
@@ -922,6 +995,40 @@ int32_t dist_get_rank(const struct dist_group_t *group);
  * Since 0.1.
  */
 int32_t dist_get_world_size(const struct dist_group_t *group);
+
+/**
+ * Runs a function in processes of its own, one for each rank, and waits for all of them: for programs and tests without
+ * a launcher.
+ *
+ * Forks this process `nprocs` times (there is no other way to start them: nothing is executed anew). In each child the
+ * environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+ * DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
+ * have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
+ * returns: C's streams are written out, exit handlers do not run. It may also call exit or _exit itself, and succeeds with
+ * status 0. When the first one fails (a result other than 0, another exit status, a signal), the others get a tenth of
+ * a second to fail on their own, then SIGTERM, then SIGKILL. When this process dies, the kernel kills the children.
+ * What children start themselves is theirs to end.
+ *
+ * The caller must have one thread, must not have made a group (dist_init, dist_group_create), and must not ignore
+ * SIGCHLD; it may call dist_spawn again later, and dist_init after it. What C's streams hold back is written out before
+ * the forks, so that nothing is written twice. SIGCHLD stays blocked in the calling thread until the end, so that no
+ * handler takes the children's ends; other children and signals of the caller are left alone.
+ *
+ * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
+ * what it points to. `nprocs`: 1 to 4096. `options`: NULL for all defaults; borrowed for the call. Blocks until all
+ * children have ended, and no child and no descriptor of the call is left then.
+ *
+ * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
+ * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
+ * still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
+ * process that has used groups, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown options;
+ * DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, or somebody else has
+ * waited for one of them. Since 0.1.
+ */
+dist_status_t dist_spawn(dist_spawn_fn function,
+                         void *arg,
+                         int32_t nprocs,
+                         const struct dist_spawn_options_t *options);
 
 /**
  * Sends log lines to a function instead of standard error.
@@ -1399,6 +1506,8 @@ dist_status_t dist_group_abort(struct dist_group_t *group,
  * each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
  * own, so that ranks that stay behind it learn of them from their connections and time limits only.
  *
+ * Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
+ *
  * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
  * threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
  *
@@ -1469,7 +1578,8 @@ int32_t dist_group_host_index(const struct dist_group_t *group);
 int32_t dist_group_host_count(const struct dist_group_t *group);
 
 /**
- * Describes a group as JSON: its ranks and where they are, the transport, and which algorithm would run
+ * Describes a group as JSON: its ranks and where they are, which ranks of the outermost group they are, the name
+ * of the group that it was made from, the transport, and which algorithm would run
  * from which size on.
  *
  * `group`: NULL for the world. `json`: out, required; a blob of one text, owned by the caller. Does not
@@ -1480,6 +1590,88 @@ int32_t dist_group_host_count(const struct dist_group_t *group);
  */
 dist_status_t dist_group_describe(const struct dist_group_t *group,
                                   struct dist_blob_t **json);
+
+/**
+ * Makes a group of some ranks of another group, in the order given.
+ *
+ * All ranks of `parent` call it, also those that are not in the new group, in the same order with the parent's
+ * other collectives, and agree on the ranks, the name and the back end. With use_local_synchronization only
+ * the new group's members call it, in no order with anything; they find each other by the name, which no
+ * other group that any of them made this way from `parent` and has not released may have; an unnamed one is
+ * named by its ranks and how often these were made a group.
+ *
+ * `parent`: NULL for the world. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
+ * borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
+ * owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
+ * not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
+ * released before or after the new group, which then goes on as before; aborting it does not abort the new one.
+ * Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown
+ * back end, both before anything has happened; DIST_ERR_MISMATCH on all ranks that came where they define the
+ * group differently (the message has each definition and who said it); DIST_ERR_TIMEOUT naming ranks that did
+ * not come; DIST_ERR_PEER_FAILED where another rank could not join or left; DIST_ERR_SYSTEM where a limit of
+ * the system is reached; DIST_ERR_UNSUPPORTED where the parent's back end has no messages; DIST_ERR_INVALID_HANDLE,
+ * DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY. The parent goes on after all of these, except where
+ * ranks of it did not come to a call of all of them, or came to another one, which fails it as with any
+ * collective. Since 0.1.
+ */
+dist_status_t dist_group_new(struct dist_group_t *parent,
+                             const int32_t *ranks,
+                             size_t n,
+                             const struct dist_group_new_options_t *options,
+                             struct dist_group_t **out);
+
+/**
+ * Splits a group into one group for each color.
+ *
+ * All ranks of `parent` call it, in the same order with the parent's other collectives; those with a color agree
+ * on the name and the back end. Within a color, ranks are ordered by `key`, and where keys are equal by their
+ * ranks in the parent. All groups have the name that the options give.
+ *
+ * `parent`: NULL for the world. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
+ * NULL for all defaults; borrowed for the call. `out`: out, required; owned by the caller, released with
+ * dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR. Releasing, blocking, threads: as in
+ * dist_group_new.
+ *
+ * Returns as dist_group_new. Since 0.1.
+ */
+dist_status_t dist_group_split(struct dist_group_t *parent,
+                               int32_t color,
+                               int32_t key,
+                               const struct dist_group_new_options_t *options,
+                               struct dist_group_t **out);
+
+/**
+ * Copies which ranks of the outermost group a group's ranks are, in the order of its own ranks.
+ *
+ * The outermost group is the one that a chain of dist_group_new and dist_group_split began with: the world, or
+ * one made by dist_group_create, which may say otherwise in global_ranks.
+ *
+ * `group`: NULL for the world. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
+ * longer list is cut. Returns how many there are; 0 for an invalid handle. Any thread. Since 0.1.
+ */
+size_t dist_group_ranks(const struct dist_group_t *group,
+                        int32_t *out,
+                        size_t cap);
+
+/**
+ * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
+ *
+ * `group`: NULL for the world. Returns -1 where that rank is not in the group, and for an invalid handle. Any
+ * thread. Since 0.1.
+ */
+int32_t dist_group_rank_from_global(const struct dist_group_t *group,
+                                    int32_t global_rank);
+
+/**
+ * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
+ *
+ * `group`: NULL for the world. Returns -1 for a rank that the group has not, and for an invalid handle. Any
+ * thread. Since 0.1.
+ */
+int32_t dist_group_rank_to_global(const struct dist_group_t *group,
+                                  int32_t rank);
 
 /**
  * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
@@ -1742,6 +1934,137 @@ dist_status_t dist_all_to_all_v(struct dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
+ * Gives every rank the root's byte string, of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
+ * owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
+ * until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
+ * NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
+ * sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
+ * group, where a rank has no memory for what it gets. Since 0.1.
+ */
+dist_status_t dist_broadcast_bytes(struct dist_group_t *group,
+                                   const void *data,
+                                   size_t len_bytes,
+                                   int32_t root,
+                                   struct dist_blob_t **out,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Gives every rank the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group. `group`: NULL for the world. `data`, `len_bytes`: in,
+ * this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
+ * a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_all_gather_bytes(struct dist_group_t *group,
+                                    const void *data,
+                                    size_t len_bytes,
+                                    struct dist_blob_t **out,
+                                    const struct dist_call_options_t *options,
+                                    struct dist_work_t **work);
+
+/**
+ * Gives the root the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
+ * it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_gather_bytes(struct dist_group_t *group,
+                                const void *data,
+                                size_t len_bytes,
+                                int32_t root,
+                                struct dist_blob_t **out,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives each rank its byte string of those that the root has, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+ * world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
+ * both used on the root only, may be NULL elsewhere, and are borrowed for the call. data[i]: the bytes for rank i,
+ * borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
+ * string. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+dist_status_t dist_scatter_bytes(struct dist_group_t *group,
+                                 const void *const *data,
+                                 const size_t *lens_bytes,
+                                 int32_t root,
+                                 struct dist_blob_t **out,
+                                 const struct dist_call_options_t *options,
+                                 struct dist_work_t **work);
+
+/**
+ * Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
+ *
+ * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
+ * NULL for the world. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
+ * 0. The rest as in dist_send. Since 0.1.
+ */
+dist_status_t dist_send_bytes(struct dist_group_t *group,
+                              const void *data,
+                              size_t len_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Receives a byte string, of whatever length, from one rank of a group.
+ *
+ * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: NULL
+ * for the world. `out`: out, required; a blob with one string, owned by the caller, released with
+ * dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
+ * longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+ * DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
+ * dist_recv; dist_work_received_count is the length.
+ *
+ * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
+ * DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
+ */
+dist_status_t dist_recv_bytes(struct dist_group_t *group,
+                              struct dist_blob_t **out,
+                              size_t max_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              int32_t *source,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Waits until all ranks have called it, and says who has not.
+ *
+ * All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
+ * else. `group`: NULL for the world. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
+ * DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
+ * others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
+ * as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
+ * names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
+ * rank order. `n_missing`: in and out, may be NULL; in: how many elements `missing` has room for (the group's size
+ * is always enough), out: how many ranks were missing, of which those that have room are in `missing`.
+ *
+ * A rank that has left or died is missing at once. Where rank 0 itself does not come, the others say so. A rank that
+ * comes late learns at once that this barrier has failed, and who was missing; the next one is a new one for all. It
+ * blocks, and cannot be a part of a batch. Any thread; of one rank and group one at a time.
+ *
+ * Returns DIST_OK; DIST_ERR_TIMEOUT for ranks that did not come, DIST_ERR_PEER_FAILED where one of those has left
+ * or died, on all ranks, with their names in the message; DIST_ERR_INVALID_ARGUMENT (also inside a completion
+ * callback or a batch, and where another thread is in one), DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+ * DIST_ERR_UNSUPPORTED (the group's back end has no messages); the group's failure. Since 0.1.
+ */
+dist_status_t dist_monitored_barrier(struct dist_group_t *group,
+                                     int64_t timeout_ms,
+                                     int32_t wait_all_ranks,
+                                     int32_t *missing,
+                                     size_t *n_missing);
+
+/**
  * Sends a message to one rank of a group.
  *
  * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
@@ -1797,7 +2120,13 @@ dist_status_t dist_recv(struct dist_group_t *group,
  *
  * Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
  * work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
- * the batch is done. `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
+ * the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
+ * dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
+ * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
+ * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
+ * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
+ * of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+ * `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
  * world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
  * thread.
  *
@@ -1925,6 +2254,67 @@ size_t dist_work_received_count(const struct dist_work_t *work);
  */
 dist_status_t dist_work_release(struct dist_work_t *work);
 
+/**
+ * Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
+ *
+ * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it, and
+ * other ranks cannot see it. In this version no call is faster with it: operations do not yet read and write it directly in
+ * place. It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is
+ * there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
+ * back, in pieces of 2 MiB that small allocations share.
+ *
+ * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST.
+ * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
+ * not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
+ * alone.
+ *
+ * Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of
+ * a device that the back end does not serve; DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT,
+ * DIST_ERR_NOT_INITIALIZED, DIST_ERR_SYSTEM. Since 0.1.
+ */
+dist_status_t dist_mem_alloc(const struct dist_group_t *group,
+                             size_t bytes,
+                             int32_t device,
+                             void **ptr);
+
+/**
+ * Frees memory of dist_mem_alloc.
+ *
+ * `ptr`: what dist_mem_alloc wrote; NULL does nothing. No operation may be using it any more. Also after the group's
+ * release and after dist_finalize. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for any other pointer, one that was freed before included. Since 0.1.
+ */
+dist_status_t dist_mem_free(void *ptr);
+
+/**
+ * Tells a group of memory that its calls will use again and again.
+ *
+ * A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
+ * or not. No rank has to agree on it.
+ *
+ * `group`: NULL for the world. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
+ * size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,
+ * and for wrong arguments; DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_mem_register(struct dist_group_t *group,
+                                void *ptr,
+                                size_t bytes);
+
+/**
+ * Takes back what dist_mem_register told.
+ *
+ * `group`: as it was then. `ptr`: required; the pointer of then. No operation may be using the memory any more. Does
+ * not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where no memory that begins there is registered with the group;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_mem_deregister(struct dist_group_t *group,
+                                  void *ptr);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif /* __cplusplus */
@@ -1933,10 +2323,12 @@ dist_status_t dist_work_release(struct dist_work_t *work);
 
 /* All defaults; assign the fields that differ. */
 #define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_GROUP_NEW_OPTIONS_INIT { sizeof(dist_group_new_options_t), 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0, 0 }
+#define DIST_SPAWN_OPTIONS_INIT { sizeof(dist_spawn_options_t), 0, 0 }
 #define DIST_STORE_VTABLE_INIT \
     { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

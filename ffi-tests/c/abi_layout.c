@@ -39,6 +39,11 @@ static void options(void)
     FIELD(dist_group_options_t, connect_timeout_ms);
     FIELD(dist_group_options_t, backend_options);
 
+    TYPE(dist_spawn_options_t);
+    FIELD(dist_spawn_options_t, struct_size);
+    FIELD(dist_spawn_options_t, join_timeout_ms);
+    FIELD(dist_spawn_options_t, grace_ms);
+
     TYPE(dist_call_options_t);
     FIELD(dist_call_options_t, struct_size);
     FIELD(dist_call_options_t, timeout_ms);
@@ -95,6 +100,7 @@ int main(void)
     TYPE(dist_log_fn);
     TYPE(dist_store_sink_fn);
     TYPE(dist_work_fn);
+    TYPE(dist_spawn_fn);
     options();
     stores();
     return 0;

@@ -47,6 +47,20 @@ static void without_a_world(void)
     CHECK_MESSAGE("MASTER_ADDR");
 }
 
+/* In this process, which may be forked while it has made no group. */
+static int32_t succeed(int32_t rank, void *arg)
+{
+    return rank != 0 || arg != NULL;
+}
+
+static void forks(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    REFUSED(dist_spawn, function, dist_spawn(NULL, &options, 1, &options), ARGUMENT);
+    ACCEPTED(dist_spawn, arg, dist_spawn(succeed, NULL, 1, &options), DIST_OK);
+    ACCEPTED(dist_spawn, options, dist_spawn(succeed, NULL, 1, NULL), DIST_OK);
+}
+
 static void process(void)
 {
     dist_blob_t *json = NULL;
@@ -63,6 +77,20 @@ static void process(void)
     ACCEPTED(dist_get_world_size, group, dist_get_world_size(NULL), 1);
     ACCEPTED(dist_set_log_callback, function, dist_set_log_callback(NULL, &store), DIST_OK);
     ACCEPTED(dist_set_log_callback, user, dist_set_log_callback(NULL, NULL), DIST_OK);
+}
+
+static void memory(void)
+{
+    int local = 0;
+    void *ptr = &local;
+    ACCEPTED(dist_mem_alloc, group, dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &ptr), DIST_OK);
+    CHECK_OK(dist_mem_free(ptr));
+    REFUSED(dist_mem_alloc, ptr, dist_mem_alloc(group, 8, DIST_DEVICE_HOST, NULL), ARGUMENT);
+    ACCEPTED(dist_mem_free, ptr, dist_mem_free(NULL), DIST_OK);
+    ACCEPTED(dist_mem_register, group, dist_mem_register(NULL, &local, sizeof local), DIST_OK);
+    REFUSED(dist_mem_register, ptr, dist_mem_register(group, NULL, 8), ARGUMENT);
+    REFUSED(dist_mem_deregister, ptr, dist_mem_deregister(group, NULL), ARGUMENT);
+    ACCEPTED(dist_mem_deregister, group, dist_mem_deregister(NULL, &local), DIST_OK);
 }
 
 static void blobs(void)
@@ -424,6 +452,81 @@ static void messages(void)
 #undef RECV
 }
 
+static void byte_strings(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    static const size_t lens[1] = { 2 };
+    static const char x[2] = { 'x', 'y' };
+    const void *const all[1] = { x };
+    dist_blob_t *blob = NULL;
+    int32_t source = 0;
+#define RUN(group, data, out, options) dist_broadcast_bytes(group, data, 2, 0, out, options, NULL)
+    ACCEPTED(dist_broadcast_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_broadcast_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_broadcast_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_broadcast_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_broadcast_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, out, options) dist_all_gather_bytes(group, data, 2, out, options, NULL)
+    ACCEPTED(dist_all_gather_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_all_gather_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_all_gather_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_all_gather_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, out, options) dist_gather_bytes(group, data, 2, 0, out, options, NULL)
+    ACCEPTED(dist_gather_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_gather_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_gather_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_gather_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_gather_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, lens, out, options) dist_scatter_bytes(group, data, lens, 0, out, options, NULL)
+    ACCEPTED(dist_scatter_bytes, group, RUN(NULL, all, lens, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_scatter_bytes, data, RUN(group, NULL, lens, &blob, &call), ARGUMENT);
+    REFUSED(dist_scatter_bytes, lens_bytes, RUN(group, all, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_scatter_bytes, out, RUN(group, all, lens, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scatter_bytes, options, RUN(group, all, lens, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_scatter_bytes, work, RUN(group, all, lens, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+    /* A rank that does not exist, so that every call ends at once. */
+#define RUN(group, data, options) dist_send_bytes(group, data, 2, 1, 0, options, NULL)
+    ACCEPTED(dist_send_bytes, group, RUN(NULL, x, &call), ARGUMENT);
+    REFUSED(dist_send_bytes, data, RUN(group, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_send_bytes, options, RUN(group, x, NULL), ARGUMENT);
+    ACCEPTED(dist_send_bytes, work, RUN(group, x, &call), ARGUMENT);
+#undef RUN
+#define RUN(group, out, source, options) dist_recv_bytes(group, out, 0, 1, 0, source, options, NULL)
+    ACCEPTED(dist_recv_bytes, group, RUN(NULL, &blob, &source, &call), ARGUMENT);
+    REFUSED(dist_recv_bytes, out, RUN(group, NULL, &source, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, source, RUN(group, &blob, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, options, RUN(group, &blob, &source, NULL), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, work, RUN(group, &blob, &source, &call), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+#undef RUN
+}
+
+static void monitored(void)
+{
+    int32_t missing[1] = { -7 };
+    size_t n = 1;
+    ACCEPTED(dist_monitored_barrier, group, dist_monitored_barrier(NULL, 0, 1, missing, &n), DIST_OK);
+    ACCEPTED(dist_monitored_barrier, missing, dist_monitored_barrier(group, 0, 1, NULL, &n), DIST_OK);
+    REFUSED(dist_monitored_barrier, n_missing, dist_monitored_barrier(group, 0, 1, missing, NULL), ARGUMENT);
+}
+
 static void batches(void)
 {
     ACCEPTED(dist_batch_begin, groups, dist_batch_begin(NULL, 0), DIST_OK);
@@ -470,12 +573,14 @@ int main(void)
 {
     static const char *const keys[1] = { "k" };
     without_a_world();
+    forks();
     start_world();
     store = new_store();
     REQUIRE_OK(dist_store_set(store, "k", "v", 1));
     REQUIRE_OK(dist_store_multi_get(store, keys, 1, &blob));
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
     process();
+    memory();
     blobs();
     store_constructors();
     store_values();
@@ -489,6 +594,8 @@ int main(void)
     moves();
     lists();
     messages();
+    byte_strings();
+    monitored();
     batches();
     works();
     aborts();

@@ -46,9 +46,12 @@ programs!(
     api_null,
     api_options,
     api_rendezvous,
+    bytes,
     late_write,
     log,
+    memory,
     send_recv,
+    spawn,
     store_custom,
     threads,
     works,
@@ -187,6 +190,17 @@ fn leak_lifecycle() {
 #[test]
 fn leak_null() {
     leaks_nothing("api_null");
+}
+
+#[test]
+fn leak_memory() {
+    leaks_nothing("memory");
+}
+
+/// Its children are under Valgrind too.
+#[test]
+fn leak_spawn() {
+    leaks_nothing("spawn");
 }
 
 #[test]
@@ -334,6 +348,7 @@ fn c_sees_the_types_as_rust_does() {
         format!("dist_log_fn {}", size_of::<dist_log_fn>()),
         format!("dist_store_sink_fn {}", size_of::<dist_store_sink_fn>()),
         format!("dist_work_fn {}", size_of::<dist_work_fn>()),
+        format!("dist_spawn_fn {}", size_of::<dist_spawn_fn>()),
     ];
     layout!(lines;
         dist_init_options_t {
@@ -342,9 +357,14 @@ fn c_sees_the_types_as_rust_does() {
         }
         dist_group_options_t {
             struct_size, fields, store, rank, world_size, backend, name, timeout_ms,
-            connect_timeout_ms, backend_options,
+            connect_timeout_ms, backend_options, global_ranks, n_global_ranks,
+        }
+        dist_group_new_options_t {
+            struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
+            use_local_synchronization,
         }
         dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
+        dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
         dist_store_tcp_options_t {
             struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
             multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,

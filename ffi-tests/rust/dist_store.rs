@@ -284,6 +284,7 @@ fn a_job_that_lacks_a_rank_shows_which() {
             name: "trainers".to_owned(),
             timeout_ms: 0,
             connect_timeout_ms: u64::try_from(deadline.allowed().as_millis()).unwrap(),
+            global_ranks: None,
         };
         dist::api::Group::create(group)
     };

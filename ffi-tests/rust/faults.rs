@@ -71,6 +71,35 @@ fn kill_one(operation: &str, size: usize, victim: usize) -> Vec<u64> {
 }
 
 #[test]
+fn a_killed_rank_is_missing_from_a_monitored_barrier_at_once() {
+    for victim in 0..3 {
+        let waits = "init\nbarrier\nmonitored_barrier 60000\nfinalize\nleaks\n";
+        let mut job = Job::by_hand(3, |rank| match rank == victim {
+            true => "init\nbarrier\ngate never\n".to_owned(),
+            false => waits.to_owned(),
+        });
+        let names: Vec<String> = (0..3).map(|rank| rank.to_string()).collect();
+        job.all_report(&names, "barrier");
+        let victim_name = names[victim].as_str();
+        let pid = job.pid(victim_name);
+        let killed_at = job.kill(victim_name);
+        let ended = job.finish();
+        let died = format!("rank {victim} (pid {pid}, host ");
+        let list = format!("(list: [{victim}])");
+        for name in names.iter().filter(|name| *name != victim_name) {
+            let told = ended.report(name, "monitored_barrier 60000");
+            told.failed(DIST_ERR_PEER_FAILED, &["monitored_barrier #1", &died]);
+            // Of those who had not come, only rank 0 may know more.
+            assert!(name == "0" || told.message.contains(&list), "{}", told.message);
+            let told_after = told.at_us.saturating_sub(killed_at);
+            assert!(told_after < TOLD_WITHIN_MS * 1000, "told after {told_after} us");
+            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+            assert_eq!(ended.status(name), 0);
+        }
+    }
+}
+
+#[test]
 fn a_killed_rank_is_named_in_small_all_reduces() {
     kill_each("all_reduce f32 SUM 1");
 }

@@ -2,9 +2,11 @@
 //!
 //! Between begin and end the thread's calls are checked and kept. At the end receives are posted first, then sends,
 //! then collectives are issued in the order of the calls, over as many groups as were used; so neither the order of
-//! sends and receives nor that of groups can make ranks wait for each other. The batch's work ends when all of its
-//! works have, with the first error in the order of the calls.
+//! sends and receives nor that of groups can make ranks wait for each other. Small collectives that are alike become one
+//! ([`super::fusion`]). The batch's work ends when all of its works have, with the first error in the order of the
+//! calls.
 
+use super::fusion::{self, Sketch};
 use super::group::Group;
 use super::issue::Prepared;
 use super::queue::RunQueue;
@@ -129,11 +131,10 @@ impl Batch {
         let mut ordered = calls;
         // Stable: calls of one kind stay in their order.
         ordered.sort_by_key(Prepared::place_in_batch);
-        for call in ordered {
-            let work = Arc::clone(call.work());
-            if let Err(error) = call.issue() {
-                work.end(Err(error));
-            }
+        let runs = fusion::plan(&ordered.iter().map(Sketch::of).collect::<Vec<_>>());
+        let mut ordered: Vec<Option<Prepared>> = ordered.into_iter().map(Some).collect();
+        for run in runs {
+            fusion::issue(run.into_iter().filter_map(|place| ordered[place].take()).collect());
         }
     }
 }

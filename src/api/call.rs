@@ -182,6 +182,50 @@ impl<'a> Call<'a> {
         self.kind
     }
 
+    pub(super) fn dtype(&self) -> Option<DataType> {
+        self.dtype
+    }
+
+    pub(super) fn op(&self) -> Option<ReduceOp> {
+        self.op
+    }
+
+    pub(super) fn root(&self) -> Option<Rank> {
+        self.root
+    }
+
+    /// The count argument, of forms that have one.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// What this rank contributes, in one piece.
+    pub(super) fn send(&self) -> Src<'a> {
+        self.send
+    }
+
+    /// Where its result goes, in one piece.
+    pub(super) fn recv(&self) -> Dst<'a> {
+        self.recv
+    }
+
+    /// The same operation on other buffers, of other lengths, in a group of `size`. Not for the `_v` forms.
+    pub(super) fn with_buffers<'b>(
+        &self,
+        send: Src<'b>,
+        recv: Dst<'b>,
+        size: WorldSize,
+    ) -> Call<'b> {
+        let Self { kind, dtype, op, root, .. } = *self;
+        let bytes = match kind {
+            OpKind::ReduceScatter => recv.len(),
+            OpKind::AllGather => recv.len() / size,
+            _ => send.len().max(recv.len()),
+        };
+        let count = bytes / dtype.map_or(1, DataType::size);
+        Call { op, root, send, recv, ..Call::new(kind, dtype, count) }
+    }
+
     /// What the ranks must agree on.
     pub(super) fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, extent, .. } = *self;

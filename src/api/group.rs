@@ -1,19 +1,22 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
 use super::callbacks;
+use super::monitored::Monitor;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
+use super::subgroup::{Lease, Mailbox};
 use crate::backend::{self, Backend, Context, Place};
 use crate::base::config;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this;
 use crate::store::Store;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The default deadline of an operation: half an hour, as in c10d.
 pub const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
@@ -21,7 +24,7 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
 /// The default deadline of starting a group: five minutes.
 pub const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 300_000;
 
-const LONGEST_NAME: usize = 200;
+pub(super) const LONGEST_NAME: usize = 200;
 
 /// What a group is made from.
 #[derive(Debug)]
@@ -42,6 +45,33 @@ pub struct GroupOptions {
     pub timeout_ms: u64,
     /// The deadline of starting in milliseconds; 0 for the default.
     pub connect_timeout_ms: u64,
+    /// Which ranks of something larger its ranks are, in order; `None` where it is the outermost.
+    pub global_ranks: Option<Vec<Rank>>,
+}
+
+/// Where a group comes from, and what those made from it take over.
+#[derive(Debug)]
+pub(super) struct Origin {
+    /// Which ranks of the outermost group its ranks are.
+    pub(super) ranks: Vec<Rank>,
+    /// The name of the group that it was made from.
+    pub(super) parent: Option<String>,
+    /// As the back end was asked for.
+    pub(super) backend: String,
+    pub(super) backend_options: String,
+    /// Host and port of the store that the outermost group met in.
+    pub(super) store: Option<(String, u16)>,
+    /// Of its name, where its members alone gave it.
+    pub(super) _lease: Option<Lease>,
+}
+
+/// What a group made from another is, beside its origin and its back end.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) id: GroupId,
+    pub(super) name: String,
+    pub(super) rank: Rank,
+    pub(super) timeout_ms: u64,
 }
 
 /// A group.
@@ -57,6 +87,10 @@ pub struct Group {
     pub(super) queue: Arc<RunQueue>,
     /// Messages have numbers of their own.
     pub(super) messages_issued: AtomicU64,
+    pub(super) origin: Origin,
+    /// Where those write who make a group from this one.
+    pub(super) mailbox: OnceLock<Arc<Mailbox>>,
+    pub(super) monitor: Monitor,
 }
 
 impl Group {
@@ -71,12 +105,7 @@ impl Group {
         this::mark_used()?;
         let GroupOptions { store, rank, size, name, .. } = options;
         let timeout_ms = timeout(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
-        let connect_ms = timeout(
-            options.connect_timeout_ms,
-            config::CONNECT_TIMEOUT_MS,
-            DEFAULT_CONNECT_TIMEOUT_MS,
-        )?;
-        let deadline = Deadline::after_ms(connect_ms);
+        let deadline = connect_deadline(options.connect_timeout_ms)?;
         let who = format!("pid {}, host {}", this::pid(), this::host_name());
         let nonce = this::fresh_nonce()?;
         let address = store.address();
@@ -95,24 +124,49 @@ impl Group {
         let exchange = StoreExchange { rendezvous: &meeting, id };
         let backend_name = options.backend.as_deref().unwrap_or("native");
         let backend = backend::create(backend_name, &context, &exchange)?;
-        let timeout_ms = AtomicU64::new(timeout_ms);
-        let (queue, messages_issued) = (Arc::default(), AtomicU64::new(0));
-        Ok(Self { id, name, rank, size, timeout_ms, backend, queue, messages_issued })
+        let origin = Origin {
+            ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
+            parent: None,
+            backend: backend_name.to_owned(),
+            backend_options: options.backend_options,
+            store: address,
+            _lease: None,
+        };
+        Ok(Self::assemble(Identity { id, name, rank, timeout_ms }, origin, backend))
+    }
+
+    /// A group whose ranks have met.
+    pub(super) fn assemble(identity: Identity, origin: Origin, backend: Arc<dyn Backend>) -> Self {
+        let Identity { id, name, rank, timeout_ms } = identity;
+        Self {
+            id,
+            name,
+            rank,
+            size: origin.ranks.len(),
+            timeout_ms: AtomicU64::new(timeout_ms),
+            backend,
+            queue: Arc::default(),
+            messages_issued: AtomicU64::new(0),
+            origin,
+            mailbox: OnceLock::new(),
+            monitor: Monitor::default(),
+        }
     }
 
     /// Rank 0 of a group over a back end that is there already.
     #[cfg(test)]
     pub(super) fn over(name: &str, backend: Arc<dyn Backend>) -> Self {
-        Self {
-            id: this::fresh_nonce().unwrap(),
-            name: name.to_owned(),
-            rank: 0,
-            size: backend.places().len(),
-            timeout_ms: AtomicU64::new(60_000),
-            backend,
-            queue: Arc::default(),
-            messages_issued: AtomicU64::new(0),
-        }
+        let id = this::fresh_nonce().unwrap();
+        let identity = Identity { id, name: name.to_owned(), rank: 0, timeout_ms: 60_000 };
+        let origin = Origin {
+            ranks: (0..backend.places().len()).collect(),
+            parent: None,
+            backend: "native".into(),
+            backend_options: String::new(),
+            store: None,
+            _lease: None,
+        };
+        Self::assemble(identity, origin, backend)
     }
 
     /// Its id, different for every group that was ever made.
@@ -133,6 +187,11 @@ impl Group {
     /// The number of its ranks.
     pub fn size(&self) -> WorldSize {
         self.size
+    }
+
+    /// Which ranks of the outermost group that it descends from its ranks are, in order.
+    pub fn global_ranks(&self) -> &[Rank] {
+        &self.origin.ranks
     }
 
     /// The back end's name.
@@ -217,6 +276,8 @@ impl Group {
             "id": self.id.to_string(),
             "rank": self.rank,
             "size": self.size,
+            "ranks": self.origin.ranks,
+            "parent": self.origin.parent,
             "backend": self.backend.name(),
             "timeout_ms": self.timeout_ms(),
             "operations_issued": self.queue.issued(),
@@ -233,7 +294,7 @@ impl Group {
 }
 
 fn check(options: &GroupOptions) -> Result<()> {
-    let GroupOptions { rank, size, name, .. } = options;
+    let GroupOptions { rank, size, name, global_ranks, .. } = options;
     if *size == 0 || *size > MAX_WORLD_SIZE {
         return Err(Error::invalid(format!(
             "a world size of {size}: 1 to {MAX_WORLD_SIZE} is possible"
@@ -242,12 +303,40 @@ fn check(options: &GroupOptions) -> Result<()> {
     if rank >= size {
         return Err(Error::invalid(format!("rank {rank} does not exist in a group of {size}")));
     }
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('/') {
-        return Err(Error::invalid(format!(
-            "\"{name}\" is no group name: 1 to {LONGEST_NAME} bytes without \"/\""
-        )));
+    check_name(name)?;
+    if let Some(ranks) = global_ranks {
+        if ranks.len() != *size {
+            let message = format!("global_ranks has {} ranks, and the group {size}", ranks.len());
+            return Err(Error::invalid(message));
+        }
+        check_distinct(ranks).context(|| "global_ranks")?;
     }
     options.backend.as_deref().map_or(Ok(()), backend::check_name)
+}
+
+/// Whether a group can have a name.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('/') {
+        let message =
+            format!("\"{name}\" is no group name: 1 to {LONGEST_NAME} bytes without \"/\"");
+        return Err(Error::invalid(message));
+    }
+    Ok(())
+}
+
+/// Whether no rank is in a list twice.
+pub(super) fn check_distinct(ranks: &[Rank]) -> Result<()> {
+    let mut known = HashSet::with_capacity(ranks.len());
+    match ranks.iter().find(|&&rank| !known.insert(rank)) {
+        Some(rank) => Err(Error::invalid(format!("rank {rank} is in the list twice"))),
+        None => Ok(()),
+    }
+}
+
+/// When a group that begins to form must have formed; 0 for the environment's time, or the default.
+pub(super) fn connect_deadline(option_ms: u64) -> Result<Deadline> {
+    let default_ms = DEFAULT_CONNECT_TIMEOUT_MS;
+    Ok(Deadline::after_ms(timeout(option_ms, config::CONNECT_TIMEOUT_MS, default_ms)?))
 }
 
 /// A time-out from the options, else from the environment, else the default.

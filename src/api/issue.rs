@@ -1,6 +1,7 @@
-//! From a call to a work: operations that are checked first and issued later, and the job that a collective leaves in
+//! From a call to a work: operations that are checked first and issued later, and the job that an operation leaves in
 //! its group's queue.
 
+use super::bytes::{BytesCall, BytesTask, Deliver};
 use super::call::{Call, CallOptions};
 use super::group::Group;
 use super::point_to_point::Memory;
@@ -10,6 +11,7 @@ use super::work::{Work, WorkKind};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::transport::Descriptor;
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ pub struct Prepared {
 #[derive(Debug)]
 enum What {
     Collective(Call<'static>),
+    Bytes(BytesCall<'static>, Deliver),
     Message(Memory),
 }
 
@@ -36,6 +39,16 @@ impl Prepared {
         work: Arc<Work>,
     ) -> Self {
         Self { group, what: What::Message(memory), options, work }
+    }
+
+    pub(super) fn bytes(
+        group: Arc<Group>,
+        call: BytesCall<'static>,
+        options: CallOptions,
+        deliver: Deliver,
+    ) -> Self {
+        let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&group.queue));
+        Self { group, what: What::Bytes(call, deliver), options, work }
     }
 
     /// Its group.
@@ -54,11 +67,15 @@ impl Prepared {
     /// `OutOfMemory`, `System`; the group's failure, for a message. Then it was not issued.
     pub fn issue(self) -> Result<()> {
         let deadline = self.group.deadline(&self.options);
-        match self.what {
-            What::Message(memory) => self.group.post(memory, deadline, &self.work),
+        let Self { group, what, options, work } = self;
+        match what {
+            What::Message(memory) => group.post(memory, deadline, &work),
             What::Collective(call) => {
-                let Self { group, options, work, .. } = self;
-                issue_collective(group, call, options, deadline, work)
+                let task = CollectiveTask { call, options, works: [work] };
+                enqueue(group, deadline, task)
+            }
+            What::Bytes(call, deliver) => {
+                enqueue(group, deadline, BytesTask::new(call, deliver, work))
             }
         }
     }
@@ -72,9 +89,17 @@ impl Prepared {
     /// which one waits longer.
     pub(super) fn place_in_batch(&self) -> u8 {
         match self.what {
-            What::Message(Memory::In(_)) => 0,
+            What::Message(Memory::In(_) | Memory::Grows { .. }) => 0,
             What::Message(Memory::Out(_)) => 1,
-            What::Collective(_) => 2,
+            What::Collective(_) | What::Bytes(..) => 2,
+        }
+    }
+
+    /// The collective and its options, if it is one on buffers.
+    pub(super) fn collective(&self) -> Option<(&Call<'static>, &CallOptions)> {
+        match &self.what {
+            What::Collective(call) => Some((call, &self.options)),
+            What::Bytes(..) | What::Message(_) => None,
         }
     }
 }
@@ -109,52 +134,78 @@ impl Group {
     }
 }
 
-fn issue_collective(
-    group: Arc<Group>,
-    call: Call<'static>,
-    options: CallOptions,
-    deadline: Deadline,
-    work: Arc<Work>,
-) -> Result<()> {
-    let queue = Arc::clone(&group.queue);
-    queue.work_begins()?;
-    let enqueued = queue.enqueue(|ticket| {
-        let descriptor = call.descriptor(ticket.sequence());
-        work.issued(ticket.sequence(), deadline);
-        let record = recorder::begin(group.id(), group.rank(), &descriptor);
-        Box::new(Collective { group, call, options, deadline, descriptor, record, work })
-    });
-    enqueued.inspect_err(|_| queue.work_ends())
+/// What is done in a turn of the queue.
+pub(super) trait Task: Send + Debug + 'static {
+    /// The works that end with it.
+    fn works(&self) -> &[Arc<Work>];
+
+    /// How many operations of the back end it is.
+    fn operations(&self) -> u64 {
+        1
+    }
+
+    /// What the ranks agree on for the first of them, whose number that is.
+    fn descriptor(&self, sequence: u64) -> Descriptor;
+
+    /// What it is called in messages.
+    fn title(&self, descriptor: &Descriptor) -> String {
+        descriptor.to_string()
+    }
+
+    /// Does it.
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()>;
 }
 
-/// A collective that waits for its turn.
+/// Puts a task into its group's queue.
+///
+/// # Errors
+/// `OutOfMemory` where too many works are outstanding, `System` where no worker can be started; then nothing has
+/// happened.
+pub(super) fn enqueue<T: Task>(group: Arc<Group>, deadline: Deadline, task: T) -> Result<()> {
+    let queue = Arc::clone(&group.queue);
+    let works = task.works().len();
+    for begun in 0..works {
+        if let Err(error) = queue.work_begins() {
+            (0..begun).for_each(|_| queue.work_ends());
+            return Err(error);
+        }
+    }
+    let enqueued = queue.enqueue_several(task.operations(), |ticket| {
+        let descriptor = task.descriptor(ticket.sequence());
+        task.works().iter().for_each(|work| work.issued(ticket.sequence(), deadline));
+        let record = recorder::begin(group.id(), group.rank(), &descriptor);
+        Box::new(Queued { group, deadline, descriptor, record, task })
+    });
+    enqueued.inspect_err(|_| (0..works).for_each(|_| queue.work_ends()))
+}
+
+/// A task that waits for its turn.
 #[derive(Debug)]
-struct Collective {
+struct Queued<T> {
     group: Arc<Group>,
-    call: Call<'static>,
-    options: CallOptions,
     deadline: Deadline,
     descriptor: Descriptor,
     record: Record,
-    work: Arc<Work>,
+    task: T,
 }
 
-impl Collective {
+impl<T: Task> Queued<T> {
     fn finish(self, outcome: Result<()>, turn: Option<Turn<'_>>) {
-        let Self { group, descriptor, record, work, .. } = self;
+        let Self { group, descriptor, record, task, .. } = self;
         record.end(&outcome);
-        let outcome = outcome
-            .map_err(|error| error.context(format_args!("{descriptor} on {}", group.whom())));
+        let outcome = outcome.map_err(|error| {
+            error.context(format_args!("{} on {}", task.title(&descriptor), group.whom()))
+        });
         if let Some(turn) = turn {
             turn.end_silently();
         }
-        // Before the work ends: whoever waits for that may count on the group not being kept by it.
+        // Before the works end: whoever waits for one may count on the group not being kept by it.
         drop(group);
-        work.end(outcome.map(|()| None));
+        task.works().iter().for_each(|work| work.end(outcome.clone().map(|()| None)));
     }
 }
 
-impl Job for Collective {
+impl<T: Task> Job for Queued<T> {
     fn deadline(&self) -> &Deadline {
         &self.deadline
     }
@@ -163,10 +214,9 @@ impl Job for Collective {
         self.group.failure()
     }
 
-    fn run(self: Box<Self>, turn: Turn<'_>) {
-        let operation = self.call.operation(self.descriptor, &self.options, &self.deadline);
-        let backend = &self.group.backend;
-        let outcome = catch_unwind(AssertUnwindSafe(|| backend.run(&operation)));
+    fn run(mut self: Box<Self>, turn: Turn<'_>) {
+        let Self { group, deadline, descriptor, task, .. } = &mut *self;
+        let outcome = catch_unwind(AssertUnwindSafe(|| task.run(group, *descriptor, deadline)));
         let outcome = outcome.unwrap_or_else(|_| {
             let error =
                 Error::internal("a defect in libdist, please report it: a panic in the operation");
@@ -183,5 +233,27 @@ impl Job for Collective {
 
     fn fail(self: Box<Self>, cause: &Error) {
         self.finish(Err(cause.clone()), None);
+    }
+}
+
+/// A collective on the caller's buffers.
+#[derive(Debug)]
+struct CollectiveTask {
+    call: Call<'static>,
+    options: CallOptions,
+    works: [Arc<Work>; 1],
+}
+
+impl Task for CollectiveTask {
+    fn works(&self) -> &[Arc<Work>] {
+        &self.works
+    }
+
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        self.call.descriptor(sequence)
+    }
+
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        group.backend.run(&self.call.operation(first, &self.options, deadline))
     }
 }

@@ -5,26 +5,36 @@
 //! types.
 
 pub mod batch;
+pub mod bytes;
 pub mod call;
 pub mod callbacks;
 pub mod collective;
 pub mod environment;
+mod fusion;
 pub mod group;
 pub mod issue;
+mod lent;
+pub mod memory;
+pub mod monitored;
 pub mod point_to_point;
 pub mod queue;
 pub mod recorder;
 pub mod rendezvous;
 pub mod runtime;
+pub mod spawn;
 pub mod store;
+pub mod subgroup;
 pub mod supports;
+mod verdict;
 pub mod work;
 
 #[cfg(test)]
 mod tests;
 
+pub use bytes::{BytesCall, Deliver};
 pub use call::{Call, CallOptions};
 pub use group::{Group, GroupOptions};
 pub use runtime::InitOptions;
 pub use store::StoreHandle;
+pub use subgroup::SubgroupOptions;
 pub use work::{Progress, Work};

@@ -3,6 +3,7 @@
 //! Messages never wait behind collectives: they go to the back end's engine at once, which matches, carries and
 //! completes them.
 
+use super::bytes::{Deliver, Taker};
 use super::call::CallOptions;
 use super::group::Group;
 use super::issue::Prepared;
@@ -13,13 +14,10 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::{Incoming, Outgoing, PointToPoint};
+use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The largest tag.
-pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
 /// What is said about a message. A receive may leave open from whom and under which tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +30,7 @@ pub struct Message {
     pub tag: Option<u32>,
     /// The type of its elements.
     pub dtype: DataType,
-    /// How many there are, or may be.
+    /// How many there are, or may be; `usize::MAX` for any number.
     pub count: usize,
 }
 
@@ -48,15 +46,23 @@ impl fmt::Display for Message {
             Some(tag) => write!(f, ", tag {tag}")?,
             None => f.write_str(", any tag")?,
         }
-        write!(f, " ({}, count {})", self.dtype, self.count)
+        match self.count {
+            usize::MAX => write!(f, " ({}, any count)", self.dtype),
+            count => write!(f, " ({}, count {count})", self.dtype),
+        }
     }
 }
 
 /// The caller's memory, lent until the message's work has ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Memory {
     Out(Src<'static>),
     In(Dst<'static>),
+    /// None: it is made for the message, which is then handed on.
+    Grows {
+        most: usize,
+        deliver: Deliver,
+    },
 }
 
 impl Group {
@@ -95,6 +101,22 @@ impl Group {
         self.prepare_message(message, Memory::In(into), options)
     }
 
+    /// Checks a receive of a message of bytes, of whatever length up to `most`; `deliver` is called with it.
+    ///
+    /// # Errors
+    /// As [`Group::send`].
+    pub fn receive_bytes(
+        self: &Arc<Self>,
+        most: usize,
+        deliver: Deliver,
+        peer: Option<Rank>,
+        tag: Option<u32>,
+        options: CallOptions,
+    ) -> Result<Prepared> {
+        let message = Message { is_outgoing: false, peer, tag, dtype: DataType::U8, count: most };
+        self.prepare_message(message, Memory::Grows { most, deliver }, options)
+    }
+
     fn prepare_message(
         self: &Arc<Self>,
         message: Message,
@@ -125,7 +147,7 @@ impl Group {
         self.engine().map(drop)
     }
 
-    fn engine(&self) -> Result<&dyn PointToPoint> {
+    pub(super) fn engine(&self) -> Result<&dyn PointToPoint> {
         self.backend.messages().ok_or_else(|| {
             let message = format!(
                 "the back end {} has no messages between two ranks for this group of {}",
@@ -159,7 +181,13 @@ impl Group {
                 engine.send(Outgoing { to, tag, dtype, bytes, deadline }, done)
             }
             (Memory::In(into), from, tag) => {
+                let into = Room::Lent(into);
                 engine.receive(Incoming { from, tag, dtype, into, deadline }, done)
+            }
+            (Memory::Grows { most, deliver }, from, tag) => {
+                let into = Room::Grows { most };
+                let message = Incoming { from, tag, dtype, into, deadline };
+                engine.receive(message, Arc::new(Taker::new(done, deliver)))
             }
             (Memory::Out(_), ..) => Err(Error::internal("a send without a rank or a tag")),
         };

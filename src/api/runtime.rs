@@ -120,6 +120,7 @@ pub fn init(options: InitOptions) -> Result<()> {
         name: options.group_name.unwrap_or_else(|| WORLD_NAME.to_owned()),
         timeout_ms: options.timeout_ms,
         connect_timeout_ms: left,
+        global_ranks: None,
     })?;
     let Place { store, hosts_store, .. } = place;
     let world = World { group: Arc::new(group), store, hosts_store };

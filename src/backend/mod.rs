@@ -14,7 +14,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
-use crate::transport::{OpKind, PeerName, PointToPoint};
+use crate::transport::{OpKind, PeerName, PointToPoint, arena};
 use serde_json::Value;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -143,6 +143,16 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
+    /// Memory of this process for buffers, of the kind that other ranks can be given direct access to where there is such a
+    /// kind. `bytes` is not 0.
+    ///
+    /// # Errors
+    /// `Unsupported` where the back end has none; `OutOfMemory`, `System`.
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        let message = format!("back end {} has no memory for {bytes} bytes", self.name());
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
     /// Fails the group on all its ranks; the first reason stays.
     fn abort(&self, reason: &Error);
 
@@ -154,6 +164,30 @@ pub trait Backend: Send + Sync + Debug {
 
     /// What would run, as JSON, for `dist_group_describe`.
     fn describe(&self) -> Value;
+}
+
+/// Memory that a back end has allocated. Dropping it frees it.
+pub trait Memory: Send + Debug {
+    /// The address of the first byte.
+    fn as_mut_ptr(&self) -> *mut u8;
+
+    /// How many bytes were asked for.
+    fn len(&self) -> usize;
+
+    /// True where that was none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Memory for arena::Block {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
 }
 
 /// Makes the back end called `name`; NULL in the C API is "native", whose other name is "gloo".
@@ -183,6 +217,12 @@ pub fn check_name(name: &str) -> Result<()> {
     }
     let message = format!("there is no back end \"{name}\"; there are: {}", NAMES.join(", "));
     Err(Error::new(ErrorKind::NotFound, message))
+}
+
+/// What a name that [`create`] knows stands for: two of them may mean the same.
+pub fn canonical(name: &str) -> &'static str {
+    let known = NAMES.iter().find(|known| known.eq_ignore_ascii_case(name)).copied();
+    known.filter(|&known| known != "gloo").unwrap_or("native")
 }
 
 /// The names that [`create`] knows.

@@ -1,6 +1,6 @@
 //! A group of one rank: every operation is a copy.
 
-use super::{Backend, Place};
+use super::{Backend, Memory, Place};
 use crate::algo::rules::Rules;
 use crate::algo::{Operation, Shape, Wanted, select};
 use crate::base::buffer::{Dst, Src};
@@ -12,7 +12,7 @@ use crate::kernel;
 use crate::sys::host;
 use crate::transport::inproc::Domain;
 use crate::transport::matching::Engine;
-use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain};
+use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain, arena};
 use crate::wait::Pace;
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
@@ -108,6 +108,10 @@ impl Backend for Solo {
         Some(&messages.engine)
     }
 
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(arena::allocate(bytes)?))
+    }
+
     fn abort(&self, reason: &Error) {
         // The first reason stays.
         drop(self.failure.set(reason.clone()));
@@ -154,7 +158,8 @@ mod tests {
         let (tag, dtype) = (3, DataType::U8);
         let bytes = Src::from(&b"to myself"[..]);
         let into = Dst::from(Box::leak(vec![0; 9].into_boxed_slice()));
-        let receive = Incoming { from: None, tag: Some(tag), dtype, into, deadline };
+        let room = into.into();
+        let receive = Incoming { from: None, tag: Some(tag), dtype, into: room, deadline };
         let (sent, got) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
         engine.send(Outgoing { to: 0, tag, dtype, bytes, deadline }, sent.clone()).unwrap();
         engine.receive(receive, got.clone()).unwrap();

@@ -56,7 +56,7 @@ variables! {
     SLURM_STEP = "SLURM_STEP_ID", "Slurm", "none", "The step's id under srun.";
     SECRET_FILE = "DIST_STORE_SECRET_FILE", "user", "none",
         "A file with the secret of the job's store, the same on all ranks; only its owner may have access (mode 0600).";
-    SECRET_FD = "DIST_STORE_SECRET_FD", "distrun", "none",
+    SECRET_FD = "DIST_STORE_SECRET_FD", "distrun, dist_spawn", "none",
         "The number of an inherited descriptor of such a file, or of one in memory.";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
         "Default deadline of an operation in milliseconds, where the options name none.";

@@ -6,6 +6,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, Result};
+use crate::base::ids::MAX_WORLD_SIZE;
 use std::ffi::{CStr, c_char, c_void};
 
 /// The longest C string that is accepted; also bounds how far a missing terminator is read.
@@ -170,6 +171,18 @@ pub(super) fn dst_blocks<'a>(
 pub(super) fn index(value: i32, name: &str) -> Result<usize> {
     usize::try_from(value)
         .map_err(|_| Error::invalid(format!("{name} is {value}, which is negative")))
+}
+
+/// A list of ranks; `None` for an empty one.
+pub(super) fn ranks(ptr: *const i32, n: usize, name: &str) -> Result<Option<Vec<usize>>> {
+    if n > MAX_WORLD_SIZE {
+        return Err(Error::invalid(format!(
+            "{name} has {n} ranks: a group has at most {MAX_WORLD_SIZE}"
+        )));
+    }
+    let ranks = slice(ptr, n, name)?.iter().map(|&rank| index(rank, name));
+    let ranks: Vec<usize> = ranks.collect::<Result<_>>()?;
+    Ok(Some(ranks).filter(|ranks| !ranks.is_empty()))
 }
 
 /// A rank or size for C.

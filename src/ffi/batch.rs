@@ -15,7 +15,13 @@ dist_export! {
     ///
     /// Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
     /// work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
-    /// the batch is done. `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
+    /// the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
+    /// dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
+    /// operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
+    /// not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
+    /// algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
+    /// of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+    /// `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
     /// world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
     /// thread.
     ///

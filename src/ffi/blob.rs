@@ -3,7 +3,7 @@
 use super::args::Out;
 use super::handle::{Kind, Table};
 use super::types::dist_blob_t;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -13,13 +13,17 @@ pub(super) struct Blob(Vec<Vec<u8>>);
 
 pub(super) static BLOBS: Table<Blob> = Table::new(Kind::Blob);
 
-/// Hands out a list.
+/// Hands out a list. Strings that have room for their terminator stay where they are.
 pub(super) fn give(out: &Out<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<()> {
     let terminated = |mut item: Vec<u8>| {
+        item.try_reserve_exact(1).map_err(|_| {
+            let message = format!("no memory to hand out {} bytes", item.len());
+            Error::new(ErrorKind::OutOfMemory, message)
+        })?;
         item.push(0);
-        item
+        Ok(item)
     };
-    let blob = Blob(items.into_iter().map(terminated).collect());
+    let blob = Blob(items.into_iter().map(terminated).collect::<Result<_>>()?);
     out.write(BLOBS.insert(Arc::new(blob))?);
     Ok(())
 }

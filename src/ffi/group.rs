@@ -1,6 +1,6 @@
 //! Groups.
 
-use super::args::{Out, copy_text, index, milliseconds, number, optional_str, required_str};
+use super::args::{Out, copy_text, index, milliseconds, number, optional_str, ranks, required_str};
 use super::handle::{Kind, Table};
 use super::store::STORES;
 use super::types::*;
@@ -79,6 +79,7 @@ dist_export! {
             name: required_str(options.name, "name")?.to_owned(),
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
+            global_ranks: ranks(options.global_ranks, options.n_global_ranks, "global_ranks")?,
         })?;
         out.write(GROUPS.insert(Arc::new(group))?);
         Ok(())
@@ -105,6 +106,8 @@ dist_export! {
     /// collective that needs this rank ends there with DIST_ERR_PEER_FAILED. On several hosts, the lowest rank of
     /// each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
     /// own, so that ranks that stay behind it learn of them from their connections and time limits only.
+    ///
+    /// Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
     ///
     /// `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
     /// threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
@@ -207,7 +210,8 @@ dist_export! {
 }
 
 dist_export! {
-    /// Describes a group as JSON: its ranks and where they are, the transport, and which algorithm would run
+    /// Describes a group as JSON: its ranks and where they are, which ranks of the outermost group they are, the name
+    /// of the group that it was made from, the transport, and which algorithm would run
     /// from which size on.
     ///
     /// `group`: NULL for the world. `json`: out, required; a blob of one text, owned by the caller. Does not

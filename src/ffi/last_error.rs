@@ -1,5 +1,6 @@
 //! The calling thread's last message, kept as a C string.
 
+use crate::process::witness;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
@@ -9,6 +10,7 @@ thread_local! {
 
 /// Replaces the message.
 pub(super) fn set(message: &str) {
+    witness::tell(message);
     let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
     // A thread that is being torn down has no message any more.
     drop(LAST.try_with(|last| last.replace(text)));

@@ -14,12 +14,22 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A tag that is no wild card.
-fn tag_number(tag: i32) -> Result<u32> {
+pub(super) fn tag_number(tag: i32) -> Result<u32> {
     u32::try_from(tag).map_err(|_| Error::invalid(format!("tag is {tag}, which is negative")))
 }
 
+/// Whom a receive is from; `None` for any.
+pub(super) fn from_rank(peer: i32) -> Result<Option<usize>> {
+    if peer == DIST_ANY_SOURCE { Ok(None) } else { index(peer, "peer").map(Some) }
+}
+
+/// Under which tag a receive is; `None` for any.
+pub(super) fn from_tag(tag: i32) -> Result<Option<u32>> {
+    if tag == DIST_ANY_TAG { Ok(None) } else { tag_number(tag).map(Some) }
+}
+
 /// Issues a message and waits until it is done; where from, if it came.
-fn run(call: Prepared) -> Result<Option<usize>> {
+pub(super) fn run(call: Prepared) -> Result<Option<usize>> {
     let work = Arc::clone(call.work());
     call.issue()?;
     wait_to_the_end(&work)?;
@@ -95,8 +105,7 @@ dist_export! {
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
-        let peer = if peer == DIST_ANY_SOURCE { None } else { Some(index(peer, "peer")?) };
-        let tag = if tag == DIST_ANY_TAG { None } else { Some(tag_number(tag)?) };
+        let (peer, tag) = (from_rank(peer)?, from_tag(tag)?);
         let source = Out::optional(source);
         let call = group.receive(into, dtype, peer, tag, options)?;
         if !work.blocks() {

@@ -1,150 +1,10 @@
-//! The types and constants of the C interface.
-//!
-//! Numbers are never reused, and fields only ever appended.
+//! The types of the C interface. Fields are only ever appended.
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
+pub use super::constants::*;
 use super::options::Options;
 use std::ffi::{c_char, c_void};
-
-/// The outcome of a call: DIST_OK, DIST_IN_PROGRESS, or a negative error.
-///
-/// Errors -1 to -99 are mistakes of the caller, and nothing has changed. -100 to -199 concern peers and
-/// time; a collective that returns one has failed its group. -200 to -299 concern the system or a back
-/// end. -300 is a defect of the library.
-pub type dist_status_t = i32;
-/// Success.
-pub const DIST_OK: dist_status_t = 0;
-/// A wait has expired and the work goes on.
-pub const DIST_IN_PROGRESS: dist_status_t = 1;
-/// An argument is out of range, NULL where that is not allowed, or contradicts another.
-pub const DIST_ERR_INVALID_ARGUMENT: dist_status_t = -1;
-/// A handle that was never made, was released, or is of another type.
-pub const DIST_ERR_INVALID_HANDLE: dist_status_t = -2;
-/// dist_init has not been called, dist_finalize has, or this is a forked child.
-pub const DIST_ERR_NOT_INITIALIZED: dist_status_t = -3;
-/// dist_init was called twice.
-pub const DIST_ERR_ALREADY_INITIALIZED: dist_status_t = -4;
-/// The combination asked for does not exist; the message names it.
-pub const DIST_ERR_UNSUPPORTED: dist_status_t = -5;
-/// The key or name does not exist.
-pub const DIST_ERR_NOT_FOUND: dist_status_t = -6;
-/// A queue was empty and the caller did not want to wait.
-pub const DIST_ERR_QUEUE_EMPTY: dist_status_t = -7;
-/// A counter operation met a value that is not a number; the value is unchanged.
-pub const DIST_ERR_NOT_A_NUMBER: dist_status_t = -8;
-/// The deadline of the operation passed; the message names who was missing.
-pub const DIST_ERR_TIMEOUT: dist_status_t = -100;
-/// Another rank died or left; the message names it and what it was doing.
-pub const DIST_ERR_PEER_FAILED: dist_status_t = -101;
-/// Ranks called different operations or with different arguments; the message describes both.
-pub const DIST_ERR_MISMATCH: dist_status_t = -102;
-/// Somebody aborted the group; the message has the reason.
-pub const DIST_ERR_ABORTED: dist_status_t = -103;
-/// The store or a peer cannot be reached, or broke the connection.
-pub const DIST_ERR_CONNECTION: dist_status_t = -104;
-/// A peer could not prove that it belongs to this job.
-pub const DIST_ERR_AUTH: dist_status_t = -105;
-/// Memory, or another limited resource of the host, is exhausted.
-pub const DIST_ERR_OUT_OF_MEMORY: dist_status_t = -200;
-/// The operating system refused a call.
-pub const DIST_ERR_SYSTEM: dist_status_t = -201;
-/// A back end, or a caller's own store, reported an error.
-pub const DIST_ERR_BACKEND: dist_status_t = -202;
-/// A defect of the library.
-pub const DIST_ERR_INTERNAL: dist_status_t = -300;
-
-/// The type of one element.
-pub type dist_dtype_t = i32;
-/// Signed, 8 bits.
-pub const DIST_I8: dist_dtype_t = 0;
-/// Unsigned, 8 bits.
-pub const DIST_U8: dist_dtype_t = 1;
-/// Signed, 16 bits.
-pub const DIST_I16: dist_dtype_t = 2;
-/// Unsigned, 16 bits.
-pub const DIST_U16: dist_dtype_t = 3;
-/// Signed, 32 bits.
-pub const DIST_I32: dist_dtype_t = 4;
-/// Unsigned, 32 bits.
-pub const DIST_U32: dist_dtype_t = 5;
-/// Signed, 64 bits.
-pub const DIST_I64: dist_dtype_t = 6;
-/// Unsigned, 64 bits.
-pub const DIST_U64: dist_dtype_t = 7;
-/// IEEE half precision.
-pub const DIST_F16: dist_dtype_t = 8;
-/// The upper half of an IEEE single.
-pub const DIST_BF16: dist_dtype_t = 9;
-/// IEEE single precision.
-pub const DIST_F32: dist_dtype_t = 10;
-/// IEEE double precision.
-pub const DIST_F64: dist_dtype_t = 11;
-/// Two singles: real, imaginary.
-pub const DIST_C64: dist_dtype_t = 12;
-/// Two doubles: real, imaginary.
-pub const DIST_C128: dist_dtype_t = 13;
-/// One byte; every value but 0 is true.
-pub const DIST_BOOL: dist_dtype_t = 14;
-/// 8 bits: 4 of exponent, 3 of mantissa, no infinities.
-pub const DIST_F8E4M3: dist_dtype_t = 15;
-/// 8 bits: 5 of exponent, 2 of mantissa.
-pub const DIST_F8E5M2: dist_dtype_t = 16;
-
-/// How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
-/// precision and rounded once per host, and once more for each step between hosts.
-pub type dist_op_t = i32;
-/// The sum; of bools, or.
-pub const DIST_SUM: dist_op_t = 0;
-/// The product; of bools, and. Not for complex numbers.
-pub const DIST_PRODUCT: dist_op_t = 1;
-/// The smallest; NaN wins. Not for complex numbers.
-pub const DIST_MIN: dist_op_t = 2;
-/// The largest; NaN wins. Not for complex numbers.
-pub const DIST_MAX: dist_op_t = 3;
-/// The sum divided by the number of ranks; of integers, the wrapped sum rounded towards zero. Not for
-/// bools.
-pub const DIST_AVG: dist_op_t = 4;
-/// Bitwise and. Not for floating point.
-pub const DIST_BAND: dist_op_t = 5;
-/// Bitwise or. Not for floating point.
-pub const DIST_BOR: dist_op_t = 6;
-/// Bitwise exclusive or. Not for floating point.
-pub const DIST_BXOR: dist_op_t = 7;
-/// The sum of each rank's elements times its own premul_scale. Only for floating point.
-pub const DIST_PREMUL_SUM: dist_op_t = 8;
-
-/// A time-out that never comes.
-pub const DIST_WAIT_FOREVER: i64 = -1;
-/// No time at all, for waits that only look.
-pub const DIST_NO_WAIT: i64 = -2;
-
-/// In place of a rank: whoever sends (dist_recv).
-pub const DIST_ANY_SOURCE: i32 = -1;
-/// In place of a tag: any (dist_recv).
-pub const DIST_ANY_TAG: i32 = -1;
-
-/// In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
-/// same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
-pub const DIST_CALL_CANONICAL: u64 = 1;
-
-/// Nothing is logged; the default.
-pub const DIST_LOG_OFF: i32 = 0;
-/// Failures that no return value can tell.
-pub const DIST_LOG_ERROR: i32 = 1;
-/// And what is unusual: long waits, dropped peers.
-pub const DIST_LOG_WARN: i32 = 2;
-/// And what was chosen, and why.
-pub const DIST_LOG_INFO: i32 = 3;
-/// And every step.
-pub const DIST_LOG_DEBUG: i32 = 4;
-
-/// In `fields`: `rank` is set.
-pub const DIST_FIELD_RANK: u64 = 1;
-/// In `fields`: `listen_fd` is set.
-pub const DIST_FIELD_LISTEN_FD: u64 = 2;
-/// In `fields`: `wait_for_workers` is set.
-pub const DIST_FIELD_WAIT_FOR_WORKERS: u64 = 4;
 
 /// A group of ranks. Any thread may use it; owned by the caller, released with dist_group_release.
 #[repr(C)]
@@ -229,6 +89,32 @@ pub struct dist_group_options_t {
     pub connect_timeout_ms: i64,
     /// As in dist_init_options_t.
     pub backend_options: *const c_char,
+    /// Which ranks of something larger the group's ranks are, in order, as dist_group_ranks gives them: world_size
+    /// ranks, none twice, the same on all ranks. NULL where the group is the outermost; borrowed for the call.
+    pub global_ranks: *const i32,
+    /// The length of `global_ranks`: world_size, or 0 for NULL.
+    pub n_global_ranks: usize,
+}
+
+/// Options of dist_group_new and dist_group_split.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_group_new_options_t {
+    /// sizeof(dist_group_new_options_t).
+    pub struct_size: usize,
+    /// The new group's name, the same on all ranks that make it: 1 to 200 bytes without "/". NULL for one made from
+    /// the parent's name, the ranks (or the color) and a count.
+    pub name: *const c_char,
+    /// As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
+    pub backend: *const c_char,
+    /// As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing.
+    pub backend_options: *const c_char,
+    /// Deadline of operations in milliseconds; 0 for the parent's.
+    pub timeout_ms: i64,
+    /// Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+    pub connect_timeout_ms: i64,
+    /// Not 0: only the group's members call dist_group_new. Not for dist_group_split.
+    pub use_local_synchronization: i64,
 }
 
 /// Options of dist_store_tcp_create.
@@ -293,6 +179,18 @@ pub struct dist_call_options_t {
     pub algorithm: *const c_char,
     /// DIST_CALL_CANONICAL, or 0.
     pub flags: u64,
+}
+
+/// Options of dist_spawn.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_spawn_options_t {
+    /// sizeof(dist_spawn_options_t).
+    pub struct_size: usize,
+    /// How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
+    pub join_timeout_ms: i64,
+    /// How long they may take from SIGTERM to SIGKILL in milliseconds; 0 for 2 seconds, DIST_WAIT_FOREVER for ever.
+    pub grace_ms: i64,
 }
 
 /// Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
@@ -448,6 +346,10 @@ pub struct dist_store_vtable_t {
 pub type dist_work_fn =
     Option<unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void)>;
 
+/// What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
+/// Must return (or end its process) and must not throw.
+pub type dist_spawn_fn = Option<unsafe extern "C" fn(rank: i32, arg: *mut c_void) -> i32>;
+
 /// Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
 /// given with the function. Called from any thread; must not call libdist.
 pub type dist_log_fn =
@@ -470,17 +372,21 @@ macro_rules! options {
 options!(
     dist_init_options_t: 80,
     dist_group_options_t: 72,
+    dist_group_new_options_t: 56,
     dist_store_tcp_options_t: 64,
     dist_store_file_options_t: 24,
     dist_call_options_t: 32,
+    dist_spawn_options_t: 24,
     dist_store_vtable_t: 64,
 );
 
 const _: () = {
     assert!(size_of::<dist_init_options_t>() == 80);
-    assert!(size_of::<dist_group_options_t>() == 72);
+    assert!(size_of::<dist_group_options_t>() == 88);
+    assert!(size_of::<dist_group_new_options_t>() == 56);
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
     assert!(size_of::<dist_call_options_t>() == 40);
+    assert!(size_of::<dist_spawn_options_t>() == 24);
     assert!(size_of::<dist_store_vtable_t>() == 120);
 };

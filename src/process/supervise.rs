@@ -1,7 +1,8 @@
 //! The life of a crew from its start to its end: run until all have succeeded, one has failed or we
 //! are told to stop; then end what is left, first kindly.
 
-use super::crew::{Crew, Event, Member};
+use super::crew::{Crew, Event};
+use super::ending::Ending;
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::sys::signal;
@@ -84,27 +85,26 @@ fn run(crew: &mut Crew, patience: &Patience) -> Result<Cause> {
             Event::Signal(signal) if failed.is_empty() => return Ok(Cause::Signal(signal)),
             Event::Signal(_) | Event::Deadline => break,
             Event::Ended(index) => {
-                if crew.members()[index].ending().is_some_and(|ending| !ending.is_success()) {
+                if let Some(ending) = crew.members()[index].ending().filter(|how| !how.is_success())
+                {
                     if failed.is_empty() {
                         deadline = Deadline::after(patience.settle);
                     }
-                    failed.push(index);
+                    failed.push((index, ending));
                 }
             }
         }
     }
-    Ok(first_failure(crew.members(), &failed).map_or(Cause::Success, Cause::Failure))
+    Ok(first_failure(&failed).map_or(Cause::Success, Cause::Failure))
 }
 
 /// Which of the failures, in the order in which they were seen, was the first. A process that is
 /// killed closes its connections a little before the kernel reports its end, so on a busy host its
 /// peers may notice, fail and be reported before it. Nobody is killed by SIGKILL for another one's
 /// failure; so such a death comes first.
-fn first_failure(members: &[Member], failed: &[usize]) -> Option<usize> {
-    let killed = failed.iter().find(|&&index| {
-        members[index].ending().and_then(super::ending::Ending::signal) == Some(signal::KILL)
-    });
-    killed.or(failed.first()).copied()
+pub(super) fn first_failure(failed: &[(usize, Ending)]) -> Option<usize> {
+    let killed = failed.iter().find(|(_, ending)| ending.signal() == Some(signal::KILL));
+    killed.or(failed.first()).map(|&(index, _)| index)
 }
 
 /// Waits until nothing is left, the deadline has passed or a further signal came.

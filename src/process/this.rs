@@ -2,7 +2,7 @@
 
 use crate::base::error::Result;
 use crate::base::ids::Nonce;
-use crate::sys::{fork, host};
+use crate::sys::{fork, host, thread};
 
 /// Its id.
 pub fn pid() -> u32 {
@@ -39,6 +39,19 @@ pub fn fresh_nonce() -> Result<Nonce> {
 /// `OutOfMemory`, `System`.
 pub fn mark_used() -> Result<()> {
     fork::mark_used()
+}
+
+/// True once the library has been in use here, whether or not it still is.
+pub fn is_used() -> bool {
+    fork::is_used()
+}
+
+/// How many threads this process has.
+///
+/// # Errors
+/// `System` where the system does not tell.
+pub fn threads() -> Result<usize> {
+    thread::count()
 }
 
 /// True in a process that was forked, without exec, from one that used the library.

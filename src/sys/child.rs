@@ -1,6 +1,7 @@
 //! Child processes and process groups: ending and reaping them, and forking.
 
 use crate::base::error::{Error, Result};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -63,6 +64,19 @@ fn decode(info: &libc::siginfo_t) -> Option<Exit> {
         libc::CLD_EXITED => Exit::Code(status),
         code => Exit::Signal { number: status, core: code == libc::CLD_DUMPED },
     })
+}
+
+/// Sends `signal` to a child that has not been reaped.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn signal_one(pid: i32, signal: i32) -> io::Result<()> {
+    if pid <= 1 {
+        // Those numbers would mean groups, everybody, and init.
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: touches no memory.
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sends `signal` to every process of a group. Async-signal-safe.
@@ -158,6 +172,58 @@ pub unsafe fn fork_into(body: extern "C" fn(RawFd) -> i32, fd: RawFd) -> Result<
         unsafe { libc::_exit(status) };
     }
     Ok(pid)
+}
+
+/// Forks. The child runs `body` and ends with what it returns, as [`fork_into`] says; `body` may do whatever a process
+/// may.
+///
+/// # Errors
+/// `System`.
+///
+/// # Safety
+/// This process has one thread.
+pub unsafe fn fork_with(body: impl FnOnce() -> i32) -> Result<i32> {
+    // SAFETY: with one thread nobody holds a lock, so that the child is a process like any other.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(Error::system("fork", &io::Error::last_os_error()));
+    }
+    if pid == 0 {
+        let status = body();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(status) };
+    }
+    Ok(pid)
+}
+
+/// Writes out what C's streams hold back, so that a fork does not inherit it and `_exit` does not lose it.
+pub fn flush_streams() {
+    // SAFETY: NULL stands for all streams; each is locked while it is written.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
+}
+
+/// Sets a variable of this process's environment, or takes it away.
+///
+/// # Errors
+/// `OutOfMemory`, and `InvalidArgument` where a name or value cannot be one.
+///
+/// # Safety
+/// This process has one thread: others might be reading the environment.
+pub unsafe fn set_variable(name: &str, value: Option<&str>) -> Result<()> {
+    let text = |text: &str| {
+        CString::new(text).map_err(|_| Error::invalid(format!("\"{name}\" with a zero byte")))
+    };
+    let (key, value) = (text(name)?, value.map(text).transpose()?);
+    let status = match &value {
+        // SAFETY: both are C strings, which the call copies; nobody else looks.
+        Some(value) => unsafe { libc::setenv(key.as_ptr(), value.as_ptr(), 1) },
+        // SAFETY: as above.
+        None => unsafe { libc::unsetenv(key.as_ptr()) },
+    };
+    if status == 0 {
+        return Ok(());
+    }
+    Err(Error::system(format_args!("setting {name}"), &io::Error::last_os_error()))
 }
 
 /// Turns the calling process into one that only its owner can reach: a session of its own, every

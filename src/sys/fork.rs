@@ -26,6 +26,11 @@ pub fn mark_used() -> Result<()> {
     Ok(())
 }
 
+/// True once this process, or one that it was forked from, has called [`mark_used`].
+pub fn is_used() -> bool {
+    PAGE.get().is_some()
+}
+
 /// True in a process forked, without exec, from one that had called [`mark_used`].
 pub fn is_forked_child() -> bool {
     PAGE.get().is_some_and(|&address| flag(address).load(Ordering::Relaxed) == 0)

@@ -66,26 +66,63 @@ pub fn cores() -> usize {
 /// The memory in bytes that can still be had: what the kernel says is available, or what the memory
 /// limit of this process's control group leaves, whichever is less. `None` where neither is told.
 pub fn memory_available() -> Option<u64> {
-    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024)
-    });
+    let system = memory_information("MemAvailable:");
     match (system, control_group_headroom()) {
         (Some(system), Some(group)) => Some(system.min(group)),
         (system, group) => system.or(group),
     }
 }
 
-/// What the version 2 control group that this process is in leaves below its memory limit.
+/// The memory of this host in bytes, where the kernel tells.
+pub fn memory_total() -> Option<u64> {
+    memory_information("MemTotal:")
+}
+
+/// One line of /proc/meminfo, in bytes.
+fn memory_information(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// What the control group that this process is in, and those around it, leave below their memory limits.
 fn control_group_headroom() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let folder = std::path::Path::new("/sys/fs/cgroup").join(path);
-    let read = |name: &str| -> Option<u64> {
-        std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+    let two = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let one = groups.lines().find_map(memory_group_of_version_one);
+    let two = two.and_then(|path| headroom("/sys/fs/cgroup", path, "memory.max", "memory.current"));
+    let files = ("memory.limit_in_bytes", "memory.usage_in_bytes");
+    let one = one.and_then(|path| headroom("/sys/fs/cgroup/memory", path, files.0, files.1));
+    two.into_iter().chain(one).min()
+}
+
+/// The path in a line such as `4:cpu,memory:/path`.
+fn memory_group_of_version_one(line: &str) -> Option<&str> {
+    let (controllers, path) = line.split_once(':')?.1.split_once(":/")?;
+    controllers.split(',').any(|name| name == "memory").then_some(path)
+}
+
+/// The least that a group and those above it leave; what the kernel can drop from its cache counts as free.
+fn headroom(root: &str, path: &str, limit: &str, usage: &str) -> Option<u64> {
+    let (root, path) = (std::path::Path::new(root), std::path::Path::new(path));
+    let left = |folder: &std::path::Path| -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(root.join(folder).join(name)).ok();
+        let number = |name: &str| -> Option<u64> { read(name)?.trim().parse().ok() };
+        let used = number(usage)?.saturating_sub(cache(&read("memory.stat")?));
+        Some(number(limit)?.saturating_sub(used))
     };
-    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+    path.ancestors().filter_map(left).min()
+}
+
+/// The cached files in the text of memory.stat, in bytes; memory that is shared is not among them.
+fn cache(stat: &str) -> u64 {
+    let of = |name: &str| -> Option<u64> {
+        stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    };
+    // Version 1 counts the groups below only in the totals.
+    let all = [["total_active_file", "active_file"], ["total_inactive_file", "inactive_file"]];
+    all.into_iter().filter_map(|names| names.into_iter().find_map(of)).sum()
 }
 
 /// Sixteen bytes from the kernel's random source.
@@ -129,6 +166,16 @@ pub fn process_nonce() -> Result<Nonce> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_groups_are_read_as_the_kernel_writes_them() {
+        assert_eq!(memory_group_of_version_one("4:cpu,memory:/a/b"), Some("a/b"));
+        assert_eq!(memory_group_of_version_one("4:cpuset:/a"), None);
+        assert_eq!(memory_group_of_version_one("0::/a"), None);
+        assert_eq!(cache("anon 5\ninactive_file 7\nactive_file 30\nshmem 9\n"), 37);
+        assert_eq!(cache("inactive_file 7\nactive_file 1\ntotal_inactive_file 50\n"), 51);
+        assert!(memory_available().is_some_and(|bytes| bytes > 0));
+    }
 
     #[test]
     fn nonces_differ_and_the_process_nonce_does_not() {

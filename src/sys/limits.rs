@@ -1,4 +1,4 @@
-//! What the system allows this process: so far, how many files it may have open.
+//! What the system allows this process: how many files it may have open, and how large they may be.
 
 use crate::base::error::{Error, Result};
 use std::io;
@@ -8,7 +8,15 @@ use std::io;
 /// # Errors
 /// `System`.
 pub fn open_files() -> Result<u64> {
-    Ok(read()?.rlim_cur)
+    Ok(read(libc::RLIMIT_NOFILE)?.rlim_cur)
+}
+
+/// How large a file this process may make, in bytes.
+///
+/// # Errors
+/// `System`.
+pub fn file_bytes() -> Result<u64> {
+    Ok(read(libc::RLIMIT_FSIZE)?.rlim_cur)
 }
 
 /// Raises the limit of open files as far as it goes without particular rights, to the hard limit, and
@@ -17,7 +25,7 @@ pub fn open_files() -> Result<u64> {
 /// # Errors
 /// `System`.
 pub fn raise_open_files() -> Result<u64> {
-    let mut limit = read()?;
+    let mut limit = read(libc::RLIMIT_NOFILE)?;
     if limit.rlim_cur < limit.rlim_max {
         limit.rlim_cur = limit.rlim_max;
         // SAFETY: reads one structure, which lives on this stack.
@@ -28,13 +36,13 @@ pub fn raise_open_files() -> Result<u64> {
     open_files()
 }
 
-fn read() -> Result<libc::rlimit> {
+fn read(resource: libc::__rlimit_resource_t) -> Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes one structure, which lives on this stack.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+    if unsafe { libc::getrlimit(resource, &raw mut limit) } == 0 {
         return Ok(limit);
     }
-    Err(Error::system("getrlimit(RLIMIT_NOFILE)", &io::Error::last_os_error()))
+    Err(Error::system(format_args!("getrlimit({resource})"), &io::Error::last_os_error()))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub mod shm;
 pub mod signal;
 pub mod small_file;
 pub mod socket;
+pub mod sparse;
 pub mod stream;
 pub mod thread;
 pub mod unix;

@@ -1,7 +1,8 @@
-//! A descriptor that becomes readable when a process ends.
+//! A descriptor that becomes readable when a process ends, and through which no other process is signalled.
 
 use crate::base::error::{Error, Result};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A process, held so that its id cannot come to mean another one.
 #[derive(Debug)]
@@ -20,9 +21,20 @@ impl PidFd {
             Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
             _ => Err(Error::system(
                 format_args!("pidfd_open of process {pid}"),
-                &std::io::Error::last_os_error(),
+                &io::Error::last_os_error(),
             )),
         }
+    }
+
+    /// Sends a signal to that very process.
+    ///
+    /// # Errors
+    /// The reason as the system gives it, for instance that it has been reaped.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        let (fd, info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
+        // SAFETY: a null third argument asks for the signal information that kill would send.
+        let status = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 

@@ -25,7 +25,7 @@ impl Segment {
     /// `OutOfMemory` with the size wanted, or `System`.
     pub fn create(len: usize) -> Result<Self> {
         let file = anonymous(c"libdist")?;
-        reserve(&file, len)?;
+        reserve(&file, 0, len, "lower DIST_SHM_SLOT_BYTES or raise the memory limit")?;
         seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         Self::map(file, len)
     }
@@ -93,7 +93,7 @@ pub fn sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
 }
 
 /// An empty file in memory, without a name that anybody could open.
-fn anonymous(name: &CStr) -> Result<File> {
+pub(super) fn anonymous(name: &CStr) -> Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string; the call makes a new descriptor.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
@@ -105,7 +105,7 @@ fn anonymous(name: &CStr) -> Result<File> {
 }
 
 /// Forbids these changes of a file in memory for ever.
-fn seal(file: &File, seals: i32) -> Result<()> {
+pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     let seals = seals | libc::F_SEAL_SEAL;
     // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
@@ -114,35 +114,34 @@ fn seal(file: &File, seals: i32) -> Result<()> {
     Ok(())
 }
 
-fn reserve(file: &File, len: usize) -> Result<()> {
-    let size = libc::off_t::try_from(len)
-        .map_err(|_| Error::invalid(format!("a shared segment of {len} bytes is too large")))?;
+/// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do where there are none.
+pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
+    let part = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
+    let (start, size) =
+        part.ok_or_else(|| Error::invalid(format!("{len} bytes of shared memory are too many")))?;
     // Asked first: without a limit of its own, a segment larger than the memory would make the kernel
     // kill processes instead of refusing.
     if let Some(available) = host::memory_available()
         && u64::try_from(len).is_ok_and(|len| len > available)
     {
-        return Err(out_of_memory(len, &format_args!("{available} bytes are available")));
+        return Err(out_of_memory(len, &format_args!("{available} are available"), remedy));
     }
     loop {
         // SAFETY: fallocate touches no memory of ours.
-        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) } == 0 {
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, start, size) } == 0 {
             return Ok(());
         }
         let cause = std::io::Error::last_os_error();
         match cause.raw_os_error() {
             Some(libc::EINTR) => {}
-            Some(libc::ENOSPC | libc::ENOMEM) => return Err(out_of_memory(len, &cause)),
-            _ => return Err(Error::system("fallocate of a shared segment", &cause)),
+            Some(libc::ENOSPC | libc::ENOMEM) => return Err(out_of_memory(len, &cause, remedy)),
+            _ => return Err(Error::system("fallocate of shared memory", &cause)),
         }
     }
 }
 
-fn out_of_memory(len: usize, why: &dyn Display) -> Error {
-    let message = format!(
-        "no memory for a shared segment of {len} bytes ({why}); lower DIST_SHM_SLOT_BYTES or raise \
-         the memory limit"
-    );
+fn out_of_memory(len: usize, why: &dyn Display, remedy: &str) -> Error {
+    let message = format!("{len} bytes of shared memory cannot be had ({why}); {remedy}");
     Error::new(ErrorKind::OutOfMemory, message)
 }
 

@@ -12,6 +12,9 @@ pub const KILL: i32 = libc::SIGKILL;
 /// Asks a process to end.
 pub const TERMINATE: i32 = libc::SIGTERM;
 
+/// Tells a process that a child of it has ended.
+pub const CHILD: i32 = libc::SIGCHLD;
+
 /// The signals that a thread blocks.
 #[derive(Clone, Copy)]
 pub struct Mask(libc::sigset_t);
@@ -100,6 +103,43 @@ impl Drop for Signals {
     }
 }
 
+/// A signal that the calling thread does not take while this exists. What comes meanwhile is delivered afterwards.
+#[derive(Debug)]
+pub struct Blocked {
+    before: Mask,
+}
+
+impl Blocked {
+    /// Blocks a signal in the calling thread, and so in the threads and processes that it starts from now on.
+    pub fn new(signal: i32) -> Self {
+        // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        let mut before = set;
+        // SAFETY: changes the set on this stack.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+        // SAFETY: reads one set and writes the other; both live on this stack.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
+        Self { before: Mask(before) }
+    }
+
+    /// The mask from before.
+    pub fn mask_before(&self) -> Mask {
+        self.before
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // It was the thread's mask before.
+        drop(self.before.apply());
+    }
+}
+
+/// Whether the system forgets how children end, because this process ignores [`CHILD`] or has asked for it.
+pub fn forgets_children() -> bool {
+    is_ignored(CHILD) || flags(CHILD) & libc::SA_NOCLDWAIT != 0
+}
+
 /// Gives a signal its default effect on this process, whatever the process was started with.
 pub fn set_default(signal: i32) {
     // SAFETY: installs no handler. It fails only for a number that is no signal's.
@@ -107,11 +147,19 @@ pub fn set_default(signal: i32) {
 }
 
 fn is_ignored(signal: i32) -> bool {
+    action(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN)
+}
+
+fn flags(signal: i32) -> i32 {
+    action(signal).map_or(0, |action| action.sa_flags)
+}
+
+fn action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all fields are integers and pointers, for which zero is a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: a null second argument changes nothing; the third is written.
     let status = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
-    status == 0 && action.sa_sigaction == libc::SIG_IGN
+    (status == 0).then_some(action)
 }
 
 #[cfg(test)]
@@ -126,5 +174,21 @@ mod tests {
         unsafe { libc::raise(libc::SIGWINCH) };
         assert_eq!(signals.take(), Some(libc::SIGWINCH));
         assert_eq!(signals.take(), None);
+    }
+
+    #[test]
+    fn a_mask_comes_back() {
+        let outer = Blocked::new(libc::SIGWINCH);
+        let inner = Blocked::new(libc::SIGURG);
+        let has = |mask: &Mask, signal| {
+            // SAFETY: reads the set that it is given.
+            unsafe { libc::sigismember(&raw const mask.0, signal) == 1 }
+        };
+        assert!(!has(&outer.mask_before(), libc::SIGWINCH));
+        assert!(has(&inner.mask_before(), libc::SIGWINCH));
+        drop(inner);
+        let now = Blocked::new(libc::SIGURG).mask_before();
+        assert!(has(&now, libc::SIGWINCH) && !has(&now, libc::SIGURG));
+        assert!(!forgets_children());
     }
 }

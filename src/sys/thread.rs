@@ -1,5 +1,5 @@
 //! The library's own threads: named, with every signal blocked, so that the host program's handlers
-//! never run on them.
+//! never run on them; and how many threads there are.
 
 use crate::base::error::{Error, Result};
 use std::thread::JoinHandle;
@@ -14,6 +14,16 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHan
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     restore_signals(&before);
     spawned.map_err(|cause| Error::system(format_args!("starting the thread {name}"), &cause))
+}
+
+/// How many threads this process has.
+///
+/// # Errors
+/// `System` where /proc does not tell.
+pub fn count() -> Result<usize> {
+    let tasks = std::fs::read_dir("/proc/self/task");
+    let counted = tasks.and_then(|tasks| tasks.map(|task| task.map(|_| 1)).sum());
+    counted.map_err(|cause| Error::system("counting threads in /proc/self/task", &cause))
 }
 
 fn block_all_signals() -> libc::sigset_t {
@@ -36,4 +46,18 @@ fn restore_signals(mask: &libc::sigset_t) {
 fn empty_set() -> libc::sigset_t {
     // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
     unsafe { std::mem::zeroed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_counts() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let thread = spawn("dist-counted", move || assert!(held.recv().is_err())).unwrap();
+        assert!(count().unwrap() >= 2);
+        drop(release);
+        thread.join().unwrap();
+    }
 }

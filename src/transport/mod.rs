@@ -11,6 +11,7 @@
 //! Must not know: algorithms, stores, back ends.
 
 pub mod abort;
+pub mod arena;
 pub mod descriptor;
 pub mod endpoint;
 pub mod frame;
@@ -29,7 +30,9 @@ pub use abort::Failure;
 pub use descriptor::{Descriptor, Extent, OpKind};
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
 pub use line::Line;
-pub use point_to_point::{Completion, Delivery, Incoming, Outgoing, PointToPoint};
+pub use point_to_point::{
+    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room,
+};
 pub use region::{Geometry, Region};
 
 use crate::base::error::Error;

@@ -3,10 +3,14 @@
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
+
+/// The largest tag of a caller's message. Those above are the library's own, and are received only by those who name
+/// them: a receive of any tag takes a message up to this one.
+pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
 /// A message to send. Its bytes are lent until the completion is called.
 #[derive(Clone, Copy, Debug)]
@@ -23,17 +27,45 @@ pub struct Outgoing {
     pub deadline: Deadline,
 }
 
-/// A place for a message. Its bytes are lent until the completion is called.
+/// The memory of a receive.
+#[derive(Clone, Copy, Debug)]
+pub enum Room {
+    /// The caller's, which may be longer than the message. Lent until the completion is called.
+    Lent(Dst<'static>),
+    /// As much as the message needs, made once there is one, and handed to [`Completion::complete_grown`].
+    Grows {
+        /// The longest message that is taken.
+        most: usize,
+    },
+}
+
+impl Room {
+    /// The longest message that there is room for.
+    pub fn most(&self) -> usize {
+        match self {
+            Self::Lent(bytes) => bytes.len(),
+            Self::Grows { most } => *most,
+        }
+    }
+}
+
+impl From<Dst<'static>> for Room {
+    fn from(bytes: Dst<'static>) -> Self {
+        Self::Lent(bytes)
+    }
+}
+
+/// A place for a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// From whom; `None` for anybody.
     pub from: Option<Rank>,
-    /// Under which tag; `None` for any.
+    /// Under which tag; `None` for any up to [`LARGEST_TAG`].
     pub tag: Option<u32>,
     /// The type of its elements, which must be the sender's.
     pub dtype: DataType,
-    /// Where it goes; it may be shorter.
-    pub into: Dst<'static>,
+    /// Where it goes.
+    pub into: Room,
     /// When it must have arrived.
     pub deadline: Deadline,
 }
@@ -54,6 +86,12 @@ pub trait Completion: Send + Sync + Debug {
     /// Called exactly once, by whichever thread completes the message, while no lock of the engine is held. From
     /// then on the engine does not touch the message's memory. Must not block.
     fn complete(&self, outcome: Result<Delivery>);
+
+    /// Called instead of it for a message whose memory the engine has made.
+    fn complete_grown(&self, delivery: Delivery, bytes: Vec<u8>) {
+        drop(bytes);
+        self.complete(Ok(delivery));
+    }
 }
 
 /// Sends and receives between the ranks of a group, in any order, beside its collectives.
@@ -63,7 +101,7 @@ pub trait Completion: Send + Sync + Debug {
 ///   message that it matches, and a message the first receive, in the order in which they were posted;
 /// * what is kept for a receiver that has posted nothing is bounded; a message beyond that stays with its sender;
 /// * a message that is longer than the first receive that it matches, or of another type, fails that receive with
-///   `Mismatch`, writes nothing, and stays for the next;
+///   `Mismatch`, writes nothing, and stays for the next; so does one for which no memory can be made, `OutOfMemory`;
 /// * a posted message whose deadline passes is completed with `Timeout` and forgotten; that fails nobody else,
 ///   unless part of it has been transferred already, which fails the group;
 /// * the death or departure of a peer completes what can only be done with it, `PeerFailed`; the failure of the
@@ -86,4 +124,7 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over` holds or the limit
     /// has passed.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
+
+    /// Why nothing can come from a rank any more, if so: it has left.
+    fn departed(&self, peer: Rank) -> Option<Error>;
 }

@@ -1,4 +1,4 @@
-//! The C programs of `c-examples`: compiled with the system's compiler, run through a launcher, their results read.
+//! The C programs of `c-examples`: compiled with the system's compiler, run (most through a launcher), their results read.
 
 use crate::workspace::{Stage, root, scratch};
 use crate::{run, tools};
@@ -20,6 +20,7 @@ pub(crate) const ALL_REDUCE: Example = Example { name: "all_reduce", sources: &[
 pub(crate) const OVERLAP: Example = Example { name: "overlap", sources: &["overlap.c"] };
 pub(crate) const SEND_RECV: Example = Example { name: "send_recv", sources: &["send_recv.c"] };
 pub(crate) const RING: Example = Example { name: "ring", sources: &["ring.c"] };
+pub(crate) const SPAWN: Example = Example { name: "spawn", sources: &["spawn.c"] };
 pub(crate) const STORE_DIRECTORY: Example = Example {
     name: "store_directory",
     sources: &["store_directory.c", "directory_store.c", "directory_queues.c", "directory_files.c"],

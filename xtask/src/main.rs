@@ -17,6 +17,7 @@ mod fuzz;
 mod header;
 mod interop;
 mod loom;
+mod miri;
 mod random;
 mod run;
 mod test;
@@ -37,6 +38,8 @@ cargo xtask <command>
                       feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
                       needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
   loom                run the models of the protocols between threads through all interleavings
+  miri                run the tests of kernels and views of memory under Miri; needs a nightly compiler
+                      with it
   random [--seeds N] [--first N]
                       run N random programs (1000) of collectives and messages against their
                       oracle, over every transport; a failure prints its seed
@@ -84,6 +87,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "fuzz" => fuzz::main(rest),
         "conformance" => conformance::main(rest),
         "loom" => loom::main(rest),
+        "miri" => miri::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
         "header" => header::main(rest),

@@ -100,6 +100,7 @@ impl Run<'_> {
             name: "conformance".into(),
             timeout_ms: LIMIT_MS,
             connect_timeout_ms: LIMIT_MS,
+            global_ranks: None,
         };
         Group::create(options).unwrap()
     }

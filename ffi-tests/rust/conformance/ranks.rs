@@ -31,6 +31,7 @@ pub(crate) fn run_with(
                     name: "conformance".into(),
                     timeout_ms: LIMIT_MS,
                     connect_timeout_ms: LIMIT_MS,
+                    global_ranks: None,
                 })
                 .unwrap();
                 body(&RankUnderTest { group });

@@ -11,6 +11,7 @@ use dist::ffi::collective::{
 use dist::ffi::group::{
     dist_group_abort, dist_group_create, dist_group_describe, dist_group_release,
 };
+use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::runtime::{
     dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
 };
@@ -134,6 +135,19 @@ pub(super) fn abort(group: Group, reason: &str) -> Outcome {
 pub(super) fn rank(group: Group) -> i32 {
     // SAFETY: a handle, good or not, is all it takes.
     unsafe { dist_get_rank(group.0) }
+}
+
+/// Which ranks were missing stands behind the message.
+pub(super) fn monitored_barrier(words: &Words<'_>, group: Group) -> Outcome {
+    let mut missing = [-1; 8];
+    let mut count = missing.len();
+    let timeout_ms = words.at(0).parse().unwrap();
+    let list = missing.as_mut_ptr();
+    // SAFETY: `count` says how many elements there are, and takes how many were missing.
+    let status = unsafe { dist_monitored_barrier(group.0, timeout_ms, 1, list, &raw mut count) };
+    let (status, message) = outcome(status);
+    let list = &missing[..count.min(missing.len())];
+    (status, if status == DIST_OK { message } else { format!("{message} (list: {list:?})") })
 }
 
 /// What there is to know of a group: the message is JSON.

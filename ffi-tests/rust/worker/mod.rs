@@ -10,6 +10,7 @@
 //! | `all_reduce f32 SUM 10` and so on | see [`library::Call::new`] |
 //! | `send BYTES PEER TAG`, `recv BYTES PEER TAG` | see [`messages::Message`] |
 //! | the same with `async=yes`, `settle` | issues it with a work; waits for all works, see [`works::Outstanding`] |
+//! | `monitored_barrier TIMEOUT_MS` | which names all who are missing, and lists them in the report's message |
 //! | `describe` | what there is to know of the group, as the report's message |
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
 //! | `gate NAME` | waits until the test opens it |
@@ -169,6 +170,7 @@ impl Worker {
                 self.traffic.carry_out(words)
             }
             "describe" => library::describe(self.group(words)),
+            "monitored_barrier" => library::monitored_barrier(words, self.group(words)),
             "settle" => self.outstanding.settle(),
             _ if words.text("async").is_some() => {
                 let group = self.group(words);

@@ -6,13 +6,16 @@
 //! caller that waits for its turn, a thread that waits for a work, or the queue's [`worker`]. Only the worker takes
 //! every job: the others return at a time of their own, and take none that may last longer.
 //!
+//! A ticket may have several numbers in a row, for a call that takes one turn and carries out several operations in it:
+//! each has a sequence number of its own, and the turn of the next ticket begins after the last of them.
+//!
 //! # Order
 //! All numbers come from one counter by `fetch_add`, so there is one order, and what happens before in the program
 //! has the lower number. A job's number is taken while the list of jobs is locked and the job is put there before the
 //! lock is released: the list is sorted.
 //!
 //! # One at a time
-//! `ended` counts turns that have ended; number n has its turn while `ended` is n. Who may act on n is one thread: the
+//! `ended` counts numbers whose turns have ended; number n has its turn while `ended` is n. Who may act on n is one thread: the
 //! one that took the ticket, or the one that took the job from the list, which happens under the lock and only while
 //! `ended` is n. Only whoever has the turn advances `ended` (release), and whoever takes the next reads it (acquire),
 //! so that each operation sees all that those before it have done.
@@ -73,28 +76,28 @@ pub trait Job: Send + Debug {
 struct Turns {
     /// Numbers given out.
     issued: AtomicU64,
-    /// Turns that have ended.
+    /// Numbers whose turns have ended.
     ended: AtomicU64,
 }
 
 impl Turns {
-    fn take_number(&self) -> u64 {
-        self.issued.fetch_add(1, Ordering::Relaxed)
+    fn take_numbers(&self, count: u64) -> u64 {
+        self.issued.fetch_add(count, Ordering::Relaxed)
     }
 
     fn is_at(&self, number: u64) -> bool {
         self.ended.load(Ordering::Acquire) == number
     }
 
-    fn end_one(&self) {
-        self.ended.fetch_add(1, Ordering::Release);
+    fn end(&self, count: u64) {
+        self.ended.fetch_add(count, Ordering::Release);
     }
 }
 
 /// The jobs whose turn has not come, by number.
 #[derive(Debug, Default)]
 struct Jobs {
-    waiting: VecDeque<(u64, Box<dyn Job>)>,
+    waiting: VecDeque<(Ticket, Box<dyn Job>)>,
     has_worker: bool,
 }
 
@@ -116,12 +119,17 @@ pub struct RunQueue {
 /// A place in the queue. A ticket whose turn never comes (its wait failed) stops the queue: on other ranks the
 /// operation may have run, so the group must be failed.
 #[derive(Debug)]
-pub struct Ticket(u64);
+pub struct Ticket {
+    number: u64,
+    /// How many numbers it has, from that one on.
+    count: u64,
+}
 
 /// The right to run; ends when dropped.
 #[derive(Debug)]
 pub struct Turn<'a> {
     queue: &'a RunQueue,
+    count: u64,
 }
 
 /// A job, and the turn that has come for it.
@@ -138,9 +146,9 @@ enum Found<'a> {
 }
 
 impl Ticket {
-    /// The sequence number of the operation, from 1.
+    /// The sequence number of the operation, from 1; of several, that of the first.
     pub fn sequence(&self) -> u64 {
-        self.0 + 1
+        self.number + 1
     }
 }
 
@@ -167,7 +175,12 @@ impl Default for RunQueue {
 impl RunQueue {
     /// Takes the next place, for an operation that runs on the calling thread.
     pub fn issue(&self) -> Ticket {
-        Ticket(self.turns.take_number())
+        self.issue_several(1)
+    }
+
+    /// The same for a call of so many operations.
+    pub fn issue_several(&self, count: u64) -> Ticket {
+        Ticket { number: self.turns.take_numbers(count), count }
     }
 
     /// Takes the next place for a job, which `make` makes once it knows its number.
@@ -175,14 +188,26 @@ impl RunQueue {
     /// # Errors
     /// `System` where no worker can be started; then no number has been taken.
     pub fn enqueue(self: &Arc<Self>, make: impl FnOnce(&Ticket) -> Box<dyn Job>) -> Result<()> {
+        self.enqueue_several(1, make)
+    }
+
+    /// The same for a job of so many operations.
+    ///
+    /// # Errors
+    /// As [`RunQueue::enqueue`].
+    pub fn enqueue_several(
+        self: &Arc<Self>,
+        count: u64,
+        make: impl FnOnce(&Ticket) -> Box<dyn Job>,
+    ) -> Result<()> {
         let mut jobs = self.lock();
         if !jobs.has_worker {
             worker::start(Arc::clone(self))?;
             jobs.has_worker = true;
         }
-        let ticket = self.issue();
+        let ticket = self.issue_several(count);
         let job = make(&ticket);
-        jobs.waiting.push_back((ticket.0, job));
+        jobs.waiting.push_back((ticket, job));
         self.publish_first(&jobs);
         drop(jobs);
         self.bell.ring();
@@ -206,8 +231,8 @@ impl RunQueue {
         halted: impl Fn() -> Option<Error>,
     ) -> std::result::Result<Turn<'_>, Interrupt> {
         // What a lone call finds, which waits for nobody.
-        if self.turns.is_at(ticket.0) {
-            return Ok(Turn { queue: self });
+        if self.turns.is_at(ticket.number) {
+            return Ok(Turn { queue: self, count: ticket.count });
         }
         self.wait_behind(ticket, deadline, halted)
     }
@@ -221,8 +246,8 @@ impl RunQueue {
         halted: impl Fn() -> Option<Error>,
     ) -> std::result::Result<Turn<'_>, Interrupt> {
         let ready = || {
-            if self.turns.is_at(ticket.0) {
-                return Some(Found::Turn(Turn { queue: self }));
+            if self.turns.is_at(ticket.number) {
+                return Some(Found::Turn(Turn { queue: self, count: ticket.count }));
             }
             self.claim(Some(deadline)).map(Found::Job)
         };
@@ -269,25 +294,25 @@ impl RunQueue {
             return None;
         }
         let mut jobs = self.lock();
-        let (number, job) = jobs.waiting.front()?;
+        let (ticket, job) = jobs.waiting.front()?;
         // In this order: a deadline is not earlier than itself.
         let too_late = |limit: &Deadline| {
             let left = limit.left();
             left < job.deadline().left()
         };
-        if !self.turns.is_at(*number) || limit.is_some_and(too_late) {
+        if !self.turns.is_at(ticket.number) || limit.is_some_and(too_late) {
             return None;
         }
-        let (_, job) = jobs.waiting.pop_front()?;
+        let (ticket, job) = jobs.waiting.pop_front()?;
         self.publish_first(&jobs);
-        Some(Claim { job, turn: Turn { queue: self } })
+        Some(Claim { job, turn: Turn { queue: self, count: ticket.count } })
     }
 
     /// Takes a job whose deadline has passed out of the queue, which fails its group. Nothing happens to one that runs.
     fn withdraw(&self, sequence: u64) {
         let mut jobs = self.lock();
         let Ok(position) =
-            jobs.waiting.binary_search_by_key(&sequence, |(number, _)| Ticket(*number).sequence())
+            jobs.waiting.binary_search_by_key(&sequence, |(ticket, _)| ticket.sequence())
         else {
             return;
         };
@@ -356,7 +381,7 @@ impl RunQueue {
 
     /// Under the lock, whenever the list has changed.
     fn publish_first(&self, jobs: &Jobs) {
-        let first = jobs.waiting.front().map_or(NO_JOB, |(number, _)| *number);
+        let first = jobs.waiting.front().map_or(NO_JOB, |(ticket, _)| ticket.number);
         self.first.store(first, Ordering::Relaxed);
     }
 
@@ -368,7 +393,7 @@ impl RunQueue {
 impl Turn<'_> {
     /// Ends the turn without telling anybody, for whoever rings the bell soon: by the end of a work, which follows.
     pub fn end_silently(self) {
-        self.queue.turns.end_one();
+        self.queue.turns.end(self.count);
         // Not the drop, which would end a second turn.
         let _ended = std::mem::ManuallyDrop::new(self);
     }
@@ -376,7 +401,7 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.queue.turns.end_one();
+        self.queue.turns.end(self.count);
         self.queue.bell.ring();
     }
 }

@@ -1,8 +1,12 @@
 //! Asynchronous calls over a back end that does what a test tells it.
 
 mod batches;
+mod bytes;
 mod collectives;
+mod fused;
 mod messages;
+mod monitored;
+mod ranks;
 
 use super::CallOptions;
 use super::call::Call;
@@ -14,7 +18,10 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::transport::{Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint};
+use crate::base::ids::Rank;
+use crate::transport::{
+    Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint, Room,
+};
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use serde_json::Value;
@@ -84,11 +91,18 @@ impl Fake {
                 found.map(|(s, r)| (sends.remove(s), receives.remove(r)))
             };
             let Some(((send, sent), (receive, received))) = pair else { return };
-            let into = receive.into.slice(0, send.bytes.len());
+            let mut grown = vec![0; send.bytes.len()];
+            let into = match receive.into {
+                Room::Lent(into) => into.slice(0, send.bytes.len()),
+                Room::Grows { .. } => Dst::from(grown.as_mut_slice()),
+            };
             into.copy_from(send.bytes);
             let delivery = Delivery { peer: 0, tag: send.tag, bytes: send.bytes.len() };
             sent.complete(Ok(delivery));
-            received.complete(Ok(delivery));
+            match receive.into {
+                Room::Lent(_) => received.complete(Ok(delivery)),
+                Room::Grows { .. } => received.complete_grown(delivery, grown),
+            }
             self.bell.ring();
         }
     }
@@ -123,6 +137,10 @@ impl PointToPoint for Fake {
         self.posted.lock().unwrap().receives.push((message, done));
         self.deliver();
         Ok(())
+    }
+
+    fn departed(&self, _: Rank) -> Option<Error> {
+        None
     }
 
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {

@@ -6,7 +6,7 @@ mod choices;
 pub mod meet;
 mod tuning;
 
-use super::{Backend, Place};
+use super::{Backend, Memory, Place};
 use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
 use crate::algo::rules::Rules;
@@ -16,7 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
-use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain};
+use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain, arena};
 use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -109,6 +109,10 @@ impl Backend for Native {
 
     fn messages(&self) -> Option<&dyn PointToPoint> {
         Some(&self.messages)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {

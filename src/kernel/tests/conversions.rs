@@ -10,13 +10,16 @@ use crate::base::dtype::DataType;
 /// drops the lowest 13 bits.
 const LOWER: [u32; 10] = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0xffff];
 
+/// One of how many values is tried: all, but not by an interpreter.
+const STEP: usize = if cfg!(miri) { 509 } else { 1 };
+
 fn check<E>(dtype: DataType)
 where
     E: Element<Acc = f32>,
     E::Stored: TryFrom<u64> + Into<u64>,
 {
     let stored = |code: u64| E::Stored::try_from(code).ok().unwrap();
-    for code in 0..1u64 << (8 * dtype.size()) {
+    for code in (0..1u64 << (8 * dtype.size())).step_by(STEP) {
         let value = E::load(stored(code));
         let want = oracle::decode(dtype, code);
         assert_eq!(value.is_nan(), want.is_nan(), "{dtype} {code:#x}");
@@ -25,7 +28,7 @@ where
             assert_eq!(E::store(value).into(), code, "{dtype} {code:#x} comes back");
         }
     }
-    for upper in 0..=0xffffu32 {
+    for upper in (0..=0xffffu32).step_by(STEP) {
         for lower in LOWER {
             let value = f32::from_bits(upper << 16 | lower);
             let (code, want) = (E::store(value).into(), oracle::encode(dtype, value));

@@ -168,9 +168,7 @@ impl Core {
         if ended.is_empty() {
             return;
         }
-        for (done, outcome) in ended {
-            done.complete(outcome);
-        }
+        ended.into_iter().for_each(Ended::tell);
         self.bell().ring();
     }
 

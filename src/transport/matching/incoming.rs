@@ -59,12 +59,12 @@ impl State {
                         Some(Dst::from(&mut bytes[*got..]))
                     }
                     Sink::Receive(receive) => {
-                        let receiving = self.receives.get(receive);
-                        receiving.map(|receiving| receiving.message.into.slice(*got, rest))
+                        let receiving = self.receives.get_mut(receive);
+                        receiving.map(|receiving| receiving.room(*got, rest))
                     }
                     Sink::Piece(number) => offers.get(number).and_then(|offer| {
-                        let receiving = self.receives.get(&offer.receive?)?;
-                        Some(receiving.message.into.slice(offer.got, rest))
+                        let receiving = self.receives.get_mut(&offer.receive?)?;
+                        Some(receiving.room(offer.got, rest))
                     }),
                     Sink::Held(_) | Sink::Nowhere => None,
                 };

@@ -8,6 +8,8 @@
 //!   ([`transfer`], [`desk`]) or, where that cannot be, sent in pieces, straight into the receiver's buffer.
 //! * A whole message is sent once it is in the stream, an offered one once the receiver has taken it. A time-out
 //!   withdraws an offer; no answer is waited for, since numbers tell old questions from new ones.
+//! * A receive lends memory, or has some made once it has a message ([`Room`]): before the message counts as taken, so
+//!   that one for which there is no memory stays for the next receive.
 //! * Whoever attends makes all progress on its own thread ([`PointToPoint::attend`]). When nobody has for a moment,
 //!   the service thread is told of whatever comes ([`attendance`]).
 //!
@@ -33,9 +35,12 @@ mod unexpected;
 
 pub use desk::Desk;
 
+#[cfg(doc)]
+use super::Room;
 use super::{Completion, Endpoint, Incoming, Outgoing, PointToPoint, SharedDomain};
 use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
 use attendance::Core;
 use std::sync::Arc;
 
@@ -72,5 +77,9 @@ impl PointToPoint for Engine {
 
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
         self.core.attend(over, limit);
+    }
+
+    fn departed(&self, peer: Rank) -> Option<Error> {
+        self.core.with(|state| state.links.get(peer)?.closed.clone())
     }
 }

@@ -4,7 +4,7 @@ use super::desk::PLACES;
 use super::frame::{Frame, Lent, MAX_PIECE};
 use super::limits::Limits;
 use super::link::{Current, Item, Link, Load, Wire};
-use super::state::{SendStage, State};
+use super::state::{Ended, SendStage, State};
 use crate::base::buffer::Src;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -35,7 +35,8 @@ impl State {
             }
         }
         if written == head.len() + bytes.len() {
-            self.ended.push((done, Ok(Delivery { peer: to, tag, bytes: bytes.len() })));
+            let delivery = Delivery { peer: to, tag, bytes: bytes.len() };
+            self.ended.push(Ended::new(done, Ok(delivery)));
             return;
         }
         let number = self.keep(message, done, SendStage::Whole);

@@ -1,9 +1,10 @@
 //! The receives that wait for a message, found by sender and tag in the order of their posting.
 
 use crate::base::ids::Rank;
+use crate::transport::LARGEST_TAG;
 use std::collections::{HashMap, VecDeque};
 
-/// From whom and under which tag; `None` for any.
+/// From whom and under which tag; `None` for any, of tags any that callers have.
 pub(super) type Wanted = (Option<Rank>, Option<u32>);
 
 /// Receives by what they want. They are named by numbers that grow as they are posted.
@@ -11,12 +12,21 @@ pub(super) type Wanted = (Option<Rank>, Option<u32>);
 pub(super) struct Posted {
     /// Each in order; none is empty.
     queues: HashMap<Wanted, VecDeque<u64>>,
-    /// How many of them take messages of any sender or tag.
+    /// How many of them take callers' messages of any sender or tag.
     wild: usize,
 }
 
+/// Whether a tag is one that only those receive who name it.
+pub(super) fn is_internal(tag: u32) -> bool {
+    tag > LARGEST_TAG
+}
+
+/// The library's own receives do not count: they are looked for by their tags only.
 fn is_wild(wanted: Wanted) -> bool {
-    wanted.0.is_none() || wanted.1.is_none()
+    match wanted {
+        (from, Some(tag)) => from.is_none() && !is_internal(tag),
+        (_, None) => true,
+    }
 }
 
 impl Posted {
@@ -48,6 +58,9 @@ impl Posted {
     pub(super) fn first(&self, from: Rank, tag: u32) -> Option<u64> {
         let front = |wanted: Wanted| self.queues.get(&wanted)?.front().copied();
         let exact = front((Some(from), Some(tag)));
+        if is_internal(tag) {
+            return front((None, Some(tag))).into_iter().chain(exact).min();
+        }
         if self.wild == 0 {
             return exact;
         }
@@ -80,6 +93,25 @@ mod tests {
         }
         assert_eq!(posted.first(1, 7), None);
         assert!(posted.queues.is_empty() && posted.wild == 0);
+    }
+
+    #[test]
+    fn a_tag_of_the_library_is_received_by_name_only() {
+        let mut posted = Posted::default();
+        let (last, own) = (LARGEST_TAG, LARGEST_TAG + 1);
+        posted.insert((Some(1), None), 1);
+        posted.insert((None, None), 2);
+        assert_eq!((posted.first(1, last), posted.first(1, own)), (Some(1), None));
+        posted.insert((None, Some(own)), 3);
+        posted.insert((Some(1), Some(own)), 4);
+        assert_eq!(posted.wild, 2);
+        assert_eq!((posted.first(1, own), posted.first(2, own)), (Some(3), Some(3)));
+        posted.remove((None, Some(own)), 3);
+        assert_eq!((posted.first(1, own), posted.first(2, own)), (Some(4), None));
+        assert_eq!(posted.first(2, last), Some(2));
+        posted.remove((Some(1), None), 1);
+        posted.remove((None, None), 2);
+        assert_eq!(posted.wild, 0);
     }
 
     #[test]

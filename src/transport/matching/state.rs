@@ -10,11 +10,12 @@ use super::link::{Item, Link, Wire};
 use super::posted::{Posted, Wanted};
 use super::transfer::Reading;
 use super::unexpected::{Body, Message, Unexpected};
+use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::transport::ring::{Reader, Writer};
 use crate::transport::{
-    Completion, Delivery, Endpoint, Incoming, Outgoing, PeerName, Region, SharedDomain,
+    Completion, Delivery, Endpoint, Incoming, Outgoing, PeerName, Region, Room, SharedDomain,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -54,6 +55,43 @@ pub(super) struct Receiving {
     pub(super) done: Arc<dyn Completion>,
     pub(super) due: Option<Instant>,
     pub(super) stage: ReceiveStage,
+    /// What was made for its message, where that is not lent: reserved at once, used as far as bytes have come.
+    pub(super) grown: Vec<u8>,
+}
+
+impl Receiving {
+    /// Where its message goes, of that length from the offset on. There is room, since they fit.
+    pub(super) fn room(&mut self, offset: usize, len: usize) -> Dst<'_> {
+        match self.message.into {
+            Room::Lent(bytes) => bytes.slice(offset, len),
+            Room::Grows { .. } => {
+                // Within what was reserved, and not all at once, for which others would wait.
+                let end = self.grown.len().max(offset + len);
+                self.grown.resize(end, 0);
+                Dst::from(self.grown.as_mut_slice()).slice(offset, len)
+            }
+        }
+    }
+
+    /// Why it cannot take a message, if so; else there is room for it from now on. A message that is held brings its
+    /// own memory.
+    fn refuses(&mut self, from: &PeerName, message: &Message) -> Option<Error> {
+        if let Some(error) = mismatch(from, message, &self.message) {
+            return Some(error);
+        }
+        let is_here = matches!(&message.body, Body::Held(bytes) if bytes.len() == message.len);
+        if is_here || matches!(self.message.into, Room::Lent(_)) {
+            return None;
+        }
+        match reserve(message.len) {
+            Ok(bytes) => self.grown = bytes,
+            Err(error) => {
+                let what = format!("{from}, tag {}: it stays for the next receive", message.tag);
+                return Some(error.context(what).with_culprit(from.rank));
+            }
+        }
+        None
+    }
 }
 
 /// How far a receive has come.
@@ -81,7 +119,28 @@ pub(super) enum Timed {
 }
 
 /// Something that has ended, and for whom.
-pub(super) type Ended = (Arc<dyn Completion>, Result<Delivery>);
+#[derive(Debug)]
+pub(super) struct Ended {
+    done: Arc<dyn Completion>,
+    outcome: Result<Delivery>,
+    /// The message, where the engine has made its memory.
+    grown: Option<Vec<u8>>,
+}
+
+impl Ended {
+    /// Something whose memory was lent, if it needed any.
+    pub(super) fn new(done: Arc<dyn Completion>, outcome: Result<Delivery>) -> Self {
+        Self { done, outcome, grown: None }
+    }
+
+    /// Tells of it. The engine's lock must not be held.
+    pub(super) fn tell(self) {
+        match (self.outcome, self.grown) {
+            (Ok(delivery), Some(bytes)) => self.done.complete_grown(delivery, bytes),
+            (outcome, _) => self.done.complete(outcome),
+        }
+    }
+}
 
 /// Everything under the engine's lock.
 #[derive(Debug)]
@@ -228,7 +287,7 @@ impl State {
         self.check(Some(message.to))?;
         let link = &self.links[message.to];
         if let Some(error) = link.refusal() {
-            self.ended.push((done, Err(error.clone())));
+            self.ended.push(Ended::new(done, Err(error.clone())));
             return Ok(());
         }
         if !link.is_open() {
@@ -250,7 +309,8 @@ impl State {
     pub(super) fn receive(&mut self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
         self.check(message.from)?;
         let receive = self.fresh();
-        let receiving = Receiving { message, done, due: None, stage: ReceiveStage::Posted };
+        let (stage, grown) = (ReceiveStage::Posted, Vec::new());
+        let receiving = Receiving { message, done, due: None, stage, grown };
         self.receives.insert(receive, receiving);
         self.place(receive);
         self.read_some();
@@ -281,14 +341,14 @@ impl State {
         let held = if is_whole { hold(bytes.len()).ok() } else { None };
         let body = match held {
             Some(mut held) => {
-                crate::base::buffer::Dst::from(held.as_mut_slice()).copy_from(bytes);
+                Dst::from(held.as_mut_slice()).copy_from(bytes);
                 let cost = Limits::cost(bytes.len());
                 let link = &mut self.links[from];
                 link.used += cost;
                 link.held += cost;
                 self.buffered += held.len();
                 let delivery = Delivery { peer: from, tag, bytes: bytes.len() };
-                self.ended.push((done, Ok(delivery)));
+                self.ended.push(Ended::new(done, Ok(delivery)));
                 Body::Held(held)
             }
             None => Body::Own(self.keep(message, done, SendStage::Own { arrival })),
@@ -301,16 +361,18 @@ impl State {
         loop {
             let Some(receiving) = self.receives.get_mut(&receive) else { return };
             receiving.stage = ReceiveStage::Posted;
-            let message = receiving.message;
-            let wanted: Wanted = (message.from, message.tag);
+            // What was made for a message that has been withdrawn.
+            receiving.grown = Vec::new();
+            let Incoming { from, tag, .. } = receiving.message;
+            let wanted: Wanted = (from, tag);
             let Some((arrival, found)) = self.unexpected.first(wanted) else {
-                match self.nobody_left(message.from) {
+                match self.nobody_left(from) {
                     Some(error) => self.end_receive(receive, Err(error)),
                     None => self.posted.insert(wanted, receive),
                 }
                 return;
             };
-            if let Some(error) = mismatch(self.name(found.from), found, &message) {
+            if let Some(error) = receiving.refuses(&self.links[found.from].name, found) {
                 return self.end_receive(receive, Err(error));
             }
             let Some(found) = self.unexpected.remove(arrival) else { return };
@@ -336,9 +398,10 @@ impl State {
     pub(super) fn take_posted(&mut self, message: &Message) -> Option<u64> {
         loop {
             let receive = self.posted.first(message.from, message.tag)?;
-            let wanted = self.receives.get(&receive)?.message;
-            self.posted.remove((wanted.from, wanted.tag), receive);
-            match mismatch(self.name(message.from), message, &wanted) {
+            let receiving = self.receives.get_mut(&receive)?;
+            let Incoming { from, tag, .. } = receiving.message;
+            self.posted.remove((from, tag), receive);
+            match receiving.refuses(&self.links[message.from].name, message) {
                 None => return Some(receive),
                 Some(error) => self.end_receive(receive, Err(error)),
             }
@@ -347,19 +410,23 @@ impl State {
 
     /// Brings a message and a receive that fit together; false where the message is not there any more.
     fn consume(&mut self, message: Message, receive: u64) -> bool {
-        let Some(receiving) = self.receives.get(&receive) else { return true };
-        let into = receiving.message.into.slice(0, message.len);
+        let Some(receiving) = self.receives.get_mut(&receive) else { return true };
         let delivery = Delivery { peer: message.from, tag: message.tag, bytes: message.len };
         match message.body {
             Body::Offered(number) => return self.take_offer(message.from, number, receive),
             Body::Held(bytes) => {
-                into.copy_from(bytes.as_slice().into());
-                self.buffered -= bytes.len();
-                self.pay_back(message.from, Limits::cost(bytes.len()));
+                match receiving.message.into {
+                    Room::Lent(into) => {
+                        into.slice(0, message.len).copy_from(bytes.as_slice().into())
+                    }
+                    Room::Grows { .. } => receiving.grown = bytes,
+                }
+                self.buffered -= message.len;
+                self.pay_back(message.from, Limits::cost(message.len));
             }
             Body::Own(number) => {
                 let Some(sending) = self.sends.get(&number) else { return false };
-                into.copy_from(sending.message.bytes);
+                receiving.room(0, message.len).copy_from(sending.message.bytes);
                 self.end_send(number, Ok(delivery));
             }
         }
@@ -409,7 +476,7 @@ impl State {
             self.timers.remove(&(due, Timed::Send(number)));
         }
         sending.place.into_iter().for_each(|place| self.give_up_place(place));
-        self.ended.push((sending.done, outcome));
+        self.ended.push(Ended::new(sending.done, outcome));
     }
 
     /// A place on the desk is free again.
@@ -423,19 +490,26 @@ impl State {
         if let Some(due) = receiving.due {
             self.timers.remove(&(due, Timed::Receive(receive)));
         }
-        self.ended.push((receiving.done, outcome));
+        let grows = matches!(receiving.message.into, Room::Grows { .. });
+        let grown = grows.then_some(receiving.grown);
+        self.ended.push(Ended { done: receiving.done, outcome, grown });
     }
 }
 
 /// Zeroed memory for a message.
 pub(super) fn hold(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = reserve(len)?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
+/// Memory for a message, none of it used.
+fn reserve(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let reserved = bytes.try_reserve_exact(len);
-    reserved.map_err(|_| {
+    bytes.try_reserve_exact(len).map_err(|_| {
         let message = format!("no memory to hold a message of {len} bytes");
         Error::new(ErrorKind::OutOfMemory, message)
     })?;
-    bytes.resize(len, 0);
     Ok(bytes)
 }
 
@@ -447,7 +521,7 @@ fn due(deadline: &crate::base::deadline::Deadline) -> Option<Instant> {
 
 /// Why a receive cannot take a message, if so.
 fn mismatch(from: &PeerName, message: &Message, wanted: &Incoming) -> Option<Error> {
-    let (len, room) = (message.len, wanted.into.len());
+    let (len, room) = (message.len, wanted.into.most());
     let why = if message.dtype != wanted.dtype {
         format!("is of type {}, and the receive is for {}", message.dtype, wanted.dtype)
     } else if len > room {

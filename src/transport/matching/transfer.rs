@@ -149,9 +149,11 @@ impl State {
         let Reading { peer, local, number, lent: Lent { address, .. }, .. } = reading;
         let pid = self.links[peer].name.pid;
         let Some(offer) = self.links[peer].offers.get_mut(&number) else { return };
-        let Some(receiving) = offer.receive.and_then(|it| self.receives.get(&it)) else { return };
+        let Some(receiving) = offer.receive.and_then(|it| self.receives.get_mut(&it)) else {
+            return;
+        };
         let (got, len) = (offer.got, offer.len);
-        let into = receiving.message.into.slice(got, (len - got).min(READ_BYTES));
+        let into = receiving.room(got, (len - got).min(READ_BYTES));
         let outcome = attach::read(pid, address + got as u64, into);
         match outcome {
             Ok(more) if more > 0 => offer.got += more,

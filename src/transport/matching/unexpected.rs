@@ -1,6 +1,6 @@
 //! The messages that no receive has been posted for, found by sender and tag in the order of their arrival.
 
-use super::posted::Wanted;
+use super::posted::{Wanted, is_internal};
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +31,10 @@ pub(super) enum Body {
 pub(super) struct Unexpected {
     messages: BTreeMap<u64, Message>,
     by_both: BTreeSet<(Rank, u32, u64)>,
-    by_sender: BTreeSet<(Rank, u64)>,
+    /// Those of the library's own tags apart: a receive of any tag does not see them.
+    by_sender: BTreeSet<(Rank, bool, u64)>,
     by_tag: BTreeSet<(u32, u64)>,
+    by_kind: BTreeSet<(bool, u64)>,
 }
 
 impl Unexpected {
@@ -40,8 +42,9 @@ impl Unexpected {
     pub(super) fn insert(&mut self, arrival: u64, message: Message) {
         let (from, tag) = (message.from, message.tag);
         self.by_both.insert((from, tag, arrival));
-        self.by_sender.insert((from, arrival));
+        self.by_sender.insert((from, is_internal(tag), arrival));
         self.by_tag.insert((tag, arrival));
+        self.by_kind.insert((is_internal(tag), arrival));
         self.messages.insert(arrival, message);
     }
 
@@ -50,8 +53,9 @@ impl Unexpected {
         let message = self.messages.remove(&arrival)?;
         let (from, tag) = (message.from, message.tag);
         self.by_both.remove(&(from, tag, arrival));
-        self.by_sender.remove(&(from, arrival));
+        self.by_sender.remove(&(from, is_internal(tag), arrival));
         self.by_tag.remove(&(tag, arrival));
+        self.by_kind.remove(&(is_internal(tag), arrival));
         Some(message)
     }
 
@@ -63,28 +67,32 @@ impl Unexpected {
                 range.next().map(|&(_, _, arrival)| arrival)
             }
             (Some(from), None) => {
-                let mut range = self.by_sender.range((from, 0)..=(from, u64::MAX));
-                range.next().map(|&(_, arrival)| arrival)
+                let mut range = self.by_sender.range((from, false, 0)..=(from, false, u64::MAX));
+                range.next().map(|&(_, _, arrival)| arrival)
             }
             (None, Some(tag)) => {
                 let mut range = self.by_tag.range((tag, 0)..=(tag, u64::MAX));
                 range.next().map(|&(_, arrival)| arrival)
             }
-            (None, None) => self.messages.first_key_value().map(|(&arrival, _)| arrival),
+            (None, None) => {
+                let mut range = self.by_kind.range((false, 0)..=(false, u64::MAX));
+                range.next().map(|&(_, arrival)| arrival)
+            }
         }?;
         Some((arrival, self.messages.get(&arrival)?))
     }
 
     /// The arrivals of one sender.
     pub(super) fn of_sender(&self, from: Rank) -> impl Iterator<Item = (u64, &Message)> {
-        let range = self.by_sender.range((from, 0)..=(from, u64::MAX));
-        range.filter_map(|&(_, arrival)| Some((arrival, self.messages.get(&arrival)?)))
+        let range = self.by_sender.range((from, false, 0)..=(from, true, u64::MAX));
+        range.filter_map(|&(_, _, arrival)| Some((arrival, self.messages.get(&arrival)?)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::LARGEST_TAG;
 
     fn message(from: Rank, tag: u32) -> Message {
         Message { from, tag, dtype: DataType::U8, len: 0, body: Body::Held(Vec::new()) }
@@ -112,5 +120,19 @@ mod tests {
             unexpected.remove(arrival);
         }
         assert!(unexpected.by_both.is_empty() && unexpected.by_tag.is_empty());
+        assert!(unexpected.by_sender.is_empty() && unexpected.by_kind.is_empty());
+    }
+
+    #[test]
+    fn a_receive_of_any_tag_does_not_see_those_of_the_library() {
+        let mut unexpected = Unexpected::default();
+        let own = LARGEST_TAG + 1;
+        for (arrival, tag) in [own, LARGEST_TAG, u32::MAX].into_iter().enumerate() {
+            unexpected.insert(arrival as u64, message(1, tag));
+        }
+        let first = |wanted| unexpected.first(wanted).map(|(arrival, _)| arrival);
+        assert_eq!((first((None, None)), first((Some(1), None))), (Some(1), Some(1)));
+        assert_eq!((first((None, Some(own))), first((Some(1), Some(own)))), (Some(0), Some(0)));
+        assert_eq!(unexpected.of_sender(1).count(), 3);
     }
 }

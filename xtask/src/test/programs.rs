@@ -2,8 +2,8 @@
 
 use super::report::{Checked, PASSED, Report};
 use crate::examples::{
-    self, ALL_REDUCE, HELLO, OVERLAP, RING, SEND_RECV, STORE_DIRECTORY, TRAIN_DIGITS, Training,
-    distrun,
+    self, ALL_REDUCE, HELLO, OVERLAP, RING, SEND_RECV, SPAWN, STORE_DIRECTORY, TRAIN_DIGITS,
+    Training, distrun,
 };
 use crate::workspace::{self, Stage};
 use crate::{run, tools};
@@ -46,6 +46,14 @@ pub(super) fn run(report: &mut Report) -> Option<Stage> {
                 &text,
                 (0..ranks).map(|rank| format!("rank {rank} of {ranks}: the sums agree")),
             )
+        });
+    }
+    for ranks in [1, 3] {
+        report.check(&format!("example spawn, {ranks} ranks"), || {
+            let mut command = run::command(SPAWN.compile(&stage)?);
+            let text = run::must(command.arg(ranks.to_string()), LIMIT)?.text;
+            let said = format!("pi is about 3.1415926536, says each of {ranks} ranks");
+            all_said(&text, std::iter::once(said))
         });
     }
     report.check("example store_directory, twice 3 ranks", || store_directory(&stage));

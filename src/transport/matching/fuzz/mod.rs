@@ -12,7 +12,7 @@ mod peer;
 
 use super::frame::{Frame, HEAD_BYTES};
 use super::link::{Inflow, Sink};
-use super::state::State;
+use super::state::{Ended, State};
 use super::unexpected::{Body, Message};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
@@ -20,7 +20,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::fuzz::Script;
 use crate::base::ids::{Nonce, Rank};
-use crate::transport::{Incoming, Outgoing};
+use crate::transport::{Incoming, Outgoing, Room};
 use arena::{Arena, Done};
 use peer::Peer;
 use std::sync::Arc;
@@ -122,6 +122,8 @@ impl Scene {
         };
         let dtype = if choice & 0x40 == 0 { DataType::U8 } else { DataType::F32 };
         let deadline = deadline(choice);
+        let most = into.len();
+        let into = if choice & 0x20 == 0 { Room::Lent(into) } else { Room::Grows { most } };
         let message = Incoming { from, tag, dtype, into, deadline };
         if self.state.receive(message, done.clone()).is_err() {
             self.arena.refused(&done);
@@ -145,9 +147,7 @@ impl Scene {
     /// What the engine does before it lets go of its lock, and after.
     fn settle(&mut self) {
         self.state.put_all();
-        for (done, outcome) in std::mem::take(&mut self.state.ended) {
-            done.complete(outcome);
-        }
+        std::mem::take(&mut self.state.ended).into_iter().for_each(Ended::tell);
         self.arena.note();
     }
 

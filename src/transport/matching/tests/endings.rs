@@ -1,6 +1,6 @@
 //! Time-outs, ranks that leave, groups that fail.
 
-use super::world::{Outcome, SPREADS, Spread, content, incoming, outgoing, text, world};
+use super::world::{Outcome, SPREADS, Spread, content, incoming, lent_to, outgoing, text, world};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::transport::matching::frame::Frame;
@@ -31,7 +31,7 @@ fn a_receive_that_comes_to_nothing_is_forgotten() {
         let got = members[1].post_receive(next);
         members[0].send(1, 3, vec![9; 8]).unwrap();
         got.wait().unwrap();
-        assert_eq!((content(late.into), content(next.into)), (vec![0; 8], vec![9; 8]));
+        assert_eq!((content(lent_to(&late)), content(lent_to(&next))), (vec![0; 8], vec![9; 8]));
         assert!(members[0].domain.failure().is_none());
     }
 }
@@ -73,7 +73,7 @@ fn an_offer_that_nobody_takes_is_withdrawn() {
         let sent = members[0].post_send(outgoing(1, 3, text(2, 100_000)));
         got.wait().unwrap();
         sent.wait().unwrap();
-        assert_eq!(content(next.into), text(2, 100_000), "{spread:?}");
+        assert_eq!(content(lent_to(&next)), text(2, 100_000), "{spread:?}");
         assert!(members[1].domain.failure().is_none());
         // To itself too.
         let own = Outgoing { deadline: soon(), ..outgoing(0, 3, text(1, 100_000)) };
@@ -98,7 +98,7 @@ fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
         if let Err(error) = outcome {
             assert_eq!(error.kind(), ErrorKind::Timeout);
             members[1].post_receive(next).wait().unwrap();
-            assert_eq!(content(next.into.slice(0, 100_000)), text(1, 100_000));
+            assert_eq!(content(lent_to(&next).slice(0, 100_000)), text(1, 100_000));
         }
         sent.wait().unwrap();
         assert!(members[0].domain.failure().is_none());
@@ -287,7 +287,7 @@ fn what_was_read_in_a_process_that_has_become_another_comes_in_pieces() {
         sent
     });
     assert_eq!(got.wait().unwrap().bytes, 2 << 20);
-    assert_eq!(content(wanted.into), text(1, 2 << 20));
+    assert_eq!(content(lent_to(&wanted)), text(1, 2 << 20));
     sent.wait().unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Messages of all sizes arrive, attended or not, blocking nobody.
 
-use super::world::{SPREADS, Spread, content, each, incoming, outgoing, text, world};
+use super::world::{SPREADS, Spread, content, each, incoming, lent_to, outgoing, text, world};
 use crate::transport::Delivery;
 use crate::transport::matching::limits::COST;
 
@@ -37,7 +37,7 @@ fn nobody_needs_to_attend() {
                 let got = members[to].post_receive(message);
                 assert_eq!(got.wait().unwrap().bytes, len, "{spread:?}");
                 assert_eq!(sent.wait().unwrap().peer, to);
-                assert_eq!(content(message.into), text(9, len));
+                assert_eq!(content(lent_to(&message)), text(9, len));
             }
         }
     }
@@ -116,6 +116,6 @@ fn a_rank_sends_to_itself() {
         let got = me.post_receive(message);
         me.send(1, 8, vec![5; 10]).unwrap();
         assert_eq!(got.wait().unwrap(), Delivery { peer: 1, tag: 8, bytes: 10 });
-        assert_eq!(content(message.into), [5; 10]);
+        assert_eq!(content(lent_to(&message)), [5; 10]);
     }
 }

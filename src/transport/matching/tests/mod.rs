@@ -2,6 +2,7 @@
 
 mod endings;
 mod exchange;
+mod growing;
 mod level;
 mod parting;
 mod random;

@@ -1,10 +1,10 @@
 //! Random traffic between all ranks, held against what the rules say must come.
 
 use super::world::{
-    Member, Outcome, SPREADS, content, each, incoming, lent, outgoing, text, world,
+    Member, Outcome, SPREADS, content, each, growing, incoming, lent, outgoing, text, world,
 };
 use crate::base::ids::Rank;
-use crate::transport::{Incoming, Outgoing};
+use crate::transport::{Incoming, Outgoing, Room};
 use std::collections::HashMap;
 use std::sync::{Arc, Barrier};
 
@@ -62,7 +62,9 @@ fn take_part(rank: Rank, member: &Member, phase: u64, naming: Naming) {
         for (tag, _) in plan(phase, peer, rank) {
             let from = matches!(naming, Naming::Both | Naming::AnyTag).then_some(peer);
             let tag = matches!(naming, Naming::Both | Naming::AnySource).then_some(tag);
-            receives.push(incoming(from, tag, 150_000));
+            let grows = dice.roll(2) == 0;
+            let make = if grows { growing } else { incoming };
+            receives.push(make(from, tag, 150_000));
         }
     }
     // Any order of receives; of sends, one that keeps that to each rank.
@@ -103,7 +105,10 @@ fn check(rank: Rank, member: &Member, phase: u64, got: &[(Incoming, Arc<Outcome>
         let sent = plan(phase, from, rank);
         let len = sent.iter().filter(|(other, _)| *other == tag).nth(*turn).unwrap().1;
         assert_eq!(delivery.bytes, len);
-        let bytes = content(message.into.slice(0, len));
+        let bytes = match message.into {
+            Room::Lent(into) => content(into.slice(0, len)),
+            Room::Grows { .. } => outcome.grown(),
+        };
         assert!(bytes == text(seed(from, rank, tag, *turn), len), "{from} to {rank}, tag {tag}");
         *turn += 1;
     }

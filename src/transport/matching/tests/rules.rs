@@ -1,6 +1,6 @@
 //! What matches what.
 
-use super::world::{SPREADS, Spread, content, incoming, outgoing, text, world};
+use super::world::{SPREADS, Spread, content, incoming, lent_to, outgoing, text, world};
 use crate::base::dtype::DataType;
 use crate::base::error::ErrorKind;
 use crate::transport::matching::limits::MAX_OUTSTANDING;
@@ -26,11 +26,11 @@ fn a_message_that_does_not_fit_stays_for_the_next_receive() {
             }
             let (kind, text_of) = late.error();
             assert!(kind == ErrorKind::Mismatch && text_of.contains("f32"), "{text_of}");
-            assert_eq!(content(short.into), vec![0; len - 1]);
-            assert_eq!(content(other.into), vec![0; len]);
+            assert_eq!(content(lent_to(&short)), vec![0; len - 1]);
+            assert_eq!(content(lent_to(&other)), vec![0; len]);
             let fitting = incoming(Some(0), None, len + 1);
             assert_eq!(members[1].post_receive(fitting).wait().unwrap().bytes, len);
-            assert_eq!(content(fitting.into)[..len], text(4, len));
+            assert_eq!(content(lent_to(&fitting))[..len], text(4, len));
             sent.wait().unwrap();
         }
     }
@@ -48,7 +48,7 @@ fn a_message_takes_the_first_receive_and_a_receive_the_first_message() {
         // It is there before the next one is sent.
         let receive = usize::from(turn);
         assert_eq!(got[receive].wait().unwrap().tag, 1);
-        assert_eq!(content(messages[receive].into), [turn; 8]);
+        assert_eq!(content(lent_to(&messages[receive])), [turn; 8]);
     }
     // And the other way around: messages first.
     for (tag, turn) in [(1, 0), (2, 1), (1, 2)] {
@@ -57,7 +57,7 @@ fn a_message_takes_the_first_receive_and_a_receive_the_first_message() {
     for (tag, turn) in [(Some(2), 1), (None, 0), (Some(1), 2)] {
         let message = incoming(None, tag, 8);
         members[2].post_receive(message).wait().unwrap();
-        assert_eq!(content(message.into), [turn; 8]);
+        assert_eq!(content(lent_to(&message)), [turn; 8]);
     }
 }
 

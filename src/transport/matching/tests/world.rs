@@ -10,7 +10,7 @@ use crate::transport::inproc::{Domain, Fabric};
 use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member as Who, Party};
 use crate::transport::{
-    Completion, Delivery, Endpoint, Geometry, Incoming, Outgoing, PeerName, PointToPoint,
+    Completion, Delivery, Endpoint, Geometry, Incoming, Outgoing, PeerName, PointToPoint, Room,
     SharedDomain,
 };
 use crate::wait::Pace;
@@ -117,6 +117,7 @@ fn segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     value: Mutex<Option<Result<Delivery>>>,
+    grown: Mutex<Option<Vec<u8>>>,
     bell: Bell,
 }
 
@@ -126,9 +127,19 @@ impl Completion for Outcome {
         assert!(before.is_none(), "completed twice: {before:?}");
         self.bell.ring();
     }
+
+    fn complete_grown(&self, delivery: Delivery, bytes: Vec<u8>) {
+        *self.grown.lock().unwrap() = Some(bytes);
+        self.complete(Ok(delivery));
+    }
 }
 
 impl Outcome {
+    /// The message, where the engine has made its memory.
+    pub(super) fn grown(&self) -> Vec<u8> {
+        self.grown.lock().unwrap().clone().expect("memory of the engine's")
+    }
+
     pub(super) fn get(&self) -> Option<Result<Delivery>> {
         self.value.lock().unwrap().clone()
     }
@@ -158,6 +169,14 @@ pub(super) fn content(of: Dst<'_>) -> Vec<u8> {
     bytes
 }
 
+/// What was lent to a receive.
+pub(super) fn lent_to(message: &Incoming) -> Dst<'static> {
+    match message.into {
+        Room::Lent(bytes) => bytes,
+        Room::Grows { .. } => Dst::empty(),
+    }
+}
+
 /// The bytes of a message, other ones for each seed.
 pub(super) fn text(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -181,7 +200,12 @@ pub(super) fn outgoing(to: Rank, tag: u32, bytes: Vec<u8>) -> Outgoing {
 
 pub(super) fn incoming(from: Option<Rank>, tag: Option<u32>, len: usize) -> Incoming {
     let deadline = Deadline::after_ms(PATIENCE_MS);
-    Incoming { from, tag, dtype: DataType::U8, into: room(len), deadline }
+    Incoming { from, tag, dtype: DataType::U8, into: room(len).into(), deadline }
+}
+
+/// A receive that takes messages of up to so many bytes.
+pub(super) fn growing(from: Option<Rank>, tag: Option<u32>, most: usize) -> Incoming {
+    Incoming { into: Room::Grows { most }, ..incoming(from, tag, 0) }
 }
 
 impl Member {
@@ -211,7 +235,7 @@ impl Member {
     pub(super) fn receive(&self, from: Rank, tag: u32, len: usize) -> Result<Vec<u8>> {
         let message = incoming(Some(from), Some(tag), len);
         let delivery = self.attend_to(&self.post_receive(message))?;
-        Ok(content(message.into.slice(0, delivery.bytes)))
+        Ok(content(lent_to(&message).slice(0, delivery.bytes)))
     }
 }
 

@@ -1,0 +1,249 @@
+/*
+ * Memory that the library allocates: a buffer like any other, in every kind of call; how it runs out; what callers get wrong.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+#include <stdint.h>
+
+#define RANKS 3
+#define COUNT 1000
+#define LARGE ((size_t)2 << 20)
+
+static dist_store_t *store;
+
+static int32_t *allocate(dist_group_t *group, size_t count)
+{
+    void *ptr = NULL;
+    REQUIRE_OK(dist_mem_alloc(group, count * sizeof(int32_t), DIST_DEVICE_HOST, &ptr));
+    REQUIRE(ptr != NULL && (uintptr_t)ptr % 64 == 0);
+    return ptr;
+}
+
+static void fill(int32_t *values, size_t count, int32_t value)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        values[i] = value;
+    }
+}
+
+static int all_are(const int32_t *values, size_t count, int32_t value)
+{
+    size_t i;
+    for (i = 0; i < count && values[i] == value; i++) {
+    }
+    return i == count;
+}
+
+/* --- a buffer like any other --- */
+
+static void reduces(dist_group_t *group, int rank, int32_t *one, int32_t *all)
+{
+    int i;
+    fill(one, COUNT, rank + 1);
+    CHECK_OK(dist_all_reduce(group, one, one, COUNT, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(all_are(one, COUNT, 6));
+    fill(one, COUNT, rank + 1);
+    CHECK_OK(dist_reduce(group, one, all, COUNT, DIST_I32, DIST_MAX, 1, NULL, NULL));
+    CHECK(rank != 1 || all_are(all, COUNT, RANKS));
+    fill(all, RANKS * COUNT, rank);
+    CHECK_OK(dist_reduce_scatter(group, all, one, COUNT, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(all_are(one, COUNT, 3));
+    fill(one, COUNT, 10 * rank);
+    CHECK_OK(dist_all_gather(group, one, all, COUNT, DIST_I32, NULL, NULL));
+    for (i = 0; i < RANKS; i++) {
+        CHECK(all_are(all + i * COUNT, COUNT, 10 * i));
+    }
+    fill(one, COUNT, rank);
+    CHECK_OK(dist_broadcast(group, one, COUNT, DIST_I32, 2, NULL, NULL));
+    CHECK(all_are(one, COUNT, 2));
+}
+
+static void passes_messages(dist_group_t *group, int rank, size_t count, int32_t *one, int32_t *all)
+{
+    dist_work_t *work = NULL;
+    int next = (rank + 1) % RANKS;
+    int previous = (rank + RANKS - 1) % RANKS;
+    fill(one, count, rank);
+    CHECK_OK(dist_send(group, one, count, DIST_I32, next, 5, NULL, &work));
+    CHECK_OK(dist_recv(group, all, count, DIST_I32, previous, 5, NULL, NULL, NULL));
+    CHECK(all_are(all, count, previous));
+    CHECK_OK(dist_work_wait(work, 0));
+    CHECK_OK(dist_work_release(work));
+}
+
+static void *run_rank(void *arg)
+{
+    int rank = (int)(intptr_t)arg;
+    dist_group_t *group = NULL;
+    int32_t *one, *all;
+    REQUIRE_OK(join_group(store, "memory", rank, RANKS, &group));
+    one = allocate(group, LARGE);
+    all = allocate(group, RANKS * COUNT);
+    CHECK_OK(dist_mem_register(group, one, LARGE * sizeof(int32_t)));
+    reduces(group, rank, one, all);
+    passes_messages(group, rank, COUNT, one, all);
+    CHECK_OK(dist_mem_free(all));
+    all = allocate(group, LARGE);
+    passes_messages(group, rank, LARGE, one, all);
+    CHECK_OK(dist_mem_deregister(group, one));
+    CHECK_OK(dist_mem_free(one));
+    CHECK_OK(dist_barrier(group, NULL, NULL));
+    CHECK_OK(dist_group_release(group));
+    /* It outlives the group that it was made for. */
+    fill(all, LARGE, rank);
+    CHECK(all_are(all, LARGE, rank));
+    CHECK_OK(dist_mem_free(all));
+    return NULL;
+}
+
+static void ranks_that_are_threads(void)
+{
+    pthread_t threads[RANKS];
+    int rank;
+    store = new_store();
+    for (rank = 0; rank < RANKS; rank++) {
+        REQUIRE(pthread_create(&threads[rank], NULL, run_rank, (void *)(intptr_t)rank) == 0);
+    }
+    for (rank = 0; rank < RANKS; rank++) {
+        REQUIRE(pthread_join(threads[rank], NULL) == 0);
+    }
+    CHECK_OK(dist_store_release(store));
+}
+
+static int32_t rank_of_its_own(int32_t rank, void *arg)
+{
+    int32_t *one, *all;
+    (void)arg;
+    checks.failed = 0;
+    REQUIRE_OK(dist_init(NULL));
+    one = allocate(NULL, LARGE);
+    all = allocate(NULL, LARGE);
+    reduces(NULL, (int)rank, one, all);
+    passes_messages(NULL, (int)rank, LARGE, one, all);
+    CHECK_OK(dist_mem_free(one));
+    CHECK_OK(dist_finalize());
+    CHECK_OK(dist_mem_free(all));
+    return checks.failed;
+}
+
+static void ranks_that_are_processes(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    options.join_timeout_ms = LIMIT_MS;
+    CHECK_OK(dist_spawn(rank_of_its_own, NULL, RANKS, &options));
+}
+
+/* --- its places --- */
+
+static void places_are_apart_aligned_and_used_again(void)
+{
+    enum { MANY = 200 };
+    unsigned char *blocks[MANY];
+    size_t sizes[MANY];
+    void *large, *again;
+    size_t i, j;
+    for (i = 0; i < MANY; i++) {
+        void *ptr = NULL;
+        sizes[i] = 1 + i * i % 977;
+        REQUIRE_OK(dist_mem_alloc(NULL, sizes[i], DIST_DEVICE_HOST, &ptr));
+        CHECK((uintptr_t)ptr % 64 == 0);
+        blocks[i] = ptr;
+        memset(ptr, (int)i, sizes[i]);
+    }
+    for (i = 0; i < MANY; i++) {
+        for (j = 0; j < sizes[i] && blocks[i][j] == (unsigned char)i; j++) {
+        }
+        CHECK(j == sizes[i]);
+        CHECK_OK(dist_mem_free(blocks[i]));
+    }
+    REQUIRE_OK(dist_mem_alloc(NULL, LARGE, DIST_DEVICE_HOST, &large));
+    CHECK((uintptr_t)large % LARGE == 0);
+    memset(large, 1, LARGE);
+    CHECK_OK(dist_mem_free(large));
+    REQUIRE_OK(dist_mem_alloc(NULL, LARGE, DIST_DEVICE_HOST, &again));
+    CHECK(again == large);
+    CHECK_OK(dist_mem_free(again));
+}
+
+/* --- what goes wrong --- */
+
+static void too_much_is_refused_with_numbers(void)
+{
+    static const size_t sizes[] = { SIZE_MAX, SIZE_MAX / 2, (size_t)1 << 50 };
+    size_t i;
+    for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char number[32];
+        void *ptr = &ptr;
+        CHECK_STATUS(dist_mem_alloc(NULL, sizes[i], DIST_DEVICE_HOST, &ptr), DIST_ERR_OUT_OF_MEMORY);
+        snprintf(number, sizeof number, "%lu bytes", (unsigned long)sizes[i]);
+        CHECK_MESSAGE(number);
+        CHECK(ptr == NULL);
+    }
+}
+
+static void wrong_pointers_are_refused(void)
+{
+    int local = 0;
+    void *ptr = NULL;
+    REQUIRE_OK(dist_mem_alloc(NULL, 100, DIST_DEVICE_HOST, &ptr));
+    CHECK_REFUSED(dist_mem_free(&local), DIST_ERR_INVALID_ARGUMENT, "dist_mem_alloc");
+    CHECK_REFUSED(dist_mem_free((char *)ptr + 64), DIST_ERR_INVALID_ARGUMENT, "inside the allocation");
+    CHECK_OK(dist_mem_free(ptr));
+    CHECK_REFUSED(dist_mem_free(ptr), DIST_ERR_INVALID_ARGUMENT, "freed before");
+    ptr = &local;
+    CHECK_OK(dist_mem_alloc(NULL, 0, DIST_DEVICE_HOST, &ptr));
+    CHECK(ptr == NULL);
+    CHECK_OK(dist_mem_free(NULL));
+}
+
+static void other_devices_are_refused(void)
+{
+    void *ptr = &ptr;
+    CHECK_REFUSED(dist_mem_alloc(NULL, 8, 0, &ptr), DIST_ERR_UNSUPPORTED, "device 0");
+    CHECK_MESSAGE("native");
+    CHECK(ptr == NULL);
+    CHECK_REFUSED(dist_mem_alloc(NULL, 8, -2, &ptr), DIST_ERR_INVALID_ARGUMENT, "device is -2");
+}
+
+static void registrations_do_not_overlap(void)
+{
+    static char memory[300];
+    dist_store_t *other_store = new_store();
+    dist_group_t *other = NULL;
+    REQUIRE_OK(join_group(other_store, "other", 0, 1, &other));
+    CHECK_OK(dist_mem_register(NULL, memory + 100, 100));
+    CHECK_REFUSED(dist_mem_register(NULL, memory, 101), DIST_ERR_INVALID_ARGUMENT, "overlap");
+    CHECK_REFUSED(dist_mem_register(NULL, memory + 199, 1), DIST_ERR_INVALID_ARGUMENT, "overlap");
+    CHECK_OK(dist_mem_register(NULL, memory, 100));
+    CHECK_OK(dist_mem_register(NULL, memory + 200, 100));
+    CHECK_OK(dist_mem_register(other, memory, 300));
+    CHECK_REFUSED(dist_mem_deregister(NULL, memory + 1), DIST_ERR_INVALID_ARGUMENT, "registered");
+    CHECK_OK(dist_mem_deregister(NULL, memory));
+    CHECK_REFUSED(dist_mem_deregister(NULL, memory), DIST_ERR_INVALID_ARGUMENT, "registered");
+    CHECK_REFUSED(dist_mem_register(NULL, memory, 0), DIST_ERR_INVALID_ARGUMENT, "bytes");
+    CHECK_REFUSED(dist_mem_register(NULL, memory, SIZE_MAX), DIST_ERR_INVALID_ARGUMENT, "address space");
+    CHECK_OK(dist_group_release(other));
+    CHECK_OK(dist_store_release(other_store));
+}
+
+int main(void)
+{
+    void *kept = NULL;
+    CHECK_STATUS(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
+    /* While there are no threads. */
+    ranks_that_are_processes();
+    ranks_that_are_threads();
+    start_world();
+    places_are_apart_aligned_and_used_again();
+    too_much_is_refused_with_numbers();
+    wrong_pointers_are_refused();
+    other_devices_are_refused();
+    registrations_do_not_overlap();
+    REQUIRE_OK(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &kept));
+    CHECK_OK(dist_finalize());
+    memset(kept, 1, 8);
+    CHECK_OK(dist_mem_free(kept));
+    return check_report();
+}

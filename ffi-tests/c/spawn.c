@@ -1,0 +1,416 @@
+/*
+ * Ranks that are forks of this program: what they compute, how they fail, and what is left behind.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static dist_status_t spawn(dist_spawn_fn function, void *arg, int nprocs)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    options.join_timeout_ms = LIMIT_MS;
+    return dist_spawn(function, arg, nprocs, &options);
+}
+
+/* How many descriptors this process has open. */
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    REQUIRE(folder != NULL);
+    while (readdir(folder) != NULL) {
+        count++;
+    }
+    closedir(folder);
+    return count;
+}
+
+static int environment_says(const char *name, const char *value)
+{
+    const char *found = getenv(name);
+    return found != NULL && strcmp(found, value) == 0;
+}
+
+/* --- ranks that work together --- */
+
+struct plan {
+    int size;
+    int32_t base;
+};
+
+static void reduce_once(const struct plan *plan, int32_t rank)
+{
+    int32_t value = plan->base + rank;
+    CHECK_OK(dist_init(NULL));
+    CHECK(dist_get_rank(NULL) == rank);
+    CHECK(dist_get_world_size(NULL) == plan->size);
+    CHECK_OK(dist_all_reduce(NULL, &value, &value, 1, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(value == plan->size * plan->base + plan->size * (plan->size - 1) / 2);
+    CHECK_OK(dist_finalize());
+}
+
+static int32_t reduce(int32_t rank, void *arg)
+{
+    const struct plan *plan = arg;
+    char number[16];
+    sigset_t mask;
+    checks.failed = 0;
+    snprintf(number, sizeof number, "%d", (int)rank);
+    CHECK(environment_says("RANK", number) && environment_says("LOCAL_RANK", number));
+    snprintf(number, sizeof number, "%d", plan->size);
+    CHECK(environment_says("WORLD_SIZE", number) && environment_says("LOCAL_WORLD_SIZE", number));
+    CHECK(!dist_is_elastic_launched());
+    CHECK(sigprocmask(SIG_BLOCK, NULL, &mask) == 0 && !sigismember(&mask, SIGCHLD));
+    /* A world can be left and made again. */
+    reduce_once(plan, rank);
+    CHECK_STATUS(dist_finalize(), DIST_ERR_NOT_INITIALIZED);
+    reduce_once(plan, rank);
+    return checks.failed;
+}
+
+static void ranks_work_together(void)
+{
+    struct plan plan = { 4, 1000 };
+    CHECK_OK(spawn(reduce, &plan, 4));
+    plan.size = 1;
+    CHECK_OK(dist_spawn(reduce, &plan, 1, NULL));
+    CHECK(getenv("RANK") == NULL && getenv("DIST_STORE_SECRET_FD") == NULL);
+}
+
+static int32_t has_ranks_of_its_own(int32_t rank, void *arg)
+{
+    struct plan plan = { 2, 0 };
+    (void)arg;
+    plan.base = rank;
+    return spawn(reduce, &plan, 2) == DIST_OK ? 0 : 1;
+}
+
+static void ranks_have_ranks_of_their_own(void)
+{
+    CHECK_OK(spawn(has_ranks_of_its_own, NULL, 2));
+}
+
+/* --- ranks that fail --- */
+
+/* What the ranks do: the one that `arg` names, or 2 of 3, fails; the others wait until they are ended. */
+static int32_t wait_for_ever(void)
+{
+    for (;;) {
+        pause();
+    }
+    return 0;
+}
+
+static int32_t returns(int32_t rank, void *arg)
+{
+    return rank == 1 ? *(const int32_t *)arg : wait_for_ever();
+}
+
+static int32_t exits(int32_t rank, void *arg)
+{
+    (void)arg;
+    if (rank == 0) {
+        exit(0);
+    }
+    if (rank == 1) {
+        CHECK_STATUS(dist_group_release((dist_group_t *)(intptr_t)77), DIST_ERR_INVALID_HANDLE);
+        exit(3);
+    }
+    return wait_for_ever();
+}
+
+static int32_t is_killed(int32_t rank, void *arg)
+{
+    return rank == 2 ? (int32_t)raise(*(const int *)arg) : wait_for_ever();
+}
+
+static int32_t is_deaf(int32_t rank, void *arg)
+{
+    (void)arg;
+    if (rank == 0) {
+        signal(SIGTERM, SIG_IGN);
+    }
+    if (dist_init(NULL) != DIST_OK) {
+        return 2;
+    }
+    /* The other one has set its signal by now. */
+    return rank == 1 ? 9 : wait_for_ever();
+}
+
+static int32_t fails_while_others_wait(int32_t rank, void *arg)
+{
+    int32_t value = rank;
+    (void)arg;
+    if (dist_init(NULL) != DIST_OK) {
+        return 2;
+    }
+    if (rank == 2) {
+        raise(SIGKILL);
+    }
+    return dist_all_reduce(NULL, &value, &value, 1, DIST_I32, DIST_SUM, NULL, NULL) == DIST_OK ? 0 : 4;
+}
+
+static int32_t makes_a_mistake(int32_t rank, void *arg)
+{
+    int32_t value = rank;
+    (void)arg;
+    if (dist_init(NULL) != DIST_OK) {
+        return 2;
+    }
+    return dist_all_reduce(NULL, &value, &value, 1, 99, DIST_SUM, NULL, NULL);
+}
+
+static void failures_are_told(void)
+{
+    static const int32_t results[] = { 7, 255, 256, -100 };
+    int signals[] = { SIGKILL, SIGTERM };
+    char expected[64];
+    size_t i;
+    for (i = 0; i < sizeof results / sizeof *results; i++) {
+        int32_t result = results[i];
+        CHECK_STATUS(spawn(returns, &result, 3), DIST_ERR_PEER_FAILED);
+        snprintf(expected, sizeof expected, ") returned %d", (int)result);
+        CHECK_MESSAGE("dist_spawn: rank 1 of 3 (pid ");
+        CHECK_MESSAGE(expected);
+        CHECK(strstr(dist_last_error(), "last error in libdist") == NULL);
+    }
+    CHECK_REFUSED(spawn(exits, NULL, 3), DIST_ERR_PEER_FAILED, "rank 1 of 3");
+    CHECK_MESSAGE("ended with exit status 3; its last error in libdist: dist_group_release: ");
+    for (i = 0; i < 2; i++) {
+        CHECK_REFUSED(spawn(is_killed, &signals[i], 3), DIST_ERR_PEER_FAILED, "rank 2 of 3");
+        CHECK_MESSAGE(i == 0 ? "was ended by signal 9 (SIGKILL)" : "was ended by signal 15 (SIGTERM)");
+    }
+    CHECK_REFUSED(spawn(fails_while_others_wait, NULL, 3), DIST_ERR_PEER_FAILED, "rank 2 of 3");
+    CHECK_MESSAGE("SIGKILL");
+    CHECK_REFUSED(spawn(makes_a_mistake, NULL, 2), DIST_ERR_PEER_FAILED, "returned -1; its last error");
+    CHECK_MESSAGE("in libdist: dist_all_reduce: ");
+}
+
+static void the_deaf_are_killed(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    options.grace_ms = 50;
+    CHECK_REFUSED(dist_spawn(is_deaf, NULL, 2, &options), DIST_ERR_PEER_FAILED, "rank 1 of 2");
+    CHECK_MESSAGE("returned 9");
+    CHECK_MESSAGE("rank 0 did not end when told to and had to be killed");
+}
+
+static int32_t leaves_its_others(int32_t rank, void *arg)
+{
+    (void)arg;
+    return rank == 1 ? 0 : wait_for_ever();
+}
+
+static void time_is_limited(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    options.join_timeout_ms = 300;
+    CHECK_REFUSED(dist_spawn(leaves_its_others, NULL, 3, &options), DIST_ERR_TIMEOUT,
+                  "ranks 0, 2 of 3 still ran after ");
+    CHECK_MESSAGE("join_timeout_ms");
+}
+
+/* --- what callers get wrong --- */
+
+static int32_t never(int32_t rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    return 1;
+}
+
+static void *wait_for_release(void *arg)
+{
+    pthread_mutex_lock(arg);
+    pthread_mutex_unlock(arg);
+    return NULL;
+}
+
+static void wrong_arguments_are_refused(void)
+{
+    dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
+    CHECK_REFUSED(dist_spawn(never, NULL, 0, NULL), DIST_ERR_INVALID_ARGUMENT, "nprocs is 0");
+    CHECK_REFUSED(dist_spawn(never, NULL, -1, NULL), DIST_ERR_INVALID_ARGUMENT, "nprocs is -1");
+    CHECK_REFUSED(dist_spawn(never, NULL, 4097, NULL), DIST_ERR_INVALID_ARGUMENT, "1 to 4096");
+    CHECK_REFUSED(dist_spawn(NULL, NULL, 2, NULL), DIST_ERR_INVALID_ARGUMENT, "function");
+    options.join_timeout_ms = DIST_NO_WAIT;
+    CHECK_REFUSED(dist_spawn(never, NULL, 2, &options), DIST_ERR_INVALID_ARGUMENT, "join_timeout_ms");
+    options.join_timeout_ms = 0;
+    options.grace_ms = -7;
+    CHECK_REFUSED(dist_spawn(never, NULL, 2, &options), DIST_ERR_INVALID_ARGUMENT, "grace_ms");
+}
+
+static void other_threads_are_refused(void)
+{
+    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+    struct plan plan = { 2, 5 };
+    pthread_t thread;
+    pthread_mutex_lock(&held);
+    REQUIRE(pthread_create(&thread, NULL, wait_for_release, &held) == 0);
+    CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "2 threads");
+    pthread_mutex_unlock(&held);
+    REQUIRE(pthread_join(thread, NULL) == 0);
+    /* It is gone. */
+    CHECK_OK(spawn(reduce, &plan, 2));
+}
+
+static void processes_that_used_groups_are_refused(void)
+{
+    start_world();
+    CHECK_OK(dist_finalize());
+    CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "has used libdist's groups");
+}
+
+/* --- the caller's own affairs --- */
+
+static volatile sig_atomic_t reaped_by_handler;
+
+static void reap_anybody(int number)
+{
+    (void)number;
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+        reaped_by_handler = 1;
+    }
+}
+
+static int32_t seven(int32_t rank, void *arg)
+{
+    (void)arg;
+    return rank == 0 ? 0 : 7;
+}
+
+static void set_handler(void (*handler)(int))
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    REQUIRE(sigaction(SIGCHLD, &action, NULL) == 0);
+}
+
+static void the_callers_handler_takes_nothing(void)
+{
+    set_handler(reap_anybody);
+    CHECK_REFUSED(spawn(seven, NULL, 2), DIST_ERR_PEER_FAILED, "returned 7");
+    CHECK(!reaped_by_handler);
+    set_handler(SIG_IGN);
+    CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "SIGCHLD");
+    set_handler(SIG_DFL);
+}
+
+static void the_callers_child_stays_its_own(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(5);
+    }
+    REQUIRE(child > 0);
+    CHECK_STATUS(spawn(seven, NULL, 2), DIST_ERR_PEER_FAILED);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5);
+}
+
+static int32_t prints(int32_t rank, void *arg)
+{
+    (void)arg;
+    printf("<rank %d>", (int)rank);
+    return 0;
+}
+
+/* How often a text is in a file. */
+static int count_in(FILE *file, const char *text)
+{
+    char content[4096];
+    const char *at = content;
+    size_t length;
+    int count = 0;
+    rewind(file);
+    length = fread(content, 1, sizeof content - 1, file);
+    content[length] = '\0';
+    while ((at = strstr(at, text)) != NULL) {
+        at++;
+        count++;
+    }
+    return count;
+}
+
+static void output_is_complete_and_not_doubled(void)
+{
+    FILE *file = tmpfile();
+    int console;
+    dist_status_t status;
+    REQUIRE(file != NULL);
+    fflush(stdout);
+    console = dup(STDOUT_FILENO);
+    REQUIRE(console >= 0 && dup2(fileno(file), STDOUT_FILENO) >= 0);
+    printf("<before>");
+    status = spawn(prints, NULL, 3);
+    printf("<after>");
+    fflush(stdout);
+    REQUIRE(dup2(console, STDOUT_FILENO) >= 0);
+    close(console);
+    CHECK_OK(status);
+    CHECK(count_in(file, "<before>") == 1 && count_in(file, "<after>") == 1);
+    CHECK(count_in(file, "<rank 0>") == 1);
+    CHECK(count_in(file, "<rank 1>") == 1);
+    CHECK(count_in(file, "<rank 2>") == 1);
+    fclose(file);
+}
+
+/* --- the caller's death --- */
+
+static int32_t holds_a_pipe(int32_t rank, void *arg)
+{
+    const int *ends = arg;
+    char byte = (char)rank;
+    return write(ends[1], &byte, 1) == 1 ? wait_for_ever() : 1;
+}
+
+static void ranks_die_with_their_parent(void)
+{
+    int ends[2];
+    char byte;
+    int status;
+    pid_t parent;
+    REQUIRE(pipe(ends) == 0);
+    fflush(stdout);
+    parent = fork();
+    if (parent == 0) {
+        _exit(spawn(holds_a_pipe, ends, 3) != DIST_OK);
+    }
+    REQUIRE(parent > 0);
+    close(ends[1]);
+    CHECK(read(ends[0], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1);
+    CHECK(kill(parent, SIGKILL) == 0);
+    CHECK(waitpid(parent, &status, 0) == parent);
+    /* The end of the pipe: nobody is left who holds it. */
+    CHECK(read(ends[0], &byte, 1) == 0);
+    close(ends[0]);
+}
+
+int main(void)
+{
+    int before;
+    wrong_arguments_are_refused();
+    before = open_descriptors();
+    ranks_work_together();
+    ranks_have_ranks_of_their_own();
+    failures_are_told();
+    the_deaf_are_killed();
+    time_is_limited();
+    other_threads_are_refused();
+    the_callers_handler_takes_nothing();
+    the_callers_child_stays_its_own();
+    output_is_complete_and_not_doubled();
+    ranks_die_with_their_parent();
+    CHECK(open_descriptors() == before);
+    /* Not even a zombie. */
+    CHECK(waitpid(-1, NULL, WNOHANG) == -1);
+    processes_that_used_groups_are_refused();
+    return check_report();
+}

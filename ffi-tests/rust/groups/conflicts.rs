@@ -1,0 +1,162 @@
+//! Ranks that define a group differently: all who came hear of both definitions, and the parent goes on.
+
+use crate::ranks::{by_members, check, everywhere, meet, options, run};
+use dist::api::{Group, SubgroupOptions};
+use dist::base::error::{Error, ErrorKind, Result};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+fn has(error: &Error, parts: &[&str]) {
+    assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+    for part in parts {
+        assert!(error.message().contains(part), "\"{part}\" is not in: {error}");
+    }
+}
+
+/// Refused, and the parent is as before.
+fn refused(world: &Arc<Group>, made: Result<Option<Group>>, parts: &[&str]) {
+    has(&made.unwrap_err(), parts);
+    assert!(world.failure().is_none());
+    meet(world);
+    let all = world.new_group(&[], &options()).unwrap().unwrap();
+    check(&all, world.rank(), &[0, 1, 2, 3]);
+}
+
+#[test]
+fn different_lists_are_told_to_all_ranks() {
+    everywhere(|world| {
+        let list: &[usize] = if world.rank() == 2 { &[0, 3] } else { &[0, 1] };
+        let named = SubgroupOptions { name: Some("g".into()), ..options() };
+        let parts = ["ranks 0, 1, 3 say", "\"g\" of ranks [0, 1]", "rank 2 says", "[0, 3]"];
+        refused(&world, world.new_group(list, &named), &parts);
+    });
+}
+
+#[test]
+fn different_names_and_calls_are_told_too() {
+    run("inproc", "aaaa", |world| {
+        let me = world.rank();
+        let named = SubgroupOptions { name: Some(format!("g{}", me / 2)), ..options() };
+        let parts = ["ranks 0, 1 say group \"g0\"", "ranks 2, 3 say group \"g1\""];
+        refused(&world, world.new_group(&[0, 1], &named), &parts);
+        let parts = ["ranks 0, 1 say a split", "ranks 2, 3 say a split into groups \"g1\""];
+        refused(&world, world.split(Some(0), 0, &named), &parts);
+        let made = match me {
+            0 => world.split(Some(0), 0, &options()),
+            1 => world.split(None, 0, &options()),
+            _ => world.new_group(&[3], &options()),
+        };
+        let parts =
+            ["rank 0 says a split into unnamed", "rank 1 says a split without", "of ranks [3]"];
+        refused(&world, made, &parts);
+    });
+}
+
+#[test]
+fn an_operation_of_the_parent_in_place_of_the_call_fails_it() {
+    run("inproc", "aa", |world| {
+        let error = if world.rank() == 0 {
+            world.new_group(&[0, 1], &options()).unwrap_err()
+        } else {
+            // As long as a record, and all the same no record.
+            let (mine, mut all) = ([7; 48], [0; 96]);
+            let (send, recv) = (mine.as_slice().into(), all.as_mut_slice().into());
+            let call = dist::api::Call::all_gather(send, recv, dist::base::dtype::DataType::U8);
+            world.run(call, &dist::api::CallOptions::default()).unwrap_err()
+        };
+        has(&error, &["all_gather #1 (u8, count 48)"]);
+        assert!(world.failure().is_some());
+    });
+}
+
+/// What each rank calls by itself, and what the message of those who call has.
+fn by_themselves(transport: &str, layout: &str, lists: &[&[usize]], parts: &[&str]) {
+    run(transport, layout, |world| {
+        let me = world.rank();
+        let start = Instant::now();
+        if let Some(list) = lists.get(me).filter(|list| !list.is_empty()) {
+            let error = world.new_group(list, &by_members("g")).unwrap_err();
+            has(&error, parts);
+            assert!(start.elapsed() < Duration::from_secs(50), "it was not told: {error}");
+        }
+        meet(&world);
+        // The name is as good as before.
+        let all: Vec<usize> = (0..world.size()).collect();
+        check(&world.new_group(&all, &by_members("g")).unwrap().unwrap(), me, &all);
+        meet(&world);
+    });
+}
+
+#[test]
+fn members_with_one_first_member_hear_of_each_others_lists() {
+    for (transport, layout) in [("inproc", "aaa"), ("shm", "aaa"), ("tcp", "aaa"), ("auto", "aab")]
+    {
+        let parts = ["[0, 1, 2]", "[0, 2, 1]", "rank 1 says"];
+        by_themselves(transport, layout, &[&[0, 1, 2], &[0, 2, 1], &[0, 1, 2]], &parts);
+    }
+}
+
+#[test]
+fn members_with_different_first_members_hear_of_each_other_too() {
+    // Rank 1 is in both lists, rank 0 in one, rank 2 in the other, with any of them as the first member. Rank 2 comes
+    // once the others know, since with rank 1 alone it would agree.
+    for (transport, layout) in [("inproc", "aab"), ("shm", "aaa")] {
+        for other in [[1, 2], [2, 1]] {
+            run(transport, layout, |world| {
+                let me = world.rank();
+                if me == 2 {
+                    meet(&world);
+                }
+                let list = if me == 0 { [0, 1] } else { other };
+                let error = world.new_group(&list, &by_members("g")).unwrap_err();
+                has(&error, &["rank 0 says", "rank 1 says", "[0, 1]", &format!("{other:?}")]);
+                if me != 2 {
+                    meet(&world);
+                }
+                meet(&world);
+            });
+        }
+    }
+}
+
+#[test]
+fn whoever_comes_late_hears_of_a_conflict_that_others_found() {
+    run("inproc", "aaa", |world| {
+        let me = world.rank();
+        if me == 2 {
+            // Ranks 0 and 1 have failed before it comes.
+            meet(&world);
+        }
+        let list: &[usize] = if me == 1 { &[0, 1] } else { &[0, 1, 2] };
+        has(&world.new_group(list, &by_members("g")).unwrap_err(), &["[0, 1]", "[0, 1, 2]"]);
+        if me != 2 {
+            meet(&world);
+        }
+        meet(&world);
+        check(&world.new_group(&[], &by_members("g")).unwrap().unwrap(), me, &[0, 1, 2]);
+        meet(&world);
+    });
+}
+
+#[test]
+fn a_group_that_exists_is_a_definition_too() {
+    let ready = Barrier::new(3);
+    run("inproc", "aab", |world| {
+        let me = world.rank();
+        let first = (me != 0).then(|| {
+            let group = world.new_group(&[1, 2], &by_members("g")).unwrap().unwrap();
+            check(&group, me, &[1, 2]);
+            group
+        });
+        ready.wait();
+        if me == 0 {
+            let error = world.new_group(&[0, 1], &by_members("g")).unwrap_err();
+            has(&error, &["rank 0 says group \"g\" of ranks [0, 1]", "rank 1 says", "[1, 2]"]);
+        }
+        meet(&world);
+        drop(first);
+        meet(&world);
+        check(&world.new_group(&[], &by_members("g")).unwrap().unwrap(), me, &[0, 1, 2]);
+        meet(&world);
+    });
+}

@@ -1,0 +1,111 @@
+//! Many groups: nothing is left of those that are released. They look at the whole process, and so are a program of
+//! their own.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "the other tests of groups use all of it")]
+mod ranks;
+
+use dist::api::SubgroupOptions;
+use ranks::{check, meet, options, run};
+use std::sync::Mutex;
+
+/// How many rounds, each with a few groups, and what they may leave behind at the most.
+const ROUNDS: usize = 250;
+
+/// These tests look at the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What the process has.
+#[derive(Clone, Copy, Debug)]
+struct Resources {
+    descriptors: usize,
+    threads: usize,
+    mappings: usize,
+    resident_kib: usize,
+}
+
+impl Resources {
+    fn now() -> Self {
+        let count = |path: &str| std::fs::read_dir(path).unwrap().count();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            descriptors: count("/proc/self/fd"),
+            threads: count("/proc/self/task"),
+            mappings: maps.lines().count(),
+            resident_kib: resident.split_whitespace().next().unwrap().parse().unwrap(),
+        }
+    }
+}
+
+/// Makes and releases groups of three kinds, of pairs and of all, and compares before and after.
+fn leave_nothing(transport: &str, layout: &str) {
+    let _alone = ALONE.lock().unwrap();
+    run(transport, layout, |world| {
+        let (me, size) = (world.rank(), world.size());
+        let local = SubgroupOptions { members_only: true, ..options() };
+        let rounds = |count: usize| {
+            for _ in 0..count {
+                let all = world.new_group(&[], &options()).unwrap().unwrap();
+                let color = u32::try_from(me / 2).unwrap();
+                let half = world.split(Some(color), 0, &options()).unwrap().unwrap();
+                let pair = [me / 2 * 2, me / 2 * 2 + 1];
+                let pair: Vec<usize> = pair.into_iter().filter(|&rank| rank < size).collect();
+                let by_members = world.new_group(&pair, &local).unwrap().unwrap();
+                let ranks: Vec<usize> = (0..size).collect();
+                check(&all, me, &ranks);
+                drop(all);
+                check(&half, me, &pair);
+                check(&by_members, me, &pair);
+            }
+            meet(&world);
+        };
+        let look = || {
+            // What the service thread has been told to forget is gone after a while.
+            meet(&world);
+            let found = (me == 0).then(settled);
+            meet(&world);
+            found
+        };
+        rounds(ROUNDS / 5);
+        let before = look();
+        rounds(ROUNDS);
+        if let (Some(before), Some(after)) = (before, look()) {
+            let text = format!("{transport}: {before:?}, then {after:?}");
+            assert!(after.descriptors <= before.descriptors, "{text}");
+            assert!(after.threads <= before.threads, "{text}");
+            assert!(after.mappings <= before.mappings + 16, "{text}");
+            assert!(after.resident_kib <= before.resident_kib + 4096, "{text}");
+        }
+    });
+}
+
+/// What there is once it does not become less any more.
+fn settled() -> Resources {
+    let mut last = Resources::now();
+    for _ in 0..20 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let now = Resources::now();
+        if now.descriptors == last.descriptors && now.threads == last.threads {
+            return now;
+        }
+        last = now;
+    }
+    last
+}
+
+#[test]
+fn a_thousand_groups_leave_nothing_in_queues() {
+    leave_nothing("inproc", "aabb");
+}
+
+#[test]
+fn a_thousand_groups_leave_nothing_in_shared_memory() {
+    leave_nothing("shm", "aaaa");
+}
+
+#[test]
+fn a_thousand_groups_leave_nothing_between_hosts() {
+    leave_nothing("auto", "ab");
+}

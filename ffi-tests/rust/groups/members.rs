@@ -1,0 +1,75 @@
+//! Groups that only their members make.
+
+use crate::ranks::{by_members, check, everywhere, meet, options, run};
+use dist::api::SubgroupOptions;
+use dist::base::error::ErrorKind;
+use std::sync::Arc;
+
+#[test]
+fn members_find_each_other_by_a_name_and_nobody_else_calls() {
+    everywhere(|world| {
+        let me = world.rank();
+        let (name, pair): (_, &[usize]) =
+            if me % 2 == 0 { ("even", &[2, 0]) } else { ("odd", &[1, 3]) };
+        let group = world.new_group(pair, &by_members(name)).unwrap().unwrap();
+        check(&group, me, pair);
+        assert_eq!(group.name(), name);
+        // Whoever is not in it learns so at once.
+        assert!(world.new_group(&[(me + 1) % 4], &by_members("other")).unwrap().is_none());
+        meet(&world);
+    });
+}
+
+#[test]
+fn unnamed_ones_are_told_apart_by_a_count() {
+    run("inproc", "aaab", |world| {
+        let me = world.rank();
+        let unnamed = SubgroupOptions { members_only: true, ..options() };
+        let ranks: &[usize] = if me < 3 { &[0, 1, 2] } else { &[3] };
+        let make = || world.new_group(ranks, &unnamed).unwrap().unwrap();
+        let (one, two) = (make(), make());
+        check(&two, me, ranks);
+        check(&one, me, ranks);
+        assert_ne!(one.name(), two.name());
+        meet(&world);
+    });
+}
+
+#[test]
+fn a_name_is_free_again_once_its_group_is_released() {
+    run("shm", "aaa", |world| {
+        let me = world.rank();
+        for turn in 0..5 {
+            let list: &[usize] = if turn % 2 == 0 { &[0, 1, 2] } else { &[2, 1, 0] };
+            let group = world.new_group(list, &by_members("again")).unwrap().unwrap();
+            check(&group, me, list);
+            let error = world.new_group(list, &by_members("again")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains("has not been released"), "{error}");
+            drop(group);
+            // Until all have released it, it is another group to those who have not.
+            meet(&world);
+        }
+    });
+}
+
+#[test]
+fn several_are_made_at_once_from_several_threads() {
+    everywhere(|world| {
+        let me = world.rank();
+        let lists: [&[usize]; 4] = [&[0, 1, 2], &[3, 2, 1], &[0, 3], &[1, 0, 2, 3]];
+        std::thread::scope(|scope| {
+            for (number, list) in lists.iter().enumerate().filter(|(_, list)| list.contains(&me)) {
+                let world = Arc::clone(&world);
+                scope.spawn(move || {
+                    for turn in 0..3 {
+                        let name = format!("list {number} turn {turn}");
+                        let group = world.new_group(list, &by_members(&name)).unwrap().unwrap();
+                        check(&group, me, list);
+                    }
+                });
+            }
+        });
+        meet(&world);
+    });
+}

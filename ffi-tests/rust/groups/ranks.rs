@@ -1,0 +1,79 @@
+//! Ranks that are threads, and what they can find out about a group.
+
+use dist::api::{Call, CallOptions, Group, GroupOptions, SubgroupOptions};
+use dist::base::buffer::{Dst, Src};
+use dist::base::dtype::DataType;
+use dist::base::op::ReduceOp;
+use dist::store::HashStore;
+use std::sync::Arc;
+
+/// How ranks may be joined: the transport, and a letter for the host of each rank.
+pub(crate) const WORLDS: [(&str, &str); 5] =
+    [("inproc", "aaaa"), ("shm", "aaaa"), ("tcp", "aaaa"), ("auto", "aabb"), ("inproc", "abba")];
+
+/// Runs `body` on one rank for each letter.
+pub(crate) fn run(transport: &str, layout: &str, body: impl Fn(Arc<Group>) + Sync) {
+    let store = Arc::new(HashStore::new());
+    let size = layout.len();
+    std::thread::scope(|scope| {
+        for (rank, letter) in layout.chars().enumerate() {
+            let (store, body) = (Arc::clone(&store), &body);
+            scope.spawn(move || {
+                let group = Group::create(GroupOptions {
+                    store,
+                    rank,
+                    size,
+                    backend: None,
+                    backend_options: format!(
+                        "transport={transport};host_id={letter};slot_bytes=8192"
+                    ),
+                    name: "world".into(),
+                    timeout_ms: 60_000,
+                    connect_timeout_ms: 60_000,
+                    global_ranks: None,
+                });
+                body(Arc::new(group.unwrap()));
+            });
+        }
+    });
+}
+
+/// Runs `body` on four ranks, joined in every way.
+pub(crate) fn everywhere(body: impl Fn(Arc<Group>) + Sync) {
+    WORLDS.iter().for_each(|(transport, layout)| run(transport, layout, &body));
+}
+
+/// Options that all ranks use; nobody waits for long in vain.
+pub(crate) fn options() -> SubgroupOptions {
+    SubgroupOptions { connect_timeout_ms: 8_000, ..SubgroupOptions::default() }
+}
+
+/// Only the members make the group.
+pub(crate) fn by_members(name: &str) -> SubgroupOptions {
+    SubgroupOptions { name: Some(name.to_owned()), members_only: true, ..options() }
+}
+
+/// Sums one bit of each rank.
+pub(crate) fn sum_of_bits(group: &Group, bit: usize) -> u64 {
+    let mine = (1_u64 << bit).to_ne_bytes();
+    let mut sum = [0; 8];
+    let (send, recv) = (Src::from(&mine[..]), Dst::from(&mut sum[..]));
+    let call = Call::all_reduce(send, recv, DataType::U64, ReduceOp::Sum);
+    group.run(call, &CallOptions::default()).unwrap();
+    u64::from_ne_bytes(sum)
+}
+
+/// Checks that a group works and has exactly these ranks of the world, in this order.
+pub(crate) fn check(group: &Group, world_rank: usize, ranks: &[usize]) {
+    assert_eq!(group.global_ranks(), ranks);
+    assert_eq!((group.size(), ranks[group.rank()]), (ranks.len(), world_rank));
+    let bits = ranks.iter().map(|&rank| 1 << rank).sum::<u64>();
+    for _ in 0..3 {
+        assert_eq!(sum_of_bits(group, world_rank), bits);
+    }
+}
+
+/// Waits for all ranks of the group.
+pub(crate) fn meet(group: &Group) {
+    group.run(Call::barrier(), &CallOptions::default()).unwrap();
+}

@@ -1,0 +1,186 @@
+//! Groups that all ranks of the parent make: from lists, and by splitting.
+
+use crate::ranks::{check, everywhere, meet, options, run, sum_of_bits};
+use dist::api::{CallOptions, Group, SubgroupOptions};
+use dist::base::buffer::{Dst, Src};
+use dist::base::deadline::Deadline;
+use dist::base::dtype::DataType;
+use std::sync::Arc;
+
+#[test]
+fn a_new_group_has_the_ranks_of_the_list_in_its_order() {
+    everywhere(|world| {
+        let me = world.rank();
+        for ranks in [&[2, 0][..], &[3, 1, 0], &[1], &[0, 1, 2, 3], &[3, 2, 1, 0]] {
+            let made = world.new_group(ranks, &options()).unwrap();
+            assert_eq!(made.is_some(), ranks.contains(&me));
+            made.iter().for_each(|group| check(group, me, ranks));
+            meet(&world);
+        }
+        let all = world.new_group(&[], &options()).unwrap().unwrap();
+        check(&all, me, &[0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn a_split_is_ordered_by_key_and_rank() {
+    everywhere(|world| {
+        let me = world.rank();
+        // By parity, backwards.
+        let color = u32::try_from(me % 2).unwrap();
+        let key = -i32::try_from(me).unwrap();
+        let half = world.split(Some(color), key, &options()).unwrap().unwrap();
+        check(&half, me, if me % 2 == 0 { &[2, 0] } else { &[3, 1] });
+        // Equal keys leave the order; extreme ones are ordered too.
+        let keys = [0, i32::MAX, 0, i32::MIN];
+        let all = world.split(Some(7), keys[me], &options()).unwrap().unwrap();
+        check(&all, me, &[3, 0, 2, 1]);
+        // Some want none, and one is alone.
+        let color = [None, Some(1), Some(2), Some(1)][me];
+        let made = world.split(color, 0, &options()).unwrap();
+        match (me, made) {
+            (0, None) => {}
+            (2, Some(group)) => check(&group, me, &[2]),
+            (1 | 3, Some(group)) => check(&group, me, &[1, 3]),
+            (_, made) => panic!("rank {me} has {made:?}"),
+        }
+        assert!(world.split(None, 0, &options()).unwrap().is_none());
+        meet(&world);
+    });
+}
+
+#[test]
+fn groups_of_groups_know_who_is_who() {
+    run("inproc", "aabb", |world| {
+        let me = world.rank();
+        let Some(outer) = world.new_group(&[3, 1, 2], &options()).unwrap() else { return };
+        let outer = Arc::new(outer);
+        let named = SubgroupOptions { name: Some("inner".into()), ..options() };
+        let made = outer.new_group(&[2, 0], &named).unwrap();
+        let Some(inner) = made else { return assert_eq!(me, 1) };
+        check(&inner, me, &[2, 3]);
+        let text = inner.describe();
+        assert_eq!(
+            (text["name"].as_str(), text["parent"].as_str()),
+            (Some("inner"), Some(outer.name()))
+        );
+        assert_eq!(text["ranks"].to_string(), "[2,3]");
+        assert_eq!(outer.describe()["parent"], "world");
+        assert!(world.describe()["parent"].is_null());
+    });
+}
+
+#[test]
+fn names_are_the_same_on_all_ranks_and_new_each_time() {
+    run("inproc", "aaaa", |world| {
+        let names = |group: &Group| {
+            let mut mine = group.name().as_bytes().to_vec();
+            mine.resize(64, 0);
+            let mut all = vec![0; 64 * group.size()];
+            let call = dist::api::Call::all_gather(
+                Src::from(mine.as_slice()),
+                Dst::from(all.as_mut_slice()),
+                DataType::U8,
+            );
+            group.run(call, &CallOptions::default()).unwrap();
+            assert!(all.chunks(64).all(|name| name == mine), "{:?}", group.name());
+        };
+        let make = || world.new_group(&[1, 0, 2, 3], &options()).unwrap().unwrap();
+        let (one, two) = (make(), make());
+        names(&one);
+        names(&two);
+        assert!(one.name().starts_with("world[1,0,2,3]#") && one.name() != two.name());
+        assert_eq!(one.timeout_ms(), world.timeout_ms());
+        let own = SubgroupOptions { timeout_ms: 1234, ..options() };
+        let mut deep = Arc::new(world.split(Some(0), 0, &own).unwrap().unwrap());
+        assert_eq!(deep.timeout_ms(), 1234);
+        assert!(deep.name().starts_with("world:color0#"), "{}", deep.name());
+        for _ in 0..20 {
+            deep = Arc::new(deep.new_group(&[], &options()).unwrap().unwrap());
+            assert!(deep.name().len() <= 200, "{}", deep.name());
+        }
+        check(&deep, world.rank(), &[0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn overlapping_groups_are_used_at_once_from_several_threads() {
+    everywhere(|world| {
+        let me = world.rank();
+        let pairs = [[0, 1], [1, 2], [2, 3], [3, 0], [0, 2], [1, 3]];
+        let groups: Vec<_> = pairs
+            .iter()
+            .filter_map(|pair| Some((*pair, world.new_group(pair, &options()).unwrap()?)))
+            .collect();
+        assert_eq!(groups.len(), 3);
+        std::thread::scope(|scope| {
+            for (pair, group) in &groups {
+                scope.spawn(move || (0..30).for_each(|_| check(group, me, pair)));
+            }
+            for _ in 0..30 {
+                assert_eq!(sum_of_bits(&world, me), 15);
+            }
+        });
+        meet(&world);
+    });
+}
+
+#[test]
+fn groups_are_made_while_the_parent_is_busy_on_other_threads() {
+    run("shm", "aaa", |world| {
+        let me = world.rank();
+        // The order of the two on the parent is the same on all ranks, since each waits for the one before.
+        std::thread::scope(|scope| {
+            let made = scope.spawn(|| {
+                let options = SubgroupOptions { members_only: true, ..options() };
+                (0..10).for_each(|_| {
+                    let group = world.new_group(&[], &options).unwrap().unwrap();
+                    check(&group, me, &[0, 1, 2]);
+                });
+            });
+            (0..200).for_each(|_| assert_eq!(sum_of_bits(&world, me), 7));
+            made.join().unwrap();
+        });
+        meet(&world);
+    });
+}
+
+#[test]
+fn a_receive_of_anything_does_not_see_what_is_said_to_make_a_group() {
+    for (transport, layout) in [("inproc", "aa"), ("shm", "aa"), ("tcp", "aa")] {
+        run(transport, layout, |world| {
+            let (me, dtype) = (world.rank(), DataType::U8);
+            let room = Dst::from(Box::leak(vec![0_u8; 4096].into_boxed_slice()));
+            let any = world.receive(room, dtype, None, None, CallOptions::default()).unwrap();
+            let work = Arc::clone(any.work());
+            any.issue().unwrap();
+            let group = world.new_group(&[1, 0], &options()).unwrap().unwrap();
+            check(&group, me, &[1, 0]);
+            let local = SubgroupOptions { members_only: true, ..options() };
+            check(&world.new_group(&[0, 1], &local).unwrap().unwrap(), me, &[0, 1]);
+            assert!(!work.is_done());
+            meet(&world);
+            let bytes = Src::from(&b"for anybody"[..]);
+            let send = world.send(bytes, dtype, 1 - me, 5, CallOptions::default()).unwrap();
+            let sent = Arc::clone(send.work());
+            send.issue().unwrap();
+            for work in [work, sent] {
+                work.wait(&Deadline::after_ms(60_000)).unwrap();
+            }
+            meet(&world);
+        });
+    }
+}
+
+#[test]
+fn a_group_of_one_makes_groups_too() {
+    run("auto", "a", |world| {
+        for _ in 0..3 {
+            check(&world.new_group(&[], &options()).unwrap().unwrap(), 0, &[0]);
+            check(&world.split(Some(1), 1, &options()).unwrap().unwrap(), 0, &[0]);
+            let local = SubgroupOptions { members_only: true, ..options() };
+            check(&world.new_group(&[0], &local).unwrap().unwrap(), 0, &[0]);
+        }
+        assert!(world.split(None, 0, &options()).unwrap().is_none());
+    });
+}

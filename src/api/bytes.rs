@@ -1,0 +1,351 @@
+//! Byte strings of any length, another one on every rank: collectives that tell the lengths first and then bring the
+//! bytes, and a receive that makes the memory for its message.
+//!
+//! # One turn, two operations
+//! A collective takes one turn of the group's queue with two numbers: under the first the ranks exchange their lengths,
+//! one word each, then each makes the memory that it needs, and under the second the bytes follow. Two numbers, since
+//! the protocol of messages tells operations apart by them: a rank that is in the second one already would else seem to
+//! differ from those that are still in the first. The lengths travel as an operation that no caller can ask for
+//! ([`LENGTHS`]), so that a rank that calls something else there gets a mismatch.
+//!
+//! # No memory
+//! A rank that cannot have what another one sends finds that out between the two, when others count on it: it fails the
+//! group, as every operation does that cannot go on in the middle, and all ranks get `OutOfMemory` with its name. A
+//! further agreement would cost every call a round to save a group whose host has run out of memory.
+//!
+//! Must not know: handles; who called hands in what takes the finished bytes.
+
+use super::call::{Call, CallOptions};
+use super::callbacks;
+use super::group::Group;
+use super::issue::{Prepared, Task};
+use super::recorder;
+use super::work::Work;
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::kernel;
+use crate::transport::{Completion, Delivery, Descriptor, Extent, OpKind};
+use crate::wait::Interrupt;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What stands for the lengths: counts that no call has, since one for each rank would be the same.
+const LENGTHS: [usize; 3] = [1, 0, 0];
+
+/// The bytes of a length.
+const WORD: usize = 8;
+
+/// The operations of one call.
+const OPERATIONS: u64 = 2;
+
+/// The byte strings that a rank gets; `None` where it gets none.
+pub type Strings = Option<Vec<Vec<u8>>>;
+
+/// What takes finished byte strings, before the work of the call ends.
+pub struct Deliver(Box<dyn FnOnce(Vec<Vec<u8>>) -> Result<()> + Send>);
+
+impl Deliver {
+    /// It must not block.
+    pub fn new(take: impl FnOnce(Vec<Vec<u8>>) -> Result<()> + Send + 'static) -> Self {
+        Self(Box::new(take))
+    }
+}
+
+impl fmt::Debug for Deliver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Deliver")
+    }
+}
+
+/// A collective on byte strings, before it has numbers.
+#[derive(Clone, Debug)]
+pub struct BytesCall<'a> {
+    kind: OpKind,
+    root: Option<Rank>,
+    bytes: Src<'a>,
+    blocks: Option<Vec<Src<'a>>>,
+}
+
+impl<'a> BytesCall<'a> {
+    /// The root's bytes go to all ranks; those of the others do not count.
+    pub fn broadcast(bytes: Src<'a>, root: Rank) -> Self {
+        Self { kind: OpKind::Broadcast, root: Some(root), bytes, blocks: None }
+    }
+
+    /// Every rank's bytes go to all ranks.
+    pub fn all_gather(bytes: Src<'a>) -> Self {
+        Self { kind: OpKind::AllGather, root: None, bytes, blocks: None }
+    }
+
+    /// Every rank's bytes go to the root.
+    pub fn gather(bytes: Src<'a>, root: Rank) -> Self {
+        Self { kind: OpKind::Gather, root: Some(root), bytes, blocks: None }
+    }
+
+    /// Each rank gets its bytes of those that the root has, one string for each rank; `None` elsewhere.
+    pub fn scatter(blocks: Option<Vec<Src<'a>>>, root: Rank) -> Self {
+        Self { kind: OpKind::Scatter, root: Some(root), bytes: Src::empty(), blocks }
+    }
+
+    /// The operation that carries the bytes, or that which has a block for each rank.
+    pub(super) fn kind(&self) -> OpKind {
+        self.kind
+    }
+
+    fn title(&self, sequence: u64) -> String {
+        format!("{}_bytes #{sequence}", self.kind.name())
+    }
+
+    /// What the ranks agree on while they exchange lengths.
+    fn first(&self, sequence: u64) -> Descriptor {
+        let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
+        let extent = Extent::of_counts(LENGTHS);
+        Descriptor { kind, dtype, op, root: self.root, extent, sequence, algorithm: 0 }
+    }
+
+    fn check(&self, group: &Group, options: &CallOptions) -> Result<()> {
+        let size = group.size();
+        if let Some(root) = self.root
+            && root >= size
+        {
+            return Err(Error::invalid(format!("root {root} does not exist in a group of {size}")));
+        }
+        if let Some(wrong) = self.blocks.as_ref().map(Vec::len).filter(|&blocks| blocks != size) {
+            let message =
+                format!("{wrong} strings were given in a group of {size}: one for each rank");
+            return Err(Error::invalid(message));
+        }
+        if let Some(name) = &options.algorithm {
+            let message = format!("algorithm \"{name}\": a call on byte strings takes none");
+            return Err(Error::invalid(message));
+        }
+        Ok(())
+    }
+
+    /// Both operations, in a turn of the caller's.
+    fn run(&self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<Strings> {
+        let lengths = self.exchange_lengths(group, first, deadline)?;
+        let made = lengths.map(|lengths| make(&lengths)).transpose();
+        let mut strings = made.map_err(|error| {
+            let what = format!("{} of rank {}", self.title(first.sequence), group.rank());
+            let error = error.context(what).with_culprit(group.rank());
+            group.fail(&error);
+            error
+        })?;
+        let list = strings.as_deref_mut().unwrap_or_default();
+        let call = self.bytes_call(group.rank(), list)?;
+        let descriptor = call.descriptor(first.sequence + 1);
+        let record = recorder::begin(group.id(), group.rank(), &descriptor);
+        let options = CallOptions::default();
+        let outcome = group.backend.run(&call.operation(descriptor, &options, deadline));
+        record.end(&outcome);
+        outcome.map(|()| strings)
+    }
+
+    /// The lengths of what this rank gets; `None` where it gets nothing.
+    fn exchange_lengths(
+        &self,
+        group: &Group,
+        descriptor: Descriptor,
+        deadline: &Deadline,
+    ) -> Result<Option<Vec<u64>>> {
+        let (rank, size) = (group.rank(), group.size());
+        let gets_all = self.kind == OpKind::AllGather || self.root == Some(rank);
+        let dtype = DataType::U64;
+        let mut mine = word(self.bytes);
+        let mut all = Vec::new();
+        let call = match (self.kind, self.root) {
+            (OpKind::AllGather, _) => {
+                all.resize(size * WORD, 0);
+                Call::all_gather(Src::from(&mine[..]), Dst::from(all.as_mut_slice()), dtype)
+            }
+            (OpKind::Gather, Some(root)) => {
+                all.resize(if gets_all { size * WORD } else { 0 }, 0);
+                Call::gather(Src::from(&mine[..]), Dst::from(all.as_mut_slice()), dtype, root)
+            }
+            (OpKind::Scatter, Some(root)) => {
+                let blocks = self.blocks.iter().flatten().filter(|_| gets_all);
+                all = blocks.flat_map(|&block| word(block)).collect();
+                let into = Dst::from(mine.as_mut_slice());
+                Call::scatter(Src::from(all.as_slice()), into, dtype, root)
+            }
+            (_, Some(root)) => Call::broadcast(Dst::from(mine.as_mut_slice()), dtype, root, rank),
+            (_, None) => return Err(rootless()),
+        };
+        let options = CallOptions::default();
+        group.backend.run(&call.operation(descriptor, &options, deadline))?;
+        let words = match self.kind {
+            OpKind::AllGather => &all,
+            OpKind::Gather if gets_all => &all,
+            OpKind::Gather => return Ok(None),
+            _ => &mine[..],
+        };
+        let (words, _) = words.as_chunks::<WORD>();
+        Ok(Some(words.iter().map(|&word| u64::from_le_bytes(word)).collect()))
+    }
+
+    /// The operation that brings the bytes to where memory has been made for them.
+    fn bytes_call<'c>(&'c self, rank: Rank, strings: &'c mut [Vec<u8>]) -> Result<Call<'c>> {
+        let dtype = DataType::U8;
+        let mut blocks = strings.iter_mut().map(|string| Dst::from(string.as_mut_slice()));
+        Ok(match (self.kind, self.root) {
+            (OpKind::AllGather, _) => Call::all_gather_v(self.bytes, blocks.collect(), dtype),
+            (OpKind::Gather, Some(root)) => {
+                let blocks = (rank == root).then(|| blocks.collect());
+                Call::gather_v(self.bytes, blocks, dtype, root)
+            }
+            (OpKind::Scatter, Some(root)) => {
+                let sends = self.blocks.clone().filter(|_| rank == root);
+                Call::scatter_v(sends, blocks.next().unwrap_or(Dst::empty()), dtype, root)
+            }
+            (_, Some(root)) => {
+                let whole = blocks.next().unwrap_or(Dst::empty());
+                if rank == root {
+                    kernel::copy(whole, self.bytes);
+                }
+                Call::broadcast(whole, dtype, root, rank)
+            }
+            (_, None) => return Err(rootless()),
+        })
+    }
+}
+
+fn rootless() -> Error {
+    Error::internal("a call on byte strings without a root")
+}
+
+/// The length of a string.
+fn word(bytes: Src<'_>) -> [u8; WORD] {
+    (bytes.len() as u64).to_le_bytes()
+}
+
+/// Zeroed memory for strings of these lengths, each with a byte more, so that a terminator fits.
+fn make(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
+    let total = lengths.iter().fold(0_u128, |total, &length| total + u128::from(length));
+    let none = || {
+        let message = format!(
+            "there is no memory for {total} bytes in {} strings; the group cannot go on",
+            lengths.len()
+        );
+        Error::new(ErrorKind::OutOfMemory, message)
+    };
+    if isize::try_from(total).is_err() {
+        return Err(none());
+    }
+    let string = |&length: &u64| {
+        let length = usize::try_from(length).map_err(|_| none())?;
+        let mut string = Vec::new();
+        string.try_reserve_exact(length.saturating_add(1)).map_err(|_| none())?;
+        string.resize(length, 0);
+        Ok(string)
+    };
+    lengths.iter().map(string).collect()
+}
+
+impl Group {
+    /// Runs a collective on byte strings on the calling thread; what this rank gets.
+    ///
+    /// # Errors
+    /// `InvalidArgument` before anything has happened; afterwards those of [`Group::run`] and `OutOfMemory`, all of
+    /// which fail the group.
+    pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<Strings> {
+        callbacks::refuse_to_block("a blocking call")?;
+        self.check_bytes(call, options)?;
+        let deadline = self.deadline(options);
+        let ticket = self.queue.issue_several(OPERATIONS);
+        let descriptor = call.first(ticket.sequence());
+        let record = recorder::begin(self.id(), self.rank(), &descriptor);
+        let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
+            Ok(_turn) => call.run(self, descriptor, &deadline),
+            Err(Interrupt::Halted(error)) => Err(error),
+            Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
+        };
+        record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
+        outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()))
+    }
+
+    /// Checks a collective on byte strings that will be issued. Where this rank gets any, `deliver` is called with them.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn prepare_bytes(
+        self: &Arc<Self>,
+        call: BytesCall<'static>,
+        options: CallOptions,
+        deliver: Deliver,
+    ) -> Result<Prepared> {
+        self.check_bytes(&call, &options)?;
+        Ok(Prepared::bytes(Arc::clone(self), call, options, deliver))
+    }
+
+    fn check_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<()> {
+        call.check(self, options).context(|| format!("{}_bytes", call.kind.name()))
+    }
+}
+
+/// A collective on byte strings in the queue.
+#[derive(Debug)]
+pub(super) struct BytesTask {
+    call: BytesCall<'static>,
+    deliver: Option<Deliver>,
+    works: [Arc<Work>; 1],
+}
+
+impl BytesTask {
+    pub(super) fn new(call: BytesCall<'static>, deliver: Deliver, work: Arc<Work>) -> Self {
+        Self { call, deliver: Some(deliver), works: [work] }
+    }
+}
+
+impl Task for BytesTask {
+    fn works(&self) -> &[Arc<Work>] {
+        &self.works
+    }
+
+    fn operations(&self) -> u64 {
+        OPERATIONS
+    }
+
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        self.call.first(sequence)
+    }
+
+    fn title(&self, descriptor: &Descriptor) -> String {
+        self.call.title(descriptor.sequence)
+    }
+
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        match (self.call.run(group, first, deadline)?, self.deliver.take()) {
+            (Some(strings), Some(Deliver(take))) => take(strings),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Told of a message whose memory the engine has made; ends its work once the message has been handed on.
+#[derive(Debug)]
+pub(super) struct Taker {
+    work: Arc<Work>,
+    deliver: Mutex<Option<Deliver>>,
+}
+
+impl Taker {
+    pub(super) fn new(work: Arc<Work>, deliver: Deliver) -> Self {
+        Self { work, deliver: Mutex::new(Some(deliver)) }
+    }
+}
+
+impl Completion for Taker {
+    fn complete(&self, outcome: Result<Delivery>) {
+        self.work.complete(outcome);
+    }
+
+    fn complete_grown(&self, delivery: Delivery, bytes: Vec<u8>) {
+        let deliver = self.deliver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = deliver.map_or(Ok(()), |Deliver(take)| take(vec![bytes]));
+        self.work.complete(taken.map(|()| delivery));
+    }
+}

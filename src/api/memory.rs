@@ -1,0 +1,137 @@
+//! Memory for buffers: what the back end allocates for the caller, and what the caller makes known.
+//!
+//! One table for the process, since memory is freed by its address alone and may outlive the group that it was made for.
+
+use super::group::Group;
+use crate::backend::Memory;
+use crate::base::error::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Host memory, in place of the index of a device.
+pub const HOST: i32 = -1;
+
+#[derive(Debug)]
+struct Table {
+    /// By address.
+    allocated: BTreeMap<usize, Box<dyn Memory>>,
+    registered: Vec<Registration>,
+}
+
+/// Memory that one group knows of, while it is there.
+#[derive(Debug)]
+struct Registration {
+    group: Weak<Group>,
+    start: usize,
+    len: usize,
+}
+
+static TABLE: Mutex<Table> =
+    Mutex::new(Table { allocated: BTreeMap::new(), registered: Vec::new() });
+
+/// Allocates memory of the kind that a group's back end likes best; none for no bytes.
+///
+/// # Errors
+/// `Unsupported` for a device that the back end does not serve; `OutOfMemory`, `System`.
+pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize>> {
+    if device < HOST {
+        return Err(Error::invalid(format!(
+            "device is {device}: an index from 0 on, or DIST_DEVICE_HOST"
+        )));
+    }
+    if device != HOST {
+        let message = format!(
+            "back end {} has no memory on device {device}: it serves host memory (DIST_DEVICE_HOST)",
+            group.backend_name()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let memory = group.backend.allocate(bytes)?;
+    let address = memory.as_mut_ptr().expose_provenance();
+    table().allocated.insert(address, memory);
+    Ok(Some(address))
+}
+
+/// Frees what [`allocate`] has returned.
+///
+/// # Errors
+/// `InvalidArgument` for any other address, that of memory freed before included.
+pub fn free(address: usize) -> Result<()> {
+    let mut table = table();
+    let Some(memory) = table.allocated.remove(&address) else {
+        let before = table.allocated.range(..address).next_back();
+        let around = before.filter(|(start, memory)| address - *start < memory.len());
+        let why = match around {
+            Some((start, _)) => format!("lies inside the allocation that begins at {start:#x}"),
+            None => "is not the address of an allocation of dist_mem_alloc, or of one freed before"
+                .to_owned(),
+        };
+        return Err(Error::invalid(format!("ptr {address:#x} {why}")));
+    };
+    drop(table);
+    drop(memory);
+    Ok(())
+}
+
+/// Notes that a group will use memory of the caller's.
+///
+/// # Errors
+/// `InvalidArgument` where there is none, it exceeds the address space, or it overlaps with what is noted for the group.
+pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
+    if len == 0 {
+        return Err(Error::invalid("bytes is 0: there is nothing to register"));
+    }
+    let Some(end) = start.checked_add(len) else {
+        let message = format!("{len} bytes at ptr {start:#x} exceed the address space");
+        return Err(Error::invalid(message));
+    };
+    let mut table = table();
+    table.registered.retain(|known| known.group.strong_count() > 0);
+    let overlapping = table
+        .registered
+        .iter()
+        .find(|known| known.is_of(group) && known.start < end && start < known.start + known.len);
+    if let Some(known) = overlapping {
+        let message = format!(
+            "{len} bytes at ptr {start:#x} overlap with {} bytes at {:#x}, which are registered with group {} already",
+            known.len,
+            known.start,
+            group.name()
+        );
+        return Err(Error::invalid(message));
+    }
+    table.registered.push(Registration { group: Arc::downgrade(group), start, len });
+    Ok(())
+}
+
+/// Forgets what [`register`] has noted.
+///
+/// # Errors
+/// `InvalidArgument` where nothing that begins there is registered with the group.
+pub fn deregister(group: &Arc<Group>, start: usize) -> Result<()> {
+    let mut table = table();
+    let found =
+        table.registered.iter().position(|known| known.is_of(group) && known.start == start);
+    let Some(index) = found else {
+        let message = format!(
+            "nothing that begins at ptr {start:#x} is registered with group {}",
+            group.name()
+        );
+        return Err(Error::invalid(message));
+    };
+    table.registered.swap_remove(index);
+    Ok(())
+}
+
+impl Registration {
+    fn is_of(&self, group: &Arc<Group>) -> bool {
+        std::ptr::eq(self.group.as_ptr(), Arc::as_ptr(group))
+    }
+}
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}

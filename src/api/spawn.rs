@@ -1,0 +1,239 @@
+//! Ranks that are forks of this process: what they are told, the store that they meet in, and what is said of their end.
+//!
+//! The store listens before the first fork, so that its port is known and nobody comes too early, and is served from after the
+//! last one, so that every fork is one of a process with a single thread. It outlives them all: no rank hosts it.
+
+use super::callbacks;
+use crate::base::config::{self, Variable};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::process::forks::{Cause, Forks, Limits, MAX_FORKS};
+use crate::process::this;
+use crate::store::tcp::{Secret, Server, ServerOptions};
+use crate::wait;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Duration;
+
+/// From the first failure until the others are told to end.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// How long ranks have to end when they are told to, unless the options say otherwise.
+const GRACE_MS: u64 = 2000;
+
+/// How long the kernel may take to end what was killed.
+const KILL: Duration = Duration::from_secs(5);
+
+/// A thread that was joined a moment ago may still be counted.
+const THREADS_END: Duration = Duration::from_millis(200);
+
+/// How long to wait before counting them again.
+const RECOUNT: Duration = Duration::from_millis(1);
+
+/// What `dist_spawn` is told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpawnOptions {
+    /// How long the ranks may run; 0 for no limit.
+    pub join_timeout_ms: u64,
+    /// How long they have to end when they are told to; 0 for the default.
+    pub grace_ms: u64,
+}
+
+/// Runs `body` in `count` forks of this process, the ranks of a world, and waits for them.
+///
+/// # Errors
+/// `PeerFailed` for the first rank that failed; `Timeout` naming those that still ran; `InvalidArgument` where this process
+/// cannot be forked; `OutOfMemory` or `System`.
+pub fn spawn(
+    count: usize,
+    options: &SpawnOptions,
+    body: &mut dyn FnMut(usize) -> i32,
+) -> Result<()> {
+    callbacks::refuse_to_block("dist_spawn")?;
+    check(count)?;
+    let started = Deadline::never();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+    let (port, listener) =
+        bound.map_err(|cause| Error::system("a port for the ranks' store", &cause))?;
+    let (secret, secret_fd) = Secret::fresh()?;
+    let fd = secret_fd.as_raw_fd();
+    let mut listener = Some(listener);
+    let mut in_fork = |rank| {
+        // The parent's.
+        listener = None;
+        body(rank)
+    };
+    let mut forks = Forks::start(count, &|rank| environment(rank, count, port, fd), &mut in_fork)?;
+    drop(secret_fd);
+    let server = Server::start(ServerOptions {
+        listen_fd: listener.take().map(OwnedFd::from),
+        secret: Some(secret),
+        ..ServerOptions::default()
+    })?;
+    let total = match options.join_timeout_ms {
+        0 => Deadline::never(),
+        ms => Deadline::after_ms(ms),
+    };
+    let grace_ms = if options.grace_ms == 0 { GRACE_MS } else { options.grace_ms };
+    let grace = Duration::from_millis(grace_ms);
+    let cause = forks.join(&Limits { total, settle: SETTLE, grace, kill: KILL })?;
+    // Only now: ranks may use the store up to their end.
+    drop(server);
+    judge(&forks, &cause, &started)
+}
+
+/// Whether this process can be forked into ranks.
+fn check(count: usize) -> Result<()> {
+    if !(1..=MAX_FORKS).contains(&count) {
+        return Err(Error::invalid(format!("nprocs is {count}: 1 to {MAX_FORKS} are possible")));
+    }
+    if this::is_used() {
+        let message = "this process has used libdist's groups already, whose threads and memory cannot be forked: call dist_spawn \
+                       before dist_init or dist_group_create, or in another process";
+        return Err(Error::invalid(message));
+    }
+    let patience = Deadline::after(THREADS_END);
+    while this::threads()? > 1 && !patience.has_passed() {
+        wait::pause(RECOUNT, &patience);
+    }
+    Ok(())
+}
+
+/// What a launcher would say to a rank, and nothing of what one has said to this process.
+fn environment(
+    rank: usize,
+    count: usize,
+    port: u16,
+    secret: i32,
+) -> Vec<(&'static str, Option<String>)> {
+    let set = |variable: Variable, value: &dyn ToString| (variable.name, Some(value.to_string()));
+    let unset = |variable: Variable| (variable.name, None);
+    vec![
+        set(config::RANK, &rank),
+        set(config::WORLD_SIZE, &count),
+        ("LOCAL_RANK", Some(rank.to_string())),
+        ("LOCAL_WORLD_SIZE", Some(count.to_string())),
+        set(config::MASTER_ADDR, &Ipv4Addr::LOCALHOST),
+        set(config::MASTER_PORT, &port),
+        set(config::USE_AGENT_STORE, &"True"),
+        set(config::SECRET_FD, &secret),
+        unset(config::SECRET_FILE),
+        unset(config::RUN_ID),
+    ]
+}
+
+/// What is said of the end of the ranks.
+fn judge(forks: &Forks, cause: &Cause, started: &Deadline) -> Result<()> {
+    let error = match cause {
+        Cause::Success => return Ok(()),
+        Cause::Failure(rank) => {
+            Error::new(ErrorKind::PeerFailed, whom_and_how(forks, *rank)).with_culprit(*rank)
+        }
+        Cause::Deadline(running) => {
+            let mut message = format!(
+                "{} of {} still ran after {} ms (join_timeout_ms), and were ended",
+                list(running),
+                forks.members().len(),
+                started.elapsed().as_millis()
+            );
+            let errors = running.iter().map(|&rank| (rank, forks.testimony(rank).message));
+            if let Some((rank, text)) = errors.into_iter().find(|(_, text)| !text.is_empty()) {
+                message.push_str(&format!("; last error in libdist of rank {rank}: {text}"));
+            }
+            Error::new(ErrorKind::Timeout, message)
+        }
+    };
+    let stuck: Vec<usize> =
+        (0..forks.members().len()).filter(|&i| forks.members()[i].ending().is_none()).collect();
+    if stuck.is_empty() {
+        return Err(error);
+    }
+    let message = format!("{error}; {} cannot be killed", list(&stuck));
+    Err(Error::new(error.kind(), message))
+}
+
+/// `rank 2 of 4 (pid 77) returned 7; its last error in libdist: …`.
+fn whom_and_how(forks: &Forks, rank: usize) -> String {
+    let (members, testimony) = (forks.members(), forks.testimony(rank));
+    let member = &members[rank];
+    let how = match (member.ending(), testimony.returned) {
+        (Some(ending), _) if ending.signal().is_some() => format!("was ended by {ending}"),
+        (_, Some(result)) => format!("returned {result}"),
+        (Some(ending), None) => format!("ended with {ending}"),
+        (None, None) => "did not end".to_owned(),
+    };
+    let mut message = format!("rank {rank} of {} (pid {}) {how}", members.len(), member.pid());
+    if !testimony.message.is_empty() {
+        message.push_str(&format!("; its last error in libdist: {}", testimony.message));
+    }
+    let killed: Vec<usize> = (0..members.len()).filter(|&i| members[i].was_killed()).collect();
+    if !killed.is_empty() {
+        message.push_str(&format!(
+            "; {} did not end when told to and had to be killed",
+            list(&killed)
+        ));
+    }
+    message
+}
+
+/// The most ranks that a message names.
+const NAMED: usize = 16;
+
+/// `rank 3`, `ranks 1, 2`, `ranks 0, 1, … and 20 more`.
+fn list(ranks: &[usize]) -> String {
+    let named: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
+    let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let more = match ranks.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{noun} {}{more}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_told_what_a_launcher_would_tell_it() {
+        let told = environment(1, 4, 29_500, 7);
+        let value = |name: &str| {
+            let found = told.iter().find(|(known, _)| *known == name);
+            found.unwrap_or_else(|| panic!("{name}")).1.as_deref()
+        };
+        assert_eq!((value("RANK"), value("LOCAL_RANK")), (Some("1"), Some("1")));
+        assert_eq!((value("WORLD_SIZE"), value("LOCAL_WORLD_SIZE")), (Some("4"), Some("4")));
+        assert_eq!(
+            (value("MASTER_ADDR"), value("MASTER_PORT")),
+            (Some("127.0.0.1"), Some("29500"))
+        );
+        assert_eq!(
+            (value("DIST_STORE_SECRET_FD"), value("DIST_STORE_SECRET_FILE")),
+            (Some("7"), None)
+        );
+    }
+
+    #[test]
+    fn ranks_are_listed_up_to_a_number() {
+        assert_eq!(list(&[3]), "rank 3");
+        assert_eq!(list(&[0, 2]), "ranks 0, 2");
+        assert!(list(&(0..20).collect::<Vec<_>>()).ends_with("14, 15 and 4 more"));
+    }
+
+    #[test]
+    fn a_process_with_threads_is_not_forked() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let thread =
+            std::thread::Builder::new().spawn(move || assert!(held.recv().is_err())).unwrap();
+        let mut body = |_| -> i32 { unreachable!("nobody was forked") };
+        let error = spawn(2, &SpawnOptions::default(), &mut body).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        drop(release);
+        thread.join().unwrap();
+        for count in [0, MAX_FORKS + 1] {
+            let error = spawn(count, &SpawnOptions::default(), &mut body).unwrap_err();
+            assert!(error.message().contains(&format!("nprocs is {count}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What the ranks of a group write to each other while they make another: the letters and their bytes.
+//!
+//! Each says which meeting it is for: a name, while those who use it look for each other, or the id that a new group
+//! has once they have agreed. Names come again, so what is written under one carries nonces; ids do not.
+//!
+//! Bytes are little endian. Those of another process are checked; what cannot be read is no letter.
+
+use super::definition::Definition;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::{GroupId, Nonce};
+
+/// Which meeting a letter is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// Of those who make a group of this name by themselves.
+    Name(String),
+    /// Of the members of a group that has an id.
+    Id(GroupId),
+}
+
+/// What a letter says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Letter {
+    /// The writer, in an attempt of this nonce, makes the group, and this is what it is told.
+    Hello {
+        /// Of the attempt.
+        nonce: Nonce,
+        /// Of the first member's, where the writer has heard of it.
+        seen: Option<Nonce>,
+        /// What the writer was told.
+        definition: Definition,
+    },
+    /// All have come, and this is the group's id.
+    Go {
+        /// Of the reader's attempt.
+        nonce: Nonce,
+        /// The group's.
+        id: GroupId,
+    },
+    /// The attempt has failed.
+    Fail {
+        /// Of the writer's attempt.
+        of: Nonce,
+        /// Of the reader's, where the writer has heard of it.
+        to: Option<Nonce>,
+        /// The reader has told the writer, and nobody else needs to hear it.
+        echo: bool,
+        /// Why.
+        why: Error,
+    },
+    /// What one member contributes to a phase.
+    Part {
+        /// The phase.
+        phase: String,
+        /// The contribution.
+        bytes: Vec<u8>,
+    },
+    /// What all members have contributed, in rank order.
+    All {
+        /// The phase.
+        phase: String,
+        /// The contributions.
+        list: Vec<Vec<u8>>,
+    },
+    /// There will be no group.
+    GaveUp(Error),
+}
+
+impl Letter {
+    /// The bytes of a letter.
+    pub(super) fn encode(&self, key: &Key) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        match key {
+            Key::Name(name) => out.byte(0).text(name),
+            Key::Id(id) => out.byte(1).nonce(*id),
+        };
+        match self {
+            Self::Hello { nonce, seen, definition } => {
+                out.byte(0).nonce(*nonce).maybe(*seen).bytes(&definition.encode())
+            }
+            Self::Go { nonce, id } => out.byte(1).nonce(*nonce).nonce(*id),
+            Self::Fail { of, to, echo, why } => {
+                let known = out.byte(2).nonce(*of).maybe(*to);
+                known.byte(u8::from(*echo)).error(why)
+            }
+            Self::Part { phase, bytes } => out.byte(3).text(phase).bytes(bytes),
+            Self::All { phase, list } => {
+                out.byte(4).text(phase).len(list.len());
+                list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
+            }
+            Self::GaveUp(why) => out.byte(5).error(why),
+        };
+        out.0
+    }
+
+    /// The inverse; `None` for bytes that are no letter.
+    pub(super) fn decode(bytes: &[u8]) -> Option<(Key, Self)> {
+        let mut input = Reader(bytes);
+        let key = match input.byte()? {
+            0 => Key::Name(input.text()?),
+            1 => Key::Id(input.nonce()?),
+            _ => return None,
+        };
+        let letter = match input.byte()? {
+            0 => {
+                let (nonce, seen) = (input.nonce()?, input.maybe()?);
+                Self::Hello { nonce, seen, definition: Definition::decode(input.bytes()?)? }
+            }
+            1 => Self::Go { nonce: input.nonce()?, id: input.nonce()? },
+            2 => {
+                let (of, to) = (input.nonce()?, input.maybe()?);
+                Self::Fail { of, to, echo: input.byte()? != 0, why: input.error()? }
+            }
+            3 => Self::Part { phase: input.text()?, bytes: input.bytes()?.to_vec() },
+            4 => {
+                let (phase, count) = (input.text()?, input.len()?);
+                let list = (0..count).map(|_| Some(input.bytes()?.to_vec()));
+                Self::All { phase, list: list.collect::<Option<_>>()? }
+            }
+            5 => Self::GaveUp(input.error()?),
+            _ => return None,
+        };
+        input.0.is_empty().then_some((key, letter))
+    }
+}
+
+/// Appends values to bytes.
+#[derive(Debug)]
+pub(super) struct Writer(pub(super) Vec<u8>);
+
+impl Writer {
+    pub(super) fn byte(&mut self, byte: u8) -> &mut Self {
+        self.0.push(byte);
+        self
+    }
+
+    pub(super) fn len(&mut self, len: usize) -> &mut Self {
+        self.0.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        self
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.len(bytes.len());
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+        self.bytes(text.as_bytes())
+    }
+
+    fn nonce(&mut self, nonce: Nonce) -> &mut Self {
+        self.0.extend_from_slice(&nonce.0);
+        self
+    }
+
+    /// Zeros stand for none.
+    fn maybe(&mut self, nonce: Option<Nonce>) -> &mut Self {
+        self.nonce(nonce.unwrap_or_default())
+    }
+
+    fn error(&mut self, error: &Error) -> &mut Self {
+        self.byte(error.kind().code()).text(error.message())
+    }
+}
+
+/// Takes values from bytes.
+#[derive(Debug)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    pub(super) fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    pub(super) fn len(&mut self) -> Option<usize> {
+        let bytes = self.take(4)?.try_into().ok()?;
+        usize::try_from(u32::from_le_bytes(bytes)).ok()
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = self.len()?;
+        self.take(len)
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
+    }
+
+    fn nonce(&mut self) -> Option<Nonce> {
+        self.take(16)?.try_into().ok().map(Nonce)
+    }
+
+    fn maybe(&mut self) -> Option<Option<Nonce>> {
+        self.nonce().map(|nonce| Some(nonce).filter(|&nonce| nonce != Nonce::default()))
+    }
+
+    fn error(&mut self) -> Option<Error> {
+        let kind = ErrorKind::from_code(self.byte()?);
+        Some(Error::new(kind, self.text()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::definition::How;
+    use super::*;
+
+    #[test]
+    fn letters_survive_their_bytes_and_nothing_else_is_one() {
+        let (name, id) = (Key::Name("a".into()), Key::Id(Nonce([7; 16])));
+        let why = Error::new(ErrorKind::Mismatch, "they differ");
+        let (nonce, phase) = (Nonce([1; 16]), "card".to_owned());
+        let definition = Definition::new(How::Local, "a", &[2, 0], "native");
+        let (of, echo) = (nonce, true);
+        let list = vec![vec![], vec![1, 2]];
+        for (key, letter) in [
+            (&name, Letter::Hello { nonce, seen: Some(of), definition }),
+            (&name, Letter::Go { nonce, id: Nonce([2; 16]) }),
+            (&name, Letter::Fail { of, to: None, echo, why: why.clone() }),
+            (&name, Letter::Fail { of, to: Some(nonce), echo: false, why: why.clone() }),
+            (&id, Letter::Part { phase: phase.clone(), bytes: vec![9; 5000] }),
+            (&id, Letter::All { phase, list }),
+            (&id, Letter::GaveUp(why)),
+        ] {
+            let bytes = letter.encode(key);
+            assert_eq!(Letter::decode(&bytes), Some((key.clone(), letter)));
+            for len in 0..bytes.len().min(200) {
+                assert_eq!(Letter::decode(&bytes[..len]), None, "{len}");
+            }
+            assert_eq!(Letter::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+        // A count of more than there can be costs nothing.
+        let mut absurd = Letter::All { phase: "p".into(), list: Vec::new() }.encode(&id);
+        let at = absurd.len() - 4;
+        absurd[at..].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Letter::decode(&absurd), None);
+    }
+}

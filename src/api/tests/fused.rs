@@ -1,0 +1,168 @@
+use super::ranks::{PLACES, run};
+use super::*;
+use crate::api::batch;
+use crate::base::op::ReduceOp;
+
+/// What was lent, as numbers.
+fn numbers(memory: &[Dst<'static>]) -> Vec<Vec<i32>> {
+    let read = |of: &Dst<'static>| {
+        let mut bytes = vec![0; of.len()];
+        Dst::from(bytes.as_mut_slice()).copy_from(of.as_src());
+        let (words, _) = bytes.as_chunks::<4>();
+        words.iter().map(|&word| i32::from_le_bytes(word)).collect()
+    };
+    memory.iter().map(read).collect()
+}
+
+fn vector(count: usize, value: impl Fn(usize) -> i32) -> Dst<'static> {
+    let bytes: Vec<u8> = (0..count).flat_map(|i| value(i).to_le_bytes()).collect();
+    Dst::from(lent(&bytes))
+}
+
+/// Calls in one batch, and its outcome.
+fn together(group: &Arc<Group>, calls: Vec<Call<'static>>) -> (Result<Progress>, Vec<Arc<Work>>) {
+    batch::begin(None).unwrap();
+    let add = |call| {
+        let call = group.prepare(call, CallOptions::default()).unwrap();
+        let work = Arc::clone(call.work());
+        batch::collect_or_issue(call).unwrap();
+        work
+    };
+    let works = calls.into_iter().map(add).collect();
+    let batch = batch::end().unwrap();
+    let whole = Arc::clone(batch.work());
+    batch.issue();
+    (whole.wait(&Deadline::never()), works)
+}
+
+const COUNTS: [usize; 5] = [3, 0, 1, 700, 5];
+
+#[test]
+fn fused_calls_give_each_what_it_would_get_alone() {
+    for place in PLACES {
+        for size in [1, 2, 3, 4] {
+            run(place, size, |group| {
+                let (me, dtype, sum) = (group.rank(), DataType::I32, ReduceOp::Sum);
+                let word = |number: usize| i32::try_from(number).unwrap();
+                let own = |of: usize, blocks: usize| {
+                    vector(COUNTS[of] * blocks, |i| word(1000 * me + 10 * of + i))
+                };
+                let room = |of: usize, blocks: usize| vector(COUNTS[of] * blocks, |_| -1);
+                // What rank r has at place i of call `of`, and the sum over all ranks.
+                let at = |r: usize, of: usize, i: usize| word(1000 * r + 10 * of + i);
+                let sum_at = |of, i| (0..size).map(|r| at(r, of, i)).sum::<i32>();
+                let all = |f: &dyn Fn(usize) -> Dst<'static>| (0..COUNTS.len()).map(f).collect();
+                let sends: Vec<Dst<'static>> = all(&|of| own(of, 1));
+                let recvs: Vec<Dst<'static>> = all(&|of| room(of, 1));
+                // The second is in place.
+                let into = |of: usize| if of == 3 { sends[of] } else { recvs[of] };
+                let calls = (0..COUNTS.len())
+                    .map(|of| Call::all_reduce(sends[of].as_src(), into(of), dtype, sum));
+                let (outcome, works) = together(group, calls.collect());
+                assert_eq!(outcome, Ok(Progress::Done), "{place}");
+                assert!(works.iter().all(|work| work.sequence() == Some(1)), "not fused");
+                let results: Vec<_> = (0..COUNTS.len()).map(into).collect();
+                let expected = |blocks: usize, f: &dyn Fn(usize, usize) -> i32| -> Vec<Vec<i32>> {
+                    let of = |of: usize| (0..blocks * COUNTS[of]).map(|i| f(of, i)).collect();
+                    (0..COUNTS.len()).map(of).collect()
+                };
+                assert_eq!(numbers(&results), expected(1, &sum_at), "{place}, {size} ranks");
+
+                let root = size - 1;
+                let sends: Vec<Dst<'static>> = all(&|of| own(of, 1));
+                let recvs: Vec<Dst<'static>> =
+                    all(&|of| if me == root { room(of, 1) } else { Dst::empty() });
+                let calls = (0..COUNTS.len())
+                    .map(|of| Call::reduce(sends[of].as_src(), recvs[of], dtype, sum, root));
+                assert_eq!(together(group, calls.collect()).0, Ok(Progress::Done));
+                if me == root {
+                    assert_eq!(numbers(&recvs), expected(1, &sum_at), "{place}, {size} ranks");
+                }
+
+                let calls = sends.iter().map(|&buf| Call::broadcast(buf, dtype, root, me));
+                assert_eq!(together(group, calls.collect()).0, Ok(Progress::Done));
+                assert_eq!(numbers(&sends), expected(1, &|of, i| at(root, of, i)), "{place}");
+
+                let sends: Vec<Dst<'static>> = all(&|of| own(of, 1));
+                let recvs: Vec<Dst<'static>> = all(&|of| room(of, size));
+                let calls = (0..COUNTS.len())
+                    .map(|of| Call::all_gather(sends[of].as_src(), recvs[of], dtype));
+                let (outcome, works) = together(group, calls.collect());
+                assert_eq!((outcome, works[4].sequence()), (Ok(Progress::Done), Some(4)));
+                let gathered = |of: usize, i: usize| at(i / COUNTS[of], of, i % COUNTS[of]);
+                assert_eq!(numbers(&recvs), expected(size, &gathered), "{place}, {size} ranks");
+
+                let sends: Vec<Dst<'static>> = all(&|of| own(of, size));
+                let recvs: Vec<Dst<'static>> = all(&|of| room(of, 1));
+                let calls = (0..COUNTS.len())
+                    .map(|of| Call::reduce_scatter(sends[of].as_src(), recvs[of], dtype, sum));
+                assert_eq!(together(group, calls.collect()).0, Ok(Progress::Done));
+                let scattered = |of: usize, i: usize| sum_at(of, me * COUNTS[of] + i);
+                assert_eq!(numbers(&recvs), expected(1, &scattered), "{place}, {size} ranks");
+            });
+        }
+    }
+}
+
+fn all_reduce(count: usize) -> Call<'static> {
+    let buf = vector(count, |_| 1);
+    Call::all_reduce(buf.as_src(), buf, DataType::I32, ReduceOp::Sum)
+}
+
+#[test]
+fn ranks_that_batch_differently_get_a_mismatch() {
+    for place in PLACES {
+        run(place, 2, |group| {
+            // The same elements in all, cut differently; and one of them outside of a batch.
+            let counts: &[usize] = if group.rank() == 0 { &[2, 2] } else { &[3, 1] };
+            let calls = counts.iter().map(|&count| all_reduce(count)).collect();
+            let (outcome, works) = together(group, calls);
+            assert_eq!(kind_of(outcome), ErrorKind::Mismatch, "{place}");
+            assert!(works.iter().all(|work| work.outcome().unwrap().is_err()));
+        });
+        run(place, 2, |group| {
+            let outcome = match group.rank() {
+                0 => together(group, vec![all_reduce(2), all_reduce(2)]).0.map(drop),
+                _ => group.run(all_reduce(4), &CallOptions::default()),
+            };
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Mismatch, "{place}");
+        });
+    }
+}
+
+#[test]
+fn a_failure_of_the_whole_ends_all_its_works_with_its_text() {
+    let (group, fake) = Fake::group("fused-failure", false);
+    let (calls, gate) = (vec![all_reduce(2), all_reduce(3)], Arc::clone(&fake));
+    let watcher = std::thread::spawn(move || {
+        let limit = long();
+        while gate.places.is_empty() && !limit.has_passed() {
+            std::thread::yield_now();
+        }
+        gate.abort(&Error::new(ErrorKind::PeerFailed, "rank 1 died"));
+    });
+    let (outcome, works) = together(&group, calls);
+    watcher.join().unwrap();
+    assert_eq!(kind_of(outcome), ErrorKind::PeerFailed);
+    for work in works {
+        let error = work.outcome().unwrap().unwrap_err();
+        assert!(error.message().contains("rank 1 died"), "{error}");
+        assert_eq!(work.sequence(), Some(1));
+    }
+    assert_eq!(group.outstanding(), 0);
+}
+
+#[test]
+fn the_shortest_time_of_fused_calls_is_that_of_all() {
+    let (group, _fake) = Fake::group("fused-late", false);
+    batch::begin(None).unwrap();
+    for timeout_ms in [60_000, 5] {
+        let call = group.prepare(all_reduce(1), timeout(timeout_ms)).unwrap();
+        batch::collect_or_issue(call).unwrap();
+    }
+    let batch = batch::end().unwrap();
+    let whole = Arc::clone(batch.work());
+    batch.issue();
+    assert_eq!(kind_of(whole.wait(&Deadline::never())), ErrorKind::Timeout);
+    assert_eq!(group.queue.issued(), 1);
+}

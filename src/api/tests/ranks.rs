@@ -1,0 +1,49 @@
+//! Ranks that are threads of this process, each with a group of its own over the real back end.
+
+use crate::api::{Group, GroupOptions};
+use crate::store::HashStore;
+use std::sync::{Arc, Barrier};
+
+/// Where ranks are: together in memory, in a segment as processes have it, one on each node, two on each.
+pub(super) const PLACES: [&str; 4] = ["transport=inproc", "transport=shm", "transport=tcp", PAIRS];
+
+const PAIRS: &str = "two on each node";
+
+fn options(place: &str, rank: usize) -> String {
+    match place {
+        PAIRS => format!("host_id=node{}", rank / 2),
+        other => other.to_owned(),
+    }
+}
+
+/// Makes the group of a rank.
+pub(super) fn create(store: Arc<HashStore>, place: &str, rank: usize, size: usize) -> Arc<Group> {
+    let group = Group::create(GroupOptions {
+        store,
+        rank,
+        size,
+        backend: None,
+        backend_options: options(place, rank),
+        name: "ranks".into(),
+        timeout_ms: 30_000,
+        connect_timeout_ms: 30_000,
+        global_ranks: None,
+    });
+    Arc::new(group.unwrap())
+}
+
+/// Runs something on every rank of a group; nobody leaves before all are through.
+pub(super) fn run(place: &str, size: usize, act: impl Fn(&Arc<Group>) + Sync) {
+    let store = Arc::new(HashStore::new());
+    let end = Barrier::new(size);
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let (store, act, end) = (Arc::clone(&store), &act, &end);
+            scope.spawn(move || {
+                let group = create(store, place, rank, size);
+                act(&group);
+                end.wait();
+            });
+        }
+    });
+}

@@ -1,0 +1,256 @@
+//! Byte strings of any length, another one on every rank, and messages whose receiver does not know their length.
+
+use super::args::{Out, index, number, slice, src};
+use super::blob;
+use super::group::group;
+use super::point_to_point::{from_rank, from_tag, run, tag_number};
+use super::submit::{WorkOut, call_options, hand_out};
+use super::types::*;
+use crate::api::callbacks::refuse_to_block;
+use crate::api::{BytesCall, CallOptions, Deliver, Group};
+use crate::base::buffer::Src;
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, Result};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Where a blob goes, from whichever thread has it.
+struct BlobOut(Out<*mut dist_blob_t>);
+
+// SAFETY: the caller lends the place to the operation until its work is done, whichever thread that happens on.
+unsafe impl Send for BlobOut {}
+
+impl BlobOut {
+    /// NULL in the caller's variable until there is a blob.
+    fn required(out: *mut *mut dist_blob_t) -> Result<Self> {
+        Out::handle(out, "out").map(Self)
+    }
+
+    fn give(self, strings: Vec<Vec<u8>>) -> Result<()> {
+        blob::give(&self.0, strings)
+    }
+
+    fn deliver(self) -> Deliver {
+        Deliver::new(move |strings| self.give(strings))
+    }
+}
+
+/// The place for the result, where this rank gets one; else NULL is fine.
+fn blob_out(out: *mut *mut dist_blob_t, gets_one: bool) -> Result<Option<BlobOut>> {
+    if gets_one {
+        return BlobOut::required(out).map(Some);
+    }
+    drop(Out::optional_handle(out));
+    Ok(None)
+}
+
+/// Runs a collective, issues it, or adds it to the thread's batch.
+fn submit(
+    group: &Arc<Group>,
+    call: BytesCall<'static>,
+    out: Option<BlobOut>,
+    options: CallOptions,
+    work: WorkOut,
+) -> Result<()> {
+    if work.blocks() {
+        return match (group.run_bytes(&call, &options)?, out) {
+            (Some(strings), Some(out)) => out.give(strings),
+            _ => Ok(()),
+        };
+    }
+    let deliver = out.map_or_else(|| Deliver::new(|_| Ok(())), BlobOut::deliver);
+    hand_out(group.prepare_bytes(call, options, deliver)?, work)
+}
+
+dist_export! {
+    /// Gives every rank the root's byte string, of whatever length.
+    ///
+    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+    /// world. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
+    /// `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
+    /// owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
+    /// until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
+    /// NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
+    /// sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
+    /// group, where a rank has no memory for what it gets. Since 0.1.
+    pub fn dist_broadcast_bytes(
+        group: *mut dist_group_t,
+        data: *const c_void,
+        len_bytes: usize,
+        root: i32,
+        out: *mut *mut dist_blob_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let root = index(root, "root")?;
+        let bytes = if group.rank() == root { src(data, len_bytes, "data")? } else { Src::empty() };
+        submit(&group, BytesCall::broadcast(bytes, root), Some(out), options, work)
+    }
+}
+
+dist_export! {
+    /// Gives every rank the byte strings of all ranks, each of whatever length.
+    ///
+    /// All ranks must agree on the order of calls on the group. `group`: NULL for the world. `data`, `len_bytes`: in,
+    /// this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
+    /// a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
+    pub fn dist_all_gather_bytes(
+        group: *mut dist_group_t,
+        data: *const c_void,
+        len_bytes: usize,
+        out: *mut *mut dist_blob_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let bytes = src(data, len_bytes, "data")?;
+        submit(&group, BytesCall::all_gather(bytes), Some(out), options, work)
+    }
+}
+
+dist_export! {
+    /// Gives the root the byte strings of all ranks, each of whatever length.
+    ///
+    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+    /// world. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
+    /// `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
+    /// it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
+    pub fn dist_gather_bytes(
+        group: *mut dist_group_t,
+        data: *const c_void,
+        len_bytes: usize,
+        root: i32,
+        out: *mut *mut dist_blob_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let root = index(root, "root")?;
+        let out = blob_out(out, group.rank() == root)?;
+        let bytes = src(data, len_bytes, "data")?;
+        submit(&group, BytesCall::gather(bytes, root), out, options, work)
+    }
+}
+
+dist_export! {
+    /// Gives each rank its byte string of those that the root has, each of whatever length.
+    ///
+    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
+    /// world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
+    /// both used on the root only, may be NULL elsewhere, and are borrowed for the call. data[i]: the bytes for rank i,
+    /// borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
+    /// string. The rest as in dist_broadcast_bytes. Since 0.1.
+    pub fn dist_scatter_bytes(
+        group: *mut dist_group_t,
+        data: *const *const c_void,
+        lens_bytes: *const usize,
+        root: i32,
+        out: *mut *mut dist_blob_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let root = index(root, "root")?;
+        let strings = match group.rank() == root {
+            true => Some(strings(data, lens_bytes, group.size())?),
+            false => None,
+        };
+        submit(&group, BytesCall::scatter(strings, root), Some(out), options, work)
+    }
+}
+
+/// One string for each rank.
+fn strings(
+    data: *const *const c_void,
+    lens: *const usize,
+    size: usize,
+) -> Result<Vec<Src<'static>>> {
+    let (data, lens) = (slice(data, size, "data")?, slice(lens, size, "lens_bytes")?);
+    let string = |(i, (&data, &len)): (usize, (&*const c_void, &usize))| {
+        src(data, len, "data").context(|| format!("rank {i}"))
+    };
+    data.iter().zip(lens).enumerate().map(string).collect()
+}
+
+dist_export! {
+    /// Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
+    ///
+    /// It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
+    /// NULL for the world. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
+    /// 0. The rest as in dist_send. Since 0.1.
+    pub fn dist_send_bytes(
+        group: *mut dist_group_t,
+        data: *const c_void,
+        len_bytes: usize,
+        peer: i32,
+        tag: i32,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let bytes = src(data, len_bytes, "data")?;
+        let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
+        let call = group.send(bytes, DataType::U8, peer, tag, options)?;
+        if !work.blocks() {
+            return hand_out(call, work);
+        }
+        refuse_to_block("a blocking send")?;
+        run(call).map(drop)
+    }
+}
+
+dist_export! {
+    /// Receives a byte string, of whatever length, from one rank of a group.
+    ///
+    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: NULL
+    /// for the world. `out`: out, required; a blob with one string, owned by the caller, released with
+    /// dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
+    /// longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+    /// DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
+    /// dist_recv; dist_work_received_count is the length.
+    ///
+    /// Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
+    /// DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
+    pub fn dist_recv_bytes(
+        group: *mut dist_group_t,
+        out: *mut *mut dist_blob_t,
+        max_bytes: usize,
+        peer: i32,
+        tag: i32,
+        source: *mut i32,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let (peer, tag) = (from_rank(peer)?, from_tag(tag)?);
+        let source = Out::optional(source);
+        let most = if max_bytes == 0 { usize::MAX } else { max_bytes };
+        let call = group.receive_bytes(most, out.deliver(), peer, tag, options)?;
+        if !work.blocks() {
+            if source.is_some() {
+                let message = "source is for calls that block: pass NULL, and ask dist_work_source";
+                return Err(Error::invalid(message));
+            }
+            return hand_out(call, work);
+        }
+        refuse_to_block("a blocking receive")?;
+        let from = run(call)?;
+        if let (Some(out), Some(from)) = (source, from) {
+            out.write(number(from)?);
+        }
+        Ok(())
+    }
+}

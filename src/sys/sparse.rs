@@ -1,0 +1,201 @@
+//! A large range of addresses over a file in memory, of which parts are given memory and lose it again.
+//!
+//! Nothing is named; its size is fixed for ever, so that whoever maps its descriptor can trust it. Pages are reserved before
+//! they are used, so that a full memory limit is an error here and not a SIGBUS later; what has no memory cannot be touched.
+
+use super::shm::{anonymous, reserve, seal};
+use super::{host, limits};
+use crate::base::error::{Error, ErrorKind, Result};
+use std::fmt::Display;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::null_mut;
+
+/// What addresses and parts are multiples of: a huge page.
+pub const UNIT: usize = 2 << 20;
+
+/// The range.
+#[derive(Debug)]
+pub struct Sparse {
+    file: File,
+    base: usize,
+    len: usize,
+}
+
+impl Sparse {
+    /// A range as long as this host's memory, of which nothing is there yet; shorter where this process may not have that
+    /// many addresses. Begins at a multiple of [`UNIT`].
+    ///
+    /// # Errors
+    /// `OutOfMemory` or `System`.
+    pub fn create() -> Result<Self> {
+        let total = usize::try_from(host::memory_total().unwrap_or(1 << 40)).unwrap_or(usize::MAX);
+        // A larger file would end the process by SIGXFSZ.
+        let limit = usize::try_from(limits::file_bytes()?).unwrap_or(usize::MAX);
+        let mut len = (total.min(limit) / UNIT * UNIT).max(UNIT);
+        loop {
+            let file = file(len)?;
+            match addresses(len) {
+                Ok(base) => return Ok(Self { file, base, len }),
+                Err(error) if error.kind() == ErrorKind::OutOfMemory && len >= 2 * UNIT => {
+                    len = len / 2 / UNIT * UNIT;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The address of the first byte.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.base)
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a range of no bytes, which [`Sparse::create`] never makes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The descriptor, for passing it on.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Gives a part memory, zero bytes, near the calling thread and in huge pages where the kernel can. `offset` and `len` are
+    /// multiples of [`UNIT`].
+    ///
+    /// # Errors
+    /// `OutOfMemory` with the sizes, and then the part has none; or `System`.
+    pub fn commit(&self, offset: usize, len: usize) -> Result<()> {
+        self.check(offset, len);
+        let remedy = "free some or raise the memory limit";
+        if let Err(error) =
+            reserve(&self.file, offset, len, remedy).and_then(|()| self.map(offset, len))
+        {
+            self.release(offset, len);
+            return Err(error);
+        }
+        // Both only make the first use cheaper, and older kernels know neither.
+        for advice in [libc::MADV_COLLAPSE, libc::MADV_POPULATE_WRITE] {
+            // SAFETY: the part is mapped, and ours; neither advice changes what it holds.
+            unsafe { libc::madvise(self.at(offset), len, advice) };
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of a part back. Its addresses stay reserved, and cannot be used.
+    pub fn release(&self, offset: usize, len: usize) {
+        self.check(offset, len);
+        let flags = NO_ACCESS | libc::MAP_FIXED;
+        // SAFETY: replaces a part of the range, which is ours and which nobody uses any more. Where it fails, the part stays.
+        unsafe { libc::mmap(self.at(offset), len, libc::PROT_NONE, flags, -1, 0) };
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let part = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
+        if let Some((offset, len)) = part {
+            // SAFETY: touches no memory but what is given up. Where it fails, the memory stays with us.
+            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
+        }
+    }
+
+    /// Puts a part of the file at its place.
+    fn map(&self, offset: usize, len: usize) -> Result<()> {
+        let from = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let (flags, fd) = (libc::MAP_SHARED | libc::MAP_FIXED, self.file.as_raw_fd());
+        // SAFETY: replaces a part of the range, which is ours and which nobody uses yet.
+        let mapped = unsafe { libc::mmap(self.at(offset), len, access, flags, fd, from) };
+        if mapped == libc::MAP_FAILED {
+            return Err(failed(&format_args!("mapping {len} bytes of an arena")));
+        }
+        Ok(())
+    }
+
+    fn at(&self, offset: usize) -> *mut libc::c_void {
+        self.as_mut_ptr().wrapping_add(offset).cast()
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(fits && (offset | len).is_multiple_of(UNIT), "no part: {offset}, {len}");
+    }
+}
+
+impl Drop for Sparse {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody can use it any more.
+        unsafe { libc::munmap(self.as_mut_ptr().cast(), self.len) };
+    }
+}
+
+/// A mapping that cannot be used and takes no memory.
+const NO_ACCESS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// A sealed file of that length.
+fn file(len: usize) -> Result<File> {
+    let file = anonymous(c"libdist-arena")?;
+    let size = libc::off_t::try_from(len)
+        .map_err(|_| Error::invalid(format!("an arena of {len} bytes is too large")))?;
+    // SAFETY: touches no memory.
+    if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
+        return Err(failed(&format_args!("making an arena of {len} bytes")));
+    }
+    seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    Ok(file)
+}
+
+/// The first of that many addresses, a multiple of [`UNIT`], that nothing else will get.
+fn addresses(len: usize) -> Result<usize> {
+    let space = len + UNIT;
+    // SAFETY: a fresh mapping without access; no existing memory is touched.
+    let found = unsafe { libc::mmap(null_mut(), space, libc::PROT_NONE, NO_ACCESS, -1, 0) };
+    if found == libc::MAP_FAILED {
+        return Err(failed(&format_args!("reserving {len} addresses for an arena")));
+    }
+    let base = found.expose_provenance().next_multiple_of(UNIT);
+    let before = base - found.addr();
+    for (start, len) in [(0, before), (before + len, UNIT - before)] {
+        if len > 0 {
+            // SAFETY: an end of the mapping just made, of which nobody else knows.
+            unsafe { libc::munmap(found.wrapping_byte_add(start), len) };
+        }
+    }
+    Ok(base)
+}
+
+fn failed(what: &dyn Display) -> Error {
+    Error::system(what, &io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_memory_until_it_is_released() {
+        let sparse = Sparse::create().unwrap();
+        assert!(sparse.len() >= 4 * UNIT && sparse.as_mut_ptr().addr().is_multiple_of(UNIT));
+        sparse.commit(UNIT, UNIT).unwrap();
+        let last = sparse.as_mut_ptr().wrapping_add(2 * UNIT - 1);
+        // SAFETY: the part has just been given memory, and only this thread knows of it.
+        unsafe { last.write(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { last.read() }, 7);
+        sparse.release(UNIT, UNIT);
+        sparse.commit(UNIT, UNIT).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { last.read() }, 0);
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_an_error_with_numbers() {
+        let sparse = Sparse::create().unwrap();
+        let error = sparse.commit(0, sparse.len()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert!(error.message().contains(&sparse.len().to_string()), "{error}");
+    }
+}
