@@ -38,6 +38,17 @@ static void options(void)
     FIELD(dist_group_options_t, timeout_ms);
     FIELD(dist_group_options_t, connect_timeout_ms);
     FIELD(dist_group_options_t, backend_options);
+    FIELD(dist_group_options_t, global_ranks);
+    FIELD(dist_group_options_t, n_global_ranks);
+
+    TYPE(dist_group_new_options_t);
+    FIELD(dist_group_new_options_t, struct_size);
+    FIELD(dist_group_new_options_t, name);
+    FIELD(dist_group_new_options_t, backend);
+    FIELD(dist_group_new_options_t, backend_options);
+    FIELD(dist_group_new_options_t, timeout_ms);
+    FIELD(dist_group_new_options_t, connect_timeout_ms);
+    FIELD(dist_group_new_options_t, use_local_synchronization);
 
     TYPE(dist_spawn_options_t);
     FIELD(dist_spawn_options_t, struct_size);

@@ -265,6 +265,33 @@ static void store_properties(void)
     CHECK_OK(dist_store_release(tcp));
 }
 
+static void new_groups(void)
+{
+    static const int32_t ranks[] = { 0 };
+    int32_t copy[1];
+    dist_group_new_options_t options = DIST_GROUP_NEW_OPTIONS_INIT;
+    dist_group_t *out = NULL;
+    ACCEPTED(dist_group_new, parent, dist_group_new(NULL, ranks, 1, &options, &out), DIST_OK);
+    CHECK_OK(dist_group_release(out));
+    ACCEPTED(dist_group_new, ranks, dist_group_new(group, NULL, 0, &options, &out), DIST_OK);
+    CHECK_OK(dist_group_release(out));
+    REFUSED(dist_group_new, ranks, dist_group_new(group, NULL, 1, &options, &out), ARGUMENT);
+    CHECK(out == NULL);
+    ACCEPTED(dist_group_new, options, dist_group_new(group, ranks, 1, NULL, &out), DIST_OK);
+    CHECK_OK(dist_group_release(out));
+    REFUSED(dist_group_new, out, dist_group_new(group, ranks, 1, &options, NULL), ARGUMENT);
+    ACCEPTED(dist_group_split, parent, dist_group_split(NULL, 0, 0, &options, &out), DIST_OK);
+    CHECK_OK(dist_group_release(out));
+    ACCEPTED(dist_group_split, options, dist_group_split(group, 0, 0, NULL, &out), DIST_OK);
+    CHECK_OK(dist_group_release(out));
+    REFUSED(dist_group_split, out, dist_group_split(group, 0, 0, &options, NULL), ARGUMENT);
+    ACCEPTED(dist_group_ranks, group, dist_group_ranks(NULL, copy, 1), 1);
+    REFUSED(dist_group_ranks, out, dist_group_ranks(group, NULL, 1), 0);
+    CHECK(dist_group_ranks(group, NULL, 0) == 1);
+    ACCEPTED(dist_group_rank_from_global, group, dist_group_rank_from_global(NULL, 0), 0);
+    ACCEPTED(dist_group_rank_to_global, group, dist_group_rank_to_global(NULL, 0), 0);
+}
+
 static void groups(void)
 {
     char text[64];
@@ -295,6 +322,7 @@ static void groups(void)
     ACCEPTED(dist_group_describe, group, dist_group_describe(NULL, &json), DIST_OK);
     CHECK_OK(dist_blob_release(json));
     REFUSED(dist_group_describe, json, dist_group_describe(group, NULL), ARGUMENT);
+    new_groups();
 }
 
 static void reductions(void)

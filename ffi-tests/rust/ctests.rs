@@ -47,6 +47,7 @@ programs!(
     api_options,
     api_rendezvous,
     bytes,
+    groups,
     late_write,
     log,
     memory,
@@ -175,6 +176,33 @@ fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outc
         program.to_str().expect("a path in UTF-8"),
     ];
     Some(run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND))
+}
+
+/// Runs the program of groups on four processes, with that limit of descriptors for each.
+fn groups_between_processes(what: &str, descriptors: u32) {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.program(&format!("groups_{what}"), &["groups.c"]);
+    let distrun = env!("CARGO_BIN_EXE_distrun");
+    let line = format!(
+        "ulimit -n {descriptors}; exec {distrun} --nproc_per_node 4 {} {what}",
+        program.display()
+    );
+    run(&["sh", "-c", &line], LIMIT).expect_success();
+}
+
+#[test]
+fn groups_of_processes() {
+    groups_between_processes("processes", 1024);
+}
+
+#[test]
+fn more_groups_than_descriptors() {
+    groups_between_processes("exhaust", 200);
+}
+
+#[test]
+fn leak_groups() {
+    leaks_nothing("groups");
 }
 
 #[test]

@@ -32,8 +32,8 @@ use crate::wait::Interrupt;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What stands for the lengths: counts that no call has, since one for each rank would be the same.
-const LENGTHS: [usize; 3] = [1, 0, 0];
+/// What stands for the lengths: one word of each rank, and a fingerprint that is not made of counts.
+const LENGTHS: Extent = Extent::Counts { total: 1, fingerprint: 0x6_6279_7465 };
 
 /// The bytes of a length.
 const WORD: usize = 8;
@@ -100,10 +100,10 @@ impl<'a> BytesCall<'a> {
     }
 
     /// What the ranks agree on while they exchange lengths.
-    fn first(&self, sequence: u64) -> Descriptor {
+    pub(super) fn first(&self, sequence: u64) -> Descriptor {
         let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
-        let extent = Extent::of_counts(LENGTHS);
-        Descriptor { kind, dtype, op, root: self.root, extent, sequence, algorithm: 0 }
+        let (root, extent) = (self.root, LENGTHS);
+        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0 }
     }
 
     fn check(&self, group: &Group, options: &CallOptions) -> Result<()> {

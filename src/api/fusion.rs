@@ -8,6 +8,9 @@
 //! `PREMUL_SUM`, where each rank has factors of its own, is left as it is; so is a call that names an algorithm, since
 //! that would be for another size.
 //!
+//! All inputs are read before any output is written. Calls of which one uses what another writes would so get another
+//! result than one after the other, and are refused: whether memory overlaps is a rank's own too.
+//!
 //! Must not know: threads, how a batch is collected.
 
 use super::call::{Call, CallOptions};
@@ -123,7 +126,39 @@ fn issue_fused(calls: Vec<Prepared>) -> Result<()> {
     let parts = calls.iter().filter_map(|call| call.collective().map(|(call, _)| call.clone()));
     let canonical = calls.iter().any(|call| call.collective().is_some_and(|(_, it)| it.canonical));
     let task = FusedTask { parts: parts.collect(), works, canonical };
+    check_independent(&task.parts)?;
     enqueue(group, deadline, task)
+}
+
+/// Refuses calls of which one uses memory that another writes.
+fn check_independent(parts: &[Call<'_>]) -> Result<()> {
+    let span = |(index, part): (usize, &Call<'_>)| {
+        (part.recv().as_mut_ptr().addr(), part.recv().len(), index)
+    };
+    let mut outputs: Vec<_> = parts.iter().enumerate().map(span).collect();
+    outputs.retain(|&(_, len, _)| len > 0);
+    outputs.sort_unstable();
+    let mut clash = outputs
+        .windows(2)
+        .find(|pair| pair[0].0 + pair[0].1 > pair[1].0)
+        .map(|pair| (pair[0].2, pair[1].2));
+    for (index, part) in parts.iter().enumerate() {
+        let (from, len) = (part.send().as_ptr().addr(), part.send().len());
+        let first = outputs.partition_point(|&(to, size, _)| to + size <= from);
+        let near = outputs[first..].iter().take_while(|&&(to, ..)| to < from + len);
+        let other = near.map(|&(.., other)| other).find(|&other| other != index);
+        clash = clash.or(other.map(|other| (other, index)));
+    }
+    clash.map_or(Ok(()), |(one, other)| {
+        let message = format!(
+            "of {} collectives of a batch that become one, the {}. and the {}. use memory that one of them \
+             writes: end the batch between them",
+            parts.len(),
+            one.min(other) + 1,
+            one.max(other) + 1
+        );
+        Err(Error::invalid(message))
+    })
 }
 
 /// Several calls in one turn.
@@ -254,14 +289,14 @@ mod tests {
         let options = CallOptions::default();
         assert!(sketch(&call(ReduceOp::Sum), &options, 2).is_some());
         assert!(sketch(&call(ReduceOp::PremulSum), &options, 2).is_none());
-        let late = CallOptions { timeout_ms: 1, ..options.clone() };
+        let late = CallOptions { timeout_ms: 1, ..CallOptions::default() };
         assert_eq!(
             sketch(&call(ReduceOp::Sum), &late, 2),
             sketch(&call(ReduceOp::Sum), &options, 2)
         );
-        let named = CallOptions { algorithm: Some("ring".into()), ..options.clone() };
+        let named = CallOptions { algorithm: Some("ring".into()), ..CallOptions::default() };
         assert!(sketch(&call(ReduceOp::Sum), &named, 2).is_none());
-        let canonical = CallOptions { canonical: true, ..options };
+        let canonical = CallOptions { canonical: true, ..CallOptions::default() };
         assert_ne!(
             sketch(&call(ReduceOp::Sum), &canonical, 2),
             sketch(&call(ReduceOp::Sum), &late, 2)

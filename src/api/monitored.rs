@@ -219,6 +219,10 @@ impl Barrier<'_> {
         else {
             return Err(self.cut_off(no_roll(), &Roll::default()));
         };
+        // Whoever has come may have given up since, and that lies behind what was read.
+        let read = if roll.awaited.is_empty() { self.read_on(&others) } else { Ok(()) };
+        let roll = self.call_roll(&others);
+        read.map_err(|error| self.cut_off(error, &roll))?;
         let outcome =
             if roll.here.len() == others.len() { Ok(()) } else { Err(self.accuse(&roll)) };
         let verdict = Verdict::of(self.number, self.deadline.allowed(), &outcome);
@@ -228,7 +232,7 @@ impl Barrier<'_> {
 
     /// Every other rank's part.
     fn follow(&self) -> std::result::Result<(), Failed> {
-        let gone = |error: Error| Failed { missing: error.culprit().into_iter().collect(), error };
+        let gone = |error: Error| Failed { missing: lost_with(&error), error };
         let left = self.deadline.left();
         let patience = if left.is_zero() { left } else { left + GRACE };
         let limit = Deadline::after(patience);
@@ -279,6 +283,21 @@ impl Barrier<'_> {
                 return Ok(look(true));
             }
         }
+    }
+
+    /// Reads what has come, without waiting for more.
+    fn read_on(&self, from: &[Rank]) -> Result<()> {
+        let limit = Deadline::after(GRACE);
+        while !limit.has_passed() {
+            let seen = self.mail.news.load(Ordering::Acquire);
+            from.iter().try_for_each(|&peer| self.mail.post(self.engine, peer))?;
+            let has_come = || self.mail.news.load(Ordering::Acquire) != seen;
+            self.engine.attend(&has_come, &Deadline::after(Duration::ZERO));
+            if !has_come() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn call_roll(&self, others: &[Rank]) -> Roll {
@@ -361,7 +380,7 @@ impl Barrier<'_> {
 
     /// The group has failed: whoever is to blame is missing, and of the rest who has not come.
     fn cut_off(&self, error: Error, roll: &Roll) -> Failed {
-        let mut missing: Vec<Rank> = error.culprit().into_iter().collect();
+        let mut missing = lost_with(&error);
         if self.wait_all {
             missing.extend(roll.awaited.iter().chain(roll.lost.iter().map(|(rank, _)| rank)));
         }
@@ -397,6 +416,12 @@ impl Barrier<'_> {
         self.engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))?;
         Ok(left)
     }
+}
+
+/// Who is missing where this is why a barrier has ended: who has left or died, but not who aborted the group.
+fn lost_with(error: &Error) -> Vec<Rank> {
+    let culprit = error.culprit().filter(|_| error.kind() == ErrorKind::PeerFailed);
+    culprit.into_iter().collect()
 }
 
 /// The last look of the first rank always finds something.

@@ -82,6 +82,9 @@ impl ErrorKind {
     }
 }
 
+/// What Linux calls EMFILE.
+const TOO_MANY_OPEN: i32 = 24;
+
 /// An error: kind, message and, where one rank is to blame, that rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -117,7 +120,13 @@ impl Error {
             }
             _ => ErrorKind::System,
         };
-        Self::new(kind, format!("{what}: {cause}"))
+        let hint = match cause.raw_os_error() {
+            Some(TOO_MANY_OPEN) => {
+                "; this process has as many descriptors open as it may: allow it more (ulimit -n), or release groups"
+            }
+            _ => "",
+        };
+        Self::new(kind, format!("{what}: {cause}{hint}"))
     }
 
     /// Names the rank to blame.

@@ -20,7 +20,8 @@ dist_export! {
     /// operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
     /// not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
     /// algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
-    /// of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+    /// of single calls, as long as none of them uses memory that another one writes, which is refused with
+    /// DIST_ERR_INVALID_ARGUMENT; between hosts floating-point sums may be folded in another order, as for a vector of that length.
     /// `groups`: the groups that the batch may use, borrowed for the call, a NULL among them is the
     /// world; (NULL, 0) allows any. `n`: how many there are. Other threads are not concerned. Does not block. Any
     /// thread.

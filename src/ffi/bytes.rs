@@ -40,8 +40,7 @@ fn blob_out(out: *mut *mut dist_blob_t, gets_one: bool) -> Result<Option<BlobOut
     if gets_one {
         return BlobOut::required(out).map(Some);
     }
-    drop(Out::optional_handle(out));
-    Ok(None)
+    Ok(Out::optional_handle(out).and(None))
 }
 
 /// Runs a collective, issues it, or adds it to the thread's batch.

@@ -55,12 +55,12 @@ pub(crate) fn by_members(name: &str) -> SubgroupOptions {
 
 /// Sums one bit of each rank.
 pub(crate) fn sum_of_bits(group: &Group, bit: usize) -> u64 {
-    let mine = (1_u64 << bit).to_ne_bytes();
+    let mine = (1_u64 << bit).to_le_bytes();
     let mut sum = [0; 8];
     let (send, recv) = (Src::from(&mine[..]), Dst::from(&mut sum[..]));
     let call = Call::all_reduce(send, recv, DataType::U64, ReduceOp::Sum);
     group.run(call, &CallOptions::default()).unwrap();
-    u64::from_ne_bytes(sum)
+    u64::from_le_bytes(sum)
 }
 
 /// Checks that a group works and has exactly these ranks of the world, in this order.

@@ -235,8 +235,8 @@ fn default_name(parent: &Group, what: &str, mark: &str, count: u64) -> String {
     }
     // Descendants of descendants: what is long is told apart by its fingerprint.
     let short = &blake3::hash(name.as_bytes()).to_hex()[..16];
-    let end = parent.name().floor_char_boundary(LONGEST_NAME / 2);
-    format!("{}~{short}{mark}{count}", &parent.name()[..end])
+    let start: String = parent.name().chars().take(LONGEST_NAME / 8).collect();
+    format!("{start}~{short}{mark}{count}")
 }
 
 /// How many ranks a name shows.

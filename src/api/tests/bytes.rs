@@ -68,23 +68,28 @@ fn strings_of_all_lengths_go_where_they_belong() {
 fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
     for place in PLACES {
         run(place, 3, |group| {
-            // SAFETY: no byte is ever read, since no rank has room for any.
-            #[allow(unsafe_code, reason = "views that are longer than any memory")]
-            let huge = unsafe { Src::new(lent(&[1]).as_ptr(), usize::MAX / 4) };
-            let mine = if group.rank() == 1 { huge } else { Src::empty() };
-            let call = match group.size() {
-                3 => BytesCall::gather(mine, 2),
-                _ => BytesCall::all_gather(mine),
+            let call = BytesCall::gather(src(&[7; 100]), 2);
+            let options = CallOptions::default();
+            let outcome = if group.rank() == 1 {
+                // Says that it has more than any memory, and goes no further.
+                let ticket = group.queue.issue_several(2);
+                let turn = group.queue.wait_turn(&ticket, &long(), || None).unwrap();
+                let length = (u64::MAX / 4).to_le_bytes();
+                let lie = Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
+                let deadline = long();
+                let descriptor = call.first(ticket.sequence());
+                let said = group.backend.run(&lie.operation(descriptor, &options, &deadline));
+                drop(turn);
+                said
+            } else {
+                group.run_bytes(&call, &options).map(drop)
             };
-            let outcome = group.run_bytes(&call, &CallOptions::default());
             // Whoever has nothing to wait for may be through already; then the next call tells.
-            let error = match outcome {
-                Err(error) => error,
-                Ok(_) => group.run(Call::barrier(), &CallOptions::default()).unwrap_err(),
-            };
+            let then = || group.run(Call::barrier(), &options);
+            let error = outcome.and_then(|()| then()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{place}: {error}");
-            assert!(error.message().contains("rank 2"), "{error}");
-            assert!(error.message().contains("gather_bytes #1"), "{error}");
+            assert!(error.message().contains("gather_bytes #1 of rank 2"), "{error}");
+            assert_eq!(error.culprit(), Some(2));
         });
     }
 }

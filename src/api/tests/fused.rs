@@ -134,15 +134,12 @@ fn ranks_that_batch_differently_get_a_mismatch() {
 fn a_failure_of_the_whole_ends_all_its_works_with_its_text() {
     let (group, fake) = Fake::group("fused-failure", false);
     let (calls, gate) = (vec![all_reduce(2), all_reduce(3)], Arc::clone(&fake));
-    let watcher = std::thread::spawn(move || {
-        let limit = long();
-        while gate.places.is_empty() && !limit.has_passed() {
-            std::thread::yield_now();
-        }
+    let watcher = std::thread::Builder::new().spawn(move || {
+        // Before or in the middle of the operation, which waits for its gate.
         gate.abort(&Error::new(ErrorKind::PeerFailed, "rank 1 died"));
     });
     let (outcome, works) = together(&group, calls);
-    watcher.join().unwrap();
+    watcher.unwrap().join().unwrap();
     assert_eq!(kind_of(outcome), ErrorKind::PeerFailed);
     for work in works {
         let error = work.outcome().unwrap().unwrap_err();
@@ -150,6 +147,28 @@ fn a_failure_of_the_whole_ends_all_its_works_with_its_text() {
         assert_eq!(work.sequence(), Some(1));
     }
     assert_eq!(group.outstanding(), 0);
+}
+
+#[test]
+fn calls_that_use_what_another_writes_are_refused() {
+    let (group, _fake) = Fake::group("fused-overlap", true);
+    let [a, b, c] = [1, 2, 3].map(|value| vector(4, |_| value));
+    let sum =
+        |from: Dst<'static>, to| Call::all_reduce(from.as_src(), to, DataType::I32, ReduceOp::Sum);
+    for calls in [
+        [sum(a, a), sum(b, c), sum(c, c)],
+        [sum(a, b), sum(c, c), sum(b, a)],
+        [sum(a, a), sum(b, b), sum(a.slice(4, 8), c.slice(0, 8))],
+        [sum(a, b), sum(c, b), sum(c, Dst::empty())],
+    ] {
+        let (outcome, works) = together(&group, calls.to_vec());
+        assert_eq!(kind_of(outcome), ErrorKind::InvalidArgument);
+        assert!(works[1].outcome().unwrap().unwrap_err().message().contains("of 3 collectives"));
+    }
+    // What is only read may be so by several.
+    let calls = vec![sum(a, b), sum(a, c)];
+    assert_eq!(together(&group, calls).0, Ok(Progress::Done));
+    assert_eq!((group.queue.issued(), group.outstanding()), (1, 0));
 }
 
 #[test]

@@ -81,27 +81,29 @@ fn the_first_rank_is_missed_and_does_not_count_on_those_who_gave_up() {
 #[test]
 fn without_a_wait_only_those_count_who_are_there_already() {
     for place in ["transport=inproc", "transport=shm"] {
-        let (sent, looked) = (Barrier::new(2), Barrier::new(2));
-        run(place, 3, |group| match group.rank() {
-            0 => {
+        let round = Barrier::new(2);
+        run(place, 3, |group| {
+            if group.rank() == 0 {
                 // Nobody has said anything yet.
                 assert_eq!(told(group.monitored_barrier(AT_ONCE, true)).1, [1, 2]);
-                looked.wait();
-                sent.wait();
-                assert_eq!(told(group.monitored_barrier(AT_ONCE, true)).1, [2]);
             }
-            1 => {
-                looked.wait();
+            if group.rank() == 2 {
+                return;
+            }
+            round.wait();
+            if group.rank() == 1 {
                 assert_eq!(told(group.monitored_barrier(LONG_TIME, true)).1, [1, 2]);
-                let group = Arc::clone(group);
-                let entered =
-                    std::thread::spawn(move || told(group.monitored_barrier(LONG_TIME, true)).1);
-                // Rank 0 looks once its word is there: a message behind it.
-                std::thread::sleep(Duration::from_millis(200));
-                sent.wait();
-                assert_eq!(entered.join().unwrap(), [2]);
             }
-            _ => {}
+            // Until rank 1 is there before rank 0 looks; both are told the same each time.
+            let wait = if group.rank() == 0 { AT_ONCE } else { LONG_TIME };
+            loop {
+                round.wait();
+                let (_, missing, text) = told(group.monitored_barrier(wait, true));
+                if missing == [2] {
+                    return;
+                }
+                assert_eq!(missing, [1, 2], "{text}");
+            }
         });
     }
 }
@@ -146,30 +148,34 @@ fn threads_wait_on_different_groups_and_not_on_one() {
         }
     });
     run("transport=inproc", 2, |group| {
-        if group.rank() == 0 {
-            let waits = Arc::clone(group);
-            let first = std::thread::spawn(move || waits.monitored_barrier(LONG_TIME, true));
-            // It is inside as soon as a second one is refused.
-            let refused = loop {
-                match group.monitored_barrier(AT_ONCE, true) {
-                    Err(failed) if failed.error.kind() == ErrorKind::InvalidArgument => {
-                        break failed;
+        let is_refused = |outcome: &std::result::Result<(), Failed>| matches!(outcome, Err(failed) if failed.error.kind() == ErrorKind::InvalidArgument);
+        if group.rank() == 1 {
+            // Those that the other rank does not wait for fail first.
+            meet.wait();
+            while group.monitored_barrier(LONG_TIME, true).is_err() {}
+            return;
+        }
+        std::thread::scope(|scope| {
+            // Each of the two may find the other one inside.
+            let first = scope.spawn(|| {
+                loop {
+                    let outcome = group.monitored_barrier(LONG_TIME, true);
+                    if !is_refused(&outcome) {
+                        return outcome;
                     }
-                    _ => return meet_again(&meet, first),
                 }
+            });
+            let refused = loop {
+                let outcome = group.monitored_barrier(AT_ONCE, true);
+                if is_refused(&outcome) {
+                    break outcome;
+                }
+                std::thread::yield_now();
             };
-            assert!(refused.error.message().contains("another thread"), "{refused:?}");
+            let message = refused.unwrap_err().error.to_string();
+            assert!(message.contains("another thread"), "{message}");
             meet.wait();
             assert!(first.join().unwrap().is_ok());
-        } else {
-            meet.wait();
-            drop(group.monitored_barrier(LONG_TIME, true));
-        }
+        });
     });
-}
-
-/// The second barrier came first, and failed alone; the first one ends after the other rank's.
-fn meet_again(meet: &Barrier, first: std::thread::JoinHandle<std::result::Result<(), Failed>>) {
-    meet.wait();
-    drop(first.join().unwrap());
 }

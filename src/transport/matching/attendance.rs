@@ -11,7 +11,8 @@
 //! An engine that has failed does not look at its streams again, and so has the endpoint tell nobody of them: one
 //! that tells as long as nobody has looked would do so without end.
 
-use super::state::{Ended, State};
+use super::outstanding::Ended;
+use super::state::State;
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::sys::host;

@@ -3,7 +3,8 @@
 use super::frame::Frame;
 use super::limits::Limits;
 use super::link::{Inflow, Sink, Wire};
-use super::state::{ReceiveStage, SendStage, Sending, State, Timed};
+use super::outstanding::{ReceiveStage, SendStage, Sending};
+use super::state::{State, Timed};
 use super::unexpected::{Body, Message};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};

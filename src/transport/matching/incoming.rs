@@ -4,7 +4,8 @@
 use super::frame::{Frame, HEAD_BYTES, Lent, MAX_PIECE};
 use super::limits::{Limits, MAX_OUTSTANDING};
 use super::link::{Inflow, Item, Link, Offer, Sink};
-use super::state::{ReceiveStage, SendStage, State, hold};
+use super::outstanding::{ReceiveStage, SendStage, hold};
+use super::state::State;
 use super::unexpected::{Body, Message};
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;

@@ -25,6 +25,7 @@ mod incoming;
 mod limits;
 mod link;
 mod outgoing;
+mod outstanding;
 mod parting;
 mod posted;
 mod state;

@@ -4,7 +4,8 @@
 //! peer sent is still on its way. And where a group fails, its ranks may be seen to leave before the reason comes:
 //! a link is kept for a moment, it *parts*, so that what ends is told the reason.
 
-use super::state::{ReceiveStage, State, Timed};
+use super::outstanding::ReceiveStage;
+use super::state::{State, Timed};
 use super::unexpected::Body;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;

@@ -7,7 +7,8 @@
 
 use super::frame::{Frame, Lent};
 use super::link::{Attach, Item, Wire};
-use super::state::{ReceiveStage, State};
+use super::outstanding::ReceiveStage;
+use super::state::State;
 use crate::base::buffer::Dst;
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::Level;

@@ -12,7 +12,8 @@ mod peer;
 
 use super::frame::{Frame, HEAD_BYTES};
 use super::link::{Inflow, Sink};
-use super::state::{Ended, State};
+use super::outstanding::Ended;
+use super::state::State;
 use super::unexpected::{Body, Message};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;

@@ -5,7 +5,8 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::transport::matching::frame::Frame;
 use crate::transport::matching::link::{Attach, Item};
-use crate::transport::matching::state::{ReceiveStage, State};
+use crate::transport::matching::outstanding::ReceiveStage;
+use crate::transport::matching::state::State;
 use crate::transport::{Incoming, Outgoing, PointToPoint};
 use std::sync::Arc;
 
