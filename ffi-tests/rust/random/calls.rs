@@ -118,8 +118,8 @@ impl Group {
         options.struct_size = size_of::<dist_group_new_options_t>();
         options.name = name.as_ptr();
         options.connect_timeout_ms = LIMIT_MS;
-        options.use_local_synchronization = i64::from(team.made == Made::ByMembers);
-        if team.made == Made::ByMembers && place.is_none() {
+        options.use_local_synchronization = i64::from(team.made == Made::Members);
+        if team.made == Made::Members && place.is_none() {
             return None;
         }
         let ranks: Vec<i32> = team.members.iter().map(|&r| i32::try_from(r).unwrap()).collect();
@@ -133,9 +133,7 @@ impl Group {
         // SAFETY (both): options, name and ranks outlive the call, and `group` takes the handle.
         let status = match team.made {
             // SAFETY: as above.
-            Made::BySplitting => unsafe {
-                dist_group_split(parent, color, key, options, &raw mut group)
-            },
+            Made::Split => unsafe { dist_group_split(parent, color, key, options, &raw mut group) },
             // SAFETY: as above.
             _ => unsafe { dist_group_new(parent, ranks, n, options, &raw mut group) },
         };

@@ -19,7 +19,7 @@ pub(crate) struct Lists {
 impl Collective {
     /// How many elements one rank has for another.
     fn block(&self, from: usize, to: usize) -> usize {
-        let odd = |i: usize| match (self.id as usize).wrapping_add(i) % 4 {
+        let odd = |i: usize| match (usize::try_from(self.id % 4).unwrap() + i) % 4 {
             0 => self.count,
             1 => 0,
             2 => self.count / 3,

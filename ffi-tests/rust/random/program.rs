@@ -82,9 +82,9 @@ pub(crate) struct Team {
 /// How a group is made from a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
-    ByAll,
-    ByMembers,
-    BySplitting,
+    All,
+    Members,
+    Split,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl Maker {
         let mut members: Vec<usize> = (0..self.size).collect();
         self.random.shuffle(&mut members);
         members.truncate(1 + self.random.below(self.size));
-        let made = self.random.one_of(&[Made::ByAll, Made::ByMembers, Made::BySplitting]);
+        let made = self.random.one_of(&[Made::All, Made::Members, Made::Split]);
         let size = std::mem::replace(&mut self.size, members.len());
         let steps = self.steps(depth);
         self.size = size;
