@@ -1845,9 +1845,9 @@ dist_status_t dist_all_to_all(struct dist_group_t *group,
  * Gives every rank the vectors of all ranks, each of its own length, each at its own place.
  *
  * All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: NULL for the
- * world. `send`: in, counts[rank] elements. `recv`: an array of world size pointers, `counts`: an array of world
- * size counts, in elements; both borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only
- * where that is 0. The buffers are borrowed until the operation is done; in place if send == recv[rank], else none
+ * world. `send`: in, `counts[rank]` elements. `recv`: an array of world size pointers, `counts`: an array of world
+ * size counts, in elements; both borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only
+ * where that is 0. The buffers are borrowed until the operation is done; in place if send == `recv[rank]`, else none
  * may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
  * Since 0.1.
  */
@@ -1863,12 +1863,12 @@ dist_status_t dist_all_gather_v(struct dist_group_t *group,
  * Gives the root the vectors of all ranks, each of its own length, each at its own place.
  *
  * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
- * root's counts[i]. `group`: NULL for the world. `send`: in, `count` elements. `recv`: an array of world size
+ * root's `counts[i]`. `group`: NULL for the world. `send`: in, `count` elements. `recv`: an array of world size
  * pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
- * elsewhere, and are borrowed for the call. recv[i]: out, counts[i] elements of rank i; NULL only where that is 0.
- * The buffers are borrowed until the operation is done; in place on the root if send == recv[rank], else none may
+ * elsewhere, and are borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only where that is 0.
+ * The buffers are borrowed until the operation is done; in place on the root if send == `recv[rank]`, else none may
  * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
- * earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that differ on the
+ * earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that differ on the
  * root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
  * of the two, and on all others at their next call at the latest. Since 0.1.
  */
@@ -1886,12 +1886,12 @@ dist_status_t dist_gather_v(struct dist_group_t *group,
  * Gives each rank its vector of those that the root has, each of its own length, each at its own place.
  *
  * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
- * root's counts[i]. `group`: NULL for the world. `send`: an array of world size pointers, `counts`: an array of
+ * root's `counts[i]`. `group`: NULL for the world. `send`: an array of world size pointers, `counts`: an array of
  * world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
- * send[i]: in, counts[i] elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
- * buffers are borrowed until the operation is done; in place on the root if recv == send[rank], else `recv` must
+ * `send[i]`: in, `counts[i]` elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
+ * buffers are borrowed until the operation is done; in place on the root if recv == `send[rank]`, else `recv` must
  * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
- * others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and counts[rank] that
+ * others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that
  * differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
  * on at least one of the two, and on all others at their next call at the latest. Since 0.1.
  */
@@ -1910,9 +1910,9 @@ dist_status_t dist_scatter_v(struct dist_group_t *group,
  *
  * All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: NULL for the
  * world. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
- * borrowed for the call. send[i]: in, counts[i] elements of what rank i gets; NULL only where that is 0. `recv`:
- * out, counts[rank] elements. The buffers are borrowed until the operation is done; in place if recv ==
- * send[rank], else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
+ * borrowed for the call. `send[i]`: in, `counts[i]` elements of what rank i gets; NULL only where that is 0. `recv`:
+ * out, `counts[rank]` elements. The buffers are borrowed until the operation is done; in place if recv ==
+ * `send[rank]`, else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
  * and results: as dist_all_reduce. Since 0.1.
  */
 dist_status_t dist_reduce_scatter_v(struct dist_group_t *group,
@@ -1925,15 +1925,15 @@ dist_status_t dist_reduce_scatter_v(struct dist_group_t *group,
                                     struct dist_work_t **work);
 
 /**
- * Gives every rank its vector of every rank's, each of its own length, each at its own place: recv[i] is
- * send[rank] of rank i.
+ * Gives every rank its vector of every rank's, each of its own length, each at its own place: `recv[i]` is
+ * `send[rank]` of rank i.
  *
- * All ranks must agree on the order of calls on the group and on dtype; send_counts[j] of rank i must be
- * recv_counts[i] of rank j. `group`: NULL for the world. `send`, `recv`: arrays of world size pointers,
- * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. send[i]: in,
- * send_counts[i] elements; recv[i]: out, recv_counts[i] elements; NULL only where that is 0. The buffers are
+ * All ranks must agree on the order of calls on the group and on dtype; `send_counts[j]` of rank i must be
+ * `recv_counts[i]` of rank j. `group`: NULL for the world. `send`, `recv`: arrays of world size pointers,
+ * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. `send[i]`: in,
+ * `send_counts[i]` elements; `recv[i]`: out, `recv_counts[i]` elements; NULL only where that is 0. The buffers are
  * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
- * have called. `options`, `work`, threads and results: as dist_all_reduce; send_counts[rank] and recv_counts[rank]
+ * have called. `options`, `work`, threads and results: as dist_all_reduce; `send_counts[rank]` and `recv_counts[rank]`
  * that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
  * one of the two, and on all others at their next call at the latest. Since 0.1.
  */
@@ -2001,7 +2001,7 @@ dist_status_t dist_gather_bytes(struct dist_group_t *group,
  *
  * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
  * world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
- * both used on the root only, may be NULL elsewhere, and are borrowed for the call. data[i]: the bytes for rank i,
+ * both used on the root only, may be NULL elsewhere, and are borrowed for the call. `data[i]`: the bytes for rank i,
  * borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
  * string. The rest as in dist_broadcast_bytes. Since 0.1.
  */

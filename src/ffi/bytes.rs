@@ -143,7 +143,7 @@ dist_export! {
     ///
     /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
     /// world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
-    /// both used on the root only, may be NULL elsewhere, and are borrowed for the call. data[i]: the bytes for rank i,
+    /// both used on the root only, may be NULL elsewhere, and are borrowed for the call. `data[i]`: the bytes for rank i,
     /// borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
     /// string. The rest as in dist_broadcast_bytes. Since 0.1.
     pub fn dist_scatter_bytes(
