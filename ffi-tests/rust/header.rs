@@ -54,7 +54,8 @@ fn every_comment_says_since_when_and_names_the_parameters() {
         for parameter in &function.parameters {
             let name = &parameter.name;
             // A single handle needs no words where the summary already speaks of it.
-            let inherits = comment.contains("As dist_") || comment.contains("as dist_");
+            let inherits =
+                ["As dist_", "as dist_", "as in dist_"].iter().any(|by| comment.contains(by));
             assert!(
                 comment.contains(name) || inherits || function.parameters.len() == 1,
                 "the comment of {} does not speak of {name}",

@@ -276,8 +276,12 @@ pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
     let deal = scene.size.deal();
     let mut place = scene.pair + scene.kind as usize * 3 + scene.ranks;
     all.retain(|variant| {
+        // All types of a scene deal the same list, whatever some of them have besides.
+        if deal > 1 && !is_for_all_types(scene, variant) {
+            return true;
+        }
         place += 1;
-        place.is_multiple_of(deal) || !is_for_all_types(scene, variant)
+        place.is_multiple_of(deal)
     });
     all
 }

@@ -84,8 +84,19 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
             } else {
                 group.run_bytes(&call, &options).map(drop)
             };
-            // Whoever has nothing to wait for may be through already; then the next call tells.
-            let then = || group.run(Call::barrier(), &options);
+            // Whoever has nothing to wait for may be through already; then the next call tells. Another call of the
+            // rank that has left one out would be a mismatch.
+            let limit = long();
+            let then = || match group.rank() {
+                1 => loop {
+                    match group.failure() {
+                        Some(failure) => return Err(failure),
+                        None if limit.has_passed() => return Ok(()),
+                        None => std::thread::yield_now(),
+                    }
+                },
+                _ => group.run(Call::barrier(), &options),
+            };
             let error = outcome.and_then(|()| then()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{place}: {error}");
             assert!(error.message().contains("gather_bytes #1 of rank 2"), "{error}");
