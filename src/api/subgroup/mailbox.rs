@@ -473,11 +473,5 @@ impl Drop for Number {
 
 /// The messages of a group.
 pub(super) fn engine(group: &Group) -> Result<&dyn PointToPoint> {
-    group.backend.messages().ok_or_else(|| {
-        let message = format!(
-            "the back end {} has no messages between two ranks, over which groups are made",
-            group.backend_name()
-        );
-        Error::new(ErrorKind::Unsupported, message)
-    })
+    group.engine().map_err(|error| error.context("groups are made over messages between ranks"))
 }
