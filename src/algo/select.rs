@@ -110,6 +110,7 @@ fn refusal(kind: OpKind, bytes: usize, shape: &Shape, wanted: Wanted<'_>, name: 
 #[cfg(test)]
 mod tests {
     use super::super::rules::Source;
+    use super::super::table::Body;
     use super::*;
 
     fn choose(
@@ -151,6 +152,9 @@ mod tests {
                         let choice = select(kind, bytes, &shape, wanted, &rules);
                         let row = choice.unwrap().algorithm;
                         assert!(row.can(bytes, &shape) && (row.ordered || !canonical));
+                        // What ranks of one node have is rounded once.
+                        let folds_apart = matches!(row.body, Body::Message(_)) && !row.ordered;
+                        assert!(!(kind.reduces() && folds_apart) || shape.largest == 1);
                     }
                 }
             }

@@ -88,12 +88,20 @@ pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
         _ if !is_narrow => scene.ranks,
         _ => nodes,
     };
-    let more = match scene.op {
-        // Each part is divided, or the whole is.
-        Some(ReduceOp::Avg) => 1,
-        _ => 0,
-    };
     // The reference is rounded as often where it is no wider.
     let reference = if part_of(scene.dtype) == DataType::F64 { scene.ranks } else { 0 };
-    (rounded + more + reference) as f64
+    match scene.op {
+        Some(ReduceOp::Product) => factors(part_of(scene.dtype), rounded + reference),
+        // Each part is divided, or the whole is.
+        Some(ReduceOp::Avg) => (rounded + 1 + reference) as f64,
+        _ => (rounded + reference) as f64,
+    }
+}
+
+/// How many units a product may be away whose factors were rounded, each by half of its own unit, and which is rounded
+/// itself: relative errors multiply, and that of a number just above a power of two is the largest.
+fn factors(part: DataType, rounded: usize) -> f64 {
+    let half_a_unit = unit(part, 1.0) / 2.0;
+    let times = (rounded + 1) as f64;
+    (times * half_a_unit.ln_1p()).exp_m1() / half_a_unit
 }

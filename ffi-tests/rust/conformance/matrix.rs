@@ -88,7 +88,7 @@ impl Size {
 }
 
 /// See [`Size::deal`].
-const SEGMENT_DEAL: usize = 8;
+const SEGMENT_DEAL: usize = 16;
 const LARGE_DEAL: usize = 16;
 
 impl fmt::Display for Size {

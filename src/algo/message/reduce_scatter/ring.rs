@@ -16,7 +16,8 @@ pub static ROW: Algorithm = Algorithm {
     name: "ring",
     description: "messages, each block goes round to its owner",
     fits: ALWAYS,
-    pays: ALWAYS,
+    // Where ranks share a node, a fold is rounded once for each node, and not for each rank.
+    pays: |_, shape| shape.largest == 1,
     ordered: false,
     body: Body::Message(run),
 };
