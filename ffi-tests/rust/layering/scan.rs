@@ -40,6 +40,34 @@ impl File {
         all.filter_map(|text| text.split(']').next()).filter(move |text| text.contains(what))
     }
 
+    /// The names of fields and statics whose type is a lock, or holds one.
+    pub(crate) fn locks(&self) -> BTreeSet<&str> {
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        let mut found = BTreeSet::new();
+        for kind in ["Mutex<", "RwLock<"] {
+            for (at, _) in self.code.match_indices(kind) {
+                let before = &self.code[..at];
+                if before.ends_with(is_part) {
+                    continue;
+                }
+                // The type begins after a single colon; between it and the lock stand other types only.
+                let of_type = |c: char| is_part(c) || c.is_whitespace() || "<&':".contains(c);
+                let start = before.trim_end_matches(of_type).len();
+                let Some((name, _)) = before[start..]
+                    .replace("::", "  ")
+                    .split_once(':')
+                    .map(|(name, rest)| (name.len(), rest.len()))
+                else {
+                    continue;
+                };
+                let name = before[start..start + name].trim();
+                let name = name.rsplit(|c: char| !is_part(c)).next().unwrap_or(name);
+                found.insert(name);
+            }
+        }
+        found
+    }
+
     pub(crate) fn has_word(&self, word: &str) -> bool {
         tokens(&self.code).contains(&word)
     }
