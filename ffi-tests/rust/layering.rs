@@ -23,7 +23,7 @@ const TABLE: &[(&str, Rule)] = &[
     ("sys", Rule::Only(&["base"])),
     ("wait", Rule::Only(&["base", "sys"])),
     ("device", Rule::Only(&["base", "sys"])),
-    ("process", Rule::Only(&["base", "sys"])),
+    ("process", Rule::Only(&["base", "sys", "wait"])),
     ("kernel", Rule::Only(&["base"])),
     ("transport", Rule::Never(&["store", "algo", "kernel", "backend", "api", "ffi"])),
     ("store", Rule::Never(&["transport", "algo", "kernel", "backend", "api", "ffi"])),
@@ -194,6 +194,25 @@ fn unsafe_code_is_where_it_is_argued() {
             assert!(allowance.contains("reason"), "{}: no reason for unsafe code", file.path);
         }
     }
+}
+
+/// Where the library blocks, beside `wait` and `sys`: what is waited for has been killed, or been told to end.
+const BLOCKS: &[&str] = &["base::config", "process::crew", "store::tcp::server"];
+
+/// Everything else that blocks, or reads the environment, is refused by clippy.
+#[test]
+fn what_blocks_is_in_two_layers() {
+    for file in source_files() {
+        for allowance in file.allowances("disallowed_methods") {
+            let is_home = ["wait", "sys"].contains(&layer_of(&file.module))
+                || BLOCKS.contains(&file.module.as_str());
+            assert!(is_home, "{}: waiting belongs to the layer wait", file.path);
+            assert!(allowance.contains("reason"), "{}: no reason for what blocks", file.path);
+        }
+    }
+    let root = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"));
+    let denies = "cfg_attr(not(test), deny(clippy::disallowed_methods))";
+    assert!(root.expect("the root of the crate").contains(denies), "nobody looks for what blocks");
 }
 
 #[test]
