@@ -3,7 +3,6 @@
 use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
-use super::recorder;
 use crate::algo::Wanted;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
@@ -23,10 +22,13 @@ impl Group {
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
-        let operation = call.operation(descriptor, options, &deadline);
-        let record = recorder::begin(self.id(), self.rank(), &descriptor);
+        let operation = call.operation(descriptor, options, &deadline, &self.observer);
+        let mut record = self.record(&descriptor);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => self.contain(|| self.backend.run(&operation)),
+            Ok(_turn) => {
+                record.take_turn();
+                self.contain(|| self.backend.run(&operation))
+            }
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };

@@ -2,10 +2,12 @@
 
 use super::callbacks;
 use super::monitored::Monitor;
+use super::observer::Observer;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
 use super::subgroup::{Lease, Mailbox};
+use super::trace;
 use crate::backend::{self, Backend, Context, Place};
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -91,6 +93,7 @@ pub struct Group {
     /// Where those write who make a group from this one.
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
     pub(super) monitor: Monitor,
+    pub(super) observer: Observer,
 }
 
 impl Group {
@@ -139,6 +142,8 @@ impl Group {
     /// A group whose ranks have met.
     pub(super) fn assemble(identity: Identity, origin: Origin, backend: Arc<dyn Backend>) -> Self {
         let Identity { id, name, rank, timeout_ms } = identity;
+        trace::start_from_environment(origin.ranks.get(rank).copied().unwrap_or(rank));
+        let observer = Observer::new(id, &name, rank, &origin.ranks, backend.places());
         Self {
             id,
             name,
@@ -151,6 +156,7 @@ impl Group {
             origin,
             mailbox: OnceLock::new(),
             monitor: Monitor::default(),
+            observer,
         }
     }
 
@@ -272,6 +278,7 @@ impl Group {
             })
         };
         let members: Vec<Value> = self.backend.places().iter().map(member).collect();
+        let (skew, straggler) = self.observer.describe();
         json!({
             "name": self.name,
             "id": self.id.to_string(),
@@ -285,6 +292,9 @@ impl Group {
             "error": self.failure().map(|error| error.message().to_owned()),
             "members": members,
             "native": self.backend.describe(),
+            "skew": skew,
+            "straggler": straggler,
+            "trace": trace::describe(),
         })
     }
 

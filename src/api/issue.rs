@@ -6,7 +6,7 @@ use super::call::{Call, CallOptions};
 use super::group::Group;
 use super::point_to_point::Memory;
 use super::queue::{Job, Turn};
-use super::recorder::{self, Record};
+use super::recorder::Record;
 use super::work::{Work, WorkKind};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
@@ -187,7 +187,7 @@ pub(super) fn enqueue<T: Task>(group: Arc<Group>, deadline: Deadline, task: T) -
     let enqueued = queue.enqueue_several(task.operations(), |ticket| {
         let descriptor = task.descriptor(ticket.sequence());
         task.works().iter().for_each(|work| work.issued(ticket.sequence(), deadline));
-        let record = recorder::begin(group.id(), group.rank(), &descriptor);
+        let record = group.record(&descriptor);
         Box::new(Queued { group, deadline, descriptor, record, task })
     });
     enqueued.inspect_err(|_| (0..works).for_each(|_| queue.work_ends()))
@@ -229,7 +229,8 @@ impl<T: Task> Job for Queued<T> {
     }
 
     fn run(mut self: Box<Self>, turn: Turn<'_>) {
-        let Self { group, deadline, descriptor, task, .. } = &mut *self;
+        let Self { group, deadline, descriptor, task, record } = &mut *self;
+        record.take_turn();
         let group = &*group;
         let outcome = group.contain(|| task.run(group, *descriptor, deadline));
         self.finish(outcome, Some(turn));
@@ -263,6 +264,7 @@ impl Task for CollectiveTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        group.backend.run(&self.call.operation(first, &self.options, deadline))
+        let probe = &group.observer;
+        group.backend.run(&self.call.operation(first, &self.options, deadline, probe))
     }
 }

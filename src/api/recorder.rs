@@ -5,6 +5,7 @@
 //! one is left out.
 
 use super::point_to_point::Message;
+use super::trace::Span;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
@@ -50,6 +51,8 @@ static RECORDER: LazyLock<Recorder> = LazyLock::new(|| Recorder {
 #[derive(Debug)]
 pub struct Record {
     number: u64,
+    /// The same operation in the trace, where one is written.
+    span: Option<Span>,
 }
 
 fn now_ns() -> u64 {
@@ -91,7 +94,7 @@ fn begin_words<const N: usize>(group: GroupId, rank: Rank, words: &[u64; N]) -> 
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(RUNNING, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);
-    Record { number }
+    Record { number, span: None }
 }
 
 /// What the lowest byte of a message's first word is; a descriptor's is odd.
@@ -135,8 +138,24 @@ fn describe(words: [u64; 4]) -> Option<Value> {
 }
 
 impl Record {
+    /// The operation will be in the trace, too.
+    #[must_use]
+    pub(super) fn with_span(self, span: Span) -> Self {
+        Self { span: Some(span), ..self }
+    }
+
+    /// The operation has its turn.
+    pub(super) fn take_turn(&mut self) {
+        if let Some(span) = &mut self.span {
+            span.take_turn();
+        }
+    }
+
     /// Notes how the operation ended.
     pub fn end(self, outcome: &Result<()>) {
+        if let Some(span) = self.span {
+            span.end(outcome);
+        }
         let entry = entry(self.number);
         if entry.stamp.load(Ordering::Relaxed) != self.number + 1 {
             return;

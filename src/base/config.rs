@@ -88,6 +88,8 @@ variables! {
         "Which algorithms to take, for instance `all_reduce=ring;broadcast=tree`, where they can do a call. That of rank 0 counts.";
     TUNING_FILE = "DIST_TUNING_FILE", "user", "none",
         "A file that says which algorithm to take from which size on (docs/tuning.md). That of rank 0 counts.";
+    TRACE_FILE = "DIST_TRACE_FILE", "user", "none",
+        "Write a trace of this process to the file of this name followed by its rank and `.json`, from its first group to dist_finalize.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
         "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
 }

@@ -22,6 +22,7 @@
 use super::lane::Lane;
 use super::{SEGMENT, Team};
 use crate::algo::Operation;
+use crate::algo::lateness::Lateness;
 use crate::algo::pattern::slices::owned;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -56,6 +57,7 @@ pub struct Call<'a> {
     pub(super) operation: &'a Operation<'a>,
     /// Some ranks share memory with others, and wait for those too.
     nodes: bool,
+    lateness: Lateness<'a>,
 }
 
 impl<'a> Call<'a> {
@@ -67,7 +69,7 @@ impl<'a> Call<'a> {
         nodes: bool,
     ) -> Self {
         lane.enter(operation.descriptor);
-        Self { endpoint, lane, operation, nodes }
+        Self { endpoint, lane, operation, nodes, lateness: Lateness::of(operation) }
     }
 
     /// This rank in the group.
@@ -99,6 +101,8 @@ impl<'a> Call<'a> {
             pending: Vec::new(),
             tokens: 0,
             idle: None,
+            lateness: &self.lateness,
+            last: self.endpoint.rank(),
         }
     }
 }
@@ -120,6 +124,9 @@ pub struct Exchange<'x> {
     tokens: u64,
     /// Since when nothing has moved.
     idle: Option<Instant>,
+    lateness: &'x Lateness<'x>,
+    /// Whose message was the last to be over.
+    last: Rank,
 }
 
 /// One stripe of one message.
@@ -234,12 +241,29 @@ impl<'x> Exchange<'x> {
     }
 
     fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
+        if done(&self.pending) {
+            return Ok(());
+        }
+        let began = self.lateness.wait_begins();
         let mut rounds = 0_u32;
         while !done(&self.pending) {
             rounds = rounds.wrapping_add(1);
             self.step(rounds.is_multiple_of(ROUNDS_PER_CHECK)).map_err(|error| self.fail(error))?;
         }
+        if self.lateness.is_long() {
+            self.look_around();
+        }
+        self.lateness.wait_ends(began, self.last);
         Ok(())
+    }
+
+    /// A look in a wait that has become long: who of those whose messages are waited for has been seen in the operation?
+    fn look_around(&self) {
+        let sequence = self.operation.descriptor.sequence;
+        let has_come = |rank: Rank| self.lane.peers[rank].heard >= sequence;
+        let is_known = self.lateness.is_long();
+        let awaited = if is_known { Vec::new() } else { self.awaited(Direction::In) };
+        self.lateness.look(awaited.into_iter(), has_come, |rank| rank);
     }
 
     /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends the wait.
@@ -267,7 +291,7 @@ impl<'x> Exchange<'x> {
             let (bytes, over) = self.advance(i)?;
             moved |= bytes > 0;
             if over {
-                self.pending.remove(i);
+                self.last = self.pending.remove(i).peer;
             } else {
                 i += 1;
             }
@@ -381,6 +405,7 @@ impl<'x> Exchange<'x> {
             std::hint::spin_loop();
             return Ok(());
         }
+        self.look_around();
         let left = deadline.left();
         if idle < spin + YIELD_FOR && !left.is_zero() {
             std::thread::yield_now();

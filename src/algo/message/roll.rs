@@ -108,7 +108,7 @@ impl Exchange<'_> {
     }
 
     /// Whose messages are waited for, or who does not take any.
-    fn awaited(&self, direction: Direction) -> Vec<Rank> {
+    pub(super) fn awaited(&self, direction: Direction) -> Vec<Rank> {
         let parcels = self.pending.iter().filter(|parcel| parcel.direction() == direction);
         let mut awaited: Vec<Rank> = parcels.map(|parcel| parcel.peer).collect();
         awaited.sort_unstable();

@@ -13,7 +13,6 @@ use super::exchange::MemberExchange;
 use super::{Agreed, SubgroupOptions, default_name, list_in_name};
 use crate::algo::Operation;
 use crate::api::group::Group;
-use crate::api::recorder;
 use crate::backend::{self, Exchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -174,9 +173,13 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
     };
     let recv = Dst::from(all.as_mut_slice());
     let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
-    let record = recorder::begin(group.id(), group.rank(), &descriptor);
+    let operation = Operation { probe: &group.observer, ..operation };
+    let mut record = group.record(&descriptor);
     let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
-        Ok(_turn) => group.backend.run(&operation),
+        Ok(_turn) => {
+            record.take_turn();
+            group.backend.run(&operation)
+        }
         Err(Interrupt::Halted(error)) => Err(error),
         Err(Interrupt::Deadline) => Err(group.overtaken(&descriptor, deadline)),
     };
