@@ -19,6 +19,7 @@ use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
 use super::issue::{Prepared, Task};
+use super::recorder;
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -144,7 +145,7 @@ impl<'a> BytesCall<'a> {
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.bytes_call(group.rank(), list)?;
         let descriptor = call.descriptor(first.sequence + 1);
-        let record = group.record(&descriptor);
+        let record = group.record(&descriptor, true);
         let options = CallOptions::default();
         let outcome =
             group.backend.run(&call.operation(descriptor, &options, deadline, &group.observer));
@@ -271,16 +272,18 @@ impl Group {
         let deadline = self.deadline(options);
         let ticket = self.queue.issue_several(OPERATIONS);
         let descriptor = call.first(ticket.sequence());
-        let mut record = self.record(&descriptor);
+        let runs = self.queue.has_turn(&ticket);
+        let record = self.record(&descriptor, runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
-                record.take_turn();
+                record.runs();
                 self.contain(|| call.run(self, descriptor, &deadline))
             }
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
+        let outcome = outcome.inspect_err(|_| recorder::dump_failures());
         outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()))
     }
 

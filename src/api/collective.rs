@@ -3,6 +3,7 @@
 use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
+use super::recorder;
 use crate::algo::Wanted;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
@@ -23,16 +24,18 @@ impl Group {
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
         let operation = call.operation(descriptor, options, &deadline, &self.observer);
-        let mut record = self.record(&descriptor);
+        let runs = self.queue.has_turn(&ticket);
+        let record = self.record(&descriptor, runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
-                record.take_turn();
+                record.runs();
                 self.contain(|| self.backend.run(&operation))
             }
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome);
+        let outcome = outcome.inspect_err(|_| recorder::dump_failures());
         outcome.context(|| format!("{descriptor} on {}", self.whom()))
     }
 

@@ -79,6 +79,8 @@ pub(super) struct Identity {
 /// A group.
 #[derive(Debug)]
 pub struct Group {
+    /// First, so that it ends before the back end goes.
+    _membership: recorder::Membership,
     id: GroupId,
     name: String,
     rank: Rank,
@@ -105,6 +107,7 @@ impl Group {
     pub fn create(options: GroupOptions) -> Result<Self> {
         callbacks::refuse_to_block("making a group")?;
         check(&options)?;
+        recorder::look_at_environment()?;
         this::mark_used()?;
         let GroupOptions { store, rank, size, name, .. } = options;
         let timeout_ms = timeout(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
@@ -144,7 +147,16 @@ impl Group {
         let Identity { id, name, rank, timeout_ms } = identity;
         trace::start_from_environment(origin.ranks.get(rank).copied().unwrap_or(rank));
         let observer = Observer::new(id, &name, rank, &origin.ranks, backend.places());
+        let membership = recorder::Membership::of(&recorder::New {
+            id,
+            name: &name,
+            rank,
+            global_ranks: &origin.ranks,
+            parent: origin.parent.as_deref(),
+            backend: &backend,
+        });
         Self {
+            _membership: membership,
             id,
             name,
             rank,
@@ -243,6 +255,7 @@ impl Group {
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
         self.fail(&Error::new(ErrorKind::Aborted, message).with_culprit(self.rank));
+        recorder::dump_failures();
     }
 
     pub(super) fn fail(&self, error: &Error) {
@@ -300,7 +313,7 @@ impl Group {
 
     /// What the flight recorder knows of the group.
     pub fn flight_record(&self) -> Value {
-        recorder::dump(Some(self.id))
+        recorder::dump(Some(self.id), recorder::Why::Asked)
     }
 }
 

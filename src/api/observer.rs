@@ -90,9 +90,10 @@ impl Drop for Observer {
 }
 
 impl Group {
-    /// Notes that a collective begins, for the flight recorder and the trace.
-    pub(super) fn record(&self, descriptor: &Descriptor) -> Record {
-        let record = recorder::begin(self.id(), self.rank(), descriptor);
+    /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now on, or it waits for its
+    /// turn.
+    pub(super) fn record(&self, descriptor: &Descriptor, runs: bool) -> Record {
+        let record = recorder::begin(self.id(), self.rank(), descriptor, runs);
         if trace::is_on() {
             record.with_span(Span::collective(&self.observer.track, descriptor))
         } else {

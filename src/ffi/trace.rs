@@ -1,7 +1,6 @@
 //! Writing a trace.
 
 use super::args::required_str;
-use super::types::*;
 use crate::api::trace;
 use std::ffi::c_char;
 

@@ -13,6 +13,7 @@ use super::exchange::MemberExchange;
 use super::{Agreed, SubgroupOptions, default_name, list_in_name};
 use crate::algo::Operation;
 use crate::api::group::Group;
+use crate::api::recorder;
 use crate::backend::{self, Exchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -174,16 +175,18 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
     let recv = Dst::from(all.as_mut_slice());
     let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
     let operation = Operation { probe: &group.observer, ..operation };
-    let mut record = group.record(&descriptor);
+    let runs = group.queue.has_turn(&ticket);
+    let record = group.record(&descriptor, runs);
     let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
         Ok(_turn) => {
-            record.take_turn();
+            record.runs();
             group.backend.run(&operation)
         }
         Err(Interrupt::Halted(error)) => Err(error),
         Err(Interrupt::Deadline) => Err(group.overtaken(&descriptor, deadline)),
     };
     record.end(&outcome);
+    let outcome = outcome.inspect_err(|_| recorder::dump_failures());
     outcome.map(|()| (all, sequence))
 }
 

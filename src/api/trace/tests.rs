@@ -187,7 +187,7 @@ fn a_trace_is_started_written_and_stopped() {
     assert!(error.message().contains("dist_trace_stop first"), "{error}");
     assert_eq!(describe()["file"], path);
     let track = track();
-    let mut span = Span::collective(&track, &all_reduce(1));
+    let span = Span::collective(&track, &all_reduce(1));
     span.take_turn();
     track.chosen("ring");
     let now = Instant::now();

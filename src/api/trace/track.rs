@@ -9,7 +9,7 @@ use crate::api::point_to_point::Message;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::transport::Descriptor;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ pub(in crate::api) struct Span {
     lane: Option<u32>,
     began: Instant,
     about: About,
-    has_turn: bool,
+    has_turn: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -135,19 +135,21 @@ impl Span {
 
     fn begin(track: &Arc<Track>, about: About) -> Self {
         let lane = track.take_lane(&about);
-        Self { track: Arc::clone(track), lane, began: Instant::now(), about, has_turn: false }
+        let has_turn = AtomicBool::new(false);
+        Self { track: Arc::clone(track), lane, began: Instant::now(), about, has_turn }
     }
 
     /// Its turn has come: until it ends, what the group's operations tell is told of it.
-    pub(in crate::api) fn take_turn(&mut self) {
+    pub(in crate::api) fn take_turn(&self) {
         let turn = Turn { lane: self.lane, began: Instant::now(), algorithm: None };
         *self.track.turn() = Some(turn);
-        self.has_turn = true;
+        self.has_turn.store(true, Ordering::Relaxed);
     }
 
     /// It has ended.
     pub(in crate::api) fn end(self, outcome: &Result<()>) {
-        let turn = if self.has_turn { self.track.turn().take() } else { None };
+        let turn =
+            if self.has_turn.load(Ordering::Relaxed) { self.track.turn().take() } else { None };
         let failure = outcome.as_ref().err().cloned().map(Box::new);
         let what = match self.about {
             About::Collective(descriptor) => What::Collective {
