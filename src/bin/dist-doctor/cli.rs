@@ -23,7 +23,9 @@ Examples:
   The same for a program:
     dist-doctor --json /tmp/fr_
   A job that hangs and was started with both variables:
-    touch /tmp/dump_now; sleep 2; dist-doctor /tmp/fr_";
+    touch /tmp/dump_now; sleep 2; dist-doctor /tmp/fr_
+  One trace of those that ranks wrote with DIST_TRACE_FILE=/tmp/tr_:
+    dist-doctor trace -o merged.json /tmp/tr_";
 
 /// Reads the flight recorder's dumps of all ranks of a job, and says who is to blame.
 #[derive(Debug, Parser)]
@@ -42,6 +44,8 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     /// Say who is behind, who called something else, who died, who was slow, and where each rank is
     Verdict(Verdict),
+    /// Merge the traces of all ranks into one on a common clock, for Perfetto
+    Trace(crate::trace::Options),
 }
 
 /// `dist-doctor verdict`.
@@ -65,6 +69,7 @@ mod tests {
         let options = Options::try_parse_from(line.split(' '))?;
         Ok(match options.command {
             Some(Command::Verdict(verdict)) => verdict,
+            Some(Command::Trace(_)) => panic!("no verdict was asked for"),
             None => options.verdict,
         })
     }

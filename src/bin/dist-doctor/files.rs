@@ -62,7 +62,7 @@ pub(crate) fn read(places: &[OsString]) -> Result<Found, Failure> {
 }
 
 /// A file, those of a folder, or those whose names begin with a text and go on with a rank.
-fn files_of(place: &OsStr) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn files_of(place: &OsStr) -> Result<Vec<PathBuf>, String> {
     let path = Path::new(place);
     let shown = path.display();
     if path.is_dir() {

@@ -6,6 +6,7 @@
 //! | `files` | which files are meant, and reading them within bounds |
 //! | `dump` | one dump, taken apart and checked |
 //! | `verdict` | who is to blame, from the dumps |
+//! | `trace` | one trace of those of all ranks |
 //! | `text` | ranks, times and foreign texts as people read them |
 //!
 //! It trusts no file: whatever is in one, it is read within bounds and refused with its name.
@@ -16,6 +17,7 @@ mod files;
 #[cfg(test)]
 mod made_up;
 mod text;
+mod trace;
 mod verdict;
 
 use clap::Parser as _;
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
     };
     let outcome = match &options.command {
         Some(Command::Verdict(options)) => verdict::main(options),
+        Some(Command::Trace(options)) => trace::main(options),
         None => verdict::main(&options.verdict),
     };
     match outcome {
