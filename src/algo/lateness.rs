@@ -1,8 +1,9 @@
 //! Who came late: what one operation sees of ranks that entered it after this one had begun to wait for them.
 //!
 //! Nothing is looked at before a wait has become long, which the caller decides; from then on whoever has not come is
-//! looked for at every look of the wait. A rank that is waited for since it waits itself *has* come, and is not blamed
-//! where that can be seen: within a node always, over messages once something of it has arrived.
+//! looked for at every look of the wait. A rank that is waited for since it waits itself *has* come, and is not blamed:
+//! within a node that can be seen, and over messages the first of a rank says for whom it has waited (see
+//! [`Excuse`](crate::transport::frame::Excuse)).
 //!
 //! Must not know: how ranks are waited for, and what is done with what is told.
 
@@ -54,13 +55,13 @@ impl<'a> Lateness<'a> {
         self.since.get().is_some()
     }
 
-    /// A look in a wait that has become long: notes who of `others` has not come, and later who of those has. `name`
-    /// gives a rank's number in the group.
+    /// A look in a wait that has become long: notes who of `others` has not come, and later who of those has. `blame`
+    /// says whose fault it is that a rank came so late, by the number in the group, and how late that one was.
     pub fn look(
         &self,
         others: impl Iterator<Item = Rank>,
         has_come: impl Fn(Rank) -> bool,
-        name: impl Fn(Rank) -> Rank,
+        blame: impl Fn(Rank, Duration) -> (Rank, Duration),
     ) {
         let Some(since) = self.since.get() else {
             self.since.set(Some(Instant::now()));
@@ -77,7 +78,8 @@ impl<'a> Lateness<'a> {
         missing.retain(|&rank| {
             let came = has_come(rank);
             if came {
-                self.probe.late(self.operation, name(rank), by, alone);
+                let (rank, by) = blame(rank, by);
+                self.probe.late(self.operation, rank, by, alone.min(by));
             }
             !came
         });
@@ -102,13 +104,17 @@ mod tests {
             false
         }
 
-        fn chosen(&self, _: &'static str) {}
+        fn begins(&self, _: &'static str) {}
 
         fn waited(&self, _: Rank, _: Instant, _: Instant) {}
 
         fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
             assert_eq!(operation, "barrier");
             self.0.lock().unwrap().push((rank, by, alone));
+        }
+
+        fn latest(&self) -> Option<(Rank, Duration)> {
+            None
         }
     }
 
@@ -129,7 +135,8 @@ mod tests {
         let lateness = Lateness::of(&Operation { probe: &heard, ..operation });
         assert!(!lateness.is_long());
         let come = Cell::new(1);
-        let look = || lateness.look(1..4, |rank| rank <= come.get(), |rank| rank + 10);
+        let blame = |rank, by| (rank + 10, by);
+        let look = || lateness.look(1..4, |rank| rank <= come.get(), blame);
         // Rank 1 was there when the wait became long, and 2 and 3 come one after the other.
         for (now_there, told) in [(1, 0), (1, 0), (2, 1), (2, 1), (3, 2), (3, 2)] {
             come.set(now_there);

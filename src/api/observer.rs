@@ -13,7 +13,12 @@ use crate::base::probe::Probe;
 use crate::transport::Descriptor;
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// The bits of a rank beside a time.
+const RANK_BITS: u32 = 16;
+const MOST_US: u64 = u64::MAX >> RANK_BITS;
 
 /// The ear of one group.
 #[derive(Debug)]
@@ -21,7 +26,10 @@ pub(super) struct Observer {
     group: String,
     /// Who the ranks are, for messages.
     names: Vec<String>,
+    rank: Rank,
     straggler: Straggler,
+    /// Of the operation that runs: microseconds, and below them the rank; 0 where nobody was late.
+    latest: AtomicU64,
     track: Arc<Track>,
 }
 
@@ -37,6 +45,8 @@ impl Observer {
         Self {
             group: name.to_owned(),
             names: places.iter().map(|place| place.name.to_string()).collect(),
+            rank,
+            latest: AtomicU64::new(0),
             straggler: Straggler::new(rank, ranks.len()),
             track: Arc::new(Track::new(id, name, rank, ranks)),
         }
@@ -53,7 +63,8 @@ impl Probe for Observer {
         trace::is_on()
     }
 
-    fn chosen(&self, algorithm: &'static str) {
+    fn begins(&self, algorithm: &'static str) {
+        self.latest.store(0, Ordering::Relaxed);
         if trace::is_on() {
             self.track.chosen(algorithm);
         }
@@ -64,6 +75,12 @@ impl Probe for Observer {
     }
 
     fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
+        if rank == self.rank || rank >= self.names.len() {
+            // By the excuse of another, which may be this rank, and which nobody has checked.
+            return;
+        }
+        let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).min(MOST_US);
+        self.latest.fetch_max(us << RANK_BITS | rank as u64, Ordering::Relaxed);
         let Some(verdict) = self.straggler.note(operation, rank, by, alone, Instant::now()) else {
             return;
         };
@@ -77,6 +94,12 @@ impl Probe for Observer {
             verdict.within.as_secs(),
             verdict.operations
         );
+    }
+
+    fn latest(&self) -> Option<(Rank, Duration)> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        let rank = usize::try_from(latest & ((1 << RANK_BITS) - 1)).ok()?;
+        (latest != 0).then(|| (rank, Duration::from_micros(latest >> RANK_BITS)))
     }
 }
 

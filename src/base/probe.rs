@@ -16,8 +16,8 @@ pub trait Probe: Sync + Debug {
     /// Whether every wait is to be told with its times.
     fn wants_all(&self) -> bool;
 
-    /// The operation runs by this algorithm.
-    fn chosen(&self, algorithm: &'static str);
+    /// An operation begins, by this algorithm.
+    fn begins(&self, algorithm: &'static str);
 
     /// The operation has waited for a rank; told where every wait is wanted.
     fn waited(&self, rank: Rank, began: Instant, ended: Instant);
@@ -25,6 +25,9 @@ pub trait Probe: Sync + Debug {
     /// A rank entered the operation `by` later than this one, which had been waiting for so long; for the last `alone` of
     /// that no other rank was seen to be missing.
     fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration);
+
+    /// Who of those that were told to be late in the operation is the latest so far.
+    fn latest(&self) -> Option<(Rank, Duration)>;
 }
 
 /// For operations that nobody listens to.
@@ -36,9 +39,13 @@ impl Probe for Nobody {
         false
     }
 
-    fn chosen(&self, _: &'static str) {}
+    fn begins(&self, _: &'static str) {}
 
     fn waited(&self, _: Rank, _: Instant, _: Instant) {}
 
     fn late(&self, _: &'static str, _: Rank, _: Duration, _: Duration) {}
+
+    fn latest(&self) -> Option<(Rank, Duration)> {
+        None
+    }
 }

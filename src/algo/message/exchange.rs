@@ -27,7 +27,7 @@ use crate::algo::pattern::slices::owned;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::frame::{HEADER_BYTES, Header, Kind};
+use crate::transport::frame::{Excuse, HEADER_BYTES, Header, Kind};
 use crate::transport::{Channel, Direction, Endpoint, Wish};
 use std::time::{Duration, Instant};
 
@@ -174,7 +174,8 @@ impl<'x> Exchange<'x> {
         let stripes = self.stripes(payload.len());
         for stripe in 0..stripes {
             let part = owned(payload.len(), stripes.into(), stripe.into());
-            let header = self.header(stripe, stripes, number, payload.len()).encode();
+            let header = self.header(stripe, stripes, number, payload.len());
+            let header = Header { excuse: self.excuse(), ..header }.encode();
             let payload = payload.slice(part.start, part.len());
             let body = Body::Out { header, payload, done: 0 };
             self.pending.push(Parcel { token: self.tokens, peer, lane: stripe, body });
@@ -237,7 +238,14 @@ impl<'x> Exchange<'x> {
             chain: self.lane.chain(),
             descriptor: self.operation.descriptor,
             len: len as u64,
+            excuse: None,
         }
+    }
+
+    /// For whom this rank has waited in the operation, for those who wait for this rank.
+    fn excuse(&self) -> Option<Excuse> {
+        let (rank, waited) = self.operation.probe.latest()?;
+        Excuse::new(rank, waited)
     }
 
     fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
@@ -263,7 +271,11 @@ impl<'x> Exchange<'x> {
         let has_come = |rank: Rank| self.lane.peers[rank].heard >= sequence;
         let is_known = self.lateness.is_long();
         let awaited = if is_known { Vec::new() } else { self.awaited(Direction::In) };
-        self.lateness.look(awaited.into_iter(), has_come, |rank| rank);
+        let blame = |rank: Rank, by: Duration| match self.lane.peers[rank].excuse {
+            Some(excuse) => (excuse.rank, by.min(excuse.waited)),
+            None => (rank, by),
+        };
+        self.lateness.look(awaited.into_iter(), has_come, blame);
     }
 
     /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends the wait.
@@ -349,9 +361,13 @@ impl<'x> Exchange<'x> {
     fn open(&mut self, peer: Rank, lane: u8, expected: &Header, moved: &mut usize) -> Result<bool> {
         let Some(header) = self.next_header(peer, lane, moved)? else { return Ok(false) };
         *moved += 1;
-        if header == *expected {
+        if (Header { excuse: None, ..header }) == *expected {
             self.lane.ahead(peer, lane).skip_header();
-            self.lane.peers[peer].heard = header.descriptor.sequence;
+            let peer = &mut self.lane.peers[peer];
+            if peer.heard < header.descriptor.sequence {
+                peer.excuse = header.excuse;
+            }
+            peer.heard = header.descriptor.sequence;
             return Ok(true);
         }
         match self.pass_presence(peer, lane, &header)? {
@@ -384,6 +400,9 @@ impl<'x> Exchange<'x> {
         self.agree(peer, header)?;
         self.lane.ahead(peer, lane).skip_header();
         let peer = &mut self.lane.peers[peer];
+        if peer.heard < sequence {
+            peer.excuse = None;
+        }
         peer.heard = sequence;
         // Who calls the roll reads what has come.
         peer.marks = 0;

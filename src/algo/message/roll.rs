@@ -69,7 +69,11 @@ impl Exchange<'_> {
                     if !is_later {
                         self.agree(peer, &header)?;
                     }
-                    self.lane.peers[peer].heard = header.descriptor.sequence;
+                    let peer = &mut self.lane.peers[peer];
+                    if peer.heard < header.descriptor.sequence {
+                        peer.excuse = header.excuse;
+                    }
+                    peer.heard = header.descriptor.sequence;
                     break;
                 }
             }

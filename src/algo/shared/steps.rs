@@ -292,7 +292,8 @@ impl<'a> Steps<'a> {
     fn look_around(&self, awaited: Option<Rank>) {
         let (region, sequence) = (self.domain.region(), self.operation.descriptor.sequence);
         let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(sequence);
-        self.lateness.look(self.others(), has_come, |rank| self.domain.peer(rank).rank);
+        let blame = |rank, by| (self.domain.peer(rank).rank, by);
+        self.lateness.look(self.others(), has_come, blame);
     }
 
     fn ends_waiting(&self, began: Option<Instant>, rank: Rank) {
