@@ -192,18 +192,22 @@ fn current() -> Option<Arc<Sink>> {
 }
 
 fn begin(path: &str, by_environment: bool) -> Result<()> {
-    let mut running = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
-    if let Some(Running { sink, .. }) = running.as_ref()
-        && sink.failure().is_none()
-    {
-        let message =
-            format!("a trace is being written to {}: call dist_trace_stop first", sink.path);
-        return Err(Error::invalid(message));
-    }
+    let is_free = |running: Option<&Running>| match running {
+        Some(Running { sink, .. }) if sink.failure().is_none() => {
+            let path = &sink.path;
+            let message = format!("a trace is being written to {path}: call dist_trace_stop first");
+            Err(Error::invalid(message))
+        }
+        _ => Ok(()),
+    };
+    is_free(RUNNING.read().unwrap_or_else(PoisonError::into_inner).as_ref())?;
+    // Outside of the lock: a file system may take its time.
     let file = File::create(path)
         .map_err(|cause| Error::system(format_args!("making the trace {path}"), &cause))?;
     let sink = Arc::new(Sink::new(path)?);
     let writer = Writer::new(file, this::moment());
+    let mut running = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
+    is_free(running.as_ref())?;
     let shared = Arc::clone(&sink);
     thread::start("dist-trace", move || shared.run(writer))?;
     *running = Some(Running { sink, by_environment });
