@@ -27,7 +27,7 @@ use crate::algo::pattern::slices::owned;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::frame::{Excuse, HEADER_BYTES, Header, Kind};
+use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Channel, Direction, Endpoint, Wish};
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ pub struct Exchange<'x> {
     tokens: u64,
     /// Since when nothing has moved.
     idle: Option<Instant>,
-    lateness: &'x Lateness<'x>,
+    pub(super) lateness: &'x Lateness<'x>,
     /// Whose message was the last to be over.
     last: Rank,
 }
@@ -242,12 +242,6 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// For whom this rank has waited in the operation, for those who wait for this rank.
-    fn excuse(&self) -> Option<Excuse> {
-        let (rank, waited) = self.operation.probe.latest()?;
-        Excuse::new(rank, waited)
-    }
-
     fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
         if done(&self.pending) {
             return Ok(());
@@ -263,19 +257,6 @@ impl<'x> Exchange<'x> {
         }
         self.lateness.wait_ends(began, self.last);
         Ok(())
-    }
-
-    /// A look in a wait that has become long: who of those whose messages are waited for has been seen in the operation?
-    fn look_around(&self) {
-        let sequence = self.operation.descriptor.sequence;
-        let has_come = |rank: Rank| self.lane.peers[rank].heard >= sequence;
-        let is_known = self.lateness.is_long();
-        let awaited = if is_known { Vec::new() } else { self.awaited(Direction::In) };
-        let blame = |rank: Rank, by: Duration| match self.lane.peers[rank].excuse {
-            Some(excuse) => (excuse.rank, by.min(excuse.waited)),
-            None => (rank, by),
-        };
-        self.lateness.look(awaited.into_iter(), has_come, blame);
     }
 
     /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends the wait.

@@ -198,7 +198,7 @@ impl<'a> Steps<'a> {
         let line = self.domain.region().line(rank, step);
         if line.step() < step {
             let began = self.lateness.wait_begins();
-            let looks = Cell::new(0);
+            let looks = Cell::new(self.short_looks());
             let ready = || {
                 if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) }
             };
@@ -269,7 +269,7 @@ impl<'a> Steps<'a> {
             let progress = |rank| self.domain.region().progress(rank).done();
             let ready = || Some(progress(rank)).filter(|&done| done >= step);
             let began = self.lateness.wait_begins();
-            let looks = Cell::new(0);
+            let looks = Cell::new(self.short_looks());
             self.doze_until(rank, &|| ready().or_else(|| self.looked_in_vain(&looks)));
             self.lane.done[rank] = self.wait_for(rank, ready, |other| progress(other) >= step)?;
             self.ends_waiting(began, rank);
@@ -277,13 +277,16 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// A look in a wait found nothing; once there have been many, this rank looks who else is late.
-    fn looked_in_vain<T>(&self, looks: &Cell<u32>) -> Option<T> {
-        let short = if self.domain.pace().crowded { 1 } else { SHORT_LOOKS };
-        if looks.get() < short {
-            looks.set(looks.get() + 1);
-        } else {
-            self.look_around(None);
+    /// After how many looks a wait is long.
+    fn short_looks(&self) -> u32 {
+        if self.domain.pace().crowded { 1 } else { SHORT_LOOKS }
+    }
+
+    /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks who else is late.
+    fn looked_in_vain<T>(&self, left: &Cell<u32>) -> Option<T> {
+        match left.get() {
+            0 => self.look_around(None),
+            looks => left.set(looks - 1),
         }
         None
     }
