@@ -5,6 +5,7 @@
 //! | `cli` | the command line |
 //! | `files` | which files are meant, and reading them within bounds |
 //! | `dump` | one dump, taken apart and checked |
+//! | `job` | the dumps of all ranks, brought together by group |
 //! | `verdict` | who is to blame, from the dumps |
 //! | `text` | ranks, times and foreign texts as people read them |
 //!
@@ -13,6 +14,7 @@
 mod cli;
 mod dump;
 mod files;
+mod job;
 #[cfg(test)]
 mod made_up;
 mod text;
