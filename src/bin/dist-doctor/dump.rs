@@ -31,7 +31,6 @@ pub(crate) struct Dump {
     pub(crate) pid: u64,
     /// The process's rank in the job, where it has one.
     pub(crate) rank: Option<usize>,
-    pub(crate) world_size: Option<usize>,
     /// What the clock on the wall says at 0 of the other times.
     origin_unix_ns: u64,
     pub(crate) taken_ns: u64,
@@ -125,7 +124,6 @@ impl Dump {
             host: words(&value, "host")?,
             pid: number(&value, "pid")?,
             rank: index(&value, "rank")?,
-            world_size: index(&value, "world_size")?,
             origin_unix_ns: number(&value, "origin_unix_ns")?,
             taken_ns: number(&value, "taken_ns")?,
             groups: all("groups", groups, Membership::parse)?,

@@ -39,6 +39,12 @@ impl MadeUp {
         self.list("groups").push(group);
     }
 
+    /// Gives its first group another id, and the process another one.
+    pub(crate) fn is_of(&mut self, id: u64, pid: u64) {
+        self.0["pid"] = json!(pid);
+        self.list("groups")[0]["id"] = json!(format!("{id:016x}"));
+    }
+
     /// Says that its group number `at` has failed.
     pub(crate) fn fails(&mut self, at: usize, kind: &str, message: &str, culprit: Option<usize>) {
         let failure = json!({ "kind": kind, "message": message, "culprit": culprit });

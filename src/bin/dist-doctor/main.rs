@@ -5,6 +5,7 @@
 //! | `cli` | the command line |
 //! | `files` | which files are meant, and reading them within bounds |
 //! | `dump` | one dump, taken apart and checked |
+//! | `job` | the dumps of all ranks, brought together by group |
 //! | `verdict` | who is to blame, from the dumps |
 //! | `trace` | one trace of those of all ranks |
 //! | `text` | ranks, times and foreign texts as people read them |
@@ -14,6 +15,7 @@
 mod cli;
 mod dump;
 mod files;
+mod job;
 #[cfg(test)]
 mod made_up;
 mod text;
