@@ -180,9 +180,9 @@ fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
             .filter(|event| event["cat"] == "collective" && event["args"]["sequence"] == sequence)
             .collect();
         assert_eq!(of_all.len(), 3);
-        // Nobody left before all had come.
+        // Nobody left before all had come; each process has read the clock by itself.
         let last = of_all.iter().map(|event| begins(event)).fold(f64::MIN, f64::max);
-        assert!(of_all.iter().all(|event| ends(event) >= last - 0.001), "{of_all:?}");
+        assert!(of_all.iter().all(|event| ends(event) >= last - 5.0), "{of_all:?}");
     }
     for rank in 0..3 {
         let name = events.iter().find(|e| e["name"] == "process_name" && e["pid"] == rank).unwrap();
@@ -232,7 +232,9 @@ fn a_full_disk_ends_the_trace_and_not_the_job() {
     assert!(stopped[0].message.contains("/dev/full"), "{stopped:?}");
     stopped[1].succeeded();
     let others = reports.iter().filter(|report| report.what != "untrace");
-    others.chain(&ended.reports("1")).for_each(|report| drop(report.succeeded()));
+    others.chain(&ended.reports("1")).for_each(|report| {
+        report.succeeded();
+    });
 }
 
 /// The verdicts of all ranks on a loop of barriers in which rank `late` naps, if any, and their logs.

@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(verdicts.len(), 3);
         let first = &verdicts[0];
         assert!(first.waited > LONG && first.waited < 2 * LONG, "{first:?}");
-        assert_eq!(first.operations, 101);
+        assert!((100..=101).contains(&first.operations), "{first:?}");
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl<W: Write> Writer<W> {
                 }
                 let name = descriptor.kind.name();
                 self.span(event, "collective", name, args, failure.as_deref())?;
-                self.phases(event, *turn)
+                self.phases(event, *turn, failure.is_some())
             }
             What::Message { message, sequence, failure } => {
                 let (name, args) = describe_message(&event.track, message, *sequence);
@@ -195,9 +195,9 @@ impl<W: Write> Writer<W> {
         }))
     }
 
-    /// Waiting for the turn, and what was done in it.
-    fn phases(&mut self, event: &Event, turn: Option<Instant>) -> io::Result<()> {
-        if event.lane.is_none() {
+    /// Waiting for the turn, and what was done in it. The second operation of a call has that of the first.
+    fn phases(&mut self, event: &Event, turn: Option<Instant>, has_failed: bool) -> io::Result<()> {
+        if event.lane.is_none() || (turn.is_none() && !has_failed) {
             return Ok(());
         }
         let turn_at = turn.unwrap_or(event.ended);
