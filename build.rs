@@ -34,6 +34,7 @@ const FILES: &[&str] = &[
     "batch",
     "work",
     "memory",
+    "trace",
 ];
 
 fn main() {

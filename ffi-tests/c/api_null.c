@@ -75,6 +75,7 @@ static void process(void)
              DIST_OK);
     ACCEPTED(dist_get_rank, group, dist_get_rank(NULL), 0);
     ACCEPTED(dist_get_world_size, group, dist_get_world_size(NULL), 1);
+    REFUSED(dist_trace_start, path, dist_trace_start(NULL), ARGUMENT);
     ACCEPTED(dist_set_log_callback, function, dist_set_log_callback(NULL, &store), DIST_OK);
     ACCEPTED(dist_set_log_callback, user, dist_set_log_callback(NULL, NULL), DIST_OK);
 }

@@ -10,6 +10,7 @@ mod conflict;
 mod fingerprint;
 pub mod fold;
 pub mod hierarchical;
+pub mod lateness;
 pub mod message;
 pub mod operation;
 pub mod pattern;

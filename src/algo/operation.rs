@@ -7,6 +7,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
+use crate::base::probe::{Nobody, Probe};
 use crate::transport::{Descriptor, Extent};
 
 /// The arguments of a call, checked, with buffers of the right sizes.
@@ -33,10 +34,12 @@ pub struct Operation<'a> {
     pub algorithm: Option<&'a str>,
     /// When the call must have ended.
     pub deadline: &'a Deadline,
+    /// Who hears what happens in it.
+    pub probe: &'a dyn Probe,
 }
 
 impl<'a> Operation<'a> {
-    /// A call with these arguments, and nothing special.
+    /// A call with these arguments, and nothing special, that nobody listens to.
     pub fn of(
         descriptor: Descriptor,
         send: Src<'a>,
@@ -48,8 +51,19 @@ impl<'a> Operation<'a> {
             Extent::Lengths => 1,
             Extent::Counts { .. } | Extent::Pairwise => usize::MAX,
         };
-        let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
-        Self { descriptor, count, send, recv, sends, recvs, factor, canonical, algorithm, deadline }
+        Self {
+            descriptor,
+            count,
+            send,
+            recv,
+            sends: None,
+            recvs: None,
+            factor: 1.0,
+            canonical: false,
+            algorithm: None,
+            deadline,
+            probe: &Nobody,
+        }
     }
 
     /// What it asks of the choice among algorithms.

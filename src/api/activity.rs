@@ -5,46 +5,12 @@
 
 use super::recorder::{self, Glance};
 use crate::base::ids::{GroupId, Rank};
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many of the newest operations are looked at: enough to find what is under way, and little for every beat.
 const LOOK_BACK: usize = 256;
 
 /// How many operations are named.
 const NAMED: usize = 2;
-
-/// The names of this process's groups, by what the recorder keeps of their ids, and how many of its ranks are in each.
-static NAMES: Mutex<BTreeMap<u64, (String, usize)>> = Mutex::new(BTreeMap::new());
-
-/// The name of a group, known for as long as this is there.
-#[derive(Debug)]
-pub(super) struct Named(u64);
-
-impl Named {
-    pub(super) fn new(group: GroupId, name: &str) -> Self {
-        let id = recorder::short(group);
-        names().entry(id).or_insert_with(|| (name.to_owned(), 0)).1 += 1;
-        Self(id)
-    }
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        let mut names = names();
-        if let Some((_, ranks)) = names.get_mut(&self.0) {
-            *ranks -= 1;
-            if *ranks == 0 {
-                names.remove(&self.0);
-            }
-        }
-    }
-}
-
-/// Held for a look, or for one entry.
-fn names() -> MutexGuard<'static, BTreeMap<u64, (String, usize)>> {
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What this process does beside the collectives of a group; empty where that is all it does.
 pub fn elsewhere(group: GroupId) -> String {
@@ -55,9 +21,9 @@ pub fn elsewhere(group: GroupId) -> String {
 fn describe(here: u64, operations: impl Iterator<Item = Glance>) -> String {
     let (mut under_way, mut last, mut is_here) = (Vec::<Glance>::new(), None::<Glance>, false);
     for glance in operations {
-        if glance.is_collective() && glance.is_running() && glance.group == here {
+        if glance.is_collective() && glance.is_under_way() && glance.group == here {
             is_here = true;
-        } else if glance.is_running() {
+        } else if glance.is_under_way() {
             // Of several on one group the one that was issued first is the one that runs.
             under_way.retain(|known| known.queue() != glance.queue());
             under_way.push(glance);
@@ -65,7 +31,7 @@ fn describe(here: u64, operations: impl Iterator<Item = Glance>) -> String {
             last = Some(glance);
         }
     }
-    under_way.sort_by_key(|glance| (!glance.is_collective(), glance.started_ns));
+    under_way.sort_by_key(|glance| (!glance.is_collective(), glance.issued_ns));
     match (under_way.first(), last) {
         (Some(first), _) => {
             let named: Vec<String> = under_way.iter().take(NAMED).map(title).collect();
@@ -84,7 +50,7 @@ fn describe(here: u64, operations: impl Iterator<Item = Glance>) -> String {
         (None, None) => "has been in no operation yet".to_owned(),
         (None, Some(last)) => {
             let idle = last.ended_ago().as_secs_f64();
-            let failed = last.failure().map(|kind| format!(", which failed ({kind})"));
+            let failed = last.failure().map(|kind| format!(", which failed ({kind:?})"));
             let failed = failed.unwrap_or_default();
             format!("has been in no operation for {idle:.1} s, since {}{failed}", title(&last))
         }
@@ -95,7 +61,7 @@ fn describe(here: u64, operations: impl Iterator<Item = Glance>) -> String {
 pub(super) fn ahead(group: GroupId, rank: Rank, sequence: u64) -> Option<String> {
     let group = recorder::short(group);
     let is_ahead = |glance: &Glance| {
-        glance.is_running() && glance.is_collective() && glance.sequence() < sequence
+        glance.is_under_way() && glance.is_collective() && glance.sequence() < sequence
     };
     let on_it = |glance: &Glance| (glance.group, glance.rank) == (group, rank as u64);
     let first = recorder::newest(recorder::ENTRIES).filter(|it| on_it(it) && is_ahead(it)).last();
@@ -104,19 +70,19 @@ pub(super) fn ahead(group: GroupId, rank: Rank, sequence: u64) -> Option<String>
 
 /// For instance `barrier #3 of group pp (rank 1)`.
 fn title(glance: &Glance) -> String {
-    let names = names();
-    let name = names.get(&glance.group).map(|(name, _)| name.clone());
-    drop(names);
-    let name = name.unwrap_or_else(|| format!("{:016x}", glance.group));
+    let name = recorder::name_of(glance.group).unwrap_or_else(|| format!("{:016x}", glance.group));
     format!("{} of group {name} (rank {})", glance.operation(), glance.rank)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backend;
+    use crate::backend::solo::Solo;
     use crate::base::error::{Error, ErrorKind};
     use crate::base::ids::Nonce;
     use crate::transport::{Descriptor, Extent, OpKind};
+    use std::sync::Arc;
 
     fn barrier(sequence: u64) -> Descriptor {
         let (kind, extent) = (OpKind::Barrier, Extent::Count(0));
@@ -134,11 +100,19 @@ mod tests {
     fn what_is_under_way_elsewhere_is_named_and_where() {
         let (here, there) = (Nonce(*b"activity-here-00"), Nonce(*b"there-activity-0"));
         let groups = [here, there];
-        let named = Named::new(there, "pp");
+        let backend: Arc<dyn Backend> = Arc::new(Solo::new());
+        let membership = recorder::Membership::of(&recorder::New {
+            id: there,
+            name: "pp",
+            rank: 0,
+            global_ranks: &[0],
+            parent: None,
+            backend: &backend,
+        });
         assert_eq!(of(here, &groups), "has been in no operation yet");
-        let own = recorder::begin(here, 3, &barrier(1));
+        let own = recorder::begin(here, 3, &barrier(1), true);
         assert_eq!(of(here, &groups), "");
-        let others = [7, 8].map(|sequence| recorder::begin(there, 1, &barrier(sequence)));
+        let others = [7, 8].map(|sequence| recorder::begin(there, 1, &barrier(sequence), sequence == 7));
         assert_eq!(of(here, &groups), "is in barrier #7 of group pp (rank 1)");
         assert!(of(there, &groups).starts_with("is in barrier #1 of group 6163746976697479"));
         assert_eq!(ahead(there, 1, 7), None);
@@ -150,7 +124,6 @@ mod tests {
         own.end(&Ok(()));
         let idle = of(there, &groups);
         assert!(idle.starts_with("has been in no operation for 0."), "{idle}");
-        drop(named);
-        assert!(!names().contains_key(&recorder::short(there)));
+        drop(membership);
     }
 }

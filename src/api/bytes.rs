@@ -145,9 +145,10 @@ impl<'a> BytesCall<'a> {
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.bytes_call(group.rank(), list)?;
         let descriptor = call.descriptor(first.sequence + 1);
-        let record = recorder::begin(group.id(), group.rank(), &descriptor);
+        let record = group.record(&descriptor, true);
         let options = CallOptions::default();
-        let outcome = group.backend.run(&call.operation(descriptor, &options, deadline));
+        let outcome =
+            group.backend.run(&call.operation(descriptor, &options, deadline, &group.observer));
         record.end(&outcome);
         outcome.map(|()| strings)
     }
@@ -183,7 +184,7 @@ impl<'a> BytesCall<'a> {
             (_, None) => return Err(rootless()),
         };
         let options = CallOptions::default();
-        group.backend.run(&call.operation(descriptor, &options, deadline))?;
+        group.backend.run(&call.operation(descriptor, &options, deadline, &group.observer))?;
         let words = match self.kind {
             OpKind::AllGather => &all,
             OpKind::Gather if gets_all => &all,
@@ -271,13 +272,18 @@ impl Group {
         let deadline = self.deadline(options);
         let ticket = self.queue.issue_several(OPERATIONS);
         let descriptor = call.first(ticket.sequence());
-        let record = recorder::begin(self.id(), self.rank(), &descriptor);
+        let runs = self.queue.has_turn(&ticket);
+        let record = self.record(&descriptor, runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => self.contain(|| call.run(self, descriptor, &deadline)),
+            Ok(_turn) => {
+                record.runs();
+                self.contain(|| call.run(self, descriptor, &deadline))
+            }
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
+        let outcome = outcome.inspect_err(|_| recorder::dump_failures());
         outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()))
     }
 

@@ -10,6 +10,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
+use crate::base::probe::Probe;
 use crate::transport::{Descriptor, Extent, OpKind};
 
 /// What a single call may choose.
@@ -246,6 +247,7 @@ impl<'a> Call<'a> {
         descriptor: Descriptor,
         options: &'o CallOptions,
         deadline: &'o Deadline,
+        probe: &'o dyn Probe,
     ) -> Operation<'o> {
         Operation {
             descriptor,
@@ -258,6 +260,7 @@ impl<'a> Call<'a> {
             canonical: options.canonical,
             algorithm: options.algorithm.as_deref(),
             deadline,
+            probe,
         }
     }
 

@@ -23,14 +23,19 @@ impl Group {
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
-        let operation = call.operation(descriptor, options, &deadline);
-        let record = recorder::begin(self.id(), self.rank(), &descriptor);
+        let operation = call.operation(descriptor, options, &deadline, &self.observer);
+        let runs = self.queue.has_turn(&ticket);
+        let record = self.record(&descriptor, runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => self.contain(|| self.backend.run(&operation)),
+            Ok(_turn) => {
+                record.runs();
+                self.contain(|| self.backend.run(&operation))
+            }
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome);
+        let outcome = outcome.inspect_err(|_| recorder::dump_failures());
         outcome.context(|| format!("{descriptor} on {}", self.whom()))
     }
 

@@ -166,7 +166,7 @@ impl Task for FusedTask {
         }
         let options = CallOptions { canonical: self.canonical, ..CallOptions::default() };
         let whole = self.parts[0].with_buffers(into.as_src(), from, group.size());
-        group.backend.run(&whole.operation(first, &options, deadline))?;
+        group.backend.run(&whole.operation(first, &options, deadline, &group.observer))?;
         let recvs: Vec<Dst<'_>> = self.parts.iter().map(|part| part.recv()).collect();
         let places = recvs.iter().map(|recv| recv.as_src());
         let blocks = blocks(OpKind::AllGather);

@@ -1,12 +1,14 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
-use super::activity::{self, Named};
+use super::activity;
 use super::callbacks;
 use super::monitored::Monitor;
+use super::observer::Observer;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
 use super::subgroup::{Lease, Mailbox};
+use super::trace;
 use crate::backend::{self, Backend, Context, Place};
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -78,6 +80,8 @@ pub(super) struct Identity {
 /// A group.
 #[derive(Debug)]
 pub struct Group {
+    /// First, so that it ends before the back end goes.
+    _membership: recorder::Membership,
     id: GroupId,
     name: String,
     rank: Rank,
@@ -92,8 +96,7 @@ pub struct Group {
     /// Where those write who make a group from this one.
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
     pub(super) monitor: Monitor,
-    /// What others are told of what this rank does in it.
-    _named: Named,
+    pub(super) observer: Observer,
 }
 
 impl Group {
@@ -105,6 +108,7 @@ impl Group {
     pub fn create(options: GroupOptions) -> Result<Self> {
         callbacks::refuse_to_block("making a group")?;
         check(&options)?;
+        recorder::look_at_environment()?;
         this::mark_used()?;
         let GroupOptions { store, rank, size, name, .. } = options;
         let timeout_ms = timeout(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
@@ -143,8 +147,18 @@ impl Group {
     /// A group whose ranks have met.
     pub(super) fn assemble(identity: Identity, origin: Origin, backend: Arc<dyn Backend>) -> Self {
         let Identity { id, name, rank, timeout_ms } = identity;
+        trace::start_from_environment(origin.ranks.get(rank).copied().unwrap_or(rank));
+        let observer = Observer::new(id, &name, rank, &origin.ranks, backend.places());
+        let membership = recorder::Membership::of(&recorder::New {
+            id,
+            name: &name,
+            rank,
+            global_ranks: &origin.ranks,
+            parent: origin.parent.as_deref(),
+            backend: &backend,
+        });
         Self {
-            _named: Named::new(id, &name),
+            _membership: membership,
             id,
             name,
             rank,
@@ -156,6 +170,7 @@ impl Group {
             origin,
             mailbox: OnceLock::new(),
             monitor: Monitor::default(),
+            observer,
         }
     }
 
@@ -242,6 +257,7 @@ impl Group {
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
         self.fail(&Error::new(ErrorKind::Aborted, message).with_culprit(self.rank));
+        recorder::dump_failures();
     }
 
     pub(super) fn fail(&self, error: &Error) {
@@ -277,6 +293,7 @@ impl Group {
             })
         };
         let members: Vec<Value> = self.backend.places().iter().map(member).collect();
+        let (skew, straggler) = self.observer.describe();
         json!({
             "name": self.name,
             "id": self.id.to_string(),
@@ -290,12 +307,15 @@ impl Group {
             "error": self.failure().map(|error| error.message().to_owned()),
             "members": members,
             "native": self.backend.describe(),
+            "skew": skew,
+            "straggler": straggler,
+            "trace": trace::describe(),
         })
     }
 
     /// What the flight recorder knows of the group.
     pub fn flight_record(&self) -> Value {
-        recorder::dump(Some(self.id))
+        recorder::dump(Some(self.id), recorder::Why::Asked)
     }
 }
 

@@ -187,7 +187,7 @@ pub(super) fn enqueue<T: Task>(group: Arc<Group>, deadline: Deadline, task: T) -
     let enqueued = queue.enqueue_several(task.operations(), |ticket| {
         let descriptor = task.descriptor(ticket.sequence());
         task.works().iter().for_each(|work| work.issued(ticket.sequence(), deadline));
-        let record = recorder::begin(group.id(), group.rank(), &descriptor);
+        let record = group.record(&descriptor, false);
         Box::new(Queued { group, deadline, descriptor, record, task })
     });
     enqueued.inspect_err(|_| (0..works).for_each(|_| queue.work_ends()))
@@ -208,6 +208,7 @@ impl<T: Task> Queued<T> {
         let Self { group, descriptor, record, task, .. } = self;
         record.end(&outcome);
         let outcome = outcome.map_err(|error| {
+            recorder::look_for_failures();
             error.context(format_args!("{} on {}", task.title(&descriptor), group.whom()))
         });
         if let Some(turn) = turn {
@@ -229,8 +230,9 @@ impl<T: Task> Job for Queued<T> {
     }
 
     fn run(mut self: Box<Self>, turn: Turn<'_>) {
-        let Self { group, deadline, descriptor, task, .. } = &mut *self;
+        let Self { group, deadline, descriptor, record, task } = &mut *self;
         let group = &*group;
+        record.runs();
         let outcome = group.contain(|| task.run(group, *descriptor, deadline));
         self.finish(outcome, Some(turn));
     }
@@ -263,6 +265,7 @@ impl Task for CollectiveTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        group.backend.run(&self.call.operation(first, &self.options, deadline))
+        let probe = &group.observer;
+        group.backend.run(&self.call.operation(first, &self.options, deadline, probe))
     }
 }

@@ -18,6 +18,7 @@ pub mod issue;
 mod lent;
 pub mod memory;
 pub mod monitored;
+mod observer;
 mod outbox;
 pub mod point_to_point;
 pub mod queue;
@@ -26,8 +27,10 @@ pub mod rendezvous;
 pub mod runtime;
 pub mod spawn;
 pub mod store;
+mod straggler;
 pub mod subgroup;
 pub mod supports;
+pub mod trace;
 mod verdict;
 pub mod work;
 

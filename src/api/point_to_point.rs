@@ -7,7 +7,6 @@ use super::bytes::{Deliver, Taker};
 use super::call::CallOptions;
 use super::group::Group;
 use super::issue::Prepared;
-use super::recorder;
 use super::work::{Held, Work, WorkKind};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -171,7 +170,7 @@ impl Group {
         let engine = self.engine()?;
         self.queue.work_begins()?;
         let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
-        let record = recorder::begin_message(self.id(), self.rank(), &message, sequence);
+        let record = self.record_message(&message, sequence);
         work.hold(Held { group: Arc::clone(self), record });
         work.issued(sequence, deadline);
         let Message { peer, tag, dtype, .. } = message;

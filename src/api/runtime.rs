@@ -4,6 +4,7 @@ use super::callbacks;
 use super::environment::{self, Identity, Meeting};
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
 use super::store::{open_file, open_tcp};
+use super::trace;
 use crate::backend;
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -149,6 +150,7 @@ pub fn finalize() -> Result<()> {
     if farewell.size > 1 {
         farewell.say(store.as_ref(), hosts_store);
     }
+    trace::stop_from_environment();
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use super::callbacks::{self, Callback, Function};
 use super::group::Group;
 use super::point_to_point::Message;
 use super::queue::RunQueue;
-use super::recorder::Record;
+use super::recorder::{self, Record};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -259,6 +259,10 @@ impl Work {
     /// The operation's own error, which stays; `InvalidArgument` for a work of a batch that has not ended, and for a
     /// pending one inside a completion callback.
     pub fn wait(&self, limit: &Deadline) -> Result<Progress> {
+        self.wait_and_see(limit).inspect_err(|_| recorder::dump_failures())
+    }
+
+    fn wait_and_see(&self, limit: &Deadline) -> Result<Progress> {
         if let Some(outcome) = self.outcome() {
             return outcome.map(|()| Progress::Done);
         }

@@ -65,6 +65,14 @@ variables! {
     LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
         "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
     TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none", "The same, where DIST_LOG_LEVEL is not set.";
+    RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user", "none",
+        "Where each rank writes the flight recorder's dump when a group fails: `/tmp/fr_` is `/tmp/fr_3.json` on rank 3. For dist-doctor.";
+    TORCH_RECORDER_FILE = "TORCH_FR_DUMP_TEMP_FILE", "user", "none",
+        "The same, where DIST_FLIGHT_RECORDER_FILE is not set; the rank is the name's end, without `.json`.";
+    TORCH_NCCL_RECORDER_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "user", "none",
+        "The same, where TORCH_FR_DUMP_TEMP_FILE is not set either.";
+    RECORDER_TRIGGER = "DIST_FLIGHT_RECORDER_TRIGGER", "user", "none",
+        "A file that asks for dumps: all ranks write theirs within seconds after it is touched, one rank after PATH and its rank is. Without a name for them they go to PATH_RANK.json.";
     STORE_BIND = "DIST_STORE_BIND_ADDRESS", "user", "MASTER_ADDR",
         "Where rank 0 lets the store listen, if it hosts it: where MASTER_ADDR is no address of its host; `::` for all interfaces.";
     STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
@@ -90,6 +98,8 @@ variables! {
         "Which algorithms to take, for instance `all_reduce=ring;broadcast=tree`, where they can do a call. That of rank 0 counts.";
     TUNING_FILE = "DIST_TUNING_FILE", "user", "none",
         "A file that says which algorithm to take from which size on (docs/tuning.md). That of rank 0 counts.";
+    TRACE_FILE = "DIST_TRACE_FILE", "user", "none",
+        "Write a trace of this process to the file of this name followed by its rank and `.json`, from its first group to dist_finalize.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
         "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
 }

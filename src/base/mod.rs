@@ -13,6 +13,7 @@ pub mod ids;
 pub mod log;
 pub mod nodes;
 pub mod op;
+pub mod probe;
 pub mod sync;
 
 pub use buffer::{Dst, Src};

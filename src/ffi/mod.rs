@@ -39,5 +39,6 @@ pub mod store;
 pub mod store_create;
 pub mod store_custom;
 pub mod store_queue;
+pub mod trace;
 pub mod types;
 pub mod work;

@@ -196,7 +196,8 @@ dist_export! {
 }
 
 dist_export! {
-    /// What the flight recorder knows: the last 2000 operations of the process, as JSON.
+    /// What the flight recorder knows: the last 2000 operations of the process, messages included, and the groups that
+    /// they belong to with their members and failures, as JSON. dist-doctor reads such texts from files.
     ///
     /// `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
     /// owned by the caller. Does not block. Any thread.
@@ -208,7 +209,7 @@ dist_export! {
     ) -> dist_status_t {
         let out = super::args::Out::handle(json, "json")?;
         let dump = if group.is_null() {
-            recorder::dump(None)
+            recorder::dump(None, recorder::Why::Asked)
         } else {
             GROUPS.get(group)?.flight_record()
         };

@@ -10,6 +10,7 @@
 //! | [`witness`] | what a fork leaves for its parent to read |
 //! | [`this`] | this process itself, for layers that make no system calls |
 //! | [`thread`] | threads of the library, for the same layers |
+//! | [`whole_file`] | files that are seen whole or not at all |
 //!
 //! What is promised of a crew: every child leads a process group, and whatever is in that group is gone when
 //! the crew is dropped or this process is killed; nothing is reaped before its group has been ended,
@@ -29,4 +30,5 @@ pub mod guardian;
 pub mod supervise;
 pub mod this;
 pub mod thread;
+pub mod whole_file;
 pub mod witness;

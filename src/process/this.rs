@@ -2,7 +2,9 @@
 
 use crate::base::error::Result;
 use crate::base::ids::Nonce;
-use crate::sys::{fork, host, limits, thread};
+use crate::sys::{clock, fork, host, limits, thread};
+
+pub use crate::sys::clock::Moment;
 
 /// Its id.
 pub fn pid() -> u32 {
@@ -12,6 +14,16 @@ pub fn pid() -> u32 {
 /// The name of the host it runs on.
 pub fn host_name() -> String {
     host::name()
+}
+
+/// Now, on the clocks of the kernel.
+pub fn moment() -> Moment {
+    clock::now()
+}
+
+/// What two processes must have in common to share the monotonic clock.
+pub fn clock_domain() -> String {
+    clock::domain()
 }
 
 /// The memory in bytes that can still be had, where the system tells.

@@ -4,6 +4,7 @@
 
 pub mod attach;
 pub mod child;
+pub mod clock;
 pub mod event;
 pub mod file;
 pub mod fork;

@@ -1,19 +1,22 @@
 //! The header of one message of a collective, as it stands in a stream between hosts: 64 bytes, little endian.
 //!
 //! ```text
-//! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u16 | epoch u32 | zero u32
+//! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u16 | epoch u32 | excuse u32
 //! number u64 | chain u64 | descriptor 3 x u64 | length u64
 //! ```
 //!
 //! It says which message it is (`number`, `stripe`), and to which operation of which history it belongs
 //! (`descriptor`, `chain`), so that the receiver can check everything that it expects. Nothing in it is
-//! used as a length or an index before it has been compared with what the receiver knows by itself.
+//! used as a length or an index before it has been compared with what the receiver knows by itself. Only the excuse is the
+//! sender's to say: for whom it has waited; it is told to people, and nothing depends on it.
 //!
 //! Must not know: streams, algorithms.
 
 use super::descriptor::Descriptor;
 use super::endpoint::MAX_LANES;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{MAX_WORLD_SIZE, Rank};
+use std::time::Duration;
 
 /// The size of a header.
 pub const HEADER_BYTES: usize = 64;
@@ -28,6 +31,42 @@ pub enum Kind {
     Data,
     /// Says that the sender is in the operation; no payload, and outside the count of messages.
     Presence,
+}
+
+/// The rank that the sender has waited for longest in the operation, and for how long: in milliseconds, half a minute at
+/// most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excuse {
+    /// Which.
+    pub rank: Rank,
+    /// How long.
+    pub waited: Duration,
+}
+
+impl Excuse {
+    /// The bits of a rank, plus one; the rest are milliseconds.
+    const RANK_BITS: u32 = 17;
+
+    /// What can be said of that; nothing of a short wait.
+    pub fn new(rank: Rank, waited: Duration) -> Option<Self> {
+        let most = u128::from(u32::MAX >> Self::RANK_BITS);
+        let ms = u64::try_from(waited.as_millis().min(most)).unwrap_or(0);
+        let waited = Duration::from_millis(ms);
+        (ms > 0 && rank < MAX_WORLD_SIZE).then_some(Self { rank, waited })
+    }
+
+    fn encode(self) -> u32 {
+        let ms = u32::try_from(self.waited.as_millis()).unwrap_or(0);
+        let rank = u32::try_from(self.rank).unwrap_or(0);
+        ms << Self::RANK_BITS | (rank + 1)
+    }
+
+    /// `None` for a word that says nothing.
+    fn decode(word: u32) -> Option<Self> {
+        let rank = (word & ((1 << Self::RANK_BITS) - 1)).checked_sub(1)?;
+        let waited = Duration::from_millis(u64::from(word >> Self::RANK_BITS));
+        Self::new(usize::try_from(rank).ok()?, waited)
+    }
 }
 
 /// The header.
@@ -49,6 +88,8 @@ pub struct Header {
     pub descriptor: Descriptor,
     /// The bytes of the whole message.
     pub len: u64,
+    /// Why the sender may be late.
+    pub excuse: Option<Excuse>,
 }
 
 impl Header {
@@ -62,6 +103,8 @@ impl Header {
         bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[2..6].copy_from_slice(&[VERSION, kind, self.stripe, self.stripes]);
         bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        let excuse = self.excuse.map_or(0, Excuse::encode);
+        bytes[12..16].copy_from_slice(&excuse.to_le_bytes());
         let [first, count, sequence] = self.descriptor.encode();
         let words = [self.number, self.chain, first, count, sequence, self.len];
         for (place, word) in bytes[16..].chunks_exact_mut(8).zip(words) {
@@ -90,7 +133,9 @@ impl Header {
         if stripe >= stripes || usize::from(stripes) > MAX_LANES {
             return Err(refused(&format!("part {stripe} of {stripes} does not exist")));
         }
-        if bytes[6..8].iter().chain(&bytes[12..16]).any(|&byte| byte != 0) {
+        let excuse = u32::from_le_bytes(std::array::from_fn(|k| bytes[12 + k]));
+        let known = Excuse::decode(excuse);
+        if bytes[6..8] != [0; 2] || (excuse != 0 && known.is_none()) {
             return Err(refused("bytes without a meaning are not zero"));
         }
         let word = |i: usize| {
@@ -112,6 +157,7 @@ impl Header {
             chain: word(1),
             descriptor,
             len: word(5),
+            excuse: known,
         };
         if kind == Kind::Presence && (stripes, header.number, header.len) != (1, 0, 0) {
             return Err(refused("a mark of presence has no payload"));
@@ -150,6 +196,7 @@ mod tests {
             chain: 0xf1f2_f3f4_f5f6_f7f8,
             descriptor,
             len: 0x2122_2324_2526_2728,
+            excuse: Excuse::new(0x0304, Duration::from_millis(5)),
         }
     }
 
@@ -158,6 +205,7 @@ mod tests {
         let bytes = header().encode();
         assert_eq!(Header::decode(&bytes).unwrap(), header());
         assert_eq!(&bytes[..12], &[0x57, 0xd1, 1, 1, 3, 7, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a]);
+        assert_eq!(&bytes[12..16], &[5, 3, 10, 0]);
         assert_eq!(&bytes[16..18], &[0x18, 0x17]);
         assert_eq!(&bytes[24..26], &[0xf8, 0xf7]);
         assert_eq!(&bytes[48..50], &[0x08, 0x07]);
@@ -165,6 +213,19 @@ mod tests {
         let presence =
             Header { kind: Kind::Presence, stripe: 0, stripes: 1, number: 0, len: 0, ..header() };
         assert_eq!(Header::decode(&presence.encode()).unwrap(), presence);
+    }
+
+    #[test]
+    fn an_excuse_is_a_rank_that_can_be_and_a_time_that_was_long() {
+        let ms = Duration::from_millis;
+        assert_eq!(Excuse::new(3, Duration::from_micros(999)), None);
+        assert_eq!(Excuse::new(MAX_WORLD_SIZE, ms(9)), None);
+        let longest = Excuse::new(65_535, ms(1 << 40)).unwrap();
+        assert_eq!((longest.rank, longest.waited), (65_535, ms(32_767)));
+        assert_eq!(Excuse::decode(longest.encode()), Some(longest));
+        for nothing in [0, 7, 1 << 17, 65_537 | 1 << 17] {
+            assert_eq!(Excuse::decode(nothing), None, "{nothing:#x}");
+        }
     }
 
     #[test]
@@ -192,7 +253,7 @@ mod tests {
             (4, 7, "part 7 of 7"),
             (5, 9, "part 3 of 9"),
             (7, 1, "not zero"),
-            (15, 1, "not zero"),
+            (14, 11, "not zero"),
             (32, 0, "operation does not exist"),
             (3, 2, "presence"),
         ];

@@ -101,6 +101,11 @@ impl Progress {
             .all(|(cell, &word)| cell.load(Ordering::Relaxed) == word)
     }
 
+    /// True where the owner was last seen entering this operation of the group, or a later one.
+    pub fn has_entered(&self, sequence: u64) -> bool {
+        self.entered[2].load(Ordering::Relaxed) >= sequence
+    }
+
     /// What the owner was last seen doing, for messages.
     pub fn describe(&self) -> String {
         let words = std::array::from_fn(|i| self.entered[i].load(Ordering::Relaxed));

@@ -20,6 +20,7 @@ use dist::ffi::store::{
 };
 use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
+use dist::ffi::trace::{dist_trace_start, dist_trace_stop};
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
     dist_blob_t, dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t,
@@ -148,6 +149,18 @@ pub(super) fn monitored_barrier(words: &Words<'_>, group: Group) -> Outcome {
     let (status, message) = outcome(status);
     let list = &missing[..count.min(missing.len())];
     (status, if status == DIST_OK { message } else { format!("{message} (list: {list:?})") })
+}
+
+/// Begins a trace.
+pub(super) fn trace(path: &str) -> Outcome {
+    // SAFETY: the text is terminated and outlives the call.
+    outcome(unsafe { dist_trace_start(terminated(path)) })
+}
+
+/// Ends it.
+pub(super) fn untrace() -> Outcome {
+    // SAFETY: takes nothing.
+    outcome(unsafe { dist_trace_stop() })
 }
 
 /// What there is to know of a group: the message is JSON.

@@ -13,6 +13,8 @@
 //! | `monitored_barrier TIMEOUT_MS` | which names all who are missing, and lists them in the report's message |
 //! | `describe` | what there is to know of the group, as the report's message |
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
+//! | `times N NAP_MS COMMAND` | so many times, after a nap each time |
+//! | `trace PATH`, `untrace` | begins and ends a trace |
 //! | `gate NAME` | waits until the test opens it |
 //! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
 //! | `store` (`server=yes`: and its server), `unstore` | a client of the job's store |
@@ -140,6 +142,9 @@ impl Worker {
             "init" => self.init(words),
             "finalize" => library::finalize(),
             "loop" => self.repeat(&Words::parse(words.rest())),
+            "times" => self.times(words),
+            "trace" => library::trace(words.at(0)),
+            "untrace" => library::untrace(),
             "gate" => {
                 self.reporter.report(&format!("at {}", words.rest()), started, &success());
                 pass_gate(&self.folder, words.at(0))
@@ -247,6 +252,19 @@ impl Worker {
             assert!(began.elapsed() < LIMIT, "nobody has ended the loop");
         }
         success()
+    }
+
+    fn times(&self, words: &Words<'_>) -> Outcome {
+        let mut parts = words.rest().splitn(3, ' ');
+        let mut number = || parts.next().unwrap().parse().unwrap();
+        let (times, nap): (u64, u64) = (number(), number());
+        let words = Words::parse(parts.next().unwrap());
+        let mut call = Call::new(words.clone(), self.group(&words));
+        let outcomes = (0..times).map(|_| {
+            std::thread::sleep(Duration::from_millis(nap));
+            call.make()
+        });
+        outcomes.into_iter().find(|outcome| outcome.0 != 0).unwrap_or_else(success)
     }
 
     /// The values differ from one to the next, and each consists of one letter.

@@ -43,7 +43,8 @@ impl Exchange<'_> {
         }
         let name = self.endpoint.peer(peer);
         let Header { stripe, stripes, len, .. } = *expected;
-        let differs_in_length = Header { stripe, stripes, len, ..*header } == *expected;
+        let differs_in_length =
+            Header { stripe, stripes, len, excuse: None, ..*header } == *expected;
         if self.operation.descriptor.extent == Extent::Pairwise && differs_in_length {
             let to = self.endpoint.peer(self.endpoint.rank());
             let conflict = Conflict { from: name, sent: header.len, to, expected: len };

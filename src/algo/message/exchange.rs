@@ -22,6 +22,7 @@
 use super::lane::Lane;
 use super::{SEGMENT, Team};
 use crate::algo::Operation;
+use crate::algo::lateness::Lateness;
 use crate::algo::pattern::slices::owned;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -56,6 +57,7 @@ pub struct Call<'a> {
     pub(super) operation: &'a Operation<'a>,
     /// Some ranks share memory with others, and wait for those too.
     nodes: bool,
+    lateness: Lateness<'a>,
 }
 
 impl<'a> Call<'a> {
@@ -67,7 +69,7 @@ impl<'a> Call<'a> {
         nodes: bool,
     ) -> Self {
         lane.enter(operation.descriptor);
-        Self { endpoint, lane, operation, nodes }
+        Self { endpoint, lane, operation, nodes, lateness: Lateness::of(operation) }
     }
 
     /// This rank in the group.
@@ -99,6 +101,8 @@ impl<'a> Call<'a> {
             pending: Vec::new(),
             tokens: 0,
             idle: None,
+            lateness: &self.lateness,
+            last: self.endpoint.rank(),
         }
     }
 }
@@ -120,6 +124,9 @@ pub struct Exchange<'x> {
     tokens: u64,
     /// Since when nothing has moved.
     idle: Option<Instant>,
+    pub(super) lateness: &'x Lateness<'x>,
+    /// Whose message was the last to be over.
+    last: Rank,
 }
 
 /// One stripe of one message.
@@ -167,7 +174,8 @@ impl<'x> Exchange<'x> {
         let stripes = self.stripes(payload.len());
         for stripe in 0..stripes {
             let part = owned(payload.len(), stripes.into(), stripe.into());
-            let header = self.header(stripe, stripes, number, payload.len()).encode();
+            let header = self.header(stripe, stripes, number, payload.len());
+            let header = Header { excuse: self.excuse(), ..header }.encode();
             let payload = payload.slice(part.start, part.len());
             let body = Body::Out { header, payload, done: 0 };
             self.pending.push(Parcel { token: self.tokens, peer, lane: stripe, body });
@@ -230,15 +238,24 @@ impl<'x> Exchange<'x> {
             chain: self.lane.chain(),
             descriptor: self.operation.descriptor,
             len: len as u64,
+            excuse: None,
         }
     }
 
     fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
+        if done(&self.pending) {
+            return Ok(());
+        }
+        let began = self.lateness.wait_begins();
         let mut rounds = 0_u32;
         while !done(&self.pending) {
             rounds = rounds.wrapping_add(1);
             self.step(rounds.is_multiple_of(ROUNDS_PER_CHECK)).map_err(|error| self.fail(error))?;
         }
+        if self.lateness.is_long() {
+            self.look_around();
+        }
+        self.lateness.wait_ends(began, self.last);
         Ok(())
     }
 
@@ -267,7 +284,7 @@ impl<'x> Exchange<'x> {
             let (bytes, over) = self.advance(i)?;
             moved |= bytes > 0;
             if over {
-                self.pending.remove(i);
+                self.last = self.pending.remove(i).peer;
             } else {
                 i += 1;
             }
@@ -325,9 +342,13 @@ impl<'x> Exchange<'x> {
     fn open(&mut self, peer: Rank, lane: u8, expected: &Header, moved: &mut usize) -> Result<bool> {
         let Some(header) = self.next_header(peer, lane, moved)? else { return Ok(false) };
         *moved += 1;
-        if header == *expected {
+        if (Header { excuse: None, ..header }) == *expected {
             self.lane.ahead(peer, lane).skip_header();
-            self.lane.peers[peer].heard = header.descriptor.sequence;
+            let peer = &mut self.lane.peers[peer];
+            if peer.heard < header.descriptor.sequence {
+                peer.excuse = header.excuse;
+            }
+            peer.heard = header.descriptor.sequence;
             return Ok(true);
         }
         match self.pass_presence(peer, lane, &header)? {
@@ -360,6 +381,9 @@ impl<'x> Exchange<'x> {
         self.agree(peer, header)?;
         self.lane.ahead(peer, lane).skip_header();
         let peer = &mut self.lane.peers[peer];
+        if peer.heard < sequence {
+            peer.excuse = None;
+        }
         peer.heard = sequence;
         // Who calls the roll reads what has come.
         peer.marks = 0;
@@ -381,6 +405,7 @@ impl<'x> Exchange<'x> {
             std::hint::spin_loop();
             return Ok(());
         }
+        self.look_around();
         let left = deadline.left();
         if idle < spin + YIELD_FOR && !left.is_zero() {
             std::thread::yield_now();

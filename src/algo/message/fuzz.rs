@@ -174,7 +174,7 @@ fn model(
             };
             *stream = behind;
             let Ok(found) = Header::decode(bytes) else { return false };
-            if found == *header {
+            if (Header { excuse: None, ..found }) == *header {
                 break;
             }
             let chain = match found.descriptor.sequence {

@@ -6,7 +6,7 @@ use crate::algo::select::beside;
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::transport::frame::{HEADER_BYTES, Header};
+use crate::transport::frame::{Excuse, HEADER_BYTES, Header};
 use crate::transport::{Channel, Descriptor, Endpoint};
 use std::collections::{HashMap, VecDeque};
 
@@ -38,6 +38,8 @@ pub(super) struct Peer {
     pub(super) received: u64,
     /// The last operation that it was seen in.
     pub(super) heard: u64,
+    /// For whom it had waited when it was first seen there.
+    pub(super) excuse: Option<Excuse>,
     /// Marks of presence that it may not have read.
     pub(super) marks: u32,
 }
@@ -238,7 +240,17 @@ mod tests {
     fn header(lane: &Lane, descriptor: Descriptor) -> Header {
         let (stripe, stripes, epoch, number, len) = (0, 1, 0, 1, 0);
         let chain = lane.chain();
-        Header { kind: Kind::Data, stripe, stripes, epoch, number, chain, descriptor, len }
+        Header {
+            kind: Kind::Data,
+            stripe,
+            stripes,
+            epoch,
+            number,
+            chain,
+            descriptor,
+            len,
+            excuse: None,
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who is there: the roll call of an exchange that waits for long, and who is named at the deadline. The head of
+//! Who is there: the roll call of an exchange that waits for long, who came late, and who is named at the deadline. The head of
 //! [`super::exchange`] says what it is good for.
 
 use super::exchange::{Body, Exchange, Parcel, send_rest};
@@ -7,7 +7,7 @@ use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::Direction;
-use crate::transport::frame::{HEADER_BYTES, Header, Kind};
+use crate::transport::frame::{Excuse, HEADER_BYTES, Header, Kind};
 use crate::transport::pulse::whereabouts;
 use std::time::Duration;
 
@@ -70,7 +70,11 @@ impl Exchange<'_> {
                     if !is_later {
                         self.agree(peer, &header)?;
                     }
-                    self.lane.peers[peer].heard = header.descriptor.sequence;
+                    let peer = &mut self.lane.peers[peer];
+                    if peer.heard < header.descriptor.sequence {
+                        peer.excuse = header.excuse;
+                    }
+                    peer.heard = header.descriptor.sequence;
                     break;
                 }
             }
@@ -109,7 +113,7 @@ impl Exchange<'_> {
     }
 
     /// Whose messages are waited for, or who does not take any.
-    fn awaited(&self, direction: Direction) -> Vec<Rank> {
+    pub(super) fn awaited(&self, direction: Direction) -> Vec<Rank> {
         let parcels = self.pending.iter().filter(|parcel| parcel.direction() == direction);
         let mut awaited: Vec<Rank> = parcels.map(|parcel| parcel.peer).collect();
         awaited.sort_unstable();
@@ -128,6 +132,25 @@ impl Exchange<'_> {
         Some(of(Direction::In))
             .filter(|late| !late.is_empty())
             .unwrap_or_else(|| of(Direction::Out))
+    }
+
+    /// A look in a wait that has become long: who of those whose messages are waited for has been seen in the operation?
+    pub(super) fn look_around(&self) {
+        let sequence = self.operation.descriptor.sequence;
+        let has_come = |rank: Rank| self.lane.peers[rank].heard >= sequence;
+        let is_known = self.lateness.is_long();
+        let awaited = if is_known { Vec::new() } else { self.awaited(Direction::In) };
+        let blame = |rank: Rank, by: Duration| match self.lane.peers[rank].excuse {
+            Some(excuse) => (excuse.rank, by.min(excuse.waited)),
+            None => (rank, by),
+        };
+        self.lateness.look(awaited.into_iter(), has_come, blame);
+    }
+
+    /// For whom this rank has waited in the operation, for those who wait for this rank.
+    pub(super) fn excuse(&self) -> Option<Excuse> {
+        let (rank, waited) = self.operation.probe.latest()?;
+        Excuse::new(rank, waited)
     }
 
     pub(super) fn grace(&self) -> Duration {

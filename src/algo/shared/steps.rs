@@ -23,6 +23,7 @@
 //!
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
+use crate::algo::lateness::Lateness;
 use crate::algo::select::beside;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
@@ -34,12 +35,16 @@ use crate::transport::pulse::whereabouts;
 use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
 use crate::wait::{Interrupt, Pace, until};
+use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a wait for a finished step sleeps before it looks again without having been rung: at first, and at most.
 const FIRST_SLICE: Duration = Duration::from_millis(5);
 const LAST_SLICE: Duration = Duration::from_millis(100);
+
+/// After how many looks in a tight loop, some tens of microseconds, a wait is long enough to look who else is late.
+const SHORT_LOOKS: u32 = 1000;
 
 /// What a rank remembers between operations of one domain.
 #[derive(Debug)]
@@ -69,6 +74,7 @@ pub struct Steps<'a> {
     grace: Duration,
     /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has finished that.
     owes_ring: bool,
+    lateness: Lateness<'a>,
 }
 
 impl<'a> Steps<'a> {
@@ -81,7 +87,8 @@ impl<'a> Steps<'a> {
         let words = operation.descriptor.encode();
         domain.region().progress(domain.rank()).enter(&words);
         let (grace, owes_ring) = (Duration::ZERO, false);
-        Self { domain, lane, operation, words, grace, owes_ring }
+        let lateness = Lateness::of(operation);
+        Self { domain, lane, operation, words, grace, owes_ring, lateness }
     }
 
     /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first,
@@ -191,11 +198,14 @@ impl<'a> Steps<'a> {
         let step = self.lane.step;
         let line = self.domain.region().line(rank, step);
         if line.step() < step {
-            self.wait_for(
-                rank,
-                || (line.step() >= step).then_some(()),
-                |other| self.domain.region().line(other, step).step() >= step,
-            )?;
+            let began = self.lateness.wait_begins();
+            let looks = Cell::new(self.short_looks());
+            let ready = || {
+                if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) }
+            };
+            let has_published = |other| self.domain.region().line(other, step).step() >= step;
+            self.wait_for(rank, ready, has_published)?;
+            self.ends_waiting(began, rank);
         }
         if line.chain() != self.lane.chain || line.step() != step {
             return Err(self.fail(self.mismatch(rank)));
@@ -259,10 +269,42 @@ impl<'a> Steps<'a> {
             }
             let progress = |rank| self.domain.region().progress(rank).done();
             let ready = || Some(progress(rank)).filter(|&done| done >= step);
-            self.doze_until(rank, &ready);
+            let began = self.lateness.wait_begins();
+            let looks = Cell::new(self.short_looks());
+            self.doze_until(rank, &|| ready().or_else(|| self.looked_in_vain(&looks)));
             self.lane.done[rank] = self.wait_for(rank, ready, |other| progress(other) >= step)?;
+            self.ends_waiting(began, rank);
         }
         Ok(())
+    }
+
+    /// After how many looks a wait is long.
+    fn short_looks(&self) -> u32 {
+        if self.domain.pace().crowded { 1 } else { SHORT_LOOKS }
+    }
+
+    /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks who else is late.
+    fn looked_in_vain<T>(&self, left: &Cell<u32>) -> Option<T> {
+        match left.get() {
+            0 => self.look_around(None),
+            looks => left.set(looks - 1),
+        }
+        None
+    }
+
+    /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was awaited for.
+    fn look_around(&self, awaited: Option<Rank>) {
+        let (region, sequence) = (self.domain.region(), self.operation.descriptor.sequence);
+        let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(sequence);
+        let blame = |rank, by| (self.domain.peer(rank).rank, by);
+        self.lateness.look(self.others(), has_come, blame);
+    }
+
+    fn ends_waiting(&self, began: Option<Instant>, rank: Rank) {
+        if self.lateness.is_long() {
+            self.look_around(Some(rank));
+        }
+        self.lateness.wait_ends(began, self.domain.peer(rank).rank);
     }
 
     /// Waits in slices, since no ring follows a step that is finished silently; ends also for any reason for which

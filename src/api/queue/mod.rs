@@ -220,6 +220,11 @@ impl RunQueue {
         self.turns.issued.load(Ordering::Relaxed)
     }
 
+    /// Whether the ticket's turn has come, so that waiting for it takes no time.
+    pub fn has_turn(&self, ticket: &Ticket) -> bool {
+        self.turns.is_at(ticket.number)
+    }
+
     /// Waits for the ticket's turn, and runs the jobs before it that end in time.
     ///
     /// # Errors

@@ -174,13 +174,19 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
     };
     let recv = Dst::from(all.as_mut_slice());
     let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
-    let record = recorder::begin(group.id(), group.rank(), &descriptor);
+    let operation = Operation { probe: &group.observer, ..operation };
+    let runs = group.queue.has_turn(&ticket);
+    let record = group.record(&descriptor, runs);
     let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
-        Ok(_turn) => group.backend.run(&operation),
+        Ok(_turn) => {
+            record.runs();
+            group.backend.run(&operation)
+        }
         Err(Interrupt::Halted(error)) => Err(error),
         Err(Interrupt::Deadline) => Err(group.overtaken(&descriptor, deadline)),
     };
     record.end(&outcome);
+    let outcome = outcome.inspect_err(|_| recorder::dump_failures());
     outcome.map(|()| (all, sequence))
 }
 

@@ -2,6 +2,7 @@ use super::ranks::{PLACES, run};
 use super::*;
 use crate::api::bytes::{BytesCall, Deliver, Strings};
 use crate::api::issue::Prepared;
+use crate::base::probe::Nobody;
 use std::sync::mpsc::{Receiver, channel};
 
 /// The string of a rank in a round: none has the length of another.
@@ -78,7 +79,8 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
                 let lie = Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
                 let deadline = long();
                 let descriptor = call.first(ticket.sequence());
-                let said = group.backend.run(&lie.operation(descriptor, &options, &deadline));
+                let call = lie.operation(descriptor, &options, &deadline, &Nobody);
+                let said = group.backend.run(&call);
                 drop(turn);
                 said
             } else {

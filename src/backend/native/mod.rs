@@ -95,6 +95,7 @@ impl Backend for Native {
         let (bytes, wanted) = (operation.bytes(), operation.wanted());
         let chosen = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
         // Ranks that go different ways do not fit together either.
+        operation.probe.begins(chosen.name);
         let descriptor = Descriptor { algorithm: chosen.number(kind), ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,301 @@
+//! Traces of real processes: what is in their files, what is left of one that is killed, and that `dist-doctor` makes one
+//! of all. And the report on a rank that keeps the others waiting.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "as above; and it says what it has measured"
+)]
+
+mod harness;
+mod worker;
+
+use dist::ffi::types::DIST_ERR_PEER_FAILED;
+use harness::Job;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where one test has its traces; it goes with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let name = format!("traces-{}-{}", std::process::id(), harness::serial());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn prefix(&self) -> String {
+        self.0.join("tr_").display().to_string()
+    }
+
+    /// The trace of a rank, whose end may be missing.
+    fn trace(&self, rank: usize) -> Vec<Value> {
+        let text = fs::read_to_string(format!("{}{rank}.json", self.prefix())).unwrap();
+        let whole = if text.ends_with("]\n") { text } else { format!("{text}]") };
+        serde_json::from_str::<Value>(&whole).unwrap().as_array().unwrap().clone()
+    }
+
+    /// What `dist-doctor trace` makes of all, and what it says.
+    fn merge(&self) -> (Vec<Value>, String) {
+        let output = self.0.join("merged.json");
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_dist-doctor"));
+        let doctor = doctor.arg("trace").arg("-o").arg(&output).arg(&self.0).output().unwrap();
+        assert!(doctor.status.success(), "{doctor:?}");
+        let merged: Value = serde_json::from_slice(&fs::read(output).unwrap()).unwrap();
+        let said = [doctor.stdout, doctor.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (merged["traceEvents"].as_array().unwrap().clone(), said.concat())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Ranks by hand that trace to a folder by the environment, on one host or each on its own.
+fn job(folder: &Folder, size: usize, apart: bool, program: impl Fn(usize) -> String) -> Job {
+    let mut job = Job::new();
+    for rank in 0..size {
+        let mut environment = job.environment(rank, size);
+        environment.push(("DIST_TRACE_FILE", folder.prefix()));
+        if apart {
+            environment.push(("DIST_HOST_ID", format!("host-{rank}")));
+        }
+        job.start(&rank.to_string(), &environment, &program(rank));
+    }
+    job
+}
+
+fn begins(event: &Value) -> f64 {
+    event["ts"].as_f64().unwrap()
+}
+
+fn ends(event: &Value) -> f64 {
+    begins(event) + event["dur"].as_f64().unwrap()
+}
+
+fn of<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["name"] == name).collect()
+}
+
+/// No two spans of a thread overlap by a part; a nanosecond may be lost in rounding.
+fn assert_nested(events: &[Value]) {
+    let mut spans: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    let key = |span: &Value| (span["pid"].as_u64(), span["tid"].as_u64());
+    spans.sort_by(|a, b| {
+        key(a).cmp(&key(b)).then(begins(a).total_cmp(&begins(b))).then(ends(b).total_cmp(&ends(a)))
+    });
+    let mut open: Vec<&Value> = Vec::new();
+    for span in spans {
+        open.retain(|outer| key(outer) == key(span) && ends(outer) > begins(span) + 0.001);
+        for outer in &open {
+            assert!(ends(span) <= ends(outer) + 0.001, "{span} is not inside of {outer}");
+        }
+        open.push(span);
+    }
+}
+
+#[test]
+fn every_operation_is_in_the_trace_with_what_it_was_and_whom_it_waited_for() {
+    for apart in [false, true] {
+        let folder = Folder::new();
+        let mut job = job(&folder, 3, apart, |rank| {
+            let late = if rank == 2 { "gate late\n" } else { "" };
+            let message = match rank {
+                0 => "send 400 1 5\n",
+                1 => "recv 400 0 5\n",
+                _ => "",
+            };
+            format!(
+                "init\nbarrier\n{late}all_reduce f32 SUM 100\nbroadcast f64 10 1\n{message}finalize\nleaks\n"
+            )
+        });
+        job.all_report(&["0", "1", "2"], "barrier");
+        job.open("late");
+        let ended = job.finish();
+        for rank in 0..3 {
+            assert!(ended.reports(&rank.to_string()).iter().all(|it| it.status == 0));
+            let events = folder.trace(rank);
+            assert_eq!(of(&events, "libdist_end").len(), 1);
+            assert!(
+                events.iter().all(|event| event["name"] == "libdist_end" || event["pid"] == rank)
+            );
+            let collectives: Vec<&Value> =
+                events.iter().filter(|event| event["cat"] == "collective").collect();
+            let names: Vec<&str> =
+                collectives.iter().map(|event| event["name"].as_str().unwrap()).collect();
+            assert_eq!(names, ["barrier", "all_reduce", "broadcast"]);
+            for (i, (event, (bytes, dtype))) in collectives
+                .iter()
+                .zip([(0, None), (400, Some("f32")), (80, Some("f64"))])
+                .enumerate()
+            {
+                let args = &event["args"];
+                assert_eq!(args["sequence"], i + 1);
+                assert_eq!((&args["group"], &args["rank"]), (&"world".into(), &rank.into()));
+                assert_eq!((&args["bytes"], args["dtype"].as_str()), (&bytes.into(), dtype));
+                assert_eq!(args["state"], "done");
+                assert!(args["algorithm"].is_string(), "{event}");
+            }
+            assert_eq!(collectives[1]["args"]["op"], "SUM");
+            assert_eq!(collectives[2]["args"]["root"], 1);
+            assert_nested(&events);
+            let messages =
+                [of(&events, "send to rank 1").len(), of(&events, "recv from rank 0").len()];
+            assert_eq!(messages, [usize::from(rank == 0), usize::from(rank == 1)]);
+        }
+        // Whoever waits in the all_reduce for rank 2, or for somebody who does.
+        let events = folder.trace(0);
+        let inside = of(&events, "all_reduce")[0];
+        let waits: Vec<&Value> = events
+            .iter()
+            .filter(|event| event["cat"] == "wait" && begins(event) >= begins(inside))
+            .collect();
+        assert!(waits.iter().any(|wait| ends(wait) <= ends(inside) + 0.001), "{events:?}");
+        if !apart {
+            assert!(!of(&events, "wait for rank 2").is_empty(), "{events:?}");
+        }
+    }
+}
+
+#[test]
+fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
+    let folder = Folder::new();
+    let job = job(&folder, 3, false, |_| {
+        "init\ntimes 50 0 all_reduce f32 SUM 10\nbarrier\nfinalize\n".to_owned()
+    });
+    job.finish();
+    let (events, said) = folder.merge();
+    assert!(said.contains("ranks 0-2 on ") && said.contains("the clock that the others"), "{said}");
+    let times: Vec<f64> = events.iter().filter_map(|event| event["ts"].as_f64()).collect();
+    assert!(times.is_sorted() && times[0].abs() < f64::EPSILON);
+    for sequence in 1..=51 {
+        let of_all: Vec<&Value> = events
+            .iter()
+            .filter(|event| event["cat"] == "collective" && event["args"]["sequence"] == sequence)
+            .collect();
+        assert_eq!(of_all.len(), 3);
+        // Nobody left before all had come; each process has read the clock by itself.
+        let last = of_all.iter().map(|event| begins(event)).fold(f64::MIN, f64::max);
+        assert!(of_all.iter().all(|event| ends(event) >= last - 5.0), "{of_all:?}");
+    }
+    for rank in 0..3 {
+        let name = events.iter().find(|e| e["name"] == "process_name" && e["pid"] == rank).unwrap();
+        assert!(name["args"]["name"].as_str().unwrap().starts_with(&format!("rank {rank} on ")));
+    }
+    assert_nested(&events);
+}
+
+#[test]
+fn what_a_killed_rank_has_written_is_merged_with_the_failure_that_others_saw() {
+    let folder = Folder::new();
+    let mut job = job(&folder, 3, false, |_| {
+        "init\nbarrier\nloop all_reduce f32 SUM 1000\nfinalize\n".to_owned()
+    });
+    job.all_report(&["0", "1", "2"], "ready");
+    let written = format!("{}1.json", folder.prefix());
+    job.until("the trace to be written", |_| {
+        fs::read_to_string(&written).is_ok_and(|text| text.contains("\"barrier\""))
+    });
+    job.kill("1");
+    let ended = job.finish();
+    ended.report("0", "all_reduce f32 SUM 1000").failed(DIST_ERR_PEER_FAILED, &["rank 1 "]);
+    let (events, said) = folder.merge();
+    assert!(said.contains("tr_1.json has no end"), "{said}");
+    for rank in 0..3 {
+        let barriers = of(&events, "barrier").into_iter().filter(|event| event["pid"] == rank);
+        assert_eq!(barriers.count(), 1, "rank {rank}");
+    }
+    for rank in [0, 2] {
+        let failure = events.iter().find(|e| e["cat"] == "failure" && e["pid"] == rank).unwrap();
+        assert_eq!(failure["name"], "failed: PeerFailed");
+        assert!(failure["args"]["error"].as_str().unwrap().contains("rank 1 (pid "));
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_trace_and_not_the_job() {
+    let job = Job::by_hand(2, |rank| {
+        let trace = if rank == 0 { "trace /dev/full\n" } else { "" };
+        let untrace = if rank == 0 { "untrace\nuntrace\n" } else { "" };
+        format!("init\n{trace}all_reduce f32 SUM 10\nbarrier\n{untrace}barrier\nfinalize\nleaks\n")
+    });
+    let ended = job.finish();
+    let reports = ended.reports("0");
+    let stopped: Vec<_> = reports.iter().filter(|report| report.what == "untrace").collect();
+    assert_ne!(stopped[0].status, 0);
+    assert!(stopped[0].message.contains("/dev/full"), "{stopped:?}");
+    stopped[1].succeeded();
+    let others = reports.iter().filter(|report| report.what != "untrace");
+    others.chain(&ended.reports("1")).for_each(|report| {
+        report.succeeded();
+    });
+}
+
+/// The verdicts of all ranks on a loop of barriers in which rank `late` naps, if any, and their logs.
+fn stragglers(size: usize, apart: bool, late: Option<usize>) -> Vec<(Value, String)> {
+    let mut job = Job::new();
+    for rank in 0..size {
+        let mut environment = job.environment(rank, size);
+        environment.push(("DIST_LOG_LEVEL", "WARN".to_owned()));
+        if apart {
+            environment.push(("DIST_HOST_ID", format!("host-{rank}")));
+        }
+        let nap = if late == Some(rank) { 40 } else { 0 };
+        // Without a straggler there is no nap at all, and more to do than there are cores.
+        let times = if late.is_some() { 60 } else { 3000 };
+        let program =
+            format!("init\ntimes {times} {nap} all_reduce f32 SUM 1000\ndescribe\nfinalize\n");
+        job.start(&rank.to_string(), &environment, &program);
+    }
+    let ended = job.finish();
+    (0..size)
+        .map(|rank| {
+            let name = rank.to_string();
+            let told = ended.report(&name, "describe");
+            (serde_json::from_str(&told.succeeded().message).unwrap(), ended.errors(&name))
+        })
+        .collect()
+}
+
+#[test]
+fn a_rank_that_is_late_again_and_again_is_named_by_the_others() {
+    // On one host it is seen who has come; between hosts messages say for whom their sender waited.
+    for (size, apart) in [(4, false), (2, false), (4, true)] {
+        let late = size - 1;
+        for (rank, (told, log)) in stragglers(size, apart, Some(late)).iter().enumerate() {
+            println!(
+                "{size} ranks, apart: {apart}; rank {rank}: {} {}",
+                told["straggler"], told["skew"]
+            );
+            if rank == late {
+                assert!(told["straggler"].is_null(), "{told}");
+                continue;
+            }
+            assert_eq!(told["straggler"]["rank"], late, "rank {rank} of {size}: {}", told["skew"]);
+            let skew = told["skew"].as_array().unwrap();
+            let one = skew.iter().find(|one| one["rank"] == late).unwrap();
+            assert_eq!(one["operation"], "all_reduce");
+            assert!(one["p50_us"].as_u64().unwrap() >= 16_384, "{one}");
+            let warnings = log.lines().filter(|line| line.contains("keeps the others waiting"));
+            let warnings: Vec<&str> = warnings.collect();
+            assert_eq!(warnings.len(), 1, "{log}");
+            assert!(warnings[0].contains(&format!("rank {late} (pid ")), "{log}");
+        }
+    }
+}
+
+#[test]
+fn equal_ranks_on_few_cores_have_no_straggler() {
+    for apart in [false, true] {
+        for (told, log) in stragglers(4, apart, None) {
+            assert!(told["straggler"].is_null(), "{} {}", told["straggler"], told["skew"]);
+            assert!(!log.contains("keeps the others waiting"), "{log}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What a group hears of its own operations, and who is told: the trace, where one is written, and the report on
+//! stragglers, always.
+
+use super::group::Group;
+use super::point_to_point::Message;
+use super::recorder::{self, Record};
+use super::straggler::Straggler;
+use super::trace::{self, Span, Track};
+use crate::backend::Place;
+use crate::base::ids::{GroupId, Rank};
+use crate::base::log::Level;
+use crate::base::probe::Probe;
+use crate::transport::Descriptor;
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The bits of a rank beside a time.
+const RANK_BITS: u32 = 16;
+const MOST_US: u64 = u64::MAX >> RANK_BITS;
+
+/// The ear of one group.
+#[derive(Debug)]
+pub(super) struct Observer {
+    group: String,
+    /// Who the ranks are, for messages.
+    names: Vec<String>,
+    rank: Rank,
+    straggler: Straggler,
+    /// Of the operation that runs: microseconds, and below them the rank; 0 where nobody was late.
+    latest: AtomicU64,
+    track: Arc<Track>,
+}
+
+impl Observer {
+    /// Of a group whose ranks are these of the outermost one, in which this process has rank `rank`.
+    pub(super) fn new(
+        id: GroupId,
+        name: &str,
+        rank: Rank,
+        ranks: &[Rank],
+        places: &[Place],
+    ) -> Self {
+        Self {
+            group: name.to_owned(),
+            names: places.iter().map(|place| place.name.to_string()).collect(),
+            rank,
+            latest: AtomicU64::new(0),
+            straggler: Straggler::new(rank, ranks.len()),
+            track: Arc::new(Track::new(id, name, rank, ranks)),
+        }
+    }
+
+    /// The arrival skew of ranks, and the last warning.
+    pub(super) fn describe(&self) -> (Value, Value) {
+        self.straggler.describe()
+    }
+}
+
+impl Probe for Observer {
+    fn wants_all(&self) -> bool {
+        trace::is_on()
+    }
+
+    fn begins(&self, algorithm: &'static str) {
+        self.latest.store(0, Ordering::Relaxed);
+        if trace::is_on() {
+            self.track.chosen(algorithm);
+        }
+    }
+
+    fn waited(&self, rank: Rank, began: Instant, ended: Instant) {
+        self.track.waited(rank, began, ended);
+    }
+
+    fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
+        if rank == self.rank || rank >= self.names.len() {
+            // By the excuse of another, which may be this rank, and which nobody has checked.
+            return;
+        }
+        let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).min(MOST_US);
+        self.latest.fetch_max(us << RANK_BITS | rank as u64, Ordering::Relaxed);
+        let Some(verdict) = self.straggler.note(operation, rank, by, alone, Instant::now()) else {
+            return;
+        };
+        crate::log!(
+            Level::Warn,
+            "group {}: {} keeps the others waiting: it alone was missing for {} ms of the last {} s, in {} operations \
+             (last: {operation}); see what it does, or what its host does beside",
+            self.group,
+            self.names.get(verdict.rank).map_or("a rank", String::as_str),
+            verdict.waited.as_millis(),
+            verdict.within.as_secs(),
+            verdict.operations
+        );
+    }
+
+    fn latest(&self) -> Option<(Rank, Duration)> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        let rank = usize::try_from(latest & ((1 << RANK_BITS) - 1)).ok()?;
+        (latest != 0).then(|| (rank, Duration::from_micros(latest >> RANK_BITS)))
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        // A program may end without another call; what it has done should be in the file.
+        if trace::is_on() {
+            trace::flush();
+        }
+    }
+}
+
+impl Group {
+    /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now on, or it waits for its
+    /// turn.
+    pub(super) fn record(&self, descriptor: &Descriptor, runs: bool) -> Record {
+        let record = recorder::begin(self.id(), self.rank(), descriptor, runs);
+        if trace::is_on() {
+            record.with_span(Span::collective(&self.observer.track, descriptor))
+        } else {
+            record
+        }
+    }
+
+    /// Notes that a message is posted.
+    pub(super) fn record_message(&self, message: &Message, sequence: u64) -> Record {
+        let record = recorder::begin_message(self.id(), self.rank(), message, sequence);
+        if trace::is_on() {
+            record.with_span(Span::message(&self.observer.track, message, sequence))
+        } else {
+            record
+        }
+    }
+}

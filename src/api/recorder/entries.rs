@@ -1,0 +1,132 @@
+//! An entry of the flight recorder, as JSON.
+
+use super::glance::Glance;
+use super::{DONE, ENTRIES, RECORDER, RUNNING, WAITING, short};
+use crate::api::point_to_point::Message;
+use crate::base::dtype::DataType;
+use crate::base::ids::GroupId;
+use crate::transport::{Descriptor, Extent};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
+
+/// What the lowest byte of a message's first word is; a descriptor's is odd.
+pub(super) const MESSAGE: u64 = 2;
+
+/// A message in an entry's words; the inverse of [`decode_message`].
+pub(super) fn encode_message(message: &Message, sequence: u64) -> [u64; 4] {
+    let direction = u64::from(message.is_outgoing);
+    let peer = message.peer.map_or(0, |peer| peer as u64 + 1);
+    let tag = message.tag.map_or(0, |tag| u64::from(tag) + 1);
+    let first = MESSAGE | direction << 8 | (message.dtype as u64) << 16 | peer << 32;
+    [first, message.count as u64, sequence, tag]
+}
+
+pub(super) fn decode_message(words: [u64; 4]) -> Option<Message> {
+    let dtype = usize::try_from((words[0] >> 16) & 0xff).ok()?;
+    let peer = (words[0] >> 32).checked_sub(1);
+    let tag = words[3].checked_sub(1);
+    Some(Message {
+        is_outgoing: words[0] >> 8 & 1 == 1,
+        peer: peer.and_then(|peer| usize::try_from(peer).ok()),
+        tag: tag.and_then(|tag| u32::try_from(tag).ok()),
+        dtype: *DataType::ALL.get(dtype)?,
+        count: usize::try_from(words[1]).ok()?,
+    })
+}
+
+/// What the words say; `None` for words that nothing has.
+fn describe(words: [u64; 4]) -> Option<Value> {
+    if words[0] & 0xff != MESSAGE {
+        return Descriptor::decode([words[0], words[1], words[2]])
+            .map(|it| describe_collective(&it));
+    }
+    let message = decode_message(words)?;
+    // A receive of any length has no count.
+    let count = (message.count != usize::MAX).then_some(message.count);
+    Some(json!({
+        "kind": "message",
+        "sequence": words[2],
+        "operation": if message.is_outgoing { "send" } else { "recv" },
+        "description": message.to_string(),
+        "dtype": message.dtype.name(),
+        "count": count,
+        "bytes": count.and_then(|count| count.checked_mul(message.dtype.size())),
+        "peer": message.peer,
+        "tag": message.tag,
+    }))
+}
+
+fn describe_collective(descriptor: &Descriptor) -> Value {
+    let count = match descriptor.extent {
+        Extent::Count(count) => Some(count),
+        Extent::Counts { total, .. } => Some(total),
+        Extent::Lengths => Some(1),
+        Extent::Pairwise => None,
+    };
+    let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
+    json!({
+        "kind": "collective",
+        "sequence": descriptor.sequence,
+        "operation": descriptor.kind.name(),
+        "description": descriptor.to_string(),
+        "dtype": descriptor.dtype.map(|dtype| dtype.name()),
+        "op": descriptor.op.map(|op| op.name()),
+        "root": descriptor.root,
+        "count": count,
+        "bytes": count.and_then(|count| count.checked_mul(element)),
+    })
+}
+
+/// The entries of one group, or of all, oldest first.
+pub(super) fn all(group: Option<GroupId>) -> Vec<Value> {
+    let next = RECORDER.next.load(Ordering::Acquire);
+    let first = next.saturating_sub(ENTRIES as u64);
+    let wanted = group.map(short);
+    (first..next).filter_map(|number| read(number, wanted)).collect()
+}
+
+fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
+    let glance = Glance::at(number).filter(|it| wanted.is_none_or(|wanted| wanted == it.group))?;
+    let mut found = describe(glance.words)?;
+    let state = match glance.state {
+        WAITING => "waiting",
+        RUNNING => "running",
+        DONE => "done",
+        _ => "failed",
+    };
+    let started = Some(glance.started_ns).filter(|&ns| ns != 0 && state != "waiting");
+    let fields = [
+        ("record", json!(number)),
+        ("group", json!(format!("{:016x}", glance.group))),
+        ("rank", json!(glance.rank)),
+        ("issued_ns", json!(glance.issued_ns)),
+        ("started_ns", json!(started)),
+        ("ended_ns", json!((!glance.is_under_way()).then_some(glance.ended_ns))),
+        ("state", json!(state)),
+        ("error", json!(glance.failure().map(|kind| format!("{kind:?}")))),
+        ("culprit", json!(glance.culprit())),
+    ];
+    for (name, value) in fields {
+        found[name] = value;
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_its_words() {
+        for (peer, tag, count) in [(Some(65_535), Some(u32::MAX >> 1), 9), (None, None, usize::MAX)]
+        {
+            let message =
+                Message { is_outgoing: peer.is_some(), peer, tag, dtype: DataType::F64, count };
+            let words = encode_message(&message, 3);
+            assert_eq!(decode_message(words), Some(message));
+            let found = describe(words).unwrap();
+            assert_eq!((&found["kind"], &found["sequence"]), (&"message".into(), &3.into()));
+            assert_eq!(found["bytes"], peer.map_or(Value::Null, |_| 72.into()));
+        }
+    }
+}

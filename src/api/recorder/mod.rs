@@ -1,0 +1,220 @@
+//! The flight recorder: the last 2000 operations of the process, always on.
+//!
+//! Recording is a handful of relaxed stores to one entry that nobody else writes, and a look at the clock where an
+//! operation begins and where it ends; one that has its turn at once began when it was issued, which takes no look of
+//! its own. Each entry carries the number it was written under, before and after, so that a reader can tell an entry
+//! that was overwritten while it was being read; such a one is left out.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | this | the entries, and what is noted in them |
+//! | `entries` | an entry, as JSON |
+//! | `glance` | an entry as it was when somebody looked |
+//! | `groups` | the groups that entries belong to, by the part of their id that an entry has |
+//! | `dump` | everything, as JSON |
+//! | `files` | which files dumps go to, and when: at a failure, and when a file appears |
+
+mod dump;
+mod entries;
+mod files;
+mod glance;
+mod groups;
+
+pub use dump::{Why, dump};
+pub(super) use files::{dump_failures, look_at_environment, look_for_failures};
+pub(super) use glance::{Glance, newest};
+pub(super) use groups::{Membership, New, name_of};
+
+use super::point_to_point::Message;
+use super::trace::Span;
+use crate::base::error::Result;
+use crate::base::ids::{GroupId, Rank};
+use crate::transport::Descriptor;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How many operations are kept.
+pub const ENTRIES: usize = 2000;
+
+const WAITING: u64 = u64::MAX;
+const RUNNING: u64 = u64::MAX - 1;
+const DONE: u64 = u64::MAX - 2;
+
+/// One operation. `stamp` is its number plus one, 0 while it is written or never was.
+#[derive(Debug, Default)]
+struct Entry {
+    stamp: AtomicU64,
+    group: AtomicU64,
+    rank: AtomicU64,
+    /// A descriptor's, or a message's.
+    words: [AtomicU64; 4],
+    issued_ns: AtomicU64,
+    /// 0 until its turn has come.
+    started_ns: AtomicU64,
+    ended_ns: AtomicU64,
+    /// `WAITING`, `RUNNING`, `DONE`, or an error: the code of its kind, and above that the culprit plus one.
+    state: AtomicU64,
+}
+
+struct Recorder {
+    origin: Instant,
+    /// What the clock on the wall said then, in nanoseconds since 1970.
+    origin_unix_ns: u64,
+    next: AtomicU64,
+    entries: Vec<Entry>,
+}
+
+static RECORDER: LazyLock<Recorder> = LazyLock::new(|| Recorder {
+    origin: Instant::now(),
+    // A clock set to before 1970 is as good as none.
+    origin_unix_ns: in_ns(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+    next: AtomicU64::new(0),
+    entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
+});
+
+/// An operation that is under way.
+#[derive(Debug)]
+pub struct Record {
+    number: u64,
+    /// The same operation in the trace, where one is written.
+    span: Option<Span>,
+}
+
+fn in_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// From 1, so that 0 means never.
+fn now_ns() -> u64 {
+    in_ns(RECORDER.origin.elapsed()).max(1)
+}
+
+fn entry(number: u64) -> &'static Entry {
+    let index = usize::try_from(number % (ENTRIES as u64)).unwrap_or(0);
+    &RECORDER.entries[index]
+}
+
+/// The part of a group's id that the recorder keeps.
+pub(super) fn short(group: GroupId) -> u64 {
+    group.0[..8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte))
+}
+
+/// Notes that a collective is issued. It runs from now on, or it waits for its turn.
+pub fn begin(group: GroupId, rank: Rank, descriptor: &Descriptor, runs: bool) -> Record {
+    begin_words(group, rank, &descriptor.encode(), runs)
+}
+
+/// Notes that a message is posted.
+pub fn begin_message(group: GroupId, rank: Rank, message: &Message, sequence: u64) -> Record {
+    begin_words(group, rank, &entries::encode_message(message, sequence), true)
+}
+
+#[inline]
+fn begin_words<const N: usize>(group: GroupId, rank: Rank, words: &[u64; N], runs: bool) -> Record {
+    let number = RECORDER.next.fetch_add(1, Ordering::Relaxed);
+    let entry = entry(number);
+    entry.stamp.store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+    entry.group.store(short(group), Ordering::Relaxed);
+    entry.rank.store(rank as u64, Ordering::Relaxed);
+    for (cell, word) in entry.words.iter().zip(words) {
+        cell.store(*word, Ordering::Relaxed);
+    }
+    let (now, state) = (now_ns(), if runs { RUNNING } else { WAITING });
+    entry.issued_ns.store(now, Ordering::Relaxed);
+    entry.started_ns.store(if runs { now } else { 0 }, Ordering::Relaxed);
+    entry.ended_ns.store(0, Ordering::Relaxed);
+    entry.state.store(state, Ordering::Relaxed);
+    entry.stamp.store(number + 1, Ordering::Release);
+    Record { number, span: None }
+}
+
+impl Record {
+    /// The operation will be in the trace, too.
+    #[must_use]
+    pub(super) fn with_span(self, span: Span) -> Self {
+        Self { span: Some(span), ..self }
+    }
+
+    /// Its entry, unless that has become another's: a later operation's, while this one took its time.
+    fn entry(&self) -> Option<&'static Entry> {
+        let entry = entry(self.number);
+        (entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(entry)
+    }
+
+    /// Notes that its turn has come, unless it has run since it was issued.
+    pub fn runs(&self) {
+        if let Some(span) = &self.span {
+            span.take_turn();
+        }
+        let waits = |entry: &&Entry| entry.state.load(Ordering::Relaxed) == WAITING;
+        if let Some(entry) = self.entry().filter(waits) {
+            entry.started_ns.store(now_ns(), Ordering::Relaxed);
+            entry.state.store(RUNNING, Ordering::Release);
+        }
+    }
+
+    /// Notes how the operation ended.
+    pub fn end(mut self, outcome: &Result<()>) {
+        if let Some(span) = self.span.take() {
+            span.end(outcome);
+        }
+        let Some(entry) = self.entry() else { return };
+        let state = match outcome {
+            Ok(()) => DONE,
+            Err(error) => {
+                let culprit = error.culprit().map_or(0, |rank| rank as u64 + 1);
+                u64::from(error.kind().code()) | culprit << 8
+            }
+        };
+        entry.ended_ns.store(now_ns(), Ordering::Relaxed);
+        entry.state.store(state, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::{Error, ErrorKind};
+    use crate::base::ids::Nonce;
+    use crate::transport::{Extent, OpKind};
+
+    fn barrier(sequence: u64) -> Descriptor {
+        Descriptor {
+            kind: OpKind::Barrier,
+            dtype: None,
+            op: None,
+            root: None,
+            extent: Extent::Count(0),
+            sequence,
+            algorithm: 0,
+        }
+    }
+
+    #[test]
+    fn the_last_entries_are_kept_with_their_outcome() {
+        let group = Nonce(*b"recorder-test-id");
+        for sequence in 1..=5 {
+            let record = begin(group, 1, &barrier(sequence), sequence != 3);
+            match sequence {
+                1 => record.end(&Ok(())),
+                2 => record.end(&Err(Error::new(ErrorKind::Timeout, "late").with_culprit(7))),
+                3 => record.runs(),
+                _ => {}
+            }
+        }
+        drop(begin(group, 1, &barrier(6), false));
+        let dump = dump(Some(group), Why::Asked);
+        let entries = dump["entries"].as_array().unwrap();
+        let states: Vec<_> = entries.iter().map(|e| e["state"].as_str().unwrap()).collect();
+        assert_eq!(states, ["done", "failed", "running", "running", "running", "waiting"]);
+        assert_eq!(entries[0]["operation"], "barrier");
+        assert_eq!(entries[0]["description"], "barrier #1");
+        assert_eq!((&entries[1]["error"], &entries[1]["culprit"]), (&"Timeout".into(), &7.into()));
+        assert!(entries[2]["started_ns"].as_u64() > entries[2]["issued_ns"].as_u64());
+        assert_eq!(entries[3]["started_ns"], entries[3]["issued_ns"]);
+        assert!(entries[5]["started_ns"].is_null() && entries[5]["ended_ns"].is_null());
+        assert!(dump["taken_ns"].as_u64() >= entries[5]["issued_ns"].as_u64());
+    }
+}

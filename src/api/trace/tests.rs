@@ -1,0 +1,204 @@
+//! The file that a writer makes of records, and the buffer that holds them.
+
+use super::*;
+use crate::base::dtype::DataType;
+use crate::base::ids::Nonce;
+use crate::base::op::ReduceOp;
+use crate::transport::{Extent, OpKind};
+
+fn track() -> Arc<Track> {
+    Arc::new(Track::new(Nonce(*b"0123456789abcdef"), "data \"0\"", 1, &[6, 4, 2]))
+}
+
+fn all_reduce(sequence: u64) -> Descriptor {
+    Descriptor {
+        kind: OpKind::AllReduce,
+        dtype: Some(DataType::F32),
+        op: Some(ReduceOp::Sum),
+        root: None,
+        extent: Extent::Count(100),
+        sequence,
+        algorithm: 1,
+    }
+}
+
+fn collective(track: &Arc<Track>, at: [Instant; 3], failure: Option<Error>) -> Event {
+    let [began, turn, ended] = at;
+    let what = What::Collective {
+        descriptor: all_reduce(7),
+        turn: Some(turn),
+        algorithm: Some("one_shot"),
+        failure: failure.map(Box::new),
+    };
+    Event { track: Arc::clone(track), lane: Some(0), began, ended, what }
+}
+
+/// What a writer makes of records.
+fn written(events: &[Event], dropped: u64, ends: bool) -> String {
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes, this::moment());
+    writer.write(events, dropped).unwrap();
+    if ends {
+        writer.finish().unwrap();
+    } else {
+        drop(writer);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn named<'a>(file: &'a Value, name: &str) -> Vec<&'a Value> {
+    file.as_array().unwrap().iter().filter(|event| event["name"] == name).collect()
+}
+
+#[test]
+fn an_operation_is_a_span_with_its_phases_inside() {
+    let track = track();
+    let now = Instant::now();
+    let at = |ms: u64| now + Duration::from_millis(ms);
+    let wait = Event {
+        track: Arc::clone(&track),
+        lane: Some(0),
+        began: at(3),
+        ended: at(5),
+        what: What::Wait { rank: 2 },
+    };
+    let text = written(&[wait, collective(&track, [at(0), at(2), at(9)], None)], 0, true);
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let only = |name: &str| named(&file, name)[0].clone();
+    let span = only("all_reduce");
+    let args = &span["args"];
+    assert_eq!((&span["ph"], &span["pid"], &span["dur"]), (&json!("X"), &json!(4), &json!(9000.0)));
+    for (key, value) in [
+        ("group", json!("data \"0\"")),
+        ("sequence", json!(7)),
+        ("bytes", json!(400)),
+        ("dtype", json!("f32")),
+        ("op", json!("SUM")),
+        ("algorithm", json!("one_shot")),
+        ("state", json!("done")),
+        ("rank", json!(1)),
+    ] {
+        assert_eq!(args[key], value, "{key}");
+    }
+    // By the rank in the outermost group.
+    let wait = only("wait for rank 2");
+    let begins = |event: &Value| event["ts"].as_f64().unwrap();
+    let ends = |event: &Value| begins(event) + event["dur"].as_f64().unwrap();
+    let (turn, work) = (only("wait for its turn"), only("work"));
+    assert!(begins(&turn) >= begins(&span) && ends(&turn) <= begins(&work) + 0.001);
+    assert!(begins(&work) <= begins(&wait) && ends(&wait) <= ends(&work) + 0.001);
+    assert!((args["turn_us"].as_f64().unwrap() - begins(&work)).abs() < 0.001);
+    assert_eq!(only("process_name")["args"]["name"].as_str().unwrap().find("rank 4 on "), Some(0));
+    assert_eq!(only("thread_name")["args"]["name"], "data \"0\"");
+    let head = only("libdist_trace");
+    let first = begins(&span) * 1000.0 - head["args"]["monotonic_ns"].as_f64().unwrap();
+    assert!(first.abs() < 60e9, "{head}");
+    assert_eq!(only("libdist_end")["args"]["dropped"], 0);
+}
+
+#[test]
+fn what_was_written_can_be_read_without_the_end() {
+    let track = track();
+    let now = Instant::now();
+    let text = written(&[collective(&track, [now; 3], None)], 0, false);
+    assert!(text.starts_with("[\n") && !text.ends_with(']'));
+    assert!(text.lines().skip(1).all(|line| {
+        serde_json::from_str::<Value>(line.trim_end_matches(',')).is_ok_and(|v| v.is_object())
+    }));
+    let file: Value = serde_json::from_str(&format!("{text}]")).unwrap();
+    assert_eq!(named(&file, "all_reduce").len(), 1);
+}
+
+#[test]
+fn a_failure_is_told_with_its_reason_at_its_moment() {
+    let track = track();
+    let now = Instant::now();
+    let error = Error::new(ErrorKind::PeerFailed, "rank 2 died").with_culprit(2);
+    let text = written(&[collective(&track, [now; 3], Some(error))], 3, true);
+    let file: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(named(&file, "all_reduce")[0]["args"]["state"], "failed: PeerFailed");
+    let moment = named(&file, "failed: PeerFailed")[0];
+    assert_eq!((&moment["ph"], &moment["args"]["error"]), (&json!("i"), &json!("rank 2 died")));
+    assert_eq!(named(&file, "records lost")[0]["args"]["events"], 3);
+    assert_eq!(named(&file, "libdist_end")[0]["args"]["dropped"], 3);
+}
+
+#[test]
+fn what_finds_no_lane_overlaps() {
+    let track = track();
+    let now = Instant::now();
+    let event = Event { lane: None, ..collective(&track, [now; 3], None) };
+    let text = written(&[event], 0, true);
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let pair = named(&file, "all_reduce");
+    assert_eq!((&pair[0]["ph"], &pair[1]["ph"]), (&json!("b"), &json!("e")));
+    assert_eq!(pair[0]["id"], pair[1]["id"]);
+}
+
+#[test]
+fn a_full_buffer_counts_what_it_does_not_take() {
+    let (track, now) = (track(), Instant::now());
+    let sink = Sink::new("nowhere").unwrap();
+    let room = sink.events().capacity();
+    for _ in 0..room + 5 {
+        let what = What::Wait { rank: 0 };
+        sink.push(Event { track: Arc::clone(&track), lane: Some(0), began: now, ended: now, what });
+    }
+    assert_eq!((sink.events().len(), sink.dropped.load(Ordering::Relaxed)), (room, 5));
+}
+
+/// Takes so many bytes, as a disk that is nearly full.
+struct Nearly(usize);
+
+impl std::io::Write for Nearly {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0 == 0 {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        let taken = bytes.len().min(self.0);
+        self.0 -= taken;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_of_the_writer() {
+    let (track, now) = (track(), Instant::now());
+    let mut writer = Writer::new(Nearly(300), this::moment());
+    let outcome = writer.write(&[collective(&track, [now; 3], None)], 0);
+    assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+}
+
+/// One trace at a time in a process, so all of that is one test.
+#[test]
+fn a_trace_is_started_written_and_stopped() {
+    let path = std::env::temp_dir().join(format!("dist-trace-{}.json", this::pid()));
+    let path = path.to_str().unwrap();
+    let folder = std::env::temp_dir();
+    let error = start(folder.to_str().unwrap()).unwrap_err();
+    assert!(error.message().contains("making the trace"), "{error}");
+    assert!(stop().is_ok());
+    start(path).unwrap();
+    let error = start(path).unwrap_err();
+    assert!(error.message().contains("dist_trace_stop first"), "{error}");
+    assert_eq!(describe()["file"], path);
+    let track = track();
+    let span = Span::collective(&track, &all_reduce(1));
+    span.take_turn();
+    track.chosen("ring");
+    let now = Instant::now();
+    track.waited(0, now, now + Duration::from_millis(1));
+    span.end(&Ok(()));
+    flush();
+    let soon = std::fs::read_to_string(path).unwrap();
+    assert!(soon.contains("\"ring\"") && soon.contains("wait for rank 6"), "{soon}");
+    stop().unwrap();
+    let file: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert!(!named(&file, "libdist_end").is_empty());
+    std::fs::remove_file(path).unwrap();
+    assert!(!is_on() && describe().is_null());
+}

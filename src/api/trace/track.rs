@@ -1,0 +1,196 @@
+//! Where the operations of one group go in a trace: lanes, in which spans do not overlap but nest.
+//!
+//! An operation keeps a lane from its issue to its end, so that whatever it tells in between lies inside of its span.
+//! A group's only blocking caller is always in the first; operations that are outstanding at once are side by side.
+//! There are [`LANES`] for collectives and as many for messages; what finds none is drawn as a span that may overlap.
+
+use super::{Event, What, push};
+use crate::api::point_to_point::Message;
+use crate::base::error::Result;
+use crate::base::ids::{GroupId, Rank};
+use crate::transport::Descriptor;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How many operations of a group are drawn beside each other.
+pub(super) const LANES: u32 = 64;
+
+/// Waits that are shorter would be drawn by nobody.
+const SHORTEST_WAIT: Duration = Duration::from_micros(1);
+
+/// A group, as a trace has it.
+#[derive(Debug)]
+pub(in crate::api) struct Track {
+    /// Tells the groups of this process apart.
+    pub(super) index: u32,
+    pub(super) id: GroupId,
+    pub(super) name: String,
+    /// This rank in the group.
+    pub(super) rank: Rank,
+    /// The ranks of the outermost group that the group's ranks are.
+    pub(super) ranks: Box<[Rank]>,
+    /// Bits: which lanes are taken, by collectives and by messages.
+    taken: [AtomicU64; 2],
+    /// The operation that has the turn, of which there is one.
+    turn: Mutex<Option<Turn>>,
+}
+
+/// What is known of the operation that has the turn.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    lane: Option<u32>,
+    began: Instant,
+    algorithm: Option<&'static str>,
+}
+
+/// An operation that is under way and will be in the trace.
+#[derive(Debug)]
+pub(in crate::api) struct Span {
+    track: Arc<Track>,
+    lane: Option<u32>,
+    began: Instant,
+    about: About,
+    has_turn: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum About {
+    Collective(Descriptor),
+    Message(Message, u64),
+}
+
+impl Track {
+    /// Of a group with these ranks, of which this process is number `rank`.
+    pub(in crate::api) fn new(id: GroupId, name: &str, rank: Rank, ranks: &[Rank]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self {
+            index: NEXT.fetch_add(1, Ordering::Relaxed),
+            id,
+            name: name.to_owned(),
+            rank,
+            ranks: ranks.into(),
+            taken: Default::default(),
+            turn: Mutex::new(None),
+        }
+    }
+
+    /// The rank in the outermost group of one of this group.
+    pub(super) fn global(&self, rank: Rank) -> Rank {
+        self.ranks.get(rank).copied().unwrap_or(rank)
+    }
+
+    /// The operation that has the turn runs by this algorithm.
+    pub(in crate::api) fn chosen(&self, algorithm: &'static str) {
+        if let Some(turn) = self.turn().as_mut() {
+            turn.algorithm = Some(algorithm);
+        }
+    }
+
+    /// The operation that has the turn has waited for a rank.
+    pub(in crate::api) fn waited(self: &Arc<Self>, rank: Rank, began: Instant, ended: Instant) {
+        let Some(turn) = *self.turn() else { return };
+        if turn.lane.is_some() && ended.duration_since(began) >= SHORTEST_WAIT {
+            let (track, lane, what) = (Arc::clone(self), turn.lane, What::Wait { rank });
+            push(Event { track, lane, began, ended, what });
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lowest lane that is free.
+    fn take_lane(&self, about: &About) -> Option<u32> {
+        let taken = &self.taken[about.side()];
+        let lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+        let before = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lowest).ok()?;
+        Some(before.trailing_ones())
+    }
+
+    fn leave_lane(&self, about: &About, lane: u32) {
+        self.taken[about.side()].fetch_and(!(1 << lane), Ordering::Relaxed);
+    }
+}
+
+impl About {
+    const fn side(&self) -> usize {
+        match self {
+            Self::Collective(_) => 0,
+            Self::Message(..) => 1,
+        }
+    }
+}
+
+impl Span {
+    /// A collective is issued.
+    pub(in crate::api) fn collective(track: &Arc<Track>, descriptor: &Descriptor) -> Self {
+        Self::begin(track, About::Collective(*descriptor))
+    }
+
+    /// A message is posted.
+    pub(in crate::api) fn message(track: &Arc<Track>, message: &Message, sequence: u64) -> Self {
+        Self::begin(track, About::Message(*message, sequence))
+    }
+
+    fn begin(track: &Arc<Track>, about: About) -> Self {
+        let lane = track.take_lane(&about);
+        let has_turn = AtomicBool::new(false);
+        Self { track: Arc::clone(track), lane, began: Instant::now(), about, has_turn }
+    }
+
+    /// Its turn has come: until it ends, what the group's operations tell is told of it.
+    pub(in crate::api) fn take_turn(&self) {
+        let turn = Turn { lane: self.lane, began: Instant::now(), algorithm: None };
+        *self.track.turn() = Some(turn);
+        self.has_turn.store(true, Ordering::Relaxed);
+    }
+
+    /// It has ended.
+    pub(in crate::api) fn end(self, outcome: &Result<()>) {
+        let turn =
+            if self.has_turn.load(Ordering::Relaxed) { self.track.turn().take() } else { None };
+        let failure = outcome.as_ref().err().cloned().map(Box::new);
+        let what = match self.about {
+            About::Collective(descriptor) => What::Collective {
+                descriptor,
+                turn: turn.map(|turn| turn.began),
+                algorithm: turn.and_then(|turn| turn.algorithm),
+                failure,
+            },
+            About::Message(message, sequence) => What::Message { message, sequence, failure },
+        };
+        let (track, lane, began) = (Arc::clone(&self.track), self.lane, self.began);
+        push(Event { track, lane, began, ended: Instant::now(), what });
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane {
+            self.track.leave_lane(&self.about, lane);
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::base::dtype::DataType;
+    use crate::base::ids::Nonce;
+
+    #[test]
+    fn lanes_are_taken_from_below_and_given_back() {
+        let track = Arc::new(Track::new(Nonce::default(), "lanes", 0, &[4, 5]));
+        let (peer, tag, dtype) = (Some(1), Some(0), DataType::U8);
+        let message = Message { is_outgoing: true, peer, tag, dtype, count: 1 };
+        let mut spans: Vec<Span> = (0..66).map(|i| Span::message(&track, &message, i)).collect();
+        let lanes: Vec<_> = spans.iter().map(|span| span.lane).collect();
+        assert_eq!(lanes[..3], [Some(0), Some(1), Some(2)]);
+        assert_eq!(lanes[63..], [Some(63), None, None]);
+        drop(spans.remove(1));
+        assert_eq!(Span::message(&track, &message, 67).lane, Some(1));
+        assert_eq!(track.global(1), 5);
+    }
+}

@@ -1,0 +1,101 @@
+//! Made-up dumps for tests, one for each rank of a group called "world".
+
+use crate::dump::Dump;
+use serde_json::{Value, json};
+
+/// What 0 of a dump's times is on the wall.
+const ORIGIN: u64 = 1_790_000_000_000_000_000;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A dump in the making. Times are in milliseconds.
+pub(crate) struct MadeUp(Value);
+
+/// The dump of one rank, which has finished `done` operations, one each 10 ms, and is asked at 20 s.
+pub(crate) fn dump(rank: usize, size: usize, done: u64) -> MadeUp {
+    let mut dump = MadeUp(json!({
+        "format": "libdist flight recorder", "version": 2, "library": "0.1.0", "why": "asked",
+        "host": "a", "pid": 100 + rank, "rank": rank, "world_size": size,
+        "origin_unix_ns": ORIGIN, "taken_ns": 20 * SECOND, "groups_left_out": 0,
+        "groups": [], "entries": [],
+    }));
+    dump.group(1, "world", rank, &(0..size).collect::<Vec<_>>());
+    for sequence in 1..=done {
+        dump.collective(1, rank, sequence, "all_reduce", "f32, SUM, count 10");
+        dump.ends("done", sequence * 10, Some(sequence * 10 + 1));
+    }
+    dump
+}
+
+impl MadeUp {
+    /// Another group that it is in, as rank `rank`, of these processes.
+    pub(crate) fn group(&mut self, id: u64, name: &str, rank: usize, members: &[usize]) {
+        let member = |(rank, &global): (usize, &usize)| json!({ "rank": rank, "pid": 100 + global, "host": "a", "global_rank": global });
+        let all: Vec<Value> = members.iter().enumerate().map(member).collect();
+        let group = json!({
+            "id": format!("{id:016x}"), "name": name, "rank": rank, "size": members.len(),
+            "members": all, "failure": null,
+        });
+        self.list("groups").push(group);
+    }
+
+    /// Gives its first group another id, and the process another one.
+    pub(crate) fn is_of(&mut self, id: u64, pid: u64) {
+        self.0["pid"] = json!(pid);
+        self.list("groups")[0]["id"] = json!(format!("{id:016x}"));
+    }
+
+    /// Says that its group number `at` has failed.
+    pub(crate) fn fails(&mut self, at: usize, kind: &str, message: &str, culprit: Option<usize>) {
+        let failure = json!({ "kind": kind, "message": message, "culprit": culprit });
+        self.list("groups")[at]["failure"] = failure;
+    }
+
+    /// A collective, which runs since 5 s.
+    pub(crate) fn collective(&mut self, id: u64, rank: usize, number: u64, name: &str, what: &str) {
+        let what = if what.is_empty() { String::new() } else { format!(" ({what})") };
+        let entry = json!({
+            "group": format!("{id:016x}"), "rank": rank, "kind": "collective", "operation": name,
+            "sequence": number, "description": format!("{name} #{number}{what}"),
+            "issued_ns": 5 * SECOND, "started_ns": 5 * SECOND, "ended_ns": null,
+            "state": "running",
+        });
+        self.list("entries").push(entry);
+    }
+
+    /// A receive from a rank, which runs since 5 s.
+    pub(crate) fn receive(&mut self, id: u64, rank: usize, peer: usize) {
+        let entry = json!({
+            "group": format!("{id:016x}"), "rank": rank, "kind": "message", "operation": "recv",
+            "sequence": 1, "description": format!("receive from rank {peer}, tag 7 (f32, count 10)"),
+            "peer": peer, "tag": 7, "issued_ns": 5 * SECOND, "started_ns": 5 * SECOND,
+            "ended_ns": null, "state": "running",
+        });
+        self.list("entries").push(entry);
+    }
+
+    /// How the last operation has gone: begun and ended at these milliseconds.
+    pub(crate) fn ends(&mut self, state: &str, began_ms: u64, ended_ms: Option<u64>) {
+        let Some(entry) = self.list("entries").last_mut() else { return };
+        let state: Vec<&str> = state.split(' ').collect();
+        entry["state"] = json!(state[0]);
+        entry["error"] = json!(state.get(1));
+        entry["issued_ns"] = json!(began_ms * 1_000_000);
+        entry["started_ns"] = json!(began_ms * 1_000_000);
+        entry["ended_ns"] = json!(ended_ms.map(|ms| ms * 1_000_000));
+    }
+
+    fn list(&mut self, name: &str) -> &mut Vec<Value> {
+        self.0[name].as_array_mut().unwrap()
+    }
+
+    /// As JSON.
+    pub(crate) fn value(&self) -> Value {
+        self.0.clone()
+    }
+
+    /// As it is read.
+    pub(crate) fn read(&self) -> Dump {
+        Dump::parse("made up", self.0.to_string().as_bytes()).unwrap()
+    }
+}

@@ -1,0 +1,89 @@
+//! Ranks, times and foreign texts as people read them. Pure.
+
+use std::time::Duration;
+
+/// How many runs of ranks a list names.
+const RUNS_NAMED: usize = 16;
+
+/// A foreign text as one line that changes nothing on a terminal; cut after `longest` characters.
+pub(crate) fn line(text: &str, longest: usize) -> String {
+    let mut line = String::with_capacity(text.len().min(longest));
+    let mut characters = text.chars();
+    for character in characters.by_ref().take(longest) {
+        match character {
+            '"' | '\'' | '\\' => line.push(character),
+            _ => line.extend(character.escape_debug()),
+        }
+    }
+    if characters.next().is_some() {
+        line.push_str("...");
+    }
+    line
+}
+
+/// "rank 3", "ranks 0, 2-5", of numbers in ascending order.
+pub(crate) fn ranks(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let rest: usize = runs.iter().skip(RUNS_NAMED).map(|(first, last)| last - first + 1).sum();
+    let named: Vec<String> = runs
+        .iter()
+        .take(RUNS_NAMED)
+        .map(|&(first, last)| match last - first {
+            0 => first.to_string(),
+            1 => format!("{first}, {last}"),
+            _ => format!("{first}-{last}"),
+        })
+        .collect();
+    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    let noun = if numbers.len() == 1 { "rank" } else { "ranks" };
+    format!("{noun} {}{more}", named.join(", "))
+}
+
+/// "1 rank", "2 ranks".
+pub(crate) fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A time span with a unit that fits.
+pub(crate) fn span(ns: u64) -> String {
+    let seconds = Duration::from_nanos(ns).as_secs_f64();
+    if seconds < 0.001 {
+        format!("{:.0} us", seconds * 1e6)
+    } else if seconds < 1.0 {
+        format!("{:.1} ms", seconds * 1e3)
+    } else {
+        format!("{seconds:.1} s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_drawn_together() {
+        assert_eq!(ranks(&[4]), "rank 4");
+        assert_eq!(ranks(&[0, 1, 3, 5, 6, 7]), "ranks 0, 1, 3, 5-7");
+        let odd: Vec<usize> = (0..100).filter(|n| n % 2 == 1).collect();
+        assert!(ranks(&odd).ends_with("31 and 34 more"), "{}", ranks(&odd));
+    }
+
+    #[test]
+    fn foreign_text_is_one_harmless_line() {
+        assert_eq!(line("a\n\u{1b}[2J\"\\", 99), "a\\n\\u{1b}[2J\"\\");
+        assert_eq!(line("abcdef", 3), "abc...");
+    }
+
+    #[test]
+    fn times_have_a_unit_that_fits() {
+        let spans = [0, 81_000, 2_500_000, 12_340_000_000].map(span);
+        assert_eq!(spans, ["0 us", "81 us", "2.5 ms", "12.3 s"]);
+        assert!(span(u64::MAX).ends_with(" s"));
+    }
+}
