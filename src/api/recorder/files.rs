@@ -44,9 +44,13 @@ struct State {
     /// The groups that the process is in.
     open: usize,
     has_thread: bool,
-    /// Dumps that failures have asked for, and how many of these have been written or could not be.
+    /// Dumps that have been asked for, and how many of these have been written or could not be.
     asked: u64,
     written: u64,
+    /// How many of them failures have asked for.
+    failures: u64,
+    /// What has asked for the last one.
+    why: Why,
     /// When the files that ask for dumps were last changed, so far as is known; `None` before the first look.
     seen: Option<Stamps>,
 }
@@ -60,6 +64,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     has_thread: false,
     asked: 0,
     written: 0,
+    failures: 0,
+    why: Why::Failure,
     seen: None,
 });
 
@@ -98,8 +104,16 @@ pub(in crate::api) fn look_at_environment() -> Result<()> {
 
 /// Notes that the process is in one more group.
 pub(super) fn group_begins() {
+    let is_first_look = {
+        let mut state = state();
+        state.open += 1;
+        state.seen.is_none() && state.settings.trigger.is_some()
+    };
+    // Before anybody can ask for a dump of this group.
+    if is_first_look {
+        remember(stamps());
+    }
     let mut state = state();
-    state.open += 1;
     if state.settings.is_any() {
         state.ensure_thread();
     }
@@ -121,8 +135,9 @@ pub(in crate::api) fn look_for_failures() {
         return;
     }
     let mut state = state();
-    if state.asked < MOST_FAILURES {
-        state.asked += 1;
+    if state.failures < MOST_FAILURES {
+        state.failures += 1;
+        state.ask(Why::Failure);
         state.ensure_thread();
         drop(state);
         BELL.ring();
@@ -137,9 +152,6 @@ pub(in crate::api) fn dump_failures() {
 
 /// Waits until what has been asked for so far is written, but not for long.
 fn give_time() {
-    if !IS_ON.load(Ordering::Relaxed) {
-        return;
-    }
     let asked = state().asked;
     let ready = || (state().written >= asked).then_some(());
     if until(&WRITTEN, Pace::PATIENT, &Deadline::after(PATIENCE), || None, ready).is_err() {
@@ -152,27 +164,14 @@ impl Settings {
     fn is_any(&self) -> bool {
         self.file.is_some() || self.trigger.is_some()
     }
-
-    /// Where this process's dump goes. Without a name for it, beside the file that asks for it.
-    fn target(&self) -> Option<String> {
-        // A process that is in no group yet has no rank.
-        let rank = groups::identity()
-            .map_or_else(|| format!("pid{}", this::pid()), |(rank, _)| rank.to_string());
-        let beside = || self.trigger.as_ref().map(|trigger| (format!("{trigger}_"), ".json"));
-        let (prefix, ending) = self.file.clone().or_else(beside)?;
-        Some(format!("{prefix}{rank}{ending}"))
-    }
-
-    /// The file that asks all ranks for a dump, and the one that asks this rank.
-    fn stamps(&self) -> Stamps {
-        let Some(trigger) = &self.trigger else { return [None; 2] };
-        let changed = |path: &str| Path::new(path).metadata().ok()?.modified().ok();
-        let own = groups::identity().map(|(rank, _)| format!("{trigger}{rank}"));
-        [changed(trigger), own.as_deref().and_then(changed)]
-    }
 }
 
 impl State {
+    fn ask(&mut self, why: Why) {
+        self.asked += 1;
+        self.why = why;
+    }
+
     fn ensure_thread(&mut self) {
         if self.has_thread {
             return;
@@ -191,15 +190,15 @@ impl State {
 fn run() {
     loop {
         if has_been_touched() {
-            write(Why::Trigger);
+            state().ask(Why::Trigger);
         }
         look_for_failures();
         let asked = {
             let state = state();
-            (state.asked > state.written).then_some(state.asked)
+            (state.asked > state.written).then_some((state.asked, state.why))
         };
-        if let Some(asked) = asked {
-            write(Why::Failure);
+        if let Some((asked, why)) = asked {
+            write(why);
             state().written = asked;
             WRITTEN.ring();
         }
@@ -226,24 +225,38 @@ fn retire() -> bool {
 /// Whether a file that asks for a dump has come to be, or has been changed, since the last look. One that was there
 /// before the first look asks for nothing: it is from an earlier job.
 fn has_been_touched() -> bool {
-    let settings = {
-        let state = state();
-        Settings { file: None, trigger: state.settings.trigger.clone() }
-    };
-    let now = settings.stamps();
-    let before = state().seen.replace(now);
+    let now = stamps();
     let is_new =
         |(now, before): (&Option<SystemTime>, &Option<SystemTime>)| now.is_some() && now != before;
-    before.is_some_and(|before| now.iter().zip(&before).any(is_new))
+    remember(now).is_some_and(|before| now.iter().zip(&before).any(is_new))
+}
+
+/// Keeps what a look has found, and returns what the one before did.
+fn remember(now: Stamps) -> Option<Stamps> {
+    state().seen.replace(now)
+}
+
+/// When the file that asks all ranks for a dump was last changed, and the one that asks this rank.
+fn stamps() -> Stamps {
+    let Some(trigger) = state().settings.trigger.clone() else { return [None; 2] };
+    let changed = |path: &str| Path::new(path).metadata().ok()?.modified().ok();
+    let own = groups::identity().map(|(rank, _)| format!("{trigger}{rank}"));
+    [changed(&trigger), own.as_deref().and_then(changed)]
+}
+
+/// Where this process's dump goes. Without a name for it, beside the file that asks for it.
+fn target() -> Option<String> {
+    // A process that is in no group yet has no rank.
+    let rank = groups::identity()
+        .map_or_else(|| format!("pid{}", this::pid()), |(rank, _)| rank.to_string());
+    let state = state();
+    let beside = || state.settings.trigger.as_ref().map(|trigger| (format!("{trigger}_"), ".json"));
+    let (prefix, ending) = state.settings.file.clone().or_else(beside)?;
+    Some(format!("{prefix}{rank}{ending}"))
 }
 
 fn write(why: Why) {
-    let target = {
-        let state = state();
-        let Settings { file, trigger } = &state.settings;
-        Settings { file: file.clone(), trigger: trigger.clone() }.target()
-    };
-    let Some(target) = target else { return };
+    let Some(target) = target() else { return };
     let bytes = dump(None, why).to_string();
     match whole_file::write(Path::new(&target), bytes.as_bytes()) {
         Ok(()) => crate::log!(Level::Info, "the flight recorder has written {target}"),
