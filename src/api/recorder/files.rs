@@ -1,6 +1,6 @@
 //! Which files dumps go to, and when: once for each group that fails, and whenever a file appears.
 //!
-//! A thread of the recorder's own writes them, and looks once a second for the file and for failures that no call of
+//! A thread of the recorder's own writes them, and looks every [`LOOK_EVERY`] for the file and for failures that no call of
 //! this process has met. It is there while a variable is set and the process is in a group: neither a caller nor the service
 //! thread, which watches over other processes, ever waits for a disk. But a program may end as soon as a call has failed.
 //! So whoever is about to be told of a failure for the first time gives the thread a moment, [`PATIENCE`] at most and
@@ -15,14 +15,17 @@ use crate::base::error::Result;
 use crate::base::log::Level;
 use crate::process::{this, thread, whole_file};
 use crate::wait::bell::Bell;
-use crate::wait::{Pace, until};
+use crate::wait::{Pace, pause, until};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How often the thread looks for the file that asks for a dump.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the thread looks for the file that asks for a dump, and for failures that nobody has told it of.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long it gives a call that is about to fail of the same to note its end.
+const LEEWAY: Duration = Duration::from_millis(50);
 
 /// How long a call that fails waits for the dump.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -129,19 +132,21 @@ pub(super) fn group_ends() {
     }
 }
 
-/// Asks for a dump if a group has failed since this was last called. Does not block.
-pub(in crate::api) fn look_for_failures() {
+/// Asks for a dump if a group has failed since this was last called; true where it has. Does not block.
+pub(in crate::api) fn look_for_failures() -> bool {
     if !IS_ON.load(Ordering::Relaxed) || !groups::has_any_failed() {
-        return;
+        return false;
     }
     let mut state = state();
-    if state.failures < MOST_FAILURES {
-        state.failures += 1;
-        state.ask(Why::Failure);
-        state.ensure_thread();
-        drop(state);
-        BELL.ring();
+    if state.failures >= MOST_FAILURES {
+        return false;
     }
+    state.failures += 1;
+    state.ask(Why::Failure);
+    state.ensure_thread();
+    drop(state);
+    BELL.ring();
+    true
 }
 
 /// Both, for who is about to tell the caller of a failure.
@@ -192,7 +197,9 @@ fn run() {
         if has_been_touched() {
             state().ask(Why::Trigger);
         }
-        look_for_failures();
+        if look_for_failures() {
+            pause(LEEWAY, &Deadline::never());
+        }
         let asked = {
             let state = state();
             (state.asked > state.written).then_some((state.asked, state.why))

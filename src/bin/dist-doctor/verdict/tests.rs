@@ -255,10 +255,7 @@ fn anything() -> impl Strategy<Value = Value> {
         .prop_map(Value::from),
     ];
     leaf.prop_recursive(2, 16, 4, |inner| {
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            Just(json!([])),
-        ]
+        prop_oneof![proptest::collection::vec(inner, 0..4).prop_map(Value::from), Just(json!([])),]
     })
 }
 

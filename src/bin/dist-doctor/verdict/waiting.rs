@@ -204,11 +204,10 @@ impl<'a> Graph<'a> {
         };
         let now = job.whereabouts(line.dump);
         let waiters: BTreeSet<usize> = same.clone().map(|edge| edge.waiter).collect();
-        let verb = match (waiters.len(), same.clone().all(|edge| edge.entry.has_failed())) {
-            (1, true) => "waited for it, and failed",
-            (_, true) => "waited for it, and failed",
-            (1, false) => "waits for it",
-            (_, false) => "wait for it",
+        let verb = match waiters.len() {
+            _ if same.clone().all(|edge| edge.entry.has_failed()) => "waited for it, and failed",
+            1 => "waits for it",
+            _ => "wait for it",
         };
         let text = format!("{missed}; {now}; {} {verb}", text::count(waiters.len(), "rank"));
         Finding { class: Class::Behind, group: number, text, culprits: vec![awaited], since }
