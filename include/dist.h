@@ -971,7 +971,8 @@ dist_status_t dist_backend_supports(const struct dist_group_t *group,
                                     int32_t device);
 
 /**
- * What the flight recorder knows: the last 2000 operations of the process, as JSON.
+ * What the flight recorder knows: the last 2000 operations of the process, messages included, and the groups that
+ * they belong to with their members and failures, as JSON. dist-doctor reads such texts from files.
  *
  * `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
  * owned by the caller. Does not block. Any thread.

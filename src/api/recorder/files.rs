@@ -1,6 +1,6 @@
 //! Which files dumps go to, and when: once for each group that fails, and whenever a file appears.
 //!
-//! A thread of the recorder's own writes them, and looks once a second for the file and for failures that no call of
+//! A thread of the recorder's own writes them, and looks every [`LOOK_EVERY`] for the file and for failures that no call of
 //! this process has met. It is there while a variable is set and the process is in a group: neither a caller nor the service
 //! thread, which watches over other processes, ever waits for a disk. But a program may end as soon as a call has failed.
 //! So whoever is about to be told of a failure for the first time gives the thread a moment, [`PATIENCE`] at most and
@@ -15,14 +15,17 @@ use crate::base::error::Result;
 use crate::base::log::Level;
 use crate::process::{this, thread, whole_file};
 use crate::wait::bell::Bell;
-use crate::wait::{Pace, until};
+use crate::wait::{Pace, pause, until};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How often the thread looks for the file that asks for a dump.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the thread looks for the file that asks for a dump, and for failures that nobody has told it of.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long it gives a call that is about to fail of the same to note its end.
+const LEEWAY: Duration = Duration::from_millis(50);
 
 /// How long a call that fails waits for the dump.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -44,9 +47,13 @@ struct State {
     /// The groups that the process is in.
     open: usize,
     has_thread: bool,
-    /// Dumps that failures have asked for, and how many of these have been written or could not be.
+    /// Dumps that have been asked for, and how many of these have been written or could not be.
     asked: u64,
     written: u64,
+    /// How many of them failures have asked for.
+    failures: u64,
+    /// What has asked for the last one.
+    why: Why,
     /// When the files that ask for dumps were last changed, so far as is known; `None` before the first look.
     seen: Option<Stamps>,
 }
@@ -60,6 +67,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     has_thread: false,
     asked: 0,
     written: 0,
+    failures: 0,
+    why: Why::Failure,
     seen: None,
 });
 
@@ -98,8 +107,16 @@ pub(in crate::api) fn look_at_environment() -> Result<()> {
 
 /// Notes that the process is in one more group.
 pub(super) fn group_begins() {
+    let is_first_look = {
+        let mut state = state();
+        state.open += 1;
+        state.seen.is_none() && state.settings.trigger.is_some()
+    };
+    // Before anybody can ask for a dump of this group.
+    if is_first_look {
+        remember(stamps());
+    }
     let mut state = state();
-    state.open += 1;
     if state.settings.is_any() {
         state.ensure_thread();
     }
@@ -115,18 +132,21 @@ pub(super) fn group_ends() {
     }
 }
 
-/// Asks for a dump if a group has failed since this was last called. Does not block.
-pub(in crate::api) fn look_for_failures() {
+/// Asks for a dump if a group has failed since this was last called; true where it has. Does not block.
+pub(in crate::api) fn look_for_failures() -> bool {
     if !IS_ON.load(Ordering::Relaxed) || !groups::has_any_failed() {
-        return;
+        return false;
     }
     let mut state = state();
-    if state.asked < MOST_FAILURES {
-        state.asked += 1;
-        state.ensure_thread();
-        drop(state);
-        BELL.ring();
+    if state.failures >= MOST_FAILURES {
+        return false;
     }
+    state.failures += 1;
+    state.ask(Why::Failure);
+    state.ensure_thread();
+    drop(state);
+    BELL.ring();
+    true
 }
 
 /// Both, for who is about to tell the caller of a failure.
@@ -137,9 +157,6 @@ pub(in crate::api) fn dump_failures() {
 
 /// Waits until what has been asked for so far is written, but not for long.
 fn give_time() {
-    if !IS_ON.load(Ordering::Relaxed) {
-        return;
-    }
     let asked = state().asked;
     let ready = || (state().written >= asked).then_some(());
     if until(&WRITTEN, Pace::PATIENT, &Deadline::after(PATIENCE), || None, ready).is_err() {
@@ -152,27 +169,14 @@ impl Settings {
     fn is_any(&self) -> bool {
         self.file.is_some() || self.trigger.is_some()
     }
-
-    /// Where this process's dump goes. Without a name for it, beside the file that asks for it.
-    fn target(&self) -> Option<String> {
-        // A process that is in no group yet has no rank.
-        let rank = groups::identity()
-            .map_or_else(|| format!("pid{}", this::pid()), |(rank, _)| rank.to_string());
-        let beside = || self.trigger.as_ref().map(|trigger| (format!("{trigger}_"), ".json"));
-        let (prefix, ending) = self.file.clone().or_else(beside)?;
-        Some(format!("{prefix}{rank}{ending}"))
-    }
-
-    /// The file that asks all ranks for a dump, and the one that asks this rank.
-    fn stamps(&self) -> Stamps {
-        let Some(trigger) = &self.trigger else { return [None; 2] };
-        let changed = |path: &str| Path::new(path).metadata().ok()?.modified().ok();
-        let own = groups::identity().map(|(rank, _)| format!("{trigger}{rank}"));
-        [changed(trigger), own.as_deref().and_then(changed)]
-    }
 }
 
 impl State {
+    fn ask(&mut self, why: Why) {
+        self.asked += 1;
+        self.why = why;
+    }
+
     fn ensure_thread(&mut self) {
         if self.has_thread {
             return;
@@ -191,15 +195,17 @@ impl State {
 fn run() {
     loop {
         if has_been_touched() {
-            write(Why::Trigger);
+            state().ask(Why::Trigger);
         }
-        look_for_failures();
+        if look_for_failures() {
+            pause(LEEWAY, &Deadline::never());
+        }
         let asked = {
             let state = state();
-            (state.asked > state.written).then_some(state.asked)
+            (state.asked > state.written).then_some((state.asked, state.why))
         };
-        if let Some(asked) = asked {
-            write(Why::Failure);
+        if let Some((asked, why)) = asked {
+            write(why);
             state().written = asked;
             WRITTEN.ring();
         }
@@ -226,24 +232,38 @@ fn retire() -> bool {
 /// Whether a file that asks for a dump has come to be, or has been changed, since the last look. One that was there
 /// before the first look asks for nothing: it is from an earlier job.
 fn has_been_touched() -> bool {
-    let settings = {
-        let state = state();
-        Settings { file: None, trigger: state.settings.trigger.clone() }
-    };
-    let now = settings.stamps();
-    let before = state().seen.replace(now);
+    let now = stamps();
     let is_new =
         |(now, before): (&Option<SystemTime>, &Option<SystemTime>)| now.is_some() && now != before;
-    before.is_some_and(|before| now.iter().zip(&before).any(is_new))
+    remember(now).is_some_and(|before| now.iter().zip(&before).any(is_new))
+}
+
+/// Keeps what a look has found, and returns what the one before did.
+fn remember(now: Stamps) -> Option<Stamps> {
+    state().seen.replace(now)
+}
+
+/// When the file that asks all ranks for a dump was last changed, and the one that asks this rank.
+fn stamps() -> Stamps {
+    let Some(trigger) = state().settings.trigger.clone() else { return [None; 2] };
+    let changed = |path: &str| Path::new(path).metadata().ok()?.modified().ok();
+    let own = groups::identity().map(|(rank, _)| format!("{trigger}{rank}"));
+    [changed(&trigger), own.as_deref().and_then(changed)]
+}
+
+/// Where this process's dump goes. Without a name for it, beside the file that asks for it.
+fn target() -> Option<String> {
+    // A process that is in no group yet has no rank.
+    let rank = groups::identity()
+        .map_or_else(|| format!("pid{}", this::pid()), |(rank, _)| rank.to_string());
+    let state = state();
+    let beside = || state.settings.trigger.as_ref().map(|trigger| (format!("{trigger}_"), ".json"));
+    let (prefix, ending) = state.settings.file.clone().or_else(beside)?;
+    Some(format!("{prefix}{rank}{ending}"))
 }
 
 fn write(why: Why) {
-    let target = {
-        let state = state();
-        let Settings { file, trigger } = &state.settings;
-        Settings { file: file.clone(), trigger: trigger.clone() }.target()
-    };
-    let Some(target) = target else { return };
+    let Some(target) = target() else { return };
     let bytes = dump(None, why).to_string();
     match whole_file::write(Path::new(&target), bytes.as_bytes()) {
         Ok(()) => crate::log!(Level::Info, "the flight recorder has written {target}"),

@@ -8,6 +8,7 @@ mod messages;
 mod monitored;
 mod outbox;
 mod ranks;
+mod recorder;
 
 use super::CallOptions;
 use super::call::Call;

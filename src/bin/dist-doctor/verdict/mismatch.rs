@@ -19,7 +19,13 @@ pub(super) fn find(job: &Job, number: usize) -> Option<Finding> {
             what.entry(&entry.description).or_default().push(rank);
         }
     }
-    let (sequence, parties) = calls.into_iter().find(|(_, parties)| parties.len() > 1)?;
+    let (sequence, mut parties) = calls.into_iter().find(|(_, parties)| parties.len() > 1)?;
+    // Who came when it had failed already makes no difference of its own, and yet says who is right.
+    for (&rank, line) in group.lines.iter().filter(|(_, line)| line.is_late) {
+        let what = job.entry(line, sequence).map(|entry| entry.description.as_str());
+        what.and_then(|what| parties.get_mut(what)).into_iter().for_each(|party| party.push(rank));
+    }
+    parties.values_mut().for_each(|party| party.sort_unstable());
     let mut parties: Vec<(&str, Vec<usize>)> = parties.into_iter().collect();
     parties.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks[0]));
     // Where no party is the largest, nobody knows who is right.

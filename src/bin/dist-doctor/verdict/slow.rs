@@ -55,7 +55,6 @@ pub(super) fn find(job: &Job, number: usize) -> Option<Finding> {
     }
     let (&rank, &(calls, time)) = waited.iter().max_by_key(|(_, (_, time))| *time)?;
     let span = latest.saturating_sub(earliest);
-    #[allow(clippy::cast_precision_loss, reason = "shares")]
     let shares = (calls as f64 / times.len() as f64, time as f64 / span.max(1) as f64);
     if shares.0 < SHARE_OF_CALLS || shares.1 < SHARE_OF_TIME || time / (calls as u64) < LEAST_NS {
         return None;

@@ -117,6 +117,21 @@ fn different_calls_are_told_with_both_descriptions() {
 }
 
 #[test]
+fn who_comes_after_a_mismatch_says_who_is_right() {
+    let odd = dumps(3, |rank, dump| {
+        match rank {
+            1 => dump.collective(1, rank, 17, "barrier", ""),
+            _ => dump.collective(1, rank, 17, "all_reduce", SUM),
+        }
+        let began = if rank == 0 { 6000 } else { 5000 };
+        dump.ends("failed Mismatch", began, Some(began + 1));
+    });
+    let (class, culprits, text) = verdict(&job(&odd));
+    assert_eq!((class, culprits), ("mismatch", vec![1]));
+    assert!(text.contains("and ranks 0, 2 called all_reduce #17"), "{text}");
+}
+
+#[test]
 fn a_death_that_the_others_name_is_told_with_who_says_so() {
     let message = "rank 1 (pid 101, host a) died; it last finished all_reduce #16";
     let mut dead = dumps(3, |rank, dump| {
@@ -255,10 +270,7 @@ fn anything() -> impl Strategy<Value = Value> {
         .prop_map(Value::from),
     ];
     leaf.prop_recursive(2, 16, 4, |inner| {
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            Just(json!([])),
-        ]
+        prop_oneof![proptest::collection::vec(inner, 0..4).prop_map(Value::from), Just(json!([])),]
     })
 }
 

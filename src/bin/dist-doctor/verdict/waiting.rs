@@ -80,25 +80,34 @@ impl<'a> Graph<'a> {
         let group = &job.groups[number];
         let before = self.edges.len();
         let mut inside: Vec<(usize, &Entry, u64)> = Vec::new();
-        for (&waiter, line) in &group.lines {
-            let Some((sequence, entry)) = stuck(job, line) else { continue };
-            let dump = &job.dumps[line.dump];
-            let since = dump.on_the_wall(entry.issued_ns);
+        let inside_of_any: Vec<(usize, u64, &Entry, u64)> = group
+            .lines
+            .iter()
+            .filter_map(|(&rank, line)| {
+                let (sequence, entry) = stuck(job, line)?;
+                Some((rank, sequence, entry, job.dumps[line.dump].on_the_wall(entry.issued_ns)))
+            })
+            .collect();
+        // When the first of those who are in an operation has entered it.
+        let mut entered: BTreeMap<u64, u64> = BTreeMap::new();
+        for &(_, sequence, _, since) in &inside_of_any {
+            let first = entered.entry(sequence).or_insert(since);
+            *first = since.min(*first);
+        }
+        for (waiter, sequence, entry, since) in inside_of_any {
             let patience = if entry.has_failed() { 0 } else { PATIENCE_NS };
             // A dump that is older than the waiting knows nothing of it.
-            let knows = |it: &Line| job.dumps[it.dump].taken() >= since.saturating_add(patience);
-            if !knows(line) {
-                continue;
-            }
+            let enough = entered[&sequence].saturating_add(patience);
+            let knows = |it: &Line| job.dumps[it.dump].taken() >= enough;
             let absent = |(_, it): &(&usize, &Line)| !has_entered(it, sequence) && knows(it);
             let mut awaited: Vec<usize> =
                 group.lines.iter().filter(absent).map(|(&rank, _)| rank).collect();
-            if awaited.is_empty() {
-                // Only then: those who are known to be elsewhere are to blame first.
+            // Only then: those who are known to be elsewhere are to blame first.
+            if awaited.is_empty() && knows(&group.lines[&waiter]) {
                 awaited = group.missing();
-            }
-            if awaited.is_empty() {
-                inside.push((waiter, entry, since));
+                if awaited.is_empty() {
+                    inside.push((waiter, entry, since));
+                }
             }
             for awaited in awaited {
                 self.add(number, (waiter, awaited), entry, since);
@@ -204,11 +213,10 @@ impl<'a> Graph<'a> {
         };
         let now = job.whereabouts(line.dump);
         let waiters: BTreeSet<usize> = same.clone().map(|edge| edge.waiter).collect();
-        let verb = match (waiters.len(), same.clone().all(|edge| edge.entry.has_failed())) {
-            (1, true) => "waited for it, and failed",
-            (_, true) => "waited for it, and failed",
-            (1, false) => "waits for it",
-            (_, false) => "wait for it",
+        let verb = match waiters.len() {
+            _ if same.clone().all(|edge| edge.entry.has_failed()) => "waited for it, and failed",
+            1 => "waits for it",
+            _ => "wait for it",
         };
         let text = format!("{missed}; {now}; {} {verb}", text::count(waiters.len(), "rank"));
         Finding { class: Class::Behind, group: number, text, culprits: vec![awaited], since }

@@ -1,0 +1,230 @@
+//! What happened, from the dumps alone: jobs of real processes hang, die and disagree on purpose, and dist-doctor is given
+//! nothing but what their flight recorders have written.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+
+mod harness;
+mod worker;
+
+use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
+use harness::Job;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder for the dumps of one job.
+struct Dumps {
+    folder: PathBuf,
+}
+
+/// What dist-doctor has said.
+struct Said {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+impl Dumps {
+    fn new() -> Self {
+        let name = format!("dumps-{}-{}", std::process::id(), harness::serial());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&folder).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn of(&self, rank: usize) -> PathBuf {
+        self.folder.join(format!("fr_{rank}.json"))
+    }
+
+    fn all_exist(&self, size: usize) -> bool {
+        (0..size).all(|rank| self.of(rank).exists())
+    }
+
+    /// A job whose ranks write their dumps here.
+    fn job(&self, size: usize, program: impl Fn(usize) -> String) -> Job {
+        self.job_told_by("DIST_FLIGHT_RECORDER_FILE", size, program)
+    }
+
+    /// The same, with another variable for the name.
+    fn job_told_by(
+        &self,
+        variable: &'static str,
+        size: usize,
+        program: impl Fn(usize) -> String,
+    ) -> Job {
+        let mut job = Job::new();
+        for rank in 0..size {
+            let mut environment = job.environment(rank, size);
+            environment.push((variable, self.path("fr_")));
+            environment.push(("DIST_FLIGHT_RECORDER_TRIGGER", self.path("now")));
+            job.start(&rank.to_string(), &environment, &program(rank));
+        }
+        job
+    }
+
+    /// What dist-doctor makes of them.
+    fn diagnosis(&self, options: &[&str]) -> Said {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dist-doctor"));
+        let output = command.args(options).arg(self.path("fr_")).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Said {
+            status: output.status.code().unwrap(),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
+    }
+
+    /// The verdict on what has gone wrong: its line, and the class and the culprits of the first finding.
+    fn verdict(&self) -> (String, String, Vec<u64>) {
+        let said = self.diagnosis(&[]);
+        assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
+        let line = said.out.lines().next().unwrap().to_owned();
+        let said = self.diagnosis(&["--json"]);
+        assert_eq!(said.status, 1);
+        let value: Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(value["verdict"], line.as_str());
+        let first = &value["findings"][0];
+        let culprits = first["culprits"].as_array().unwrap().iter();
+        let culprits = culprits.map(|culprit| culprit["rank"].as_u64().unwrap()).collect();
+        (line, first["class"].as_str().unwrap().to_owned(), culprits)
+    }
+}
+
+impl Drop for Dumps {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.diagnosis(&[]).out);
+        }
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+#[test]
+fn a_skipped_collective_is_explained_by_every_error_and_from_the_dumps_alone() {
+    let dumps = Dumps::new();
+    let call = "all_reduce f32 SUM 10 timeout_ms=500";
+    // Who fails ends at once: the dump must have been written before the call told the failure.
+    let mut job = dumps.job(3, |rank| match rank {
+        2 => format!("init\nbarrier\ngate end\n{call}\nfinalize\nleaks\n"),
+        _ => format!("init\nbarrier\n{call}\nexit 0\n"),
+    });
+    for (rank, name) in ["0", "1"].into_iter().enumerate() {
+        job.report(name, call);
+        assert!(dumps.of(rank).exists(), "rank {rank} has told its failure without a dump");
+    }
+    // The rank that is elsewhere meets the failure in no call, and writes its dump all the same.
+    job.until("the dump of rank 2", |_| dumps.of(2).exists());
+    let (line, class, culprits) = dumps.verdict();
+    let pid = job.pid("2");
+    job.open("end");
+    let ended = job.finish();
+
+    assert_eq!((class.as_str(), culprits), ("behind", vec![2]), "{line}");
+    assert!(line.starts_with(&format!("rank 2 (pid {pid}, host ")), "{line}");
+    for part in [
+        ") never entered all_reduce #2 (f32, SUM, count 10) of group world; it is in no operation since ",
+        ", last finished barrier #1 of group world; 2 ranks waited for it, and failed",
+    ] {
+        assert!(line.contains(part), "\"{part}\" is missing: {line}");
+    }
+    let named = format!("rank 2 (pid {pid}, ");
+    for name in ["0", "1", "2"] {
+        let parts = [named.as_str(), "which last finished barrier #1", "500 ms"];
+        ended.report(name, call).failed(DIST_ERR_TIMEOUT, &parts);
+    }
+    ended.report("2", "leaks").succeeded();
+}
+
+#[test]
+fn a_killed_rank_is_named_by_the_dumps_of_the_others() {
+    let dumps = Dumps::new();
+    let mut job = dumps.job(3, |_| "init\nloop all_reduce f32 SUM 10\nexit 0\n".to_owned());
+    job.all_report(&["0", "1", "2"], "ready");
+    let pid = job.pid("1");
+    job.kill("1");
+    let ended = job.finish();
+    for name in ["0", "2"] {
+        ended.report(name, "all_reduce f32 SUM 10").failed(DIST_ERR_PEER_FAILED, &["rank 1 (pid "]);
+    }
+    let (line, class, culprits) = dumps.verdict();
+    assert_eq!((class.as_str(), culprits), ("failure", vec![1]), "{line}");
+    let died = format!("group world has failed: rank 1 (pid {pid}, host ");
+    assert!(line.starts_with(&died) && line.contains("died; it "), "{line}");
+    assert!(line.ends_with("; ranks 0, 2 say so"), "{line}");
+    let whole = dumps.diagnosis(&["verdict"]).out;
+    assert!(whole.contains("\n  no dump of rank 1\n"), "{whole}");
+}
+
+#[test]
+fn a_different_call_is_told_with_both_descriptions() {
+    let dumps = Dumps::new();
+    // Torch's variable, which has its own names.
+    let job = dumps.job_told_by("TORCH_FR_DUMP_TEMP_FILE", 3, |rank| {
+        let call = if rank == 1 { "barrier" } else { "all_reduce f64 MAX 7" };
+        format!("init\nall_reduce f32 SUM 1\n{call}\nexit 0\n")
+    });
+    let ended = job.finish();
+    for (name, call) in
+        [("0", "all_reduce f64 MAX 7"), ("1", "barrier"), ("2", "all_reduce f64 MAX 7")]
+    {
+        ended.report(name, call).failed(DIST_ERR_MISMATCH, &["barrier #2"]);
+    }
+    assert!((0..3).all(|rank| Path::new(&dumps.path(&format!("fr_{rank}"))).exists()));
+    let (line, class, culprits) = dumps.verdict();
+    assert_eq!((class.as_str(), culprits), ("mismatch", vec![1]), "{line}");
+    assert!(line.starts_with("mismatch in group world: rank 1 (pid "), "{line}");
+    let both = "called barrier #2 and ranks 0, 2 called all_reduce #2 (f64, MAX, count 7)";
+    assert!(line.ends_with(both), "{line}");
+}
+
+#[test]
+fn a_job_that_hangs_writes_its_dumps_when_a_file_is_touched() {
+    let dumps = Dumps::new();
+    let call = "all_reduce f32 SUM 1000";
+    let mut job = dumps.job(3, |rank| {
+        let hang = if rank == 1 { "gate end\n" } else { "" };
+        format!("init\nbarrier\n{hang}{call}\nfinalize\nleaks\n")
+    });
+    job.all_report(&["0", "1", "2"], "barrier");
+    // Until they have been in it for so long that it means something.
+    let mut touches = 0;
+    loop {
+        (0..3).for_each(|rank| drop(fs::remove_file(dumps.of(rank))));
+        touches += 1;
+        fs::write(dumps.path("now"), format!("{touches}")).unwrap();
+        job.until("the dumps of all ranks", |_| dumps.all_exist(3));
+        if dumps.diagnosis(&[]).status == 1 && touches > 1 {
+            break;
+        }
+    }
+    let (line, class, culprits) = dumps.verdict();
+    assert_eq!((class.as_str(), culprits), ("behind", vec![1]), "{line}");
+    assert!(line.contains("never entered all_reduce #2 (f32, SUM, count 1000)"), "{line}");
+    assert!(line.ends_with("; 2 ranks wait for it"), "{line}");
+    job.open("end");
+    let ended = job.finish();
+    for name in ["0", "1", "2"] {
+        ended.report(name, call).succeeded();
+        ended.report(name, "finalize").succeeded();
+        // The recorder's thread has ended too.
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn what_is_no_dump_is_refused_by_name() {
+    let dumps = Dumps::new();
+    let said = dumps.diagnosis(&[]);
+    assert_eq!(said.status, 2);
+    assert!(said.err.contains("fr_: there is no such file"), "{}", said.err);
+    fs::write(dumps.of(0), "{\"format\": \"libdist flight recorder\", \"ver").unwrap();
+    let said = dumps.diagnosis(&[]);
+    assert_eq!((said.status, said.out.as_str()), (2, ""));
+    let told = ["fr_0.json: it is cut off", "there is no dump that can be read"];
+    assert!(told.iter().all(|part| said.err.contains(part)), "{}", said.err);
+}
