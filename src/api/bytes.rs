@@ -278,7 +278,9 @@ impl Group {
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
-        outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()))
+        let outcome =
+            outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()));
+        outcome.inspect_err(|error| self.note(error))
     }
 
     /// Checks a collective on byte strings that will be issued. Where this rank gets any, `deliver` is called with them.

@@ -31,7 +31,8 @@ impl Group {
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome);
-        outcome.context(|| format!("{descriptor} on {}", self.whom()))
+        let outcome = outcome.context(|| format!("{descriptor} on {}", self.whom()));
+        outcome.inspect_err(|error| self.note(error))
     }
 
     /// Runs an operation in its turn. A panic in it fails the group: other ranks may wait for what does not come.

@@ -1,6 +1,7 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
 use super::callbacks;
+use super::error_file;
 use super::monitored::Monitor;
 use super::queue::RunQueue;
 use super::recorder;
@@ -243,6 +244,17 @@ impl Group {
         self.backend.abort(error);
         // The first reason, which may be another.
         self.queue.fail_all(&self.failure().unwrap_or_else(|| error.clone()));
+    }
+
+    /// Notes an error of the group for the launcher, if it is fatal; to be called when it is handed to a caller.
+    pub(super) fn note(&self, error: &Error) {
+        error_file::note(error, self.blamed(error));
+    }
+
+    /// Which rank of the outermost group an error blames, if that is another than this one.
+    pub(super) fn blamed(&self, error: &Error) -> Option<Rank> {
+        let culprit = error.culprit().filter(|&rank| rank != self.rank)?;
+        self.global_ranks().get(culprit).copied()
     }
 
     /// The number of asynchronous operations that have been issued and have not ended.

@@ -181,7 +181,7 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
         Err(Interrupt::Deadline) => Err(group.overtaken(&descriptor, deadline)),
     };
     record.end(&outcome);
-    outcome.map(|()| (all, sequence))
+    outcome.inspect_err(|error| group.note(error)).map(|()| (all, sequence))
 }
 
 /// Who says the same, for each of the different definitions, in the order of their first ranks.
