@@ -62,7 +62,7 @@ fn ranks_get_the_environment_that_torchrun_gives() {
         ] {
             has(text.to_owned());
         }
-        for name in ["MASTER_PORT=", "TORCHELASTIC_RUN_ID="] {
+        for name in ["MASTER_PORT=", "TORCHELASTIC_RUN_ID=", "TORCHELASTIC_ERROR_FILE=/"] {
             assert!(lines.iter().any(|line| line.starts_with(name)), "{rank}: {name}");
         }
     }
@@ -201,7 +201,11 @@ fn a_second_signal_kills_at_once() {
 #[test]
 fn nothing_outlives_a_killed_launcher() {
     let script = "sleep 300 & echo $$ $!; wait";
-    let job = start(&["--nproc-per-node", "2", "sh", "-c", script]);
+    // For what a killed launcher cannot remove.
+    let folder = Folder::new();
+    let job = start_with(&["--nproc-per-node", "2", "sh", "-c", script], |command| {
+        command.env("TMPDIR", &folder.0);
+    });
     let lines = job.lines(2);
     let numbers = lines.iter().flat_map(|line| line.split(' ').skip(1));
     let mut pids: Vec<u32> = numbers.map(|number| number.parse().unwrap()).collect();
@@ -325,6 +329,12 @@ fn the_help_explains_flags_environment_and_examples() {
         "--redirects",
         "--secret-file",
         "--no-secret",
+        "--max-restarts",
+        "--use-env",
+        "--role",
+        "--shutdown-timeout",
+        "--local-ranks-filter",
+        "TORCHELASTIC_ERROR_FILE",
         "LOCAL_RANK",
         "MASTER_PORT",
         "TORCHELASTIC_USE_AGENT_STORE",

@@ -19,7 +19,6 @@ use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
 use super::issue::{Prepared, Task};
-use super::recorder;
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -283,8 +282,9 @@ impl Group {
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
-        let outcome = outcome.inspect_err(|_| recorder::dump_failures());
-        outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()))
+        let outcome =
+            outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()));
+        outcome.inspect_err(|error| self.hand_out(error))
     }
 
     /// Checks a collective on byte strings that will be issued. Where this rank gets any, `deliver` is called with them.

@@ -1,9 +1,9 @@
 //! Collective calls: what is checked before anybody else is told, and in what order they run.
 
+use super::activity;
 use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
-use super::{activity, recorder};
 use crate::algo::Wanted;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
@@ -35,8 +35,8 @@ impl Group {
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
         record.end(&outcome);
-        let outcome = outcome.inspect_err(|_| recorder::dump_failures());
-        outcome.context(|| format!("{descriptor} on {}", self.whom()))
+        let outcome = outcome.context(|| format!("{descriptor} on {}", self.whom()));
+        outcome.inspect_err(|error| self.hand_out(error))
     }
 
     /// Runs an operation in its turn. A panic in it fails the group: other ranks may wait for what does not come.

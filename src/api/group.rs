@@ -2,6 +2,7 @@
 
 use super::activity;
 use super::callbacks;
+use super::error_file;
 use super::monitored::Monitor;
 use super::observer::Observer;
 use super::queue::RunQueue;
@@ -264,6 +265,23 @@ impl Group {
         self.backend.abort(error);
         // The first reason, which may be another.
         self.queue.fail_all(&self.failure().unwrap_or_else(|| error.clone()));
+    }
+
+    /// A blocking call is about to hand an error to its caller, who may end the process: what is to be left on disk goes there.
+    pub(super) fn hand_out(&self, error: &Error) {
+        recorder::dump_failures();
+        self.note(error);
+    }
+
+    /// Notes an error of the group for the launcher, if it is fatal; to be called when it is handed to a caller.
+    pub(super) fn note(&self, error: &Error) {
+        error_file::note(error, self.blamed(error));
+    }
+
+    /// Which rank of the outermost group an error blames, if that is another than this one.
+    pub(super) fn blamed(&self, error: &Error) -> Option<Rank> {
+        let culprit = error.culprit().filter(|&rank| rank != self.rank)?;
+        self.global_ranks().get(culprit).copied()
     }
 
     /// The number of asynchronous operations that have been issued and have not ended.

@@ -214,6 +214,9 @@ impl<T: Task> Queued<T> {
         if let Some(turn) = turn {
             turn.end_silently();
         }
+        if let Err(error) = &outcome {
+            group.note(error);
+        }
         // Before the works end: whoever waits for one may count on the group not being kept by it.
         drop(group);
         task.works().iter().for_each(|work| work.end(outcome.clone().map(|()| None)));

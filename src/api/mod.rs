@@ -11,6 +11,7 @@ pub mod call;
 pub mod callbacks;
 pub mod collective;
 pub mod environment;
+mod error_file;
 mod fusion;
 pub mod group;
 mod independence;

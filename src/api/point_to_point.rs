@@ -192,6 +192,7 @@ impl Group {
         };
         posted.map_err(|error| {
             let error = work.explain(error);
+            self.note(&error);
             work.end(Err(error.clone()));
             error
         })

@@ -2,6 +2,7 @@
 
 use super::callbacks;
 use super::environment::{self, Identity, Meeting};
+use super::error_file;
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
 use super::store::{open_file, open_tcp};
 use super::trace;
@@ -16,17 +17,15 @@ use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How long `dist_finalize` of the rank that hosts the store waits for the others to leave it.
+/// How long `dist_finalize` waits, for asynchronous operations and then for the other ranks to leave the store that this
+/// one hosts.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The same where the group has failed, so that some will never say goodbye.
-const FAREWELL_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long each of the two takes where the group has failed: operations end at once, and some ranks never say goodbye.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// How long `dist_finalize` waits for asynchronous operations.
-const DRAIN: Duration = Duration::from_secs(5);
-
-/// The same where the group has failed, so that they end at once.
-const DRAIN_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long each of the two takes at least, whatever was before.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 const WORLD_NAME: &str = "world";
 
@@ -102,6 +101,12 @@ pub fn init(options: InitOptions) -> Result<()> {
         let message = "dist_init was called twice; call dist_finalize in between";
         return Err(Error::new(ErrorKind::AlreadyInitialized, message));
     }
+    make_world(options).inspect_err(|error| error_file::note(error, error.culprit()))?;
+    error_file::take_back();
+    Ok(())
+}
+
+fn make_world(options: InitOptions) -> Result<()> {
     // Before anybody is waited for.
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     set_log_level_from_environment()?;
@@ -129,8 +134,8 @@ pub fn init(options: InitOptions) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end, the rank that hosts the store
-/// waits a few seconds for the others, and nobody waits for a rank that has failed. Blocking calls under way on other
+/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end, in what is left of these the rank
+/// that hosts the store waits for the others, and nobody waits for a rank that has failed. Blocking calls under way on other
 /// threads end as they would.
 ///
 /// # Errors
@@ -143,8 +148,9 @@ pub fn finalize() -> Result<()> {
         let message = "there is no world group to leave: dist_init has not been called";
         return Err(Error::new(ErrorKind::NotInitialized, message));
     };
-    finish_works(&group);
-    let farewell = Farewell::of(&group);
+    let deadline = Deadline::after(FAREWELL);
+    finish_works(&group, &deadline);
+    let farewell = Farewell::of(&group, &deadline);
     // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs in it.
     drop(group);
     if farewell.size > 1 {
@@ -154,23 +160,28 @@ pub fn finalize() -> Result<()> {
     Ok(())
 }
 
-/// Lets the works of a group end, and aborts those that do not.
-pub(super) fn finish_works(group: &Group) {
+/// Lets the works of a group end, and aborts those that do not by the deadline.
+pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
     if group.outstanding() == 0 {
         return;
     }
-    if group.failure().is_none() && !group.drain(&Deadline::after(DRAIN)) {
+    if group.failure().is_none() && !group.drain(deadline) {
         let text = format!(
             "dist_finalize was called with {} asynchronous operations that did not end within {} s",
             group.outstanding(),
-            DRAIN.as_secs()
+            deadline.allowed().as_secs()
         );
         group.abort(&text);
     }
     // In a failed group they end by themselves; until then they keep it, which is to be left here.
-    if !group.drain(&Deadline::after(DRAIN_AFTER_FAILURE)) {
+    if !group.drain(&Deadline::after(after_failure(deadline))) {
         crate::log!(Level::Warn, "{} works outlive dist_finalize", group.outstanding());
     }
+}
+
+/// What is left until the deadline for a step in a group that has failed.
+fn after_failure(deadline: &Deadline) -> Duration {
+    deadline.left().clamp(LAST_WORDS, AFTER_FAILURE)
 }
 
 /// The last exchange through the store: so that the rank that hosts it leaves last.
@@ -181,8 +192,11 @@ struct Farewell {
 }
 
 impl Farewell {
-    fn of(group: &Group) -> Self {
-        let limit = if group.failure().is_some() { FAREWELL_AFTER_FAILURE } else { FAREWELL };
+    fn of(group: &Group, deadline: &Deadline) -> Self {
+        let limit = match group.failure() {
+            Some(_) => after_failure(deadline),
+            None => deadline.left().max(LAST_WORDS),
+        };
         Self { key: format!("dist/{}/{}/bye", group.name(), group.id()), size: group.size(), limit }
     }
 

@@ -8,6 +8,7 @@
 //! Must not know: how a collective runs, or how a message travels.
 
 use super::callbacks::{self, Callback, Function};
+use super::error_file;
 use super::group::Group;
 use super::point_to_point::Message;
 use super::queue::RunQueue;
@@ -93,6 +94,8 @@ pub struct Work {
     outcome: Outcome,
     /// A message's, from issue until it is done.
     held: Mutex<Option<Held>>,
+    /// The rank of the job that a message's error blames.
+    blamed: OnceLock<Rank>,
     /// A batch's, from issue until it is done.
     members: Mutex<Vec<Arc<Self>>>,
 }
@@ -161,6 +164,7 @@ impl Work {
             issue: OnceLock::new(),
             outcome: Outcome::new(),
             held: Mutex::new(None),
+            blamed: OnceLock::new(),
             members: Mutex::default(),
         })
     }
@@ -190,6 +194,10 @@ impl Work {
         let held = lock(&self.held).take();
         if let Some(Held { group, record }) = held {
             record.end(&result.as_ref().map(drop).map_err(Clone::clone));
+            if let Some(rank) = result.as_ref().err().and_then(|error| group.blamed(error)) {
+                // It ends once, so that nobody has told before.
+                let _first = self.blamed.set(rank);
+            }
             callbacks::let_go(group);
         }
         let ended = Ended { result, at: Instant::now() };
@@ -215,7 +223,12 @@ impl Work {
 
     /// Its outcome, once there is one.
     pub fn outcome(&self) -> Option<Result<()>> {
-        self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.plain())
+        let outcome = self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.plain())?;
+        if let Err(error) = &outcome {
+            // Only now, for a message: its end is no place to wait for a disk.
+            error_file::note(error, self.blamed.get().copied());
+        }
+        Some(outcome)
     }
 
     /// The number of the operation: for collectives that in its group, for messages one of their own. `None` before

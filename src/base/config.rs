@@ -42,6 +42,8 @@ variables! {
         "`True`: the launcher hosts the store, and rank 0 joins it as a client.";
     RUN_ID = "TORCHELASTIC_RUN_ID", "launcher", "none",
         "The job's id; its presence means that an elastic launcher started this process.";
+    ERROR_FILE = "TORCHELASTIC_ERROR_FILE", "launcher", "none",
+        "Where the first fatal error of this process is written for the launcher's summary, in torchrun's form, unless the program has written there.";
     OMPI_RANK = "OMPI_COMM_WORLD_RANK", "Open MPI", "none", "The rank, where RANK is not set.";
     OMPI_SIZE = "OMPI_COMM_WORLD_SIZE", "Open MPI", "none", "The world size, where WORLD_SIZE is not set.";
     OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI", "none", "The ranks on this host.";

@@ -134,8 +134,8 @@ dist_export! {
     ///
     /// Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
     /// to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Blocks until then, and on
-    /// the rank that hosts the store, which leaves last, until the others have left, 5 seconds at most. One thread at a
-    /// time; blocking calls under way on other threads end as they would.
+    /// the rank that hosts the store, which leaves last, until the others have left: 6 seconds at most in all, and about
+    /// one where the group has failed. One thread at a time; blocking calls under way on other threads end as they would.
     ///
     /// Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
     pub fn dist_finalize() -> dist_status_t {

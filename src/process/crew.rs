@@ -231,6 +231,16 @@ impl Crew {
         Ok(())
     }
 
+    /// Makes room for other children, after [`Crew::clear`], and returns those that were. `None`, and nothing changes,
+    /// where some of them could not be killed. Signals that have come meanwhile are still to be told.
+    pub fn renew(&mut self) -> Option<Vec<Member>> {
+        if !self.members.iter().all(|member| member.reaped) {
+            return None;
+        }
+        self.started = Instant::now();
+        Some(std::mem::take(&mut self.members))
+    }
+
     /// Ends the crew, after [`Crew::clear`], and returns its members for a last look. Signals that have
     /// come meanwhile are forgotten; later ones act on this process as before the crew.
     pub fn disband(mut self) -> Vec<Member> {
@@ -339,6 +349,23 @@ mod tests {
         let statuses: Vec<u8> =
             crew.members().iter().map(|member| member.ending().unwrap().shell_status()).collect();
         assert_eq!(statuses, [1, 0]);
+    }
+
+    #[test]
+    fn others_take_the_place_of_those_that_have_ended() {
+        let mut crew = Crew::new(&[]).unwrap();
+        crew.spawn(&mut shell("exit 3")).unwrap();
+        assert!(crew.renew().is_none());
+        crew.clear(Duration::from_secs(20)).unwrap();
+        assert_eq!(crew.renew().unwrap().len(), 1);
+        assert!(crew.is_clear());
+        for script in ["exit 4", "exec sleep 60"] {
+            crew.spawn(&mut shell(script)).unwrap();
+        }
+        assert_eq!(crew.next(&limit()).unwrap(), Event::Ended(0));
+        assert_eq!(crew.members()[0].ending().unwrap().shell_status(), 4);
+        crew.clear(Duration::from_secs(20)).unwrap();
+        assert_eq!(crew.renew().unwrap().len(), 2);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub enum Cause {
 pub enum Notice {
     /// This signal was received and passed on to all members.
     PassedOn(i32),
-    /// What remained was killed without waiting any longer, because a further signal came.
+    /// What remained was killed without waiting any longer, because a signal came when the end had begun.
     Hurried(i32),
 }
 
@@ -56,7 +56,11 @@ pub fn supervise(
     patience: &Patience,
     tell: &mut dyn FnMut(Notice),
 ) -> Result<Cause> {
-    let cause = run(crew, patience)?;
+    let (cause, is_urgent) = run(crew, patience, tell)?;
+    if is_urgent {
+        crew.clear(patience.kill)?;
+        return Ok(cause);
+    }
     let grace = match cause {
         Cause::Signal(signal) => {
             crew.signal_all(signal);
@@ -75,15 +79,27 @@ pub fn supervise(
     Ok(cause)
 }
 
-/// Until all have succeeded, one has failed (and others had the time to), or a signal came.
-fn run(crew: &mut Crew, patience: &Patience) -> Result<Cause> {
-    let mut failed = Vec::new();
+/// Until all have succeeded, one has failed (and others had the time to), or a signal came. Also says whether a signal
+/// came after a failure, which leaves no time for anybody.
+fn run(
+    crew: &mut Crew,
+    patience: &Patience,
+    tell: &mut dyn FnMut(Notice),
+) -> Result<(Cause, bool)> {
+    let (mut failed, mut is_urgent) = (Vec::new(), false);
     let mut deadline = Deadline::never();
     while !crew.all_ended() {
         match crew.next(&deadline)? {
             // Once something has failed, that stays the cause.
-            Event::Signal(signal) if failed.is_empty() => return Ok(Cause::Signal(signal)),
-            Event::Signal(_) | Event::Deadline => break,
+            Event::Signal(signal) if failed.is_empty() => {
+                return Ok((Cause::Signal(signal), false));
+            }
+            Event::Signal(signal) => {
+                tell(Notice::Hurried(signal));
+                is_urgent = true;
+                break;
+            }
+            Event::Deadline => break,
             Event::Ended(index) => {
                 if let Some(ending) = crew.members()[index].ending().filter(|how| !how.is_success())
                 {
@@ -95,7 +111,7 @@ fn run(crew: &mut Crew, patience: &Patience) -> Result<Cause> {
             }
         }
     }
-    Ok(first_failure(&failed).map_or(Cause::Success, Cause::Failure))
+    Ok((first_failure(&failed).map_or(Cause::Success, Cause::Failure), is_urgent))
 }
 
 /// Which of the failures, in the order in which they were seen, was the first. A process that is

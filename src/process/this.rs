@@ -1,8 +1,9 @@
 //! This process, for the layers that make no system calls of their own.
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
-use crate::sys::{clock, fork, host, limits, thread};
+use crate::sys::{clock, fork, host, limits, small_file, thread};
+use std::path::Path;
 
 pub use crate::sys::clock::Moment;
 
@@ -82,4 +83,22 @@ pub fn free_descriptors() -> Result<usize> {
 /// True in a process that was forked, without exec, from one that used the library.
 pub fn is_forked_child() -> bool {
     fork::is_forked_child()
+}
+
+/// Leaves a file for whoever started this process. False: there is one of that name, which stays as it is.
+///
+/// # Errors
+/// `System`, `OutOfMemory` where the disk is full; then there is nothing new.
+pub fn leave_file(path: &Path, content: &[u8]) -> Result<bool> {
+    let left = small_file::create_whole(path, content);
+    left.map_err(|cause| Error::system(format_args!("writing {}", path.display()), &cause))
+}
+
+/// Removes such a file, unless somebody has changed it. False: it was not there any more, or is another.
+///
+/// # Errors
+/// `System`.
+pub fn take_back_file(path: &Path, content: &[u8]) -> Result<bool> {
+    let removed = small_file::remove_if_same(path, content);
+    removed.map_err(|cause| Error::system(format_args!("removing {}", path.display()), &cause))
 }

@@ -1,11 +1,13 @@
-//! Reading small files whole: opened without waiting for anybody, read from the beginning whatever
-//! others read meanwhile, and never more than a limit.
+//! Small files as wholes. Reading: opened without waiting for anybody, read from the beginning whatever others
+//! read meanwhile, and never more than a limit. Writing: a file is there with all of its content or not at all,
+//! and takes the place of none that somebody else has made.
 
-use std::fs::{File, OpenOptions};
+use super::file;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Opens a file for reading. A pipe with a name that nobody writes to is opened too, instead of waited
 /// for.
@@ -49,6 +51,54 @@ pub fn read_from_start(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(got)
 }
 
+/// Makes a file with this content. False: there is one of that name, which stays as it is.
+///
+/// # Errors
+/// The reason as the system gives it; then there is nothing new.
+pub fn create_whole(path: &Path, content: &[u8]) -> io::Result<bool> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(false);
+    }
+    let draft = draft_of(path);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&draft)
+        .and_then(|file| file::write_all_at(&file, content, 0));
+    let outcome = written.and_then(|()| match fs::hard_link(&draft, path) {
+        Ok(()) => Ok(true),
+        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        // A file system without links: then whoever comes between the question above and this is replaced.
+        Err(_) => fs::rename(&draft, path).map(|()| true),
+    });
+    // Gone already where it was renamed.
+    drop(fs::remove_file(&draft));
+    outcome
+}
+
+/// Removes a file that has exactly this content. False: it has another, or is not there.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn remove_if_same(path: &Path, content: &[u8]) -> io::Result<bool> {
+    let mut found = vec![0; content.len() + 1];
+    let length = match open(path).and_then(|file| read_from_start(&file, &mut found)) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+        length => length?,
+    };
+    if &found[..length] != content {
+        return Ok(false);
+    }
+    fs::remove_file(path).map(|()| true)
+}
+
+/// Where a file is written before it gets its name: beside it, and of no other process.
+fn draft_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.draft", std::process::id()));
+    PathBuf::from(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +127,23 @@ mod tests {
         let (reader, _writer) = io::pipe().unwrap();
         let file = behind(reader.as_raw_fd()).unwrap();
         assert!(read_from_start(&file, &mut [0; 4]).is_err());
+    }
+
+    #[test]
+    fn a_file_is_made_whole_and_never_in_the_place_of_another() {
+        let folder = std::env::temp_dir().join(format!("dist-whole-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("file");
+        assert!(create_whole(&path, b"first").unwrap());
+        assert!(!create_whole(&path, b"second").unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        for other in [&b"firs"[..], b"first and more", b"other"] {
+            assert!(!remove_if_same(&path, other).unwrap());
+        }
+        assert!(remove_if_same(&path, b"first").unwrap());
+        assert!(!remove_if_same(&path, b"first").unwrap());
+        assert!(create_whole(&folder.join("no/such/folder"), b"").is_err());
+        fs::remove_dir(&folder).unwrap();
     }
 }

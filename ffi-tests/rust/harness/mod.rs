@@ -250,6 +250,11 @@ impl Job {
         self.report(name, "start").pid
     }
 
+    /// A file of the job's own, which goes with it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     /// Kills a worker; returns when that was, on the clock of the reports.
     pub(crate) fn kill(&mut self, name: &str) -> u64 {
         let pid = self.pid(name);
@@ -354,6 +359,11 @@ impl Ended {
     pub(crate) fn report(&self, name: &str, what: &str) -> Report {
         let found = self.reports(name).into_iter().find(|report| report.what == what);
         found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\""))
+    }
+
+    /// A file of the job's own.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.file(name)
     }
 
     /// Everything that a process has written to standard error.

@@ -16,6 +16,7 @@
 //! | `times N NAP_MS COMMAND` | so many times, after a nap each time |
 //! | `trace PATH`, `untrace` | begins and ends a trace |
 //! | `gate NAME` | waits until the test opens it |
+//! | `if ATTEMPT RANK COMMAND` | under a launcher, in that attempt and on that rank only; `*` for any |
 //! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
 //! | `store` (`server=yes`: and its server), `unstore` | a client of the job's store |
 //! | `set KEY VALUE`, `get KEY VALUE`, `add KEY`, `wait KEY`, `pop QUEUE`, `meet KEY SIZE` | what it does there |
@@ -137,6 +138,17 @@ impl Worker {
     }
 
     fn carry_out(&mut self, words: &Words<'static>) {
+        if words.verb() == "if" {
+            let is_at = |index, name| {
+                let wanted = words.at(index);
+                wanted == "*" || variable(name).as_deref() == Some(wanted)
+            };
+            if is_at(0, "TORCHELASTIC_RESTART_COUNT") && is_at(1, "RANK") {
+                let mut rest = words.rest().splitn(3, ' ');
+                self.carry_out(&Words::parse(rest.nth(2).unwrap()));
+            }
+            return;
+        }
         let started = Instant::now();
         let outcome = match words.verb() {
             "init" => self.init(words),

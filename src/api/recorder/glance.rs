@@ -87,8 +87,7 @@ impl Glance {
             return descriptor.map_or("something".to_owned(), |it| it.to_string());
         }
         let Some(message) = decode_message(self.words) else { return "a message".to_owned() };
-        let (verb, towards) =
-            if message.is_outgoing { ("send", "to") } else { ("recv", "from") };
+        let (verb, towards) = if message.is_outgoing { ("send", "to") } else { ("recv", "from") };
         match message.peer {
             Some(peer) => format!("{verb} #{sequence} {towards} rank {peer}"),
             None => format!("{verb} #{sequence} from any rank"),

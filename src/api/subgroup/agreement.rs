@@ -13,7 +13,6 @@ use super::exchange::MemberExchange;
 use super::{Agreed, SubgroupOptions, default_name, list_in_name};
 use crate::algo::Operation;
 use crate::api::group::Group;
-use crate::api::recorder;
 use crate::backend::{self, Exchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -186,8 +185,7 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
         Err(Interrupt::Deadline) => Err(group.overtaken(&descriptor, deadline)),
     };
     record.end(&outcome);
-    let outcome = outcome.inspect_err(|_| recorder::dump_failures());
-    outcome.map(|()| (all, sequence))
+    outcome.inspect_err(|error| group.hand_out(error)).map(|()| (all, sequence))
 }
 
 /// Who says the same, for each of the different definitions, in the order of their first ranks.

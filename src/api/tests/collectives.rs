@@ -143,12 +143,12 @@ fn finalize_lets_works_end_and_aborts_what_does_not() {
     let work = issue(&group);
     std::thread::scope(|scope| {
         scope.spawn(|| fake.open());
-        finish_works(&group);
+        finish_works(&group, &long());
     });
     assert_eq!(work.outcome(), Some(Ok(())));
     let (group, _shut) = Fake::group("finalized-shut", false);
     let works = [issue(&group), issue(&group)];
-    finish_works(&group);
+    finish_works(&group, &Deadline::after_ms(20));
     for work in works {
         let error = work.outcome().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Aborted);

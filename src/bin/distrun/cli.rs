@@ -2,7 +2,9 @@
 //!
 //! It only parses and checks; it starts nothing.
 
-use crate::streams::Spec;
+use crate::help::{HELP, USAGE};
+use crate::streams::{LocalRanks, Spec};
+use crate::torchrun::{self, Endpoint, Others};
 use clap::Parser;
 use dist::process::guardian::MAX_GROUPS;
 use std::ffi::{OsStr, OsString};
@@ -11,70 +13,6 @@ use std::str::FromStr;
 
 /// The port of the store where the ranks have to be told one and none was given; torchrun's.
 const DEFAULT_PORT: u16 = 29500;
-
-const USAGE: &str = "distrun [OPTIONS] PROGRAM [ARGS]...";
-
-const HELP: &str = "\
-Rank numbers:
-  Node R starts ranks R*N to R*N+N-1, where N is --nproc-per-node, the same on every node.
-
-Environment of each rank (all else is inherited):
-  RANK, WORLD_SIZE              number of this rank, and of all ranks
-  LOCAL_RANK, LOCAL_WORLD_SIZE  the same within this node
-  GROUP_RANK, GROUP_WORLD_SIZE  number of this node, and of all nodes
-  ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE
-                                \"default\", RANK, WORLD_SIZE
-  MASTER_ADDR, MASTER_PORT      where the job's store listens
-  TORCHELASTIC_USE_AGENT_STORE  True: the launcher of node 0 hosts the store, rank 0 joins it
-                                like any other rank, and any rank may die without taking it along
-  TORCHELASTIC_RUN_ID           the job's id (\"none\" for more than one node)
-  TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS
-                                0: a failed job is not restarted
-  DIST_STORE_SECRET_FD, DIST_STORE_SECRET_FILE
-                                where the job's secret is, if there is one: an inherited descriptor,
-                                or --secret-file
-  OMP_NUM_THREADS               1, if there are several ranks on this node and it was not set
-
-Secret:
-  Who cannot prove to know the job's secret is turned away by its store; libdist's programs find the
-  secret by themselves. A job of one node gets a new one. A job of several has none, unless each
-  node names a file with the same content: --secret-file PATH, or DIST_STORE_SECRET_FILE=PATH.
-  PyTorch's own client knows nothing of secrets: ranks that use it need --no-secret.
-
-Output:
-  Each line of a rank is passed on with its rank before it: \"[3] loss 0.25\". Lines are never torn;
-  one of more than 64 KiB is passed on in pieces. What ranks write to standard output and standard
-  error goes to the same of distrun. If either is closed, what is written to it is dropped and the
-  job goes on. The ranks' standard input is /dev/null.
-  Ranks write to a pipe, not to a terminal; many programs then keep their output back for a while,
-  and lose it when killed. For Python, PYTHONUNBUFFERED=1 prevents that.
-  --log-dir DIR writes DIR/RANK/stdout.log and DIR/RANK/stderr.log, without the prefix. What
-  goes there is told by SPEC: 0 none, 1 standard output, 2 standard error, 3 both; or one such
-  number per local rank, \"0:1,1:3\" (none for those not named). --tee writes both to the file and
-  on; --redirects to the file only. With neither, everything is both written and passed on.
-
-Failure:
-  The first rank to end with a status other than 0, or by a signal, ends the job: the others get
-  SIGTERM, and SIGKILL a second later. A report on standard error names that rank, how it ended and
-  what it wrote last; distrun's exit status is that of the rank, or 128 and the signal's number.
-  SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; what is left after 10 seconds, or
-  when a second one comes, is killed. The exit status then is 128 and the signal's number.
-  If distrun itself is killed, all ranks and what they have started are killed too.
-  Other exit statuses: 2 wrong usage, 126 program cannot be executed, 127 program not found, 1 any
-  other failure of distrun itself, for instance that the store's port is in use.
-
-Examples:
-  Four ranks on this host:
-    distrun --nproc-per-node 4 ./train --epochs 10
-  One rank for each core, with a log for each:
-    distrun --nproc-per-node cpu --log-dir logs --redirects 3 ./train
-  Two hosts with eight ranks each (on the second: --node-rank 1):
-    distrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc-per-node 8 ./train
-  The same with a secret (on one host, then copied to the other by a safe way):
-    (umask 077; head -c 32 /dev/urandom | base64 >job.secret)
-    distrun --secret-file job.secret --nnodes 2 --node-rank 0 ...
-  A Python program:
-    distrun --nproc-per-node 2 python3 train.py";
 
 /// Starts the ranks of a job on this host, passes on their output, and says which one failed first.
 #[derive(Debug, Parser)]
@@ -89,9 +27,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value = "1", value_parser = nnodes)]
     pub(crate) nnodes: usize,
 
-    /// Number of this node, from 0; node 0 hosts the store
-    #[arg(long, alias = "node_rank", value_name = "R", default_value = "0")]
-    pub(crate) node_rank: usize,
+    /// Number of this node, from 0; node 0 hosts the store [default: 0]
+    #[arg(long, alias = "node_rank", value_name = "R")]
+    node_rank: Option<usize>,
 
     /// Address of node 0, on which its store listens [default: 127.0.0.1]
     #[arg(long, alias = "master_addr", value_name = "ADDRESS")]
@@ -103,8 +41,28 @@ pub(crate) struct Options {
 
     /// A job of this node alone, with a store on a free port of 127.0.0.1; the default if no nodes,
     /// address or port are given
-    #[arg(long, conflicts_with_all = ["master_addr", "master_port"])]
+    #[arg(long, conflicts_with_all = ["master_addr", "master_port", "rdzv_endpoint"])]
     pub(crate) standalone: bool,
+
+    /// How often all ranks are started again after one has failed; for jobs of one node
+    #[arg(long, alias = "max_restarts", value_name = "N", default_value = "0")]
+    pub(crate) max_restarts: u32,
+
+    /// How ranks learn their number on this node: from LOCAL_RANK; with `--use-env=false` also from
+    /// --local-rank=N as their last argument, as from torch.distributed.launch [default: true]
+    #[arg(long, alias = "use_env", value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "true", default_missing_value = "true", hide_default_value = true)]
+    #[arg(value_parser = torchrun::truth, action = clap::ArgAction::Set)]
+    pub(crate) use_env: bool,
+
+    /// What ROLE_NAME says
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) role: String,
+
+    /// How long ranks that have been told to end may take before they are killed [default: 1 after a
+    /// failure, 10 after a signal]
+    #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
+    pub(crate) shutdown_timeout: Option<u16>,
 
     /// File with the secret of the job's store, the same on every node, to which only its owner has
     /// access (mode 0600) [default: a new secret for a job of one node, none for several]
@@ -127,9 +85,12 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "SPEC", requires = "log_dir")]
     pub(crate) redirects: Option<Spec>,
 
-    /// For torchrun's habit: the program never is a Python script
-    #[arg(long, alias = "no_python", hide = true)]
-    pub(crate) no_python: bool,
+    /// Local ranks whose output is passed on, for instance 0,1 [default: all]
+    #[arg(long, alias = "local_ranks_filter", value_name = "RANKS")]
+    pub(crate) local_ranks_filter: Option<LocalRanks>,
+
+    #[command(flatten)]
+    torchrun: Others,
 
     /// The program, looked up in PATH, and its arguments
     // One list, since clap leaves alone what comes after the first value of a trailing list, but not
@@ -200,13 +161,27 @@ impl Options {
         self.command.split_first().map_or((OsStr::new(""), &[]), |(program, args)| (program, args))
     }
 
+    /// The number of this node.
+    pub(crate) fn node_rank(&self) -> usize {
+        self.node_rank.unwrap_or(0)
+    }
+
+    /// The job's id, if it was given one.
+    pub(crate) fn run_id(&self) -> Option<&str> {
+        self.torchrun.rdzv_id.as_deref()
+    }
+
     /// True where no other node, and no address of ours, is involved.
     pub(crate) fn is_standalone(&self) -> bool {
-        self.nnodes == 1 && self.master_addr.is_none() && self.master_port.is_none()
+        let is_named = self.master_addr.is_some() || self.master_port.is_some();
+        self.nnodes == 1 && !is_named && self.torchrun.rdzv_endpoint.is_none()
     }
 
     /// Where the store is to be.
     pub(crate) fn master(&self) -> Master {
+        if let Some(Endpoint { address, port }) = &self.torchrun.rdzv_endpoint {
+            return Master { address: address.clone(), port: port.unwrap_or(DEFAULT_PORT) };
+        }
         let port = if self.is_standalone() { 0 } else { DEFAULT_PORT };
         Master {
             address: self.master_addr.clone().unwrap_or_else(|| "127.0.0.1".to_owned()),
@@ -216,7 +191,8 @@ impl Options {
 
     /// What does not fit together, in words.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let Self { nnodes, node_rank, .. } = *self;
+        let (nnodes, node_rank) = (self.nnodes, self.node_rank());
+        self.torchrun.check(nnodes, self.node_rank.is_some())?;
         if self.standalone && nnodes > 1 {
             return Err(format!("--standalone is for one node, but --nnodes is {nnodes}"));
         }
@@ -225,8 +201,16 @@ impl Options {
                 "--node-rank {node_rank} is not below --nnodes {nnodes}: nodes count from 0"
             ));
         }
-        if nnodes > 1 && self.master_port == Some(0) {
-            return Err("--master-port 0 (any free one) cannot be known to the other nodes".into());
+        if nnodes > 1 && self.master().port == 0 {
+            return Err("port 0 (any free one) cannot be known to the other nodes".into());
+        }
+        if nnodes > 1 && self.max_restarts > 0 {
+            return Err(format!(
+                "--max-restarts {} with --nnodes {nnodes}: the launchers of several nodes do not agree on \
+                 restarts, so only jobs of one node are restarted; leave it out, and let whoever started the \
+                 launchers start them all again",
+                self.max_restarts
+            ));
         }
         if nnodes.saturating_mul(self.nproc_per_node.0) > dist::base::ids::MAX_WORLD_SIZE {
             return Err(format!("a job has at most {} ranks", dist::base::ids::MAX_WORLD_SIZE));
@@ -274,6 +258,11 @@ mod tests {
             "distrun --log-dir d --tee 4 prog",
             "distrun --standalone --master-port 1 prog",
             "distrun --no-secret --secret-file s prog",
+            "distrun --max-restarts -1 prog",
+            "distrun --use-env=maybe prog",
+            "distrun --rdzv-endpoint h:1 --master-addr h prog",
+            "distrun --rdzv-backend etcd prog",
+            "distrun --local-ranks-filter 0;1 prog",
             "distrun",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
@@ -282,9 +271,36 @@ mod tests {
             "distrun --nnodes 2 --node-rank 2 prog",
             "distrun --standalone --nnodes 2 prog",
             "distrun --nnodes 2 --master-port 0 prog",
+            "distrun --nnodes 2 --rdzv-endpoint h:0 prog",
+            "distrun --nnodes 2 --max-restarts 1 prog",
+            "distrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h prog",
+            "distrun -m package",
+            "distrun --run-path script.py",
+            "distrun --numa-binding node prog",
+            "distrun --rdzv-conf join_timeout=3 prog",
         ] {
             assert!(parse(line).unwrap().check().is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn flags_of_torchrun_that_change_nothing_here_are_taken() {
+        let line = "distrun --monitor-interval 0.5 --start_method spawn --no-python --rdzv-id 7 \
+                    --rdzv-backend=c10d --rdzv_endpoint=localhost:0 --max_restarts=3 --role=trainer p";
+        let options = parse(line).unwrap();
+        options.check().unwrap();
+        assert_eq!((options.run_id(), options.max_restarts), (Some("7"), 3));
+        assert_eq!(options.role, "trainer");
+        let line = "distrun --nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint h:7 p";
+        parse(line).unwrap().check().unwrap();
+    }
+
+    #[test]
+    fn the_local_rank_is_in_the_environment_and_by_wish_an_argument() {
+        let use_env = |line| parse(line).unwrap().use_env;
+        assert!(use_env("distrun p") && use_env("distrun --use-env p"));
+        assert!(use_env("distrun --use_env=True p") && !use_env("distrun --use-env=false p"));
+        assert_eq!(parse("distrun --use-env p q").unwrap().program().1, ["q"]);
     }
 
     #[test]
@@ -298,5 +314,7 @@ mod tests {
         assert_eq!(master("distrun --nnodes 2 p"), ("127.0.0.1".to_owned(), 29500));
         assert_eq!(master("distrun --master-addr h p"), ("h".to_owned(), 29500));
         assert_eq!(master("distrun --master-port 7 p"), ("127.0.0.1".to_owned(), 7));
+        assert_eq!(master("distrun --rdzv-endpoint h p"), ("h".to_owned(), 29500));
+        assert_eq!(master("distrun --rdzv-endpoint [::1]:7 p"), ("::1".to_owned(), 7));
     }
 }

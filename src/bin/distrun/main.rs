@@ -4,21 +4,29 @@
 //! | file | what it is |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `job` | one job from its start to its end |
+//! | `help`, `torchrun` | the text behind the options, and flags of torchrun that mean little here |
+//! | `job` | one job from its start to its end: attempts, each with a store of its own |
+//! | `attempt` | the ranks of this node, once from their start to their end |
 //! | `secret` | the secret of the job's store |
 //! | `streams` | which stream goes where: specs and log files |
 //! | `lines`, `pump` | cutting output into lines, and passing it on |
-//! | `report` | what is said about a failure |
+//! | `errors` | the files in which ranks say why they fail |
+//! | `report`, `clock` | what is said about a failure, and when it was |
 //!
 //! Starting, watching and ending processes is the library's `process` layer.
 
+mod attempt;
 mod cli;
+mod clock;
+mod errors;
+mod help;
 mod job;
 mod lines;
 mod pump;
 mod report;
 mod secret;
 mod streams;
+mod torchrun;
 
 use clap::Parser as _;
 use std::io::Write as _;

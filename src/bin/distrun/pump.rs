@@ -2,7 +2,8 @@
 //! that a reader that is slow with one of them does not hold up the other, nor the watch over ranks.
 //!
 //! Each is the only writer of its stream, and writes whole lines. A rank that writes faster than the
-//! reader reads waits, as it would without a launcher between.
+//! reader reads waits, as it would without a launcher between. Where the ranks are started again, the threads
+//! of the next attempt write only once those before have written all.
 
 use crate::complain;
 use crate::lines::{Lines, MAX_LINE, Tail};
@@ -13,6 +14,7 @@ use dist::sys::thread;
 use std::fs::File;
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read as _, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -59,16 +61,29 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct Pump {
     thread: JoinHandle<()>,
-    control: PipeWriter,
+    /// Closed once the ranks have ended.
+    control: Option<PipeWriter>,
+    /// Breaks off when the thread ends.
+    ended: Receiver<()>,
+}
+
+/// What is written before anything else.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    /// What a thread that still runs has to write.
+    pub(crate) pump: Option<Pump>,
+    /// A text of distrun's own, behind that.
+    pub(crate) text: String,
 }
 
 impl Pump {
-    /// Starts a thread that passes on what comes from `sources` to `sink`.
+    /// Starts a thread that passes on what comes from `sources` to `sink`, behind what is still to be written.
     ///
     /// # Errors
     /// `System`.
     pub(crate) fn start(
         name: &'static str,
+        before: Before,
         sources: Vec<Source>,
         sink: Box<dyn Write + Send>,
     ) -> Result<Self> {
@@ -84,13 +99,32 @@ impl Pump {
         let (events, buffer) = (Events::with_room(1), vec![0; MAX_LINE]);
         let control_end = Some(reader);
         let flow = Flow { poller, events, control: control_end, sources, out, buffer };
-        let thread = thread::spawn("distrun output", move || flow.run())?;
-        Ok(Self { thread, control })
+        let (until_end, ended) = mpsc::channel();
+        let thread = thread::spawn("distrun output", move || {
+            flow.run(before);
+            drop(until_end);
+        })?;
+        Ok(Self { thread, control: Some(control), ended })
     }
 
     /// Writes a message between the lines of ranks. Does not wait for the reader.
     pub(crate) fn say(&mut self, text: &str) {
-        drop(self.control.write_all(format!("distrun: {text}\n").as_bytes()));
+        if let Some(control) = &mut self.control {
+            drop(control.write_all(format!("distrun: {text}\n").as_bytes()));
+        }
+    }
+
+    /// Lets the thread pass on what is still there, and gives it back where the reader of the stream has not taken that
+    /// by the limit. To be called once the ranks have ended.
+    pub(crate) fn close(mut self, limit: Duration) -> Option<Self> {
+        self.control = None;
+        match self.ended.recv_timeout(limit) {
+            Err(RecvTimeoutError::Timeout) => Some(self),
+            _ => {
+                self.finish();
+                None
+            }
+        }
     }
 
     /// Passes on what is still there, and ends. To be called once the ranks have ended; waits as long
@@ -113,7 +147,11 @@ struct Flow {
 }
 
 impl Flow {
-    fn run(mut self) {
+    fn run(mut self, before: Before) {
+        if let Some(pump) = before.pump {
+            pump.finish();
+        }
+        self.out.write(before.text.as_bytes());
         loop {
             let draining = self.control.is_none();
             match self.next(if draining { Duration::ZERO } else { LONG }) {
@@ -253,14 +291,46 @@ mod tests {
             writers.push(writer);
             sources.push(Source::new(rank, reader.into(), true, None, Tail::default()));
         }
-        let mut pump = Pump::start("test", sources, Box::new(sink.clone())).unwrap();
+        let before = Before { pump: None, text: "before\n".to_owned() };
+        let mut pump = Pump::start("test", before, sources, Box::new(sink.clone())).unwrap();
         pump.say("hello");
         // The writers are still open: what has left a rank's group may hold them.
         pump.finish();
         let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert!(text.starts_with("before\n"), "{text}");
         for line in ["[0] one\n", "[0] two\n", "[1] one\n", "[1] two\n", "distrun: hello\n"] {
             assert!(text.contains(line), "{text}");
         }
         drop(writers);
+    }
+
+    #[test]
+    fn the_next_one_writes_behind_the_one_before_however_slow_its_reader() {
+        /// Lets nothing through until its gate is opened.
+        struct Gated(Arc<Mutex<()>>, Shared);
+
+        impl Write for Gated {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                let _open = self.0.lock().unwrap();
+                self.1.write(bytes)
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let (sink, gate) = (Shared::default(), Arc::new(Mutex::new(())));
+        let shut = gate.lock().unwrap();
+        let first = Before { pump: None, text: "one\n".to_owned() };
+        let gated = Gated(Arc::clone(&gate), sink.clone());
+        let pump = Pump::start("test", first, Vec::new(), Box::new(gated)).unwrap();
+        let pump = pump.close(Duration::from_millis(1));
+        assert!(pump.is_some());
+        let second = Before { pump, text: "two\n".to_owned() };
+        let pump = Pump::start("test", second, Vec::new(), Box::new(sink.clone())).unwrap();
+        drop(shut);
+        assert!(pump.close(Duration::from_secs(60)).is_none());
+        assert_eq!(sink.0.lock().unwrap().as_slice(), b"one\ntwo\n");
     }
 }

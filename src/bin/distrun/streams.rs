@@ -81,6 +81,26 @@ impl FromStr for Spec {
     }
 }
 
+/// Local ranks, as a list: 0,2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LocalRanks(Vec<usize>);
+
+impl LocalRanks {
+    /// True where a rank is in the list.
+    pub(crate) fn has(&self, local_rank: usize) -> bool {
+        self.0.contains(&local_rank)
+    }
+}
+
+impl FromStr for LocalRanks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ranks: Result<_, _> = text.split(',').map(str::parse).collect();
+        ranks.map(Self).map_err(|_| format!("\"{text}\" is no list of local ranks (0,1)"))
+    }
+}
+
 /// Where a stream goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
@@ -107,15 +127,13 @@ pub(crate) fn route(
     Route { console: teed || !redirected, file: teed || redirected }
 }
 
-/// Makes a rank's log file, empty, with the folders above it.
+/// Makes a log file in a rank's folder, empty, with the folders above it.
 ///
 /// # Errors
 /// The reason, naming the file.
-pub(crate) fn create_log(log_dir: &Path, rank: usize, stream: Stream) -> Result<File, String> {
-    let folder = log_dir.join(rank.to_string());
+pub(crate) fn create_log(folder: &Path, stream: Stream) -> Result<File, String> {
     let path = folder.join(stream.file_name());
-    let made: io::Result<File> =
-        std::fs::create_dir_all(&folder).and_then(|()| File::create(&path));
+    let made: io::Result<File> = std::fs::create_dir_all(folder).and_then(|()| File::create(&path));
     made.map_err(|cause| format!("cannot write the log {}: {cause}", path.display()))
 }
 

@@ -1,0 +1,224 @@
+//! Error files: what the library writes for a launcher when a group fails, and what distrun makes of what ranks have
+//! written, whoever wrote it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
+
+mod harness;
+#[path = "program/mod.rs"]
+mod program;
+mod worker;
+
+use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
+use harness::{Ended, Job};
+use program::{Folder, Program};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const DISTRUN: &str = env!("CARGO_BIN_EXE_distrun");
+
+/// Ranks that are started by hand, each with an error file `R.json` in the job's folder.
+fn with_error_files(size: usize, program: impl Fn(usize) -> String) -> Job {
+    let mut job = Job::new();
+    for rank in 0..size {
+        let mut environment = job.environment(rank, size);
+        let file = job.file(&format!("{rank}.json")).to_str().unwrap().to_owned();
+        environment.push(("TORCHELASTIC_ERROR_FILE", file));
+        job.start(&rank.to_string(), &environment, &program(rank));
+    }
+    job
+}
+
+/// What the error file of a rank says.
+fn message(ended: &Ended, rank: usize) -> Value {
+    let text = fs::read_to_string(ended.file(&format!("{rank}.json"))).unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    value["message"].clone()
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[test]
+fn the_first_fatal_error_is_written_once_in_torchruns_form() {
+    let began = now();
+    let loops = "init\nloop all_reduce f32 SUM 10\nbarrier\nabort later\nfinalize\n";
+    let mut job = with_error_files(3, |_| loops.to_owned());
+    job.all_report(&["0", "1", "2"], "ready");
+    job.kill("2");
+    let ended = job.finish();
+    for rank in 0..2 {
+        let message = message(&ended, rank);
+        let told = ended.report(&rank.to_string(), "all_reduce f32 SUM 10");
+        told.failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
+        let text = message["message"].as_str().unwrap();
+        // The caller's message begins with the function's name.
+        let own = told.message.split_once(": ").unwrap().1;
+        assert_eq!(text, format!("libdist: {own}"));
+        let extra = &message["extraInfo"];
+        assert_eq!(extra["py_callstack"], message["message"]);
+        assert_eq!(extra["culprit"], "2");
+        // As torchrun reads it, and after the death that it tells of.
+        let timestamp: u64 = extra["timestamp"].as_str().unwrap().parse().unwrap();
+        assert!((began + 1..=now() + 1).contains(&timestamp), "{timestamp}");
+        let files = fs::read_dir(ended.file("")).unwrap().flatten();
+        let drafts = files.filter(|file| file.file_name().to_string_lossy().contains("draft"));
+        assert_eq!(drafts.count(), 0);
+    }
+    assert!(!ended.file("2.json").exists(), "the killed rank cannot have written");
+}
+
+#[test]
+fn what_the_program_has_written_stays() {
+    let mut job = with_error_files(2, |rank| match rank {
+        0 => "init\nbarrier\ngate go\nbarrier\n".to_owned(),
+        _ => "init\nbarrier\nexit 3\n".to_owned(),
+    });
+    job.report("0", "at go");
+    fs::write(job.file("0.json"), "my own").unwrap();
+    job.open("go");
+    let ended = job.finish();
+    assert_eq!(fs::read_to_string(ended.file("0.json")).unwrap(), "my own");
+}
+
+#[test]
+fn an_error_of_a_work_and_one_of_init_are_fatal_and_a_new_init_takes_them_back() {
+    let job = with_error_files(1, |_| {
+        "init size=2 connect_timeout_ms=200\ninit size=1\nfinalize\n".to_owned()
+    });
+    let ended = job.finish();
+    ended.report("0", "init size=2 connect_timeout_ms=200").failed(DIST_ERR_TIMEOUT, &["rank 1"]);
+    ended.report("0", "init size=1").succeeded();
+    assert!(!ended.file("0.json").exists());
+
+    let mut job = with_error_files(2, |rank| match rank {
+        0 => "init\nrecv 8 1 0 async=yes\nall_reduce f32 SUM 9 async=yes\nsettle\nfinalize\n"
+            .to_owned(),
+        _ => "init\ngate go\nabort enough of it\nfinalize\n".to_owned(),
+    });
+    job.report("1", "at go");
+    job.report("0", "all_reduce f32 SUM 9 async=yes");
+    job.open("go");
+    let ended = job.finish();
+    ended.report("0", "settle").failed(DIST_ERR_ABORTED, &["enough of it"]);
+    let message = message(&ended, 0);
+    assert!(message["message"].as_str().unwrap().contains("enough of it"), "{message}");
+    assert_eq!(message["extraInfo"]["culprit"], "1");
+}
+
+#[test]
+fn a_launcher_without_a_place_for_it_harms_nobody() {
+    let mut job = Job::new();
+    for rank in 0..2 {
+        let mut environment = job.environment(rank, 2);
+        environment.push(("TORCHELASTIC_ERROR_FILE", "/no/such/folder/error.json".to_owned()));
+        let program =
+            ["init\nbarrier\nbarrier\nfinalize\nleaks\n", "init\nbarrier\nexit 1\n"][rank];
+        job.start(&rank.to_string(), &environment, program);
+    }
+    let ended = job.finish();
+    assert_eq!(ended.status("0"), 0);
+    ended.report("0", "leaks").succeeded();
+}
+
+/// Starts distrun on a script of a shell.
+fn run(args: &[&str], script: &str) -> program::Ended {
+    let mut command = Command::new(DISTRUN);
+    command.args(args).args(["sh", "-c", script]);
+    Program::start(command, |_| {}).end()
+}
+
+#[test]
+fn the_summary_names_who_was_killed_and_what_the_others_were_told() {
+    let mut job = Job::new();
+    let mut command = Command::new(DISTRUN);
+    command.args(["--nproc-per-node", "4"]);
+    job.start_under("distrun", command, "init\nloop all_reduce f32 SUM 1000\nexit 9\n");
+    job.all_report(&["0", "1", "2", "3"], "ready");
+    let pid = job.pid("2");
+    job.kill("2");
+    let ended = job.finish();
+    assert_eq!(ended.status("distrun"), 137);
+    let errors = ended.errors("distrun");
+    let report = errors.split("distrun: ").last().unwrap();
+    assert!(report.starts_with("rank 2 failed first: signal 9 (SIGKILL), "), "{report}");
+    assert!(report.contains(&format!("it was local rank 2, process {pid} on host ")), "{report}");
+    assert!(report.contains(", ended 20") && report.contains(" UTC\n"), "{report}");
+    for rank in [0, 1, 3] {
+        let line = report.lines().find(|line| line.starts_with(&format!("    rank {rank}: ")));
+        let line = line.expect(report);
+        // On a host so busy that it was told to end before it did, it may not have been told of the death.
+        let is_told = line.contains(&format!("rank 2 (pid {pid}, host "));
+        assert!(is_told || !line.contains("exit status 9"), "{line}");
+    }
+}
+
+#[test]
+fn who_is_blamed_and_has_failed_alone_comes_first_however_late_he_is_seen() {
+    // Rank 0 ends once rank 1 is no more, which says that it ended because of rank 0.
+    let blame = r#"{"message": {"message": "rank 0 is gone", "extraInfo": {"timestamp": "1", "culprit": "0"}}}"#;
+    let script = format!(
+        "if [ $RANK = 1 ]; then exec 3>$TMPDIR/pipe; echo '{blame}' >$TORCHELASTIC_ERROR_FILE; exit 4; fi; \
+         cat <$TMPDIR/pipe; exit 6"
+    );
+    let folder = Folder::new();
+    assert!(Command::new("mkfifo").arg(folder.path("pipe")).status().unwrap().success());
+    let mut command = Command::new(DISTRUN);
+    command.args(["--nproc-per-node", "2", "sh", "-c", &script]).env("TMPDIR", &folder.0);
+    let ended = Program::start(command, |_| {}).end();
+    // On a host so busy that rank 0 was told to end before it did, it has not failed alone.
+    if ended.status == 6 {
+        assert!(ended.err.contains("rank 0 failed first: exit status 6"), "{}", ended.err);
+        let other = ended.err.lines().find(|line| line.starts_with("    rank 1: exit status 4, "));
+        assert!(other.unwrap().ends_with(" ms later: rank 0 is gone"), "{}", ended.err);
+    } else {
+        assert_eq!(ended.status, 4, "{}", ended.err);
+        assert!(
+            ended.err.contains("it blames rank 0, which had not ended by itself"),
+            "{}",
+            ended.err
+        );
+    }
+    assert!(!leftover(&folder.0), "the folder of error files is still there");
+}
+
+/// True where a folder of distrun's is left.
+fn leftover(folder: &Path) -> bool {
+    let mut names = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.file_name());
+    names.any(|name| name.to_string_lossy().contains("distrun"))
+}
+
+#[test]
+fn a_programs_own_error_file_is_shown_and_its_last_line_for_the_others() {
+    let trace = r#"{"message": {"message": "E: x", "extraInfo": {"py_callstack": "Traceback:\n  train()\nE: no data", "timestamp": "1"}}}"#;
+    let script = format!("printf %s '{trace}' >$TORCHELASTIC_ERROR_FILE; exit 5");
+    let ended = run(&[], &script);
+    assert_eq!(ended.status, 5);
+    let shown = "  its error:\n    Traceback:\n      train()\n    E: no data\n";
+    assert!(ended.err.contains(shown), "{}", ended.err);
+    // What is no report of an error is passed over, and an error file of a rank that succeeds is nobody's business.
+    let ended = run(&[], "echo '{' >$TORCHELASTIC_ERROR_FILE; exit 5");
+    assert!(ended.status == 5 && !ended.err.contains("its error"), "{}", ended.err);
+    let ended = run(&[], &format!("printf %s '{trace}' >$TORCHELASTIC_ERROR_FILE"));
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+}
+
+#[test]
+fn error_files_are_in_the_log_folder_where_there_is_one() {
+    let folder = Folder::new();
+    let logs = folder.path("logs");
+    let script = "cd /; echo $TORCHELASTIC_ERROR_FILE; test -e $TORCHELASTIC_ERROR_FILE && exit 8; \
+                  echo '{\"message\": \"oh\"}' >$TORCHELASTIC_ERROR_FILE; exit 3";
+    // Twice: what an earlier job has left there is not this one's.
+    for _ in 0..2 {
+        let ended = run(&["--log-dir", &logs], script);
+        assert_eq!(ended.status, 3, "{}", ended.err);
+        assert!(ended.err.contains("its error:\n    oh\n"), "{}", ended.err);
+        assert_eq!(ended.out, format!("[0] {}\n", folder.path("logs/0/error.json")));
+    }
+    assert!(folder.0.join("logs/0/error.json").exists());
+}

@@ -1,0 +1,194 @@
+//! Leaving: `dist_finalize` ends in a few seconds whatever the other ranks do, says nothing where all is in order, and the
+//! rank that hosts the store leaves last. Every rank is a process.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
+
+mod harness;
+mod worker;
+
+use dist::ffi::types::{
+    DIST_ERR_ABORTED, DIST_ERR_NOT_INITIALIZED, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT,
+};
+use harness::{Ended, Job};
+
+/// How long leaving may take, in milliseconds, on a busy machine.
+const LEFT_WITHIN_MS: u64 = 6000;
+
+/// The names of some ranks.
+fn names(ranks: impl IntoIterator<Item = usize>) -> Vec<String> {
+    ranks.into_iter().map(|rank| rank.to_string()).collect()
+}
+
+/// These have left in time, and have nothing left.
+fn have_left(ended: &Ended, names: &[String]) {
+    for name in names {
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").succeeded();
+        assert_eq!(ended.status(name), 0);
+    }
+}
+
+#[test]
+fn survivors_of_a_killed_rank_leave_in_time() {
+    for victim in [0, 2] {
+        // Whether or not they have noticed the death in an operation.
+        for after in ["", "barrier\n"] {
+            let program = format!("init\nbarrier\ngate go\n{after}finalize\nleaks\n");
+            let mut job = Job::by_hand(4, |_| program.clone());
+            job.all_report(&names(0..4), "at go");
+            job.kill(&victim.to_string());
+            job.open("go");
+            let ended = job.finish();
+            have_left(&ended, &names((0..4).filter(|&rank| rank != victim)));
+        }
+    }
+}
+
+#[test]
+fn works_that_wait_for_a_rank_that_never_comes_end_as_aborted_and_can_be_asked_later() {
+    let mut job = Job::by_hand(3, |rank| {
+        match rank {
+        2 => "init\nbarrier\ngate go\nfinalize\nleaks\n".to_owned(),
+        _ => "init\nbarrier\nall_reduce f32 SUM 10 async=yes\nbarrier async=yes\nrecv 8 2 0 async=yes\n\
+              finalize\nsettle\nleaks\n"
+            .to_owned(),
+    }
+    });
+    job.all_report(&names(0..2), "finalize");
+    job.open("go");
+    let ended = job.finish();
+    have_left(&ended, &names(0..3));
+    for name in names(0..2) {
+        let told = ended.report(&name, "settle");
+        let text =
+            "dist_finalize was called with 3 asynchronous operations that did not end within 5 s";
+        told.failed(DIST_ERR_ABORTED, &[text]).within_ms(1000);
+    }
+}
+
+#[test]
+fn works_that_wait_for_a_dead_rank_end_with_its_death() {
+    let mut job = Job::by_hand(3, |rank| match rank {
+        2 => "init\nbarrier\ngate never\n".to_owned(),
+        _ => "init\nbarrier\nall_reduce f32 SUM 10 async=yes\nrecv 8 2 0 async=yes\ngate go\n\
+              finalize\nsettle\nleaks\n"
+            .to_owned(),
+    });
+    job.all_report(&names(0..2), "at go");
+    job.report("2", "at never");
+    job.kill("2");
+    job.open("go");
+    let ended = job.finish();
+    have_left(&ended, &names(0..2));
+    for name in names(0..2) {
+        ended.report(&name, "settle").failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
+    }
+}
+
+#[test]
+fn the_rank_that_hosts_the_store_leaves_last() {
+    let mut job = Job::by_hand(3, |rank| match rank {
+        0 => "init\nbarrier\nfinalize\nleaks\n".to_owned(),
+        _ => format!(
+            "init\nbarrier\nstore\ngate go\nset key{rank} value\nget key{rank} value\nunstore\nfinalize\nleaks\n"
+        ),
+    });
+    job.report("0", "barrier");
+    job.all_report(&names(1..3), "at go");
+    job.open("go");
+    let ended = job.finish();
+    have_left(&ended, &names(0..3));
+    let host = ended.report("0", "finalize").at_us;
+    for rank in 1..3 {
+        let name = rank.to_string();
+        ended.report(&name, &format!("get key{rank} value")).succeeded();
+        // It leaves when the last one has said that it does, which is a moment before that one's call returns.
+        let used = ended.report(&name, "unstore");
+        assert!(used.succeeded().at_us < host, "rank {rank} still used the store");
+    }
+}
+
+#[test]
+fn leaving_twice_is_an_error_and_coming_again_is_none() {
+    let once = "init\nbarrier\nfinalize\nfinalize\n";
+    let mut job = Job::by_hand(2, |_| format!("{once}gate again\n{once}leaks\n"));
+    // Together, so that nobody comes to the store that is about to go.
+    job.all_report(&names(0..2), "at again");
+    job.open("again");
+    let ended = job.finish();
+    for name in names(0..2) {
+        let reports = ended.reports(&name);
+        let left = reports.iter().filter(|report| report.what == "finalize");
+        let left: Vec<i32> = left.map(|report| report.status).collect();
+        let twice = [0, DIST_ERR_NOT_INITIALIZED];
+        assert_eq!(left, [twice, twice].concat());
+        for report in reports.iter().filter(|report| report.what != "finalize") {
+            report.succeeded();
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_stopped_rank_for_long() {
+    // Rank 0 hosts the store.
+    for stopped in [0, 2] {
+        let program = "init\nbarrier\ngate go\nfinalize\nleaks\n";
+        let mut job = Job::by_hand(3, |_| program.to_owned());
+        job.all_report(&names(0..3), "at go");
+        job.stop(&stopped.to_string());
+        job.open("go");
+        let others = names((0..3).filter(|&rank| rank != stopped));
+        job.all_report(&others, "leaks");
+        job.resume(&stopped.to_string());
+        let ended = job.finish();
+        have_left(&ended, &names(0..3));
+    }
+}
+
+#[test]
+fn a_work_of_a_stopped_rank_delays_nobody_longer() {
+    let program = "init\nbarrier\ngate go\nall_reduce f32 SUM 10 async=yes\nfinalize\nleaks\n";
+    let mut job = Job::by_hand(3, |_| program.to_owned());
+    job.all_report(&names(0..3), "at go");
+    job.stop("1");
+    job.open("go");
+    job.all_report(&["0", "2"], "leaks");
+    job.resume("1");
+    let ended = job.finish();
+    have_left(&ended, &names(0..3));
+}
+
+#[test]
+fn an_orderly_end_is_silent() {
+    let programs = [
+        "init\nbarrier\nfinalize\nleaks\n",
+        "init\nall_reduce f32 SUM 300000 async=yes\nbarrier async=yes\nfinalize\nleaks\n",
+    ];
+    for program in programs {
+        let mut job = Job::new();
+        for rank in 0..4 {
+            let mut environment = job.environment(rank, 4);
+            environment.push(("DIST_LOG_LEVEL", "WARN".to_owned()));
+            job.start(&rank.to_string(), &environment, program);
+        }
+        let ended = job.finish();
+        for name in names(0..4) {
+            ended.all_succeeded(&name, program.lines().count() + 1);
+            assert!(!ended.errors(&name).contains("libdist"), "{}", ended.errors(&name));
+        }
+    }
+}
+
+#[test]
+fn a_deadline_that_nobody_met_is_no_reason_to_wait_again() {
+    let mut job = Job::by_hand(2, |rank| match rank {
+        0 => "init timeout_ms=200\nbarrier\nfinalize\nleaks\n".to_owned(),
+        _ => "init\ngate go\nfinalize\nleaks\n".to_owned(),
+    });
+    job.report("0", "barrier").failed(DIST_ERR_TIMEOUT, &["rank 1"]);
+    let left = job.report("0", "finalize");
+    left.succeeded().within_ms(3000);
+    job.open("go");
+    have_left(&job.finish(), &names(0..2));
+}

@@ -1,0 +1,208 @@
+//! Jobs that the launcher starts again, and flags of torchrun and of torch.distributed.launch: the built program, started on
+//! shell scripts and on ranks that use the library.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
+
+mod harness;
+#[path = "program/mod.rs"]
+mod program;
+mod worker;
+
+use dist::ffi::types::DIST_ERR_TIMEOUT;
+use harness::Job;
+use program::{Ended, Folder, Program, free_port, until};
+use std::process::Command;
+
+const DISTRUN: &str = env!("CARGO_BIN_EXE_distrun");
+
+fn start(args: &[&str]) -> Program {
+    let mut command = Command::new(DISTRUN);
+    command.args(args);
+    Program::start(command, |_| {})
+}
+
+fn run(args: &[&str]) -> Ended {
+    start(args).end()
+}
+
+/// The lines of a text that have all these parts.
+fn lines_with<'a>(text: &'a str, parts: &[&str]) -> Vec<&'a str> {
+    text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).collect()
+}
+
+#[test]
+fn a_failed_job_is_started_again_until_it_succeeds() {
+    let folder = Folder::new();
+    let logs = folder.path("logs");
+    let script = "echo attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS id $TORCHELASTIC_RUN_ID; \
+                  if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then exit 0; fi; \
+                  if [ $RANK = 1 ]; then exit 7; fi; exec sleep 300";
+    let args = ["--nproc-per-node", "3", "--max-restarts", "5", "--log-dir", &logs];
+    let ended = run(&[&args[..], &["sh", "-c", script]].concat());
+    assert_eq!(ended.status, 0, "{}", ended.err);
+    for next in [2, 3] {
+        let begins =
+            format!("distrun: attempt {next} of 6 begins: rank 1 failed with exit status 7");
+        assert!(ended.err.lines().any(|line| line == begins), "{}", ended.err);
+    }
+    assert!(!ended.err.contains("attempt 4"), "{}", ended.err);
+    assert_eq!(lines_with(&ended.err, &["distrun: rank 1 failed first: exit status 7"]).len(), 2);
+    let mut ids = Vec::new();
+    for attempt in 0..3 {
+        let told = lines_with(&ended.out, &[&format!("attempt {attempt} of 5 id ")]).len();
+        // Of a rank that was ended early, there may be nothing.
+        assert!(told == 3 || attempt < 2 && told >= 1, "{}", ended.out);
+        let log = folder.text(&format!("logs/attempt_{attempt}/1/stdout.log"));
+        ids.push(log.split(" id ").nth(1).expect("the job's id").to_owned());
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+}
+
+#[test]
+fn the_last_attempts_failure_is_the_exit_status() {
+    let script = "exit $((10 + TORCHELASTIC_RESTART_COUNT))";
+    let ended = run(&["--max_restarts=2", "sh", "-c", script]);
+    assert_eq!(ended.status, 12, "{}", ended.err);
+    assert!(ended.err.contains("attempt 3 of 3 begins: rank 0 failed with exit status 11"));
+    assert!(ended.err.contains("rank 0 failed first: exit status 12"), "{}", ended.err);
+    let plain = run(&["sh", "-c", script]);
+    assert_eq!(plain.status, 10);
+    assert!(!plain.err.contains("begins"), "{}", plain.err);
+}
+
+#[test]
+fn nobody_who_stops_a_job_gets_another_attempt() {
+    let job = start(&["--max-restarts", "3", "sh", "-c", "echo ready; exec sleep 300"]);
+    job.lines(1);
+    job.signal("TERM");
+    let ended = job.end();
+    assert_eq!(ended.status, 143, "{}", ended.err);
+    assert!(!ended.err.contains("begins"), "{}", ended.err);
+    // A signal that comes while a failure is being dealt with.
+    let script = "if [ $RANK = 1 ]; then read line <$FOLDER/deaf; exit 5; fi; \
+                  trap 'echo told' TERM; echo >$FOLDER/deaf; while :; do sleep 300 & wait; done";
+    let folder = Folder::new();
+    let pipe = folder.path("deaf");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = Command::new(DISTRUN);
+    let args = ["--nproc-per-node", "2", "--max-restarts", "3", "--shutdown-timeout", "600"];
+    command.args(args).args(["sh", "-c", script]).env("FOLDER", &folder.0);
+    let job = Program::start(command, |_| {});
+    until("the first failure", || job.folder.text("out").contains("told"));
+    job.signal("TERM");
+    let ended = job.end();
+    assert_eq!(ended.status, 5, "{}", ended.err);
+    assert!(ended.err.contains("SIGTERM received, killing"), "{}", ended.err);
+    assert!(!ended.err.contains("begins"), "{}", ended.err);
+}
+
+#[test]
+fn ranks_that_lose_a_peer_come_together_again_in_the_next_attempt() {
+    let program = "init\nall_reduce f32 SUM 1000\nif 0 1 exit 3\nif 0 * loop barrier\nif 0 * exit 1\n\
+                   broadcast f32 1000 0\nfinalize\nleaks\n";
+    for port in [None, Some(free_port())] {
+        let mut job = Job::new();
+        let mut command = Command::new(DISTRUN);
+        command.args(["--nproc-per-node", "3", "--max-restarts", "1"]);
+        if let Some(port) = &port {
+            command.args(["--master-port", port]);
+        }
+        job.start_under("distrun", command, program);
+        let ended = job.finish();
+        let errors = ended.errors("distrun");
+        assert_eq!(ended.status("distrun"), 0, "{errors}");
+        assert!(
+            errors.contains("attempt 2 of 2 begins: rank 1 failed with exit status 3"),
+            "{errors}"
+        );
+        for name in ["0", "2"] {
+            // What the library has told the rank is in the summary, unless it was told to end before it ended.
+            let line = lines_with(&errors, &[&format!("    rank {name}: ")]);
+            let [line] = line.as_slice() else { panic!("{errors}") };
+            assert!(line.contains("rank 1 (pid ") || line.contains("SIGTERM"), "{errors}");
+        }
+        for name in ["0", "1", "2"] {
+            for what in ["broadcast f32 1000 0", "finalize", "leaks"] {
+                ended.report(name, what).succeeded();
+            }
+        }
+    }
+}
+
+#[test]
+fn the_store_of_an_attempt_begins_empty() {
+    let port = free_port();
+    for address in [&[][..], &["--master-port", port.as_str()]] {
+        let mut job = Job::new();
+        let mut command = Command::new(DISTRUN);
+        command.args(["--no-secret", "--max-restarts", "1"]).args(address);
+        let program = "if 0 * store\nif 0 * set left behind\nif 0 * exit 3\n\
+                       store timeout_ms=300\nwait left\nunstore\n";
+        job.start_under("distrun", command, program);
+        let ended = job.finish();
+        assert_eq!(ended.status("distrun"), 0, "{}", ended.errors("distrun"));
+        ended.report("0", "set left behind").succeeded();
+        ended.report("0", "store timeout_ms=300").succeeded();
+        ended.report("0", "wait left").failed(DIST_ERR_TIMEOUT, &["left"]);
+    }
+}
+
+#[test]
+fn restarts_of_several_nodes_are_refused_in_words() {
+    let ended = run(&["--nnodes", "2", "--max-restarts", "1", "true"]);
+    assert_eq!(ended.status, 2);
+    assert!(ended.err.contains("only jobs of one node are restarted"), "{}", ended.err);
+}
+
+#[test]
+fn the_local_rank_is_an_argument_where_the_environment_is_not_to_be_used() {
+    let said = |flag: &[&str]| {
+        let args =
+            [&["--nproc-per-node", "2"], flag, &["echo", "train.py", "--epochs", "3"]].concat();
+        let ended = run(&args);
+        assert_eq!(ended.status, 0, "{}", ended.err);
+        let mut lines: Vec<String> = ended.out.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let plain = ["[0] train.py --epochs 3", "[1] train.py --epochs 3"];
+    assert_eq!(said(&[]), plain);
+    assert_eq!(said(&["--use_env"]), plain);
+    assert_eq!(said(&["--use-env=True"]), plain);
+    let older = said(&["--use-env=false"]);
+    assert_eq!(
+        older,
+        [0, 1].map(|rank| format!("[{rank}] train.py --epochs 3 --local-rank={rank}"))
+    );
+}
+
+#[test]
+fn flags_of_torchrun_do_what_they_say_or_are_refused_in_words() {
+    let flags =
+        ["--role", "trainer", "--rdzv_id=job-7", "--rdzv_backend", "c10d", "--rdzv-endpoint"];
+    let more =
+        ["127.0.0.1:0", "--monitor-interval", "5", "--nproc-per-node=2", "--local-ranks-filter=1"];
+    let script = "echo $ROLE_NAME $TORCHELASTIC_RUN_ID $MASTER_ADDR";
+    let ended = run(&[&flags[..], &more[..], &["sh", "-c", script]].concat());
+    assert_eq!(
+        (ended.status, ended.out.as_str()),
+        (0, "[1] trainer job-7 127.0.0.1\n"),
+        "{}",
+        ended.err
+    );
+    for (args, text) in [
+        (["--module", "package"], "python3 -m MODULE"),
+        (["--run-path", "script.py"], "python3 SCRIPT"),
+        (["--virtual-local-rank", "true"], "LOCAL_RANK"),
+        (["--numa-binding=node", "true"], "numactl"),
+        (["--rdzv-conf=timeout=3", "true"], "DIST_CONNECT_TIMEOUT_MS"),
+        (["--rdzv-backend=etcd-v2", "true"], "hosts the job's store itself"),
+        (["--use-env=perhaps", "true"], "neither true nor false"),
+    ] {
+        let ended = run(&args);
+        assert_eq!(ended.status, 2, "{args:?}");
+        assert!(ended.err.contains(text), "{args:?}: {}", ended.err);
+    }
+}
