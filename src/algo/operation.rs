@@ -33,10 +33,12 @@ pub struct Operation<'a> {
     pub algorithm: Option<&'a str>,
     /// When the call must have ended.
     pub deadline: &'a Deadline,
+    /// The group's name, for what is told of the call.
+    pub group: &'a str,
 }
 
 impl<'a> Operation<'a> {
-    /// A call with these arguments, and nothing special.
+    /// A call with these arguments, and nothing special, in a group without a name.
     pub fn of(
         descriptor: Descriptor,
         send: Src<'a>,
@@ -49,7 +51,19 @@ impl<'a> Operation<'a> {
             Extent::Counts { .. } | Extent::Pairwise => usize::MAX,
         };
         let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
-        Self { descriptor, count, send, recv, sends, recvs, factor, canonical, algorithm, deadline }
+        Self {
+            descriptor,
+            count,
+            send,
+            recv,
+            sends,
+            recvs,
+            factor,
+            canonical,
+            algorithm,
+            deadline,
+            group: "",
+        }
     }
 
     /// What it asks of the choice among algorithms.

@@ -134,6 +134,7 @@ impl<'a> BytesCall<'a> {
 
     /// Both operations, in a turn of the caller's.
     fn run(&self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<Strings> {
+        group.await_presence(&first, deadline)?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
         let made = lengths.map(|lengths| make(&lengths)).transpose();
         let mut strings = made.map_err(|error| {
@@ -147,7 +148,8 @@ impl<'a> BytesCall<'a> {
         let descriptor = call.descriptor(first.sequence + 1);
         let record = recorder::begin(group.id(), group.rank(), &descriptor);
         let options = CallOptions::default();
-        let outcome = group.backend.run(&call.operation(descriptor, &options, deadline));
+        let outcome =
+            group.backend.run(&call.operation(descriptor, &options, (group.name(), deadline)));
         record.end(&outcome);
         outcome.map(|()| strings)
     }
@@ -183,7 +185,7 @@ impl<'a> BytesCall<'a> {
             (_, None) => return Err(rootless()),
         };
         let options = CallOptions::default();
-        group.backend.run(&call.operation(descriptor, &options, deadline))?;
+        group.backend.run(&call.operation(descriptor, &options, (group.name(), deadline)))?;
         let words = match self.kind {
             OpKind::AllGather => &all,
             OpKind::Gather if gets_all => &all,

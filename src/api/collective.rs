@@ -2,6 +2,7 @@
 
 use super::call::{Call, CallOptions};
 use super::callbacks;
+use super::debug::loans;
 use super::group::Group;
 use super::recorder;
 use crate::algo::Wanted;
@@ -23,10 +24,11 @@ impl Group {
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
-        let operation = call.operation(descriptor, options, &deadline);
+        let operation = call.operation(descriptor, options, (self.name(), &deadline));
+        loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let record = recorder::begin(self.id(), self.rank(), &descriptor);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => self.contain(|| self.backend.run(&operation)),
+            Ok(_turn) => self.contain(|| self.carry_out(&operation, options.values)),
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };

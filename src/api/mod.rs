@@ -9,6 +9,7 @@ pub mod bytes;
 pub mod call;
 pub mod callbacks;
 pub mod collective;
+mod debug;
 pub mod environment;
 mod fusion;
 pub mod group;

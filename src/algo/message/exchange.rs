@@ -28,6 +28,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Channel, Direction, Endpoint, Wish};
+use crate::wait::watch::Watch;
 use std::time::{Duration, Instant};
 
 /// Messages from this size on are cut into stripes: whole segments of large vectors are.
@@ -99,6 +100,7 @@ impl<'a> Call<'a> {
             pending: Vec::new(),
             tokens: 0,
             idle: None,
+            watch: Watch::default(),
         }
     }
 }
@@ -120,6 +122,8 @@ pub struct Exchange<'x> {
     tokens: u64,
     /// Since when nothing has moved.
     idle: Option<Instant>,
+    /// Of a wait in which nothing moves.
+    watch: Watch,
 }
 
 /// One stripe of one message.
@@ -376,6 +380,9 @@ impl<'x> Exchange<'x> {
         let deadline = self.operation.deadline;
         let pace = self.endpoint.pace();
         let spin = if pace.crowded { Duration::ZERO } else { pace.spin };
+        if self.idle.is_none() {
+            self.watch.reset();
+        }
         let idle = self.idle.get_or_insert_with(Instant::now).elapsed();
         if idle < spin {
             std::hint::spin_loop();
@@ -391,6 +398,9 @@ impl<'x> Exchange<'x> {
         if moved {
             return Ok(());
         }
+        let mut watch = std::mem::take(&mut self.watch);
+        watch.look(|lasted| self.tell(lasted));
+        self.watch = watch;
         let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(REST) };
         self.endpoint.rest(&self.wishes(), limit);
         Ok(())

@@ -6,8 +6,10 @@ use crate::algo::Operation;
 use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::log::Level;
 use crate::transport::Direction;
 use crate::transport::frame::{HEADER_BYTES, Header, Kind};
+use crate::wait::watch::Seconds;
 use std::time::Duration;
 
 /// After how long a rank says that it is there, to all ranks, in groups up to `CLOSE` of them; in larger ones, where
@@ -137,7 +139,20 @@ impl Exchange<'_> {
         }
     }
 
-    pub(super) fn late(&self) -> Error {
+    /// A long wait, for the log.
+    #[cold]
+    pub(super) fn tell(&self, lasted: Seconds) {
+        let Operation { descriptor, group, .. } = self.operation;
+        crate::log!(
+            Level::Warn,
+            "{descriptor} of group {group}: {} has waited {lasted} for {}",
+            self.me(),
+            self.names(&self.waited_for())
+        );
+    }
+
+    /// Who is to blame for a wait, as far as this rank can tell.
+    fn waited_for(&self) -> Vec<Rank> {
         let missing = self.missing();
         let late = [
             self.culprits(&missing),
@@ -145,7 +160,11 @@ impl Exchange<'_> {
             self.awaited(Direction::In),
             self.awaited(Direction::Out),
         ];
-        let late = late.into_iter().find(|late| !late.is_empty()).unwrap_or_default();
+        late.into_iter().find(|late| !late.is_empty()).unwrap_or_default()
+    }
+
+    /// Who ranks are, and where each was seen last.
+    fn names(&self, ranks: &[Rank]) -> String {
         let say = |&rank: &Rank| {
             let name = self.endpoint.peer(rank);
             match self.lane.peers[rank].heard {
@@ -153,14 +172,18 @@ impl Exchange<'_> {
                 heard => format!("{name}, which was last seen in operation #{heard}"),
             }
         };
-        let names: Vec<String> = late.iter().map(say).collect();
+        ranks.iter().map(say).collect::<Vec<_>>().join("; ")
+    }
+
+    pub(super) fn late(&self) -> Error {
+        let late = self.waited_for();
         let Operation { descriptor, deadline, .. } = self.operation;
         let message = format!(
             "{descriptor} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
             self.me(),
             deadline.elapsed().as_millis(),
             deadline.allowed().as_millis(),
-            names.join("; ")
+            self.names(&late)
         );
         let error = Error::new(ErrorKind::Timeout, message);
         match late.first() {

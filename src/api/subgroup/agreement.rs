@@ -17,6 +17,7 @@ use crate::api::recorder;
 use crate::backend::{self, Exchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
+use crate::base::debug::Values;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::process::this;
@@ -174,9 +175,10 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
     };
     let recv = Dst::from(all.as_mut_slice());
     let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
+    let operation = Operation { group: group.name(), ..operation };
     let record = recorder::begin(group.id(), group.rank(), &descriptor);
     let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
-        Ok(_turn) => group.backend.run(&operation),
+        Ok(_turn) => group.carry_out(&operation, Values::Any),
         Err(Interrupt::Halted(error)) => Err(error),
         Err(Interrupt::Deadline) => Err(group.overtaken(&descriptor, deadline)),
     };

@@ -78,7 +78,7 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
                 let lie = Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
                 let deadline = long();
                 let descriptor = call.first(ticket.sequence());
-                let said = group.backend.run(&lie.operation(descriptor, &options, &deadline));
+                let said = group.backend.run(&lie.operation(descriptor, &options, ("", &deadline)));
                 drop(turn);
                 said
             } else {

@@ -8,6 +8,7 @@ mod messages;
 mod monitored;
 mod outbox;
 mod ranks;
+mod values;
 
 use super::CallOptions;
 use super::call::Call;

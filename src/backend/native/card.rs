@@ -4,6 +4,7 @@ use super::tuning;
 use crate::algo::rules::{self, Rule, Source};
 use crate::backend::{Context, Parent};
 use crate::base::config;
+use crate::base::debug;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::Nonce;
 use crate::sys::host;
@@ -36,6 +37,8 @@ pub(super) struct Card {
     pub(super) slot_bytes: usize,
     /// Overrides of the choice among algorithms; only rank 0 has any.
     pub(super) rules: Vec<Rule>,
+    /// Its debug level is DETAIL; that of rank 0 counts for what all ranks must do alike.
+    pub(super) detail: bool,
 }
 
 impl Card {
@@ -59,6 +62,7 @@ impl Card {
             transport,
             slot_bytes,
             rules,
+            detail: debug::level() == debug::Level::Detail,
         })
     }
 
@@ -74,6 +78,7 @@ impl Card {
             "transport": self.transport,
             "slot_bytes": self.slot_bytes,
             "rules": tuning::encode(&self.rules),
+            "detail": self.detail,
         });
         card.to_string().into_bytes()
     }
@@ -93,6 +98,7 @@ impl Card {
             transport: text("transport")?,
             slot_bytes: number("slot_bytes")?,
             rules: tuning::decode(card.get("rules")?)?,
+            detail: card.get("detail")?.as_bool()?,
         })
     }
 }
