@@ -14,6 +14,7 @@ use crate::base::buffer::Src;
 use crate::base::debug::{self, Level};
 use crate::base::error::Error;
 use crate::base::ids::GroupId;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -48,11 +49,14 @@ struct Holder {
     work: Weak<Work>,
 }
 
-static LOANS: Mutex<Vec<(Use, Holder)>> = Mutex::new(Vec::new());
+/// By the address of the work, which it has to itself for as long as it lives.
+type Loans = BTreeMap<usize, (Use, Holder)>;
+
+static LOANS: Mutex<Loans> = Mutex::new(BTreeMap::new());
 /// How many there are, for those who only ask.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-fn lock() -> MutexGuard<'static, Vec<(Use, Holder)>> {
+fn lock() -> MutexGuard<'static, Loans> {
     LOANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -84,12 +88,15 @@ pub(in crate::api) fn lend(
         WorkKind::Batch => return,
     };
     let of = Use::new(group, is_collective, each_buffer);
+    if of.spans.is_empty() {
+        return;
+    }
     let (weak, weak_work) = (Arc::downgrade(group), Arc::downgrade(work));
     let holder = Holder { what: what.clone(), group: weak, work: weak_work };
     let clash = {
         let mut loans = lock();
         let clash = of.clash(&loans);
-        loans.push((of, holder));
+        loans.insert(Arc::as_ptr(work).addr(), (of, holder));
         COUNT.store(loans.len(), Ordering::Relaxed);
         clash
     };
@@ -102,7 +109,7 @@ pub(in crate::api) fn give_back(work: &Work) {
         return;
     }
     let mut loans = lock();
-    loans.retain(|(_, holder)| !std::ptr::eq(holder.work.as_ptr(), work));
+    loans.remove(&std::ptr::from_ref(work).addr());
     COUNT.store(loans.len(), Ordering::Relaxed);
 }
 
@@ -118,8 +125,8 @@ impl Use {
         Self { group: group.id(), is_collective, spans }
     }
 
-    fn clash(&self, loans: &[(Self, Holder)]) -> Option<Holder> {
-        let found = loans.iter().find(|(other, _)| self.clashes(other));
+    fn clash(&self, loans: &Loans) -> Option<Holder> {
+        let found = loans.values().find(|(other, _)| self.clashes(other));
         found.map(|(_, holder)| holder.clone())
     }
 

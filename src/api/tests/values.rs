@@ -90,8 +90,9 @@ fn a_message_is_not_sent() {
                 let receive = group.receive(into, DataType::F32, Some(1), Some(7), options);
                 let receive = receive.unwrap();
                 let work = Arc::clone(receive.work());
-                receive.issue().unwrap();
-                assert_eq!(kind_of(work.wait(&long())), ErrorKind::Aborted, "{place}");
+                // The other rank may have been faster.
+                let ended = receive.issue().and_then(|()| work.wait(&long()));
+                assert_eq!(kind_of(ended), ErrorKind::Aborted, "{place}");
             }
             is_told(group, &["send to rank 0, tag 7", "the message: element 1 of it is NaN"]);
         });
