@@ -40,32 +40,21 @@ impl File {
         all.filter_map(|text| text.split(']').next()).filter(move |text| text.contains(what))
     }
 
-    /// The names of fields and statics whose type is a lock, or holds one.
+    /// The names of fields and statics whose type is a lock, or holds one; not of references to locks.
     pub(crate) fn locks(&self) -> BTreeSet<&str> {
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        let mut found = BTreeSet::new();
-        for kind in ["Mutex<", "RwLock<"] {
-            for (at, _) in self.code.match_indices(kind) {
-                let before = &self.code[..at];
-                if before.ends_with(is_part) {
-                    continue;
-                }
-                // The type begins after a single colon; between it and the lock stand other types only.
-                let of_type = |c: char| is_part(c) || c.is_whitespace() || "<&':".contains(c);
-                let start = before.trim_end_matches(of_type).len();
-                let Some((name, _)) = before[start..]
-                    .replace("::", "  ")
-                    .split_once(':')
-                    .map(|(name, rest)| (name.len(), rest.len()))
-                else {
-                    continue;
-                };
-                let name = before[start..start + name].trim();
-                let name = name.rsplit(|c: char| !is_part(c)).next().unwrap_or(name);
-                found.insert(name);
-            }
-        }
-        found
+        let of_type = |c: char| is_part(c) || c.is_whitespace() || "<':".contains(c);
+        let lock = |(at, _): (usize, &str)| {
+            let declared = self.code[..at].trim_end_matches(of_type).len();
+            // The last name before a colon that is no part of a path.
+            let text = &self.code[declared..at];
+            let end = text.char_indices().find(|&(i, c)| {
+                c == ':' && !text[i + 1..].starts_with(':') && !text[..i].ends_with(':')
+            })?;
+            text[..end.0].split_whitespace().next_back()
+        };
+        let kinds = ["Mutex<", "RwLock<"].into_iter();
+        kinds.flat_map(|kind| self.code.match_indices(kind)).filter_map(lock).collect()
     }
 
     pub(crate) fn has_word(&self, word: &str) -> bool {
