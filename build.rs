@@ -19,6 +19,7 @@ const FILES: &[&str] = &[
     "runtime",
     "spawn",
     "log",
+    "debug",
     "blob",
     "store_create",
     "store",

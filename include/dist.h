@@ -148,6 +148,33 @@
 #define DIST_CALL_CANONICAL 1
 
 /**
+ * In a call's flags: an input or a result with a NaN in it fails the group, as with DIST_CHECK_NAN=1. Each rank says
+ * this for itself.
+ */
+#define DIST_CALL_CHECK_NAN 2
+
+/**
+ * In a call's flags: the same for what is no finite number, infinite ones included.
+ */
+#define DIST_CALL_CHECK_INF 4
+
+/**
+ * Nothing is added to calls; the default.
+ */
+#define DIST_DEBUG_OFF 0
+
+/**
+ * How groups are made and what they have done is told in the log, and so are long waits.
+ */
+#define DIST_DEBUG_INFO 1
+
+/**
+ * Calls are checked in ways that cost: all ranks come together before each collective, buffers are looked up among
+ * those of outstanding works, and errors keep a back-trace.
+ */
+#define DIST_DEBUG_DETAIL 2
+
+/**
  * Nothing is logged; the default.
  */
 #define DIST_LOG_OFF 0
@@ -625,7 +652,7 @@ typedef struct dist_call_options_t {
      */
     const char *algorithm;
     /**
-     * DIST_CALL_CANONICAL, or 0.
+     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, added up; or 0.
      */
     uint64_t flags;
 } dist_call_options_t;
@@ -1048,13 +1075,54 @@ dist_status_t dist_set_log_callback(dist_log_fn function,
                                     void *user);
 
 /**
- * Sets the log level of the process.
+ * Sets the log level of the process. It stands, whatever the environment or the debug level says later.
  *
  * `level`: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG. Does not block. Any thread.
  *
  * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another number. Since 0.1.
  */
 dist_status_t dist_set_log_level(int32_t level);
+
+/**
+ * Sets the debug level of the process, at any time.
+ *
+ * `level`: DIST_DEBUG_OFF, DIST_DEBUG_INFO or DIST_DEBUG_DETAIL. Whether all ranks of a group come together before
+ * each collective (DETAIL) is decided by rank 0's level when the group is made, so that no rank waits for one that
+ * has another level; all else that a level adds is each rank's own and holds for its next calls. Where nobody has
+ * set a level of the log, INFO and DETAIL also set that to DIST_LOG_INFO. Does not block. Any thread.
+ *
+ * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another number. Since 0.1.
+ */
+dist_status_t dist_set_debug_level(int32_t level);
+
+/**
+ * The debug level of the process: what was set, else what DIST_DEBUG_LEVEL or TORCH_DISTRIBUTED_DEBUG says, else
+ * DIST_DEBUG_OFF. Returns -1 where the variable names no level; dist_last_error says so. Does not block. Any
+ * thread. Since 0.1.
+ */
+int32_t dist_get_debug_level(void);
+
+/**
+ * Sets the debug level of the process to what DIST_DEBUG_LEVEL says, else TORCH_DISTRIBUTED_DEBUG, else
+ * DIST_DEBUG_OFF, whatever was set before. Both have the words OFF, INFO and DETAIL, in any case. Without this
+ * call that happens when the first group is made, if nobody has set a level. See dist_set_debug_level. Does not
+ * block. Not while another thread changes the environment.
+ *
+ * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another word, with the variable's name; then the level is as it
+ * was. Since 0.1.
+ */
+dist_status_t dist_set_debug_level_from_env(void);
+
+/**
+ * Where in the program the calling thread's last failed call was made: one or two lines for each frame, from the
+ * function of libdist on, and for the error of a work those of the call that issued it. Names are there as far as
+ * the program has symbols.
+ *
+ * "" where no call has failed, or where neither DIST_SHOW_STACKTRACES or TORCH_SHOW_CPP_STACKTRACES was 1 nor the
+ * debug level DETAIL when it did. Valid until the thread's next failing call. The first call for an error reads
+ * symbols, which may take a moment. Any thread. Since 0.1.
+ */
+const char *dist_last_error_backtrace(void);
 
 /**
  * The number of byte strings in a blob.

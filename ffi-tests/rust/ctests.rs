@@ -47,6 +47,7 @@ programs!(
     api_options,
     api_rendezvous,
     bytes,
+    debug,
     groups,
     late_write,
     log,

@@ -34,12 +34,14 @@ pub struct Operation<'a> {
     pub algorithm: Option<&'a str>,
     /// When the call must have ended.
     pub deadline: &'a Deadline,
+    /// The group's name, for what is told of the call.
+    pub group: &'a str,
     /// Who hears what happens in it.
     pub probe: &'a dyn Probe,
 }
 
 impl<'a> Operation<'a> {
-    /// A call with these arguments, and nothing special, that nobody listens to.
+    /// A call with these arguments, and nothing special, in a group without a name, that nobody listens to.
     pub fn of(
         descriptor: Descriptor,
         send: Src<'a>,
@@ -51,17 +53,19 @@ impl<'a> Operation<'a> {
             Extent::Lengths => 1,
             Extent::Counts { .. } | Extent::Pairwise => usize::MAX,
         };
+        let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
         Self {
             descriptor,
             count,
             send,
             recv,
-            sends: None,
-            recvs: None,
-            factor: 1.0,
-            canonical: false,
-            algorithm: None,
+            sends,
+            recvs,
+            factor,
+            canonical,
+            algorithm,
             deadline,
+            group: "",
             probe: &Nobody,
         }
     }

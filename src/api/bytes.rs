@@ -133,6 +133,7 @@ impl<'a> BytesCall<'a> {
 
     /// Both operations, in a turn of the caller's.
     fn run(&self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<Strings> {
+        group.await_presence(&first, deadline)?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
         let made = lengths.map(|lengths| make(&lengths)).transpose();
         let mut strings = made.map_err(|error| {
@@ -146,8 +147,12 @@ impl<'a> BytesCall<'a> {
         let descriptor = call.descriptor(first.sequence + 1);
         let record = group.record(&descriptor, true);
         let options = CallOptions::default();
-        let outcome =
-            group.backend.run(&call.operation(descriptor, &options, deadline, &group.observer));
+        let outcome = group.backend.run(&call.operation(
+            descriptor,
+            &options,
+            (group.name(), deadline),
+            &group.observer,
+        ));
         record.end(&outcome);
         outcome.map(|()| strings)
     }
@@ -183,7 +188,12 @@ impl<'a> BytesCall<'a> {
             (_, None) => return Err(rootless()),
         };
         let options = CallOptions::default();
-        group.backend.run(&call.operation(descriptor, &options, deadline, &group.observer))?;
+        group.backend.run(&call.operation(
+            descriptor,
+            &options,
+            (group.name(), deadline),
+            &group.observer,
+        ))?;
         let words = match self.kind {
             OpKind::AllGather => &all,
             OpKind::Gather if gets_all => &all,

@@ -6,6 +6,7 @@
 use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
+use crate::base::debug::Values;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
@@ -24,6 +25,8 @@ pub struct CallOptions {
     pub canonical: bool,
     /// An algorithm by name.
     pub algorithm: Option<String>,
+    /// Which elements may not be in its buffers, beside those that may not be in any call's.
+    pub values: Values,
 }
 
 /// One collective, before it has a sequence number.
@@ -246,7 +249,7 @@ impl<'a> Call<'a> {
         &'o self,
         descriptor: Descriptor,
         options: &'o CallOptions,
-        deadline: &'o Deadline,
+        (group, deadline): (&'o str, &'o Deadline),
         probe: &'o dyn Probe,
     ) -> Operation<'o> {
         Operation {
@@ -261,6 +264,7 @@ impl<'a> Call<'a> {
             algorithm: options.algorithm.as_deref(),
             deadline,
             probe,
+            group,
         }
     }
 

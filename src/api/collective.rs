@@ -3,6 +3,7 @@
 use super::activity;
 use super::call::{Call, CallOptions};
 use super::callbacks;
+use super::debug::loans;
 use super::group::Group;
 use crate::algo::Wanted;
 use crate::base::deadline::Deadline;
@@ -23,13 +24,15 @@ impl Group {
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
-        let operation = call.operation(descriptor, options, &deadline, &self.observer);
+        let of = (self.name(), &deadline);
+        let operation = call.operation(descriptor, options, of, &self.observer);
+        loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let runs = self.queue.has_turn(&ticket);
         let record = self.record(&descriptor, runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
                 record.runs();
-                self.contain(|| self.backend.run(&operation))
+                self.contain(|| self.carry_out(&operation, options.values))
             }
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),

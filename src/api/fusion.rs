@@ -19,6 +19,7 @@ use super::issue::{Prepared, Task, enqueue};
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
+use crate::base::debug::{self, Values};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -124,8 +125,11 @@ fn issue_fused(calls: Vec<Prepared>) -> Result<()> {
     let deadline = deadlines.min_by_key(Deadline::allowed).unwrap_or_else(Deadline::never);
     let works = calls.iter().map(|call| Arc::clone(call.work())).collect();
     let parts = calls.iter().filter_map(|call| call.collective().map(|(call, _)| call.clone()));
-    let canonical = calls.iter().any(|call| call.collective().is_some_and(|(_, it)| it.canonical));
-    let task = FusedTask { parts: parts.collect(), works, canonical };
+    let options = || calls.iter().filter_map(|call| Some(call.collective()?.1));
+    let canonical = options().any(|options| options.canonical);
+    let values = options().map(|options| options.values).max().unwrap_or_default();
+    calls.iter().for_each(Prepared::lend);
+    let task = FusedTask { parts: parts.collect(), works, canonical, values };
     enqueue(group, deadline, task)
 }
 
@@ -135,6 +139,7 @@ struct FusedTask {
     parts: Vec<Call<'static>>,
     works: Vec<Arc<Work>>,
     canonical: bool,
+    values: Values,
 }
 
 impl Task for FusedTask {
@@ -153,6 +158,9 @@ impl Task for FusedTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        group.await_presence(&first, deadline)?;
+        let values = self.values.max(debug::values());
+        self.inspect(group, &first, values, "input", |part| part.send())?;
         let of_all = |bytes: fn(&Call<'_>) -> usize| self.parts.iter().map(bytes).sum();
         let staged = staging(of_all(|part| part.send().len()))
             .and_then(|send| Ok((send, staging(of_all(|part| part.recv().len()))?)));
@@ -166,7 +174,8 @@ impl Task for FusedTask {
         }
         let options = CallOptions { canonical: self.canonical, ..CallOptions::default() };
         let whole = self.parts[0].with_buffers(into.as_src(), from, group.size());
-        group.backend.run(&whole.operation(first, &options, deadline, &group.observer))?;
+        let of = (group.name(), deadline);
+        group.backend.run(&whole.operation(first, &options, of, &group.observer))?;
         let recvs: Vec<Dst<'_>> = self.parts.iter().map(|part| part.recv()).collect();
         let places = recvs.iter().map(|recv| recv.as_src());
         let blocks = blocks(OpKind::AllGather);
@@ -176,7 +185,24 @@ impl Task for FusedTask {
             let to = recv.slice(block * part.len(), part.len());
             kernel::copy(to, from.as_src().slice(offset, part.len()));
         }
-        Ok(())
+        self.inspect(group, &first, values, "result", |part| part.recv().as_src())
+    }
+}
+
+impl FusedTask {
+    /// Looks for unwanted elements in a buffer of each call.
+    fn inspect(
+        &self,
+        group: &Group,
+        first: &Descriptor,
+        values: Values,
+        what: &str,
+        buffer: fn(&Call<'static>) -> Src<'static>,
+    ) -> Result<()> {
+        let dtype = first.dtype.unwrap_or(DataType::U8);
+        group.inspect(dtype, values, self.parts.iter().map(buffer), |place| {
+            format!("{}: call {place} of these: its {what}", self.title(first))
+        })
     }
 }
 

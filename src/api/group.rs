@@ -13,6 +13,7 @@ use super::trace;
 use crate::backend::{self, Backend, Context, Place};
 use crate::base::config;
 use crate::base::deadline::Deadline;
+use crate::base::debug;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this;
@@ -98,6 +99,14 @@ pub struct Group {
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
     pub(super) monitor: Monitor,
     pub(super) observer: Observer,
+    /// All ranks come together before each collective.
+    pub(super) looks_who_is_there: bool,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.tell_end();
+    }
 }
 
 impl Group {
@@ -110,6 +119,7 @@ impl Group {
         callbacks::refuse_to_block("making a group")?;
         check(&options)?;
         recorder::look_at_environment()?;
+        debug::read_environment()?;
         this::mark_used()?;
         let GroupOptions { store, rank, size, name, .. } = options;
         let timeout_ms = timeout(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
@@ -142,7 +152,9 @@ impl Group {
             store: address,
             _lease: None,
         };
-        Ok(Self::assemble(Identity { id, name, rank, timeout_ms }, origin, backend))
+        let group = Self::assemble(Identity { id, name, rank, timeout_ms }, origin, backend);
+        group.tell_birth(deadline.elapsed());
+        Ok(group)
     }
 
     /// A group whose ranks have met.
@@ -165,6 +177,7 @@ impl Group {
             rank,
             size: origin.ranks.len(),
             timeout_ms: AtomicU64::new(timeout_ms),
+            looks_who_is_there: backend.looks_who_is_there(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),

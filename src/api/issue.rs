@@ -3,6 +3,7 @@
 
 use super::bytes::{BytesCall, BytesTask, Deliver};
 use super::call::{Call, CallOptions};
+use super::debug::loans;
 use super::group::Group;
 use super::point_to_point::Memory;
 use super::queue::{Job, Turn};
@@ -66,18 +67,25 @@ impl Prepared {
     /// # Errors
     /// `OutOfMemory`, `System`; the group's failure, for a message. Then it was not issued.
     pub fn issue(self) -> Result<()> {
+        self.lend();
         let deadline = self.group.deadline(&self.options);
         let Self { group, what, options, work } = self;
-        match what {
-            What::Message(memory) => group.post(memory, deadline, &work),
+        let issued = match what {
+            What::Message(memory) => group.post(memory, deadline, &work, options.values),
             What::Collective(call) => {
-                let task = CollectiveTask { call, options, works: [work] };
+                let task = CollectiveTask { call, options, works: [Arc::clone(&work)] };
                 enqueue(group, deadline, task)
             }
             What::Bytes(call, deliver) => {
-                enqueue(group, deadline, BytesTask::new(call, deliver, work))
+                enqueue(group, deadline, BytesTask::new(call, deliver, Arc::clone(&work)))
             }
-        }
+        };
+        issued.inspect_err(|_| loans::give_back(&work))
+    }
+
+    /// Notes its buffers as lent, where debugging wants that; the end of its work gives them back.
+    pub(super) fn lend(&self) {
+        loans::lend(&self.group, &self.work, |note| self.each_buffer(note));
     }
 
     /// Ends its work without having issued it.
@@ -100,12 +108,14 @@ impl Prepared {
         !matches!(self.what, What::Message(_))
     }
 
-    /// Tells of all memory of a collective, and whether it is written.
+    /// Tells of all memory, and whether it is written.
     pub(super) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
         match &self.what {
             What::Collective(call) => call.each_buffer(note),
             What::Bytes(call, _) => call.each_input(&mut |input| note(input, false)),
-            What::Message(_) => {}
+            What::Message(Memory::Out(bytes)) => note(*bytes, false),
+            What::Message(Memory::In(into)) => note(into.as_src(), true),
+            What::Message(Memory::Grows { .. }) => {}
         }
     }
 
@@ -268,7 +278,8 @@ impl Task for CollectiveTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        let probe = &group.observer;
-        group.backend.run(&self.call.operation(first, &self.options, deadline, probe))
+        let of = (group.name(), deadline);
+        let operation = self.call.operation(first, &self.options, of, &group.observer);
+        group.carry_out(&operation, self.options.values)
     }
 }

@@ -10,6 +10,7 @@ pub mod bytes;
 pub mod call;
 pub mod callbacks;
 pub mod collective;
+mod debug;
 pub mod environment;
 mod error_file;
 mod fusion;

@@ -25,7 +25,9 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::log::Level;
 use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, PointToPoint, Room};
+use crate::wait::watch::{Seconds, Watch};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -272,6 +274,7 @@ impl Barrier<'_> {
         from: &[Rank],
         look: impl Fn(bool) -> Option<T>,
     ) -> Result<Option<T>> {
+        let mut watch = Watch::default();
         loop {
             let seen = self.mail.news.load(Ordering::Acquire);
             for &peer in from {
@@ -283,6 +286,7 @@ impl Barrier<'_> {
             if let Some(found) = look(false) {
                 return Ok(Some(found));
             }
+            watch.look(|lasted| self.tell_wait(lasted));
             let is_over = limit.has_passed();
             let has_come = || self.mail.news.load(Ordering::Acquire) != seen;
             // Once more after the end: what is there already counts.
@@ -291,6 +295,19 @@ impl Barrier<'_> {
                 return Ok(look(true));
             }
         }
+    }
+
+    /// A long wait, for the log.
+    #[cold]
+    fn tell_wait(&self, lasted: Seconds) {
+        let others: Vec<Rank> = (0..self.group.size()).filter(|&rank| rank != FIRST).collect();
+        let awaited = match self.group.rank() {
+            FIRST => self.call_roll(&others).awaited,
+            _ => vec![FIRST],
+        };
+        let awaited = names(&awaited, self.group.backend.places());
+        let (number, whom) = (self.number, self.group.whom());
+        crate::log!(Level::Warn, "{NAME} #{number} on {whom} has waited {lasted} for {awaited}");
     }
 
     /// Reads what has come, without waiting for more.

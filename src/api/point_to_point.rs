@@ -10,6 +10,7 @@ use super::issue::Prepared;
 use super::work::{Held, Work, WorkKind};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
+use crate::base::debug::{self, Values};
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -163,11 +164,17 @@ impl Group {
         memory: Memory,
         deadline: Deadline,
         work: &Arc<Work>,
+        values: Values,
     ) -> Result<()> {
         let WorkKind::Message(message) = work.kind() else {
             return Err(Error::internal("a work that is no message was posted as one"));
         };
         let engine = self.engine()?;
+        if let Memory::Out(bytes) = &memory {
+            let values = values.max(debug::values());
+            let title = |_| format!("{message}: the message");
+            self.inspect(message.dtype, values, [*bytes].into_iter(), title)?;
+        }
         self.queue.work_begins()?;
         let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
         let record = self.record_message(&message, sequence);

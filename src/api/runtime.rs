@@ -9,8 +9,9 @@ use super::trace;
 use crate::backend;
 use crate::base::config;
 use crate::base::deadline::Deadline;
+use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::log::{self, Level};
+use crate::base::log::Level;
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
@@ -109,7 +110,7 @@ pub fn init(options: InitOptions) -> Result<()> {
 fn make_world(options: InitOptions) -> Result<()> {
     // Before anybody is waited for.
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
-    set_log_level_from_environment()?;
+    debug::read_environment()?;
     let connect_ms = match options.connect_timeout_ms {
         0 => config::bounded(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS, 1, u64::MAX)?,
         ms => ms,
@@ -294,27 +295,6 @@ fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
         return Err(Error::invalid(message));
     }
     Ok((rank, size))
-}
-
-/// Takes the log level from the environment, unless one was set in the program.
-///
-/// # Errors
-/// `InvalidArgument` where a variable names no level.
-pub fn set_log_level_from_environment() -> Result<()> {
-    if log::level() != Level::Off {
-        return Ok(());
-    }
-    for variable in [config::LOG_LEVEL, config::TORCH_LOG_LEVEL] {
-        let Some(name) = config::text(variable)? else { continue };
-        let level = Level::from_name(&name).ok_or_else(|| {
-            let text =
-                format!("{}=\"{name}\" is none of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
-            Error::invalid(text)
-        })?;
-        log::set_level(level);
-        return Ok(());
-    }
-    Ok(())
 }
 
 fn change() -> MutexGuard<'static, ()> {

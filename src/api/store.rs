@@ -2,6 +2,7 @@
 
 use crate::base::config;
 use crate::base::deadline::Deadline;
+use crate::base::debug;
 use crate::base::error::{Error, Result};
 use crate::process::this;
 use crate::store::Store;
@@ -23,6 +24,7 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 300_000;
 /// hosts the store at this very address.
 ///
 /// The process counts as used from then on: a fork of it would share the connections, and take answers that are not its own.
+/// What the environment says of the log and of long waits holds from then on too.
 ///
 /// # Errors
 /// Those of [`TcpStore::host`] and [`TcpStore::connect`]; `InvalidArgument` for the environment.
@@ -31,6 +33,7 @@ pub fn open_tcp(
     client: ClientOptions,
     deadline: &Deadline,
 ) -> Result<TcpStore> {
+    debug::read_environment()?;
     let tcp_only = match config::text(config::STORE_UNIX)?.as_deref() {
         None | Some("on") => client.tcp_only,
         Some("off") => true,

@@ -8,16 +8,21 @@
 //! Must not know: how a collective runs, or how a message travels.
 
 use super::callbacks::{self, Callback, Function};
+use super::debug::loans;
 use super::error_file;
 use super::group::Group;
 use super::point_to_point::Message;
 use super::queue::RunQueue;
 use super::recorder::{self, Record};
+use crate::base::backtrace;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::base::log::Level;
 use crate::base::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 use crate::transport::{Completion, Delivery, OpKind};
+use crate::wait::watch::{Seconds, Watch};
+use std::backtrace::Backtrace;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,6 +96,8 @@ pub struct Work {
     /// Its group's; a batch's own, in which nothing ever runs. Where it is waited for.
     queue: Arc<RunQueue>,
     issue: OnceLock<Issue>,
+    /// Where in the program, where that is wanted.
+    issued_at: OnceLock<Arc<Backtrace>>,
     outcome: Outcome,
     /// A message's, from issue until it is done.
     held: Mutex<Option<Held>>,
@@ -162,6 +169,7 @@ impl Work {
             kind,
             queue,
             issue: OnceLock::new(),
+            issued_at: OnceLock::new(),
             outcome: Outcome::new(),
             held: Mutex::new(None),
             blamed: OnceLock::new(),
@@ -173,6 +181,9 @@ impl Work {
     pub(super) fn issued(&self, sequence: u64, deadline: Deadline) {
         let fresh = self.issue.set(Issue { sequence, deadline, at: Instant::now() });
         debug_assert!(fresh.is_ok(), "a work was issued twice");
+        if let Some(place) = backtrace::capture() {
+            drop(self.issued_at.set(Arc::new(place)));
+        }
     }
 
     /// Keeps what a message needs until it is done.
@@ -190,7 +201,8 @@ impl Work {
     /// Ends it. A work that has ended before stays as it was.
     pub(super) fn end(&self, result: Result<Option<Delivery>>) {
         lock(&self.members).clear();
-        // Before the outcome: who sees that may count on the group not being kept by this work.
+        // Before the outcome: who sees that may use the buffers, and count on the group not being kept by this work.
+        loans::give_back(self);
         let held = lock(&self.held).take();
         if let Some(Held { group, record }) = held {
             record.end(&result.as_ref().map(drop).map_err(Clone::clone));
@@ -235,6 +247,11 @@ impl Work {
     /// it is issued.
     pub fn sequence(&self) -> Option<u64> {
         self.issue.get().map(|issue| issue.sequence)
+    }
+
+    /// Where in the program it was issued, where that was wanted.
+    pub fn issued_at(&self) -> Option<Arc<Backtrace>> {
+        self.issued_at.get().cloned()
     }
 
     /// The time from its issue until it ended, or until now.
@@ -303,12 +320,27 @@ impl Work {
     fn attend(&self, limit: &Deadline) {
         let group = lock(&self.held).as_ref().map(|held| Arc::clone(&held.group));
         if let Some(engine) = group.as_ref().and_then(|group| group.backend.messages()) {
+            let mut watch = Watch::default();
             while !self.is_done() && !limit.has_passed() {
-                engine.attend(&|| self.is_done(), limit);
+                match watch.look(|lasted| self.tell(lasted)) {
+                    Some(most) => engine.attend(&|| self.is_done(), &limit.capped(most)),
+                    None => engine.attend(&|| self.is_done(), limit),
+                }
             }
         } else {
             self.queue.wait_for(|| self.is_done(), limit, None);
         }
+    }
+
+    /// A long wait for a message, for the log.
+    #[cold]
+    fn tell(&self, lasted: Seconds) {
+        let group = lock(&self.held).as_ref().map(|held| Arc::clone(&held.group));
+        let (Some(group), WorkKind::Message(message)) = (group, self.kind) else { return };
+        let last = message.peer.and_then(|peer| group.backend.last_seen(peer));
+        let last = last.map(|last| format!("; that rank {last}")).unwrap_or_default();
+        crate::log!(Level::Warn, "{message} on {} has waited {lasted}{last}", group.whom());
+        callbacks::let_go(group);
     }
 
     /// Waits for one after the other; the last one that ends ends the batch.

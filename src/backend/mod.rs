@@ -177,6 +177,17 @@ pub trait Backend: Send + Sync + Debug {
     /// Where every rank is.
     fn places(&self) -> &[Place];
 
+    /// What a rank was last seen doing, for messages; `None` where nobody knows.
+    fn last_seen(&self, rank: Rank) -> Option<String> {
+        let _ = rank;
+        None
+    }
+
+    /// Whether the ranks have agreed that all come together before each collective.
+    fn looks_who_is_there(&self) -> bool {
+        false
+    }
+
     /// Overrides of the choice among algorithms that the ranks have agreed on, for groups made from this one.
     fn overrides(&self) -> &[Rule] {
         &[]

@@ -66,7 +66,19 @@ variables! {
         "Deadline of initialisation in milliseconds, where the options name none.";
     LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
         "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
-    TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none", "The same, where DIST_LOG_LEVEL is not set.";
+    TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none",
+        "The same in torch's words, where DIST_LOG_LEVEL is not set: INFO, WARNING, ERROR, FATAL, or their numbers from 0.";
+    DEBUG_LEVEL = "DIST_DEBUG_LEVEL", "user", "OFF",
+        "OFF, INFO or DETAIL (docs/debugging.md). As to who is there before each collective, that of rank 0 counts.";
+    TORCH_DEBUG = "TORCH_DISTRIBUTED_DEBUG", "user", "none", "The same, where DIST_DEBUG_LEVEL is not set.";
+    CHECK_NAN = "DIST_CHECK_NAN", "user", "0",
+        "1: a collective or a message with a NaN in it fails its group, and the error says where; `inf`: infinities too.";
+    STACKTRACES = "DIST_SHOW_STACKTRACES", "user", "0",
+        "1: errors keep a back-trace of the calling thread (dist_last_error_backtrace); so does the debug level DETAIL.";
+    TORCH_STACKTRACES = "TORCH_SHOW_CPP_STACKTRACES", "user", "none",
+        "The same, where DIST_SHOW_STACKTRACES is not set.";
+    SLOW_WARNING_MS = "DIST_SLOW_WARNING_MS", "user", "30000",
+        "After how many milliseconds a wait is told in the log (at level WARN) with those who are waited for; 0 for never.";
     RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user", "none",
         "Where each rank writes the flight recorder's dump when a group fails: `/tmp/fr_` is `/tmp/fr_3.json` on rank 3. For dist-doctor.";
     TORCH_RECORDER_FILE = "TORCH_FR_DUMP_TEMP_FILE", "user", "none",
@@ -147,6 +159,21 @@ pub fn bounded(variable: Variable, default: u64, low: u64, high: u64) -> Result<
     }
     let message = format!("{}={value} is out of range: {low} to {high}", variable.name);
     Err(Error::invalid(message))
+}
+
+/// Whether a variable is 1 rather than 0; `None` where it is unset or empty.
+///
+/// # Errors
+/// `InvalidArgument`, naming the variable, for anything else.
+pub fn switch(variable: Variable) -> Result<Option<bool>> {
+    match text(variable)?.as_deref() {
+        None => Ok(None),
+        Some("0") => Ok(Some(false)),
+        Some("1") => Ok(Some(true)),
+        Some(other) => {
+            Err(Error::invalid(format!("{}=\"{other}\" is neither 0 nor 1", variable.name)))
+        }
+    }
 }
 
 /// The text of a variable that must be set.

@@ -1,11 +1,13 @@
 //! The log: silent unless somebody set a level, and then written to the sink that was installed
 //! (standard error, or the caller's callback).
 //!
-//! This module holds the level and the sink; who installs which is `api::runtime`'s affair.
+//! A level that was set for the log itself stands. Where nobody has set one, a debug level may want some.
+//!
+//! This module holds the level and the sink; who installs which is `api`'s affair.
 
 use std::fmt;
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// How important a line is. The discriminants are the C API's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +49,16 @@ impl Level {
         }
     }
 
+    /// The level that torch means by a name or a number of its own, in any case.
+    pub fn from_torch(name: &str) -> Option<Self> {
+        match name {
+            "0" => Some(Self::Info),
+            "1" => Some(Self::Warn),
+            "2" | "3" => Some(Self::Error),
+            _ => Self::from_name(name),
+        }
+    }
+
     /// The name in a log line.
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,11 +78,26 @@ pub trait Sink: Send + Sync {
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
+/// Somebody has said which level the log is to have.
+static CHOSEN: AtomicBool = AtomicBool::new(false);
 static SINK: RwLock<Option<Box<dyn Sink>>> = RwLock::new(None);
 
 /// Sets the level for the whole process.
 pub fn set_level(level: Level) {
+    CHOSEN.store(true, Ordering::Relaxed);
     LEVEL.store(level as u8, Ordering::Relaxed);
+}
+
+/// Sets the level where nobody has done so with [`set_level`].
+pub fn suggest_level(level: Level) {
+    if !is_chosen() {
+        LEVEL.store(level as u8, Ordering::Relaxed);
+    }
+}
+
+/// Whether somebody has set a level.
+pub fn is_chosen() -> bool {
+    CHOSEN.load(Ordering::Relaxed)
 }
 
 /// The level in force.
@@ -119,4 +146,25 @@ macro_rules! log {
             $crate::base::log::write($level, format_args!($($text)+));
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn torchs_words_and_numbers_are_levels() {
+        for (name, level) in [
+            ("INFO", Level::Info),
+            ("warning", Level::Warn),
+            ("FATAL", Level::Error),
+            ("0", Level::Info),
+            ("1", Level::Warn),
+            ("3", Level::Error),
+        ] {
+            assert_eq!(Level::from_torch(name), Some(level), "{name}");
+        }
+        assert_eq!(Level::from_torch("4"), None);
+        assert_eq!(Level::from_name("0"), None);
+    }
 }

@@ -2,9 +2,11 @@
 //! configuration and the log. It knows nothing of the rest of the library and makes no system call
 //! of its own.
 
+pub mod backtrace;
 pub mod buffer;
 pub mod config;
 pub mod deadline;
+pub mod debug;
 pub mod dtype;
 pub mod error;
 #[cfg(any(test, fuzzing))]

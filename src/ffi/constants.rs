@@ -163,6 +163,20 @@ pub const DIST_KIND_RECV: i32 = 65;
 /// same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
 pub const DIST_CALL_CANONICAL: u64 = 1;
 
+/// In a call's flags: an input or a result with a NaN in it fails the group, as with DIST_CHECK_NAN=1. Each rank says
+/// this for itself.
+pub const DIST_CALL_CHECK_NAN: u64 = 2;
+/// In a call's flags: the same for what is no finite number, infinite ones included.
+pub const DIST_CALL_CHECK_INF: u64 = 4;
+
+/// Nothing is added to calls; the default.
+pub const DIST_DEBUG_OFF: i32 = 0;
+/// How groups are made and what they have done is told in the log, and so are long waits.
+pub const DIST_DEBUG_INFO: i32 = 1;
+/// Calls are checked in ways that cost: all ranks come together before each collective, buffers are looked up among
+/// those of outstanding works, and errors keep a back-trace.
+pub const DIST_DEBUG_DETAIL: i32 = 2;
+
 /// Nothing is logged; the default.
 pub const DIST_LOG_OFF: i32 = 0;
 /// Failures that no return value can tell.

@@ -40,7 +40,7 @@ dist_export! {
 }
 
 dist_export! {
-    /// Sets the log level of the process.
+    /// Sets the log level of the process. It stands, whatever the environment or the debug level says later.
     ///
     /// `level`: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG. Does not block. Any thread.
     ///

@@ -27,6 +27,7 @@ pub mod bytes;
 pub mod collective;
 pub mod collective_v;
 pub mod constants;
+pub mod debug;
 pub mod group;
 pub mod group_new;
 pub mod log;

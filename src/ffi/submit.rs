@@ -7,6 +7,7 @@ use super::types::*;
 use super::work::WORKS;
 use crate::api::issue::Prepared;
 use crate::api::{Call, CallOptions, Group, batch};
+use crate::base::debug::Values;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
@@ -29,17 +30,25 @@ impl WorkOut {
 /// The options of a call.
 pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOptions> {
     let options = options::read(options)?;
+    let flags = flags(options.flags)?;
     Ok(CallOptions {
         timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
         premul_scale: options.premul_scale,
-        canonical: flags(options.flags)? & DIST_CALL_CANONICAL != 0,
+        canonical: flags & DIST_CALL_CANONICAL != 0,
         algorithm: optional_str(options.algorithm, "algorithm")?.map(str::to_owned),
+        values: if flags & DIST_CALL_CHECK_INF != 0 {
+            Values::Finite
+        } else if flags & DIST_CALL_CHECK_NAN != 0 {
+            Values::NoNan
+        } else {
+            Values::Any
+        },
     })
 }
 
 /// The flags of a call, all of which must be known.
 fn flags(flags: u64) -> Result<u64> {
-    let unknown = flags & !DIST_CALL_CANONICAL;
+    let unknown = flags & !(DIST_CALL_CANONICAL | DIST_CALL_CHECK_NAN | DIST_CALL_CHECK_INF);
     if unknown == 0 {
         return Ok(flags);
     }

@@ -178,7 +178,7 @@ pub struct dist_call_options_t {
     /// An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
     /// name the same one.
     pub algorithm: *const c_char,
-    /// DIST_CALL_CANONICAL, or 0.
+    /// DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, added up; or 0.
     pub flags: u64,
 }
 

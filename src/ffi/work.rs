@@ -2,6 +2,7 @@
 
 use super::args::{Out, copy_text, number, wait_limit};
 use super::handle::{Kind, Table};
+use super::last_error;
 use super::status::status_of;
 use super::types::*;
 use crate::api::{Progress, Work};
@@ -25,7 +26,8 @@ dist_export! {
     /// pending one inside a completion callback. Since 0.1.
     pub fn dist_work_wait(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
-        work.wait(&wait_limit(timeout_ms, "timeout_ms")?)
+        let outcome = work.wait(&wait_limit(timeout_ms, "timeout_ms")?);
+        outcome.inspect_err(|_| last_error::issued_at(work.issued_at()))
     }
 }
 
@@ -39,9 +41,10 @@ dist_export! {
     pub fn dist_work_test(work: *mut dist_work_t, done: *mut i32) -> dist_status_t {
         let out = Out::required(done, "done")?;
         out.write(0);
-        let Some(outcome) = WORKS.get(work)?.outcome() else { return Ok(()) };
+        let work = WORKS.get(work)?;
+        let Some(outcome) = work.outcome() else { return Ok(()) };
         out.write(1);
-        outcome
+        outcome.inspect_err(|_| last_error::issued_at(work.issued_at()))
     }
 }
 

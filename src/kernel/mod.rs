@@ -1,7 +1,7 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Five functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`fold_average`], [`scale_copy`],
-//! [`average`].
+//! Six functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`fold_average`], [`scale_copy`],
+//! [`average`], [`first_unwanted`].
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
@@ -32,6 +32,7 @@ mod float;
 mod integer;
 mod loops;
 mod minifloat;
+mod scan;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 pub use copy::copy;
+pub use scan::first_unwanted;
 use table::Isa;
 
 /// Folds the sources into `dst`: each element becomes `sources[0] op sources[1] op ...`, in that

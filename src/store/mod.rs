@@ -182,18 +182,25 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 /// The `Timeout` error of a wait for keys: names the first missing ones and counts the others.
 pub fn missing_keys<K: AsRef<[u8]>>(store: &str, missing: &[K], deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
-    let mut text = format!("timed out after {ms} ms waiting for keys of {store}; missing: ");
-    for (position, key) in missing.iter().take(KEYS_NAMED).enumerate() {
+    let keys = listed(missing);
+    let text = format!("timed out after {ms} ms waiting for keys of {store}; missing: {keys}");
+    Error::new(ErrorKind::Timeout, text)
+}
+
+/// Keys as messages show them, as many as a message names.
+fn listed<K: AsRef<[u8]>>(keys: &[K]) -> String {
+    let mut text = String::new();
+    for (position, key) in keys.iter().take(KEYS_NAMED).enumerate() {
         if position > 0 {
             text.push_str(", ");
         }
         push_key(&mut text, key.as_ref());
     }
-    if missing.len() > KEYS_NAMED {
+    if keys.len() > KEYS_NAMED {
         // Writing to a String cannot fail.
-        let _infallible = write!(text, " and {} more", missing.len() - KEYS_NAMED);
+        let _infallible = write!(text, " and {} more", keys.len() - KEYS_NAMED);
     }
-    Error::new(ErrorKind::Timeout, text)
+    text
 }
 
 /// A key as messages show it: quoted, escaped and cut.

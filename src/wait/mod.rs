@@ -12,6 +12,7 @@ pub mod io;
 pub mod nudge;
 pub mod patience;
 pub mod service;
+pub mod watch;
 mod word;
 
 use crate::base::deadline::Deadline;
@@ -67,7 +68,23 @@ pub fn until<T>(
     pace: Pace,
     deadline: &Deadline,
     halted: impl Fn() -> Option<Error>,
+    ready: impl FnMut() -> Option<T>,
+) -> Result<T, Interrupt> {
+    until_watched(bell, pace, deadline, halted, ready, || None)
+}
+
+/// The same, of which somebody is told that it lasts: `watch` is asked each time before the wait sleeps, and says for
+/// how long it may at most.
+///
+/// # Errors
+/// As [`until`].
+pub fn until_watched<T>(
+    bell: &Bell,
+    pace: Pace,
+    deadline: &Deadline,
+    halted: impl Fn() -> Option<Error>,
     mut ready: impl FnMut() -> Option<T>,
+    mut watch: impl FnMut() -> Option<Duration>,
 ) -> Result<T, Interrupt> {
     if let Some(value) = ready() {
         return Ok(value);
@@ -85,7 +102,8 @@ pub fn until<T>(
         if left.is_zero() {
             return Err(Interrupt::Deadline);
         }
-        if let Some(value) = bell.doze(left, || halted().is_none(), &mut ready) {
+        let limit = watch().map_or(left, |most| left.min(most));
+        if let Some(value) = bell.doze(limit, || halted().is_none(), &mut ready) {
             return Ok(value);
         }
     }

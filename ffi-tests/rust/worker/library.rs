@@ -8,6 +8,7 @@ use dist::ffi::collective::{
     dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
     dist_reduce_scatter,
 };
+use dist::ffi::debug::dist_set_debug_level;
 use dist::ffi::group::{
     dist_group_abort, dist_group_create, dist_group_describe, dist_group_release,
 };
@@ -121,6 +122,11 @@ pub(super) fn create_group(words: &Words<'_>, store: Store) -> Result<Group, Out
         DIST_OK => Ok(Group(group)),
         status => Err(outcome(status)),
     }
+}
+
+pub(super) fn set_debug_level(level: i32) -> Outcome {
+    // SAFETY: takes a number.
+    outcome(unsafe { dist_set_debug_level(level) })
 }
 
 pub(super) fn release_group(group: Group) -> Outcome {
@@ -318,7 +324,8 @@ fn element(rank: i32, index: usize) -> f32 {
 
 impl<'a> Call<'a> {
     /// `all_reduce f32 SUM 10`, `reduce f32 SUM 10 0`, `broadcast f32 10 0`, `all_gather f32 10`,
-    /// `reduce_scatter f32 SUM 10`, `barrier`; with `timeout_ms=` and `algorithm=`.
+    /// `reduce_scatter f32 SUM 10`, `barrier`; with `timeout_ms=` and `algorithm=`; `nan=` is the index of an
+    /// element that is none.
     pub(super) fn new(words: Words<'a>, group: Group) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();
@@ -337,7 +344,10 @@ impl<'a> Call<'a> {
             words.count() * blocks * dtype(words.at(0)).1 / 4
         };
         let mine = rank(group).max(0);
-        let send = (0..room).map(|index| element(mine, index)).collect();
+        let mut send: Vec<f32> = (0..room).map(|index| element(mine, index)).collect();
+        if let Some(index) = words.number::<usize>("nan") {
+            send[index] = f32::NAN;
+        }
         Self { words, group, options, send, recv: vec![0.0; room] }
     }
 

@@ -12,6 +12,7 @@
 //! | the same with `async=yes`, `settle` | issues it with a work; waits for all works, see [`works::Outstanding`] |
 //! | `monitored_barrier TIMEOUT_MS` | which names all who are missing, and lists them in the report's message |
 //! | `describe` | what there is to know of the group, as the report's message |
+//! | `debug LEVEL` | sets the debug level, by its number |
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
 //! | `times N NAP_MS COMMAND` | so many times, after a nap each time |
 //! | `trace PATH`, `untrace` | begins and ends a trace |
@@ -195,6 +196,7 @@ impl Worker {
             }
             "send" | "recv" => Message::new(words.clone(), self.group(words)).make(),
             "fork_sleeper" => fork_sleeper(),
+            "debug" => library::set_debug_level(words.at(0).parse().unwrap()),
             "leaks" => self.belongings.compare(LIMIT / 12),
             "exit" => exit(words.at(0).parse().unwrap()),
             _ => Call::new(words.clone(), self.group(words)).make(),

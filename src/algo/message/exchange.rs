@@ -29,6 +29,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Channel, Direction, Endpoint, Wish};
+use crate::wait::watch::Watch;
 use std::time::{Duration, Instant};
 
 /// Messages from this size on are cut into stripes: whole segments of large vectors are.
@@ -103,6 +104,7 @@ impl<'a> Call<'a> {
             idle: None,
             lateness: &self.lateness,
             last: self.endpoint.rank(),
+            watch: Watch::default(),
         }
     }
 }
@@ -127,6 +129,8 @@ pub struct Exchange<'x> {
     pub(super) lateness: &'x Lateness<'x>,
     /// Whose message was the last to be over.
     last: Rank,
+    /// Of a wait in which nothing moves.
+    watch: Watch,
 }
 
 /// One stripe of one message.
@@ -400,6 +404,9 @@ impl<'x> Exchange<'x> {
         let deadline = self.operation.deadline;
         let pace = self.endpoint.pace();
         let spin = if pace.crowded { Duration::ZERO } else { pace.spin };
+        if self.idle.is_none() {
+            self.watch.reset();
+        }
         let idle = self.idle.get_or_insert_with(Instant::now).elapsed();
         if idle < spin {
             std::hint::spin_loop();
@@ -416,6 +423,9 @@ impl<'x> Exchange<'x> {
         if moved {
             return Ok(());
         }
+        let mut watch = std::mem::take(&mut self.watch);
+        watch.look(|lasted| self.tell(lasted));
+        self.watch = watch;
         let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(REST) };
         self.endpoint.rest(&self.wishes(), limit);
         Ok(())

@@ -6,9 +6,11 @@ use crate::algo::Operation;
 use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::log::Level;
 use crate::transport::Direction;
 use crate::transport::frame::{Excuse, HEADER_BYTES, Header, Kind};
 use crate::transport::pulse::whereabouts;
+use crate::wait::watch::Seconds;
 use std::time::Duration;
 
 /// After how long a rank says that it is there, to all ranks, in groups up to `CLOSE` of them; in larger ones, where
@@ -161,7 +163,20 @@ impl Exchange<'_> {
         }
     }
 
-    pub(super) fn late(&self) -> Error {
+    /// A long wait, for the log.
+    #[cold]
+    pub(super) fn tell(&self, lasted: Seconds) {
+        let Operation { descriptor, group, .. } = self.operation;
+        crate::log!(
+            Level::Warn,
+            "{descriptor} of group {group}: {} has waited {lasted} for {}",
+            self.me(),
+            self.names(&self.waited_for())
+        );
+    }
+
+    /// Who is to blame for a wait, as far as this rank can tell.
+    fn waited_for(&self) -> Vec<Rank> {
         let missing = self.missing();
         let late = [
             self.culprits(&missing),
@@ -169,7 +184,11 @@ impl Exchange<'_> {
             self.awaited(Direction::In),
             self.awaited(Direction::Out),
         ];
-        let late = late.into_iter().find(|late| !late.is_empty()).unwrap_or_default();
+        late.into_iter().find(|late| !late.is_empty()).unwrap_or_default()
+    }
+
+    /// Who ranks are, where each was seen last, and what it says that it does elsewhere.
+    fn names(&self, ranks: &[Rank]) -> String {
         let say = |(&rank, answer): (&Rank, Option<String>)| {
             let name = self.endpoint.peer(rank);
             let elsewhere = whereabouts(answer.as_deref());
@@ -178,14 +197,18 @@ impl Exchange<'_> {
                 heard => format!("{name}, which was last seen in operation #{heard}{elsewhere}"),
             }
         };
-        let names: Vec<String> = late.iter().zip(self.endpoint.ask(&late)).map(say).collect();
+        ranks.iter().zip(self.endpoint.ask(ranks)).map(say).collect::<Vec<_>>().join("; ")
+    }
+
+    pub(super) fn late(&self) -> Error {
+        let late = self.waited_for();
         let Operation { descriptor, deadline, .. } = self.operation;
         let message = format!(
             "{descriptor} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
             self.me(),
             deadline.elapsed().as_millis(),
             deadline.allowed().as_millis(),
-            names.join("; ")
+            self.names(&late)
         );
         let error = Error::new(ErrorKind::Timeout, message);
         match late.first() {

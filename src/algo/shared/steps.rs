@@ -30,11 +30,13 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::log::Level;
 use crate::transport::line::Line;
 use crate::transport::pulse::whereabouts;
 use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
-use crate::wait::{Interrupt, Pace, until};
+use crate::wait::watch::{Seconds, Watch};
+use crate::wait::{Interrupt, Pace, until, until_watched};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -269,10 +271,11 @@ impl<'a> Steps<'a> {
             }
             let progress = |rank| self.domain.region().progress(rank).done();
             let ready = || Some(progress(rank)).filter(|&done| done >= step);
+            let arrived = |other| progress(other) >= step;
             let began = self.lateness.wait_begins();
             let looks = Cell::new(self.short_looks());
-            self.doze_until(rank, &|| ready().or_else(|| self.looked_in_vain(&looks)));
-            self.lane.done[rank] = self.wait_for(rank, ready, |other| progress(other) >= step)?;
+            self.doze_until(rank, &|| ready().or_else(|| self.looked_in_vain(&looks)), &arrived);
+            self.lane.done[rank] = self.wait_for(rank, ready, arrived)?;
             self.ends_waiting(began, rank);
         }
         Ok(())
@@ -309,16 +312,22 @@ impl<'a> Steps<'a> {
 
     /// Waits in slices, since no ring follows a step that is finished silently; ends also for any reason for which
     /// [`Steps::wait_for`] ends at once.
-    fn doze_until(&self, rank: Rank, ready: &impl Fn() -> Option<u64>) {
+    fn doze_until(
+        &self,
+        rank: Rank,
+        ready: &impl Fn() -> Option<u64>,
+        arrived: &impl Fn(Rank) -> bool,
+    ) {
         let (bell, deadline) = (self.domain.region().bell(self.rank()), self.operation.deadline);
         let halted = || self.domain.failure().or_else(|| self.departed(rank));
         let mut pace = self.domain.pace();
-        let mut slice = FIRST_SLICE;
+        let (mut slice, mut watch) = (FIRST_SLICE, Watch::default());
         while !deadline.has_passed() {
             match until(bell, pace, &deadline.capped(slice), halted, ready) {
                 Err(Interrupt::Deadline) => {}
                 Ok(_) | Err(Interrupt::Halted(_)) => break,
             }
+            watch.look(|lasted| self.tell(lasted, arrived));
             pace = Pace::PATIENT;
             slice = (2 * slice).min(LAST_SLICE);
         }
@@ -333,8 +342,10 @@ impl<'a> Steps<'a> {
     ) -> Result<T> {
         let bell = self.domain.region().bell(self.rank());
         let halted = || self.domain.failure().or_else(|| self.departed(rank));
-        let outcome = until(bell, self.domain.pace(), self.operation.deadline, halted, &mut ready);
-        match outcome {
+        let (pace, deadline) = (self.domain.pace(), self.operation.deadline);
+        let mut watch = Watch::default();
+        let told = || watch.look(|lasted| self.tell(lasted, &arrived));
+        match until_watched(bell, pace, deadline, halted, &mut ready, told) {
             Ok(value) => Ok(value),
             Err(Interrupt::Halted(error)) => Err(self.fail(error)),
             Err(Interrupt::Deadline) => match self.defer(&mut ready, &arrived) {
@@ -383,14 +394,32 @@ impl<'a> Steps<'a> {
         })
     }
 
-    fn late(&self, arrived: impl Fn(Rank) -> bool) -> Error {
-        let region = self.domain.region();
+    /// A long wait, for the log.
+    #[cold]
+    fn tell(&self, lasted: Seconds, arrived: &impl Fn(Rank) -> bool) {
         let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
-        let say = |(&rank, answer): (&Rank, Option<String>)| {
+        crate::log!(
+            Level::Warn,
+            "{} of group {}: {} has waited {lasted} for {}",
+            self.operation.descriptor,
+            self.operation.group,
+            self.domain.peer(self.rank()),
+            self.names(&missing)
+        );
+    }
+
+    /// Who ranks are, and what each did last.
+    fn names(&self, ranks: &[Rank]) -> String {
+        let region = self.domain.region();
+        let name = |(&rank, answer): (&Rank, Option<String>)| {
             let (name, progress) = (self.domain.peer(rank), region.progress(rank));
             format!("{name}, which {}{}", progress.describe(), whereabouts(answer.as_deref()))
         };
-        let names: Vec<String> = missing.iter().zip(self.domain.ask(&missing)).map(say).collect();
+        ranks.iter().zip(self.domain.ask(ranks)).map(name).collect::<Vec<_>>().join("; ")
+    }
+
+    fn late(&self, arrived: impl Fn(Rank) -> bool) -> Error {
+        let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
         let deadline = self.operation.deadline;
         let message = format!(
             "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
@@ -398,7 +427,7 @@ impl<'a> Steps<'a> {
             self.domain.peer(self.rank()),
             deadline.elapsed().as_millis(),
             deadline.allowed().as_millis(),
-            names.join("; ")
+            self.names(&missing)
         );
         let error = Error::new(ErrorKind::Timeout, message);
         match missing.first() {

@@ -20,11 +20,13 @@ mod tests;
 
 use crate::backend::Exchange;
 use crate::base::deadline::Deadline;
+use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
 use crate::base::log::Level;
 use crate::process::this;
 use crate::store::Store;
+use crate::wait::watch::Seconds;
 use entry::{Entry, Guest, disagreement};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,11 +39,19 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How long rank 0, which may host the store, waits until all have heard that it refuses the group.
 const HEARING: Duration = Duration::from_secs(1);
 
-/// How often a long wait is told.
-const TELL_EVERY: Duration = Duration::from_secs(30);
-
 /// How many ranks a message names.
 const RANKS_NAMED: usize = 8;
+
+/// What ranks are waited for to do, in the words of an error, and have not done yet, in those of the log.
+#[derive(Clone, Copy)]
+struct Awaited<'a> {
+    to: &'a str,
+    not_yet: &'a str,
+}
+
+const JOIN: Awaited<'static> = Awaited { to: "come", not_yet: "joined" };
+const CONFIRM: Awaited<'static> =
+    Awaited { to: "confirm that they take part", not_yet: "confirmed that they take part in it" };
 
 const GO: &[u8] = b"go";
 const AGAIN: &[u8] = b"again";
@@ -112,7 +122,7 @@ impl Rendezvous<'_> {
     fn gather_confirmations(&self, id: GroupId, guests: &[Guest]) -> Result<Option<Vec<Entry>>> {
         let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
         let mut changed = None;
-        self.wait_for_ranks(&keys, "confirm that they take part", |_| {
+        self.wait_for_ranks(&keys, CONFIRM, || {
             let now = self.read_entries()?;
             let moved = guests.iter().map(|guest| &guest.entry).ne(&now);
             changed = moved.then_some(now);
@@ -157,12 +167,9 @@ impl Rendezvous<'_> {
     /// Waits for what rank 0 writes for this rank's nonce.
     fn await_own(&self, what: &str, count: u64) -> Result<Vec<u8>> {
         let key = self.own_key(what, self.nonce, count);
-        self.wait_for_keys(&[&key], |waited| {
+        self.wait_for_keys(&[&key], |told| {
             self.check_not_replaced()?;
-            if waited >= TELL_EVERY {
-                crate::log!(Level::Warn, "group {}: rank 0 has not answered for {} s; it waits for \
-                    all ranks to come", self.name, waited.as_secs());
-            }
+            told.into_iter().for_each(|lasted| self.tell_of_rank_0(lasted));
             Ok(false)
         })
         .map_err(|error| match error.kind() {
@@ -194,8 +201,8 @@ impl Rendezvous<'_> {
 
     /// What all ranks have published; waits for those that have not come yet.
     fn read_entries(&self) -> Result<Vec<Entry>> {
-        let keys: Vec<String> = (0..self.size).map(|rank| self.rank_key(rank)).collect();
-        self.wait_for_ranks(&keys, "come", |_| Ok(false))?;
+        let keys = self.rank_keys();
+        self.wait_for_ranks(&keys, JOIN, || Ok(false))?;
         let values = self.store.multi_get(&as_bytes(&keys), self.deadline)?;
         values.iter().enumerate().map(|(rank, bytes)| Entry::decode(rank, bytes)).collect()
     }
@@ -249,46 +256,39 @@ impl Rendezvous<'_> {
     fn wait_for_ranks(
         &self,
         keys: &[String],
-        what: &str,
-        mut look_around: impl FnMut(Duration) -> Result<bool>,
+        what: Awaited<'_>,
+        mut look_around: impl FnMut() -> Result<bool>,
     ) -> Result<()> {
         let borrowed: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let outcome = self.wait_for_keys(&borrowed, |waited| {
-            if waited >= TELL_EVERY {
-                crate::log!(
-                    Level::Warn,
-                    "group {}: waiting since {} s for {} to {what}",
-                    self.name,
-                    waited.as_secs(),
-                    self.absent(keys)
-                );
-            }
-            look_around(waited)
+        let outcome = self.wait_for_keys(&borrowed, |told| {
+            told.into_iter().for_each(|lasted| self.tell_of(&self.absent(keys), what, lasted));
+            look_around()
         });
         outcome.map_err(|error| match error.kind() {
             ErrorKind::Timeout => Error::new(
                 ErrorKind::Timeout,
                 format!(
-                    "rank {} of group {} waited {} ms for {} to {what}",
+                    "rank {} of group {} waited {} ms for {} to {}",
                     self.rank,
                     self.name,
                     self.deadline.elapsed().as_millis(),
-                    self.absent(keys)
+                    listed(&self.absent(keys), |_| None),
+                    what.to
                 ),
             ),
             _ => error,
         })
     }
 
-    /// Waits for keys, a slice at a time; `look_around` gets the time since it last had something to
-    /// tell, and ends the wait by returning true.
+    /// Waits for keys, a slice at a time; `look_around` ends the wait by returning true. Each time the wait has lasted for
+    /// so long that it is to be told, it gets the time.
     fn wait_for_keys(
         &self,
         keys: &[&str],
-        mut look_around: impl FnMut(Duration) -> Result<bool>,
+        mut look_around: impl FnMut(Option<Seconds>) -> Result<bool>,
     ) -> Result<()> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-        let mut told = Duration::ZERO;
+        let mut told = self.deadline.elapsed();
         let mut slice = FIRST_LOOK;
         loop {
             match self.store.wait(&keys, &self.deadline.capped(slice)) {
@@ -298,33 +298,68 @@ impl Rendezvous<'_> {
             }
             slice = (slice * 2).min(LOOK_AROUND);
             let waited = self.deadline.elapsed();
-            let tell = waited - told >= TELL_EVERY;
-            if look_around(if tell { waited } else { Duration::ZERO })? {
-                return Ok(());
-            }
-            if tell {
+            let is_due = debug::slow_after().is_some_and(|every| waited - told >= every);
+            if is_due {
                 told = waited;
+            }
+            if look_around(is_due.then_some(Seconds(waited)))? {
+                return Ok(());
             }
         }
     }
 
-    /// The ranks whose keys are missing, as text.
-    fn absent(&self, keys: &[String]) -> String {
+    /// A long wait for rank 0, which mostly waits for others itself.
+    #[cold]
+    fn tell_of_rank_0(&self, lasted: Seconds) {
+        let absent = self.absent(&self.rank_keys());
+        match absent.is_empty() {
+            false => self.tell_of(&absent, JOIN, lasted),
+            true => {
+                let name = self.name;
+                crate::log!(Level::Warn, "group {name}: rank 0 has not answered for {lasted}");
+            }
+        }
+    }
+
+    /// A long wait for some ranks, for the log.
+    #[cold]
+    fn tell_of(&self, ranks: &[Rank], what: Awaited<'_>, lasted: Seconds) {
+        if ranks.is_empty() {
+            // The last one has just done it.
+            return;
+        }
+        let address = self.store.address();
+        let place =
+            address.map_or_else(|| self.store.describe(), |(host, port)| format!("{host}:{port}"));
+        crate::log!(
+            Level::Warn,
+            "group {}: {} (of {}) {} not {} after {lasted}; the ranks meet at {place}",
+            self.name,
+            listed(ranks, |rank| self.who(rank)),
+            self.size,
+            if ranks.len() > 1 { "have" } else { "has" },
+            what.not_yet
+        );
+    }
+
+    /// The process and the host of a rank that has come.
+    fn who(&self, rank: Rank) -> Option<String> {
+        let (key, soon) = (self.rank_key(rank), Deadline::after(HEARING));
+        let is_here = self.store.check(&[key.as_bytes()], &soon).ok()?;
+        let bytes = is_here.then(|| self.store.get(key.as_bytes(), &soon).ok())??;
+        Some(Entry::decode(rank, &bytes).ok()?.who)
+    }
+
+    /// The ranks whose keys are missing.
+    fn absent(&self, keys: &[String]) -> Vec<Rank> {
         let grace = Deadline::after(Duration::from_secs(5));
         let is_absent =
             |key: &String| !self.store.check(&[key.as_bytes()], &grace).unwrap_or(false);
-        let ranks: Vec<Rank> = (0..keys.len()).filter(|&rank| is_absent(&keys[rank])).collect();
-        let mut text = match ranks.as_slice() {
-            [] => return "the last rank".to_owned(),
-            [rank] => return format!("rank {rank}"),
-            _ => "ranks ".to_owned(),
-        };
-        let named: Vec<_> = ranks.iter().take(RANKS_NAMED).map(ToString::to_string).collect();
-        text.push_str(&named.join(", "));
-        if ranks.len() > RANKS_NAMED {
-            text.push_str(&format!(" and {} more", ranks.len() - RANKS_NAMED));
-        }
-        text
+        (0..keys.len()).filter(|&rank| is_absent(&keys[rank])).collect()
+    }
+
+    fn rank_keys(&self) -> Vec<String> {
+        (0..self.size).map(|rank| self.rank_key(rank)).collect()
     }
 
     fn rank_key(&self, rank: Rank) -> String {
@@ -337,6 +372,23 @@ impl Rendezvous<'_> {
 
     fn heard_key(&self, nonce: Nonce) -> String {
         format!("dist/{}/heard/{nonce}", self.name)
+    }
+}
+
+/// Ranks as text, each with what there is to say of it.
+fn listed(ranks: &[Rank], who: impl Fn(Rank) -> Option<String>) -> String {
+    let named = |&rank: &Rank| who(rank).map_or(rank.to_string(), |who| format!("{rank} ({who})"));
+    match ranks {
+        [] => "the last rank".to_owned(),
+        [rank] => format!("rank {}", named(rank)),
+        _ => {
+            let named: Vec<String> = ranks.iter().take(RANKS_NAMED).map(named).collect();
+            let text = format!("ranks {}", named.join(", "));
+            match ranks.len() - named.len() {
+                0 => text,
+                more => format!("{text} and {more} more"),
+            }
+        }
     }
 }
 
@@ -374,8 +426,10 @@ impl Exchange for StoreExchange<'_> {
         let key = |rank: Rank| self.key(&format!("{phase}/{rank}"));
         store.set(key(*rank).as_bytes(), mine, deadline)?;
         let keys: Vec<String> = (0..*size).map(key).collect();
-        let what = format!("finish the phase \"{phase}\" of starting the group");
-        self.rendezvous.wait_for_ranks(&keys, &what, |_| {
+        let to = format!("finish the phase \"{phase}\" of starting the group");
+        let not_yet = format!("finished the phase \"{phase}\" of starting it");
+        let what = Awaited { to: &to, not_yet: &not_yet };
+        self.rendezvous.wait_for_ranks(&keys, what, || {
             over().or_else(|| self.given_up()).map_or(Ok(false), Err)
         })?;
         store.multi_get(&as_bytes(&keys), deadline)

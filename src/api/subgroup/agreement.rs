@@ -16,6 +16,7 @@ use crate::api::group::Group;
 use crate::backend::{self, Exchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
+use crate::base::debug::Values;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::process::this;
@@ -173,13 +174,13 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
     };
     let recv = Dst::from(all.as_mut_slice());
     let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
-    let operation = Operation { probe: &group.observer, ..operation };
+    let operation = Operation { group: group.name(), probe: &group.observer, ..operation };
     let runs = group.queue.has_turn(&ticket);
     let record = group.record(&descriptor, runs);
     let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
         Ok(_turn) => {
             record.runs();
-            group.backend.run(&operation)
+            group.carry_out(&operation, Values::Any)
         }
         Err(Interrupt::Halted(error)) => Err(error),
         Err(Interrupt::Deadline) => Err(group.overtaken(&descriptor, deadline)),

@@ -15,6 +15,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::process::this;
+use crate::wait::watch::{Seconds, Watch};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -96,6 +97,7 @@ impl<'a> MemberExchange<'a> {
         missing: &dyn Fn(&Heard) -> Vec<Rank>,
         ready: &dyn Fn(&mut Heard) -> Option<T>,
     ) -> Result<Option<T>> {
+        let watch = RefCell::new(Watch::default());
         loop {
             if let Some(found) = ready(&mut self.heard.borrow_mut()) {
                 return Ok(Some(found));
@@ -105,15 +107,31 @@ impl<'a> MemberExchange<'a> {
             }
             let absent = missing(&self.heard.borrow());
             let absent: Vec<Rank> = absent.into_iter().map(|member| self.members[member]).collect();
-            let look_around = || match over() {
-                Some(why) => Err(why),
-                None => self.partings.check(self.parent, &absent),
+            let look_around = || {
+                watch.borrow_mut().look(|lasted| self.tell_wait(&absent, lasted));
+                match over() {
+                    Some(why) => Err(why),
+                    None => self.partings.check(self.parent, &absent),
+                }
             };
             match self.mailbox.next(self.parent, &self.key(), limit, &look_around)? {
                 Some((from, letter)) => self.note(from, letter),
                 None => return Ok(None),
             }
         }
+    }
+
+    /// A long wait for some ranks of the parent, for the log.
+    #[cold]
+    fn tell_wait(&self, absent: &[Rank], lasted: Seconds) {
+        crate::log!(
+            Level::Warn,
+            "group {}: {} of group {} has waited {lasted} for {} of it to come",
+            self.name,
+            self.parent.place().name,
+            self.parent.name(),
+            named(absent)
+        );
     }
 
     /// The first member's part of a phase.

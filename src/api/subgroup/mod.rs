@@ -222,7 +222,9 @@ impl Group {
         let identity = Identity { id, name, rank, timeout_ms };
         // An attempt that failed does not count: the members would not all count it.
         number.into_iter().for_each(Number::use_up);
-        Ok(Some(Self::assemble(identity, origin, backend)))
+        let group = Self::assemble(identity, origin, backend);
+        group.tell_birth(deadline.elapsed());
+        Ok(Some(group))
     }
 }
 

@@ -79,7 +79,7 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
                 let lie = Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
                 let deadline = long();
                 let descriptor = call.first(ticket.sequence());
-                let call = lie.operation(descriptor, &options, &deadline, &Nobody);
+                let call = lie.operation(descriptor, &options, ("", &deadline), &Nobody);
                 let said = group.backend.run(&call);
                 drop(turn);
                 said

@@ -9,6 +9,7 @@ mod monitored;
 mod outbox;
 mod ranks;
 mod recorder;
+mod values;
 
 use super::CallOptions;
 use super::call::Call;

@@ -4,6 +4,7 @@ use super::tuning;
 use crate::algo::rules::{self, Rule, Source};
 use crate::backend::{Context, Parent};
 use crate::base::config;
+use crate::base::debug;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::Nonce;
 use crate::sys::host;
@@ -42,6 +43,8 @@ pub(super) struct Card {
     pub(super) heartbeat_ms: u64,
     /// Overrides of the choice among algorithms; only rank 0 has any.
     pub(super) rules: Vec<Rule>,
+    /// Its debug level is DETAIL; that of rank 0 counts for what all ranks must do alike.
+    pub(super) detail: bool,
 }
 
 impl Card {
@@ -66,6 +69,7 @@ impl Card {
             slot_bytes,
             heartbeat_ms,
             rules,
+            detail: debug::level() == debug::Level::Detail,
         })
     }
 
@@ -82,6 +86,7 @@ impl Card {
             "slot_bytes": self.slot_bytes,
             "heartbeat_ms": self.heartbeat_ms,
             "rules": tuning::encode(&self.rules),
+            "detail": self.detail,
         });
         card.to_string().into_bytes()
     }
@@ -102,6 +107,7 @@ impl Card {
             slot_bytes: number("slot_bytes")?,
             heartbeat_ms: check_heartbeat(card.get("heartbeat_ms")?.as_u64()?, "").ok()?,
             rules: tuning::decode(card.get("rules")?)?,
+            detail: card.get("detail")?.as_bool()?,
         })
     }
 }

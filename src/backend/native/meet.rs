@@ -88,6 +88,15 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let Plan { nodes, places, shape, rules, heartbeat_ms, .. } = plan;
+    let looks_who_is_there = cards[0].detail;
+    if let Some(other) = cards.iter().position(|card| card.detail != looks_who_is_there) {
+        crate::log!(
+            Level::Warn,
+            "rank {other} has another debug level than rank 0, whose level decides whether group {} looks who is \
+             there before each collective",
+            context.group
+        );
+    }
     let overrides = std::mem::take(&mut cards[0].rules);
     let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
     let domain = Membership(domain);
@@ -102,6 +111,7 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         overrides,
         nodes,
         places,
+        looks_who_is_there,
         lanes,
     })
 }

@@ -40,6 +40,8 @@ pub struct Native {
     overrides: Vec<Rule>,
     nodes: Nodes,
     places: Vec<Place>,
+    /// All ranks come together before each collective.
+    looks_who_is_there: bool,
     /// Held by the one operation that runs.
     lanes: Mutex<Lanes>,
 }
@@ -130,6 +132,17 @@ impl Backend for Native {
 
     fn places(&self) -> &[Place] {
         &self.places
+    }
+
+    fn last_seen(&self, rank: Rank) -> Option<String> {
+        let own = self.domain.peer(self.domain.rank()).rank;
+        let is_near = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
+        let near = Some(rank).filter(|&rank| rank < self.nodes.ranks()).filter(is_near)?;
+        Some(self.domain.region().progress(self.nodes.local_rank(near)).describe())
+    }
+
+    fn looks_who_is_there(&self) -> bool {
+        self.looks_who_is_there
     }
 
     fn overrides(&self) -> &[Rule] {

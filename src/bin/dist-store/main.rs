@@ -88,8 +88,8 @@ pub(crate) fn complain(message: &str) {
 }
 
 fn run(command: &Command) -> Outcome {
-    dist::api::runtime::set_log_level_from_environment()?;
-    if log::level() == Level::Off && config::text(config::LOG_LEVEL)?.is_none() {
+    dist::base::debug::log_level_from_environment()?;
+    if !log::is_chosen() {
         // What the library only warns of is what users of this program want to know.
         log::set_level(Level::Warn);
     }

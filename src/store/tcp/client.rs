@@ -11,6 +11,7 @@ use super::names::{wire_key, wire_keys};
 use super::proto::{Bytes, Request};
 use super::secret::Secret;
 use super::server::{Server, ServerOptions, Start};
+use super::slow;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::store::limits::{check_count, check_total, check_value};
 use crate::store::table::parse_number;
@@ -249,7 +250,7 @@ impl TcpStore {
     ) -> Result<T> {
         let attempt = |connection: &mut Connection| {
             loop {
-                if !connection.wait(keys, deadline)? {
+                if !slow::wait(connection, self, what, (keys, user_keys), deadline)? {
                     let missing = connection.missing(keys)?;
                     if !missing.is_empty() {
                         return Ok(Err(missing));

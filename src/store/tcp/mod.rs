@@ -27,6 +27,7 @@ mod secret;
 mod server;
 mod session;
 mod shortcut;
+mod slow;
 mod waiters;
 
 #[cfg(test)]

@@ -1,0 +1,295 @@
+//! What debugging adds between processes: who is missing before a collective, levels that differ, elements that nobody
+//! wants, and what is told of groups and of waits that last.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod harness;
+mod worker;
+
+use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_TIMEOUT};
+use harness::{Ended, Job};
+
+/// Where the ranks are, as far as they say.
+const TRANSPORTS: &[&str] = &["auto", "tcp"];
+
+/// Ranks that are started by hand, with these variables beside.
+fn job(size: usize, variables: &[(&str, &str)], program: impl Fn(usize) -> String) -> Job {
+    let mut job = Job::new();
+    for rank in 0..size {
+        start(&mut job, rank, size, variables, &program(rank));
+    }
+    job
+}
+
+fn start(job: &mut Job, rank: usize, size: usize, variables: &[(&str, &str)], program: &str) {
+    let mut environment = job.environment(rank, size);
+    environment.extend(variables.iter().map(|&(name, value)| (name, value.to_owned())));
+    job.start(&rank.to_string(), &environment, program);
+}
+
+fn names(size: usize) -> Vec<String> {
+    (0..size).map(|rank| rank.to_string()).collect()
+}
+
+/// Waits until a process has said all of these in one line of its log.
+fn until_said(job: &mut Job, name: &str, parts: &[&str]) {
+    let is_said = |line: &str| parts.iter().all(|part| line.contains(part));
+    job.until(&format!("{name} to say {parts:?}"), |job| job.errors(name).lines().any(is_said));
+}
+
+fn all_leave(ended: &Ended, size: usize) {
+    for name in names(size) {
+        ended.report(&name, "finalize").succeeded();
+        ended.report(&name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn in_detail_all_who_are_missing_are_named_at_once() {
+    for transport in TRANSPORTS {
+        let variables = [("TORCH_DISTRIBUTED_DEBUG", "detail"), ("DIST_TRANSPORT", *transport)];
+        let operation = "broadcast f32 4 0 timeout_ms=400";
+        let mut job = job(4, &variables, |rank| {
+            let late = if rank >= 2 { "gate late\n" } else { "" };
+            format!("init\nall_reduce f32 SUM 7\n{late}{operation}\nfinalize\nleaks\n")
+        });
+        let pids = [job.pid("2"), job.pid("3")];
+        job.all_report(&["0", "1"], operation);
+        job.open("late");
+        let ended = job.finish();
+        let late = [2, 3].map(|rank| format!("rank {rank} (pid {}, host ", pids[rank - 2]));
+        for name in names(4) {
+            let report = ended.report(&name, operation);
+            report.failed(DIST_ERR_TIMEOUT, &[&late[0], &late[1], "broadcast #2 (f32", "400 ms"]);
+            if *transport == "auto" {
+                report.failed(DIST_ERR_TIMEOUT, &["which last finished all_reduce #1"]);
+            }
+            ended.report(&name, "all_reduce f32 SUM 7").succeeded();
+        }
+        all_leave(&ended, 4);
+    }
+}
+
+#[test]
+fn the_first_rank_is_missed_too() {
+    let operation = "barrier timeout_ms=400";
+    let mut job = job(3, &[("DIST_DEBUG_LEVEL", "DETAIL")], |rank| {
+        let late = if rank == 0 { "gate late\n" } else { "" };
+        format!("init\n{late}{operation}\nfinalize\nleaks\n")
+    });
+    let pid = job.pid("0");
+    job.all_report(&["1", "2"], operation);
+    job.open("late");
+    let ended = job.finish();
+    for name in names(3) {
+        let report = ended.report(&name, operation);
+        report.failed(DIST_ERR_TIMEOUT, &[&format!("rank 0 (pid {pid}, "), "waiting for"]);
+    }
+    all_leave(&ended, 3);
+}
+
+#[test]
+fn ranks_with_different_levels_wait_for_each_other_alike() {
+    let calls = "all_reduce f32 SUM 10\nbroadcast f32 5000 1\nall_gather f32 3\nreduce_scatter f32 SUM 9\n\
+                 barrier\nall_reduce f32 SUM 10 async=yes\nbarrier async=yes\nsettle\n";
+    for detailed in [0, 1] {
+        let job = job(3, &[], |rank| {
+            let (before, after) = if rank == detailed { (2, 0) } else { (0, 2) };
+            format!("debug {before}\ninit\n{calls}debug {after}\n{calls}finalize\nleaks\n")
+        });
+        let ended = job.finish();
+        for name in names(3) {
+            ended.all_succeeded(&name, 1 + 1 + 1 + 8 + 1 + 8 + 2);
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_what_waits_for_all() {
+    let mut job = job(3, &[("DIST_DEBUG_LEVEL", "DETAIL")], |rank| match rank {
+        2 => "init\nbarrier\ngate never\n".to_owned(),
+        _ => "init\nbarrier\nall_reduce f32 SUM 10\nfinalize\nleaks\n".to_owned(),
+    });
+    job.all_report(&["0", "1", "2"], "barrier");
+    let pid = job.pid("2");
+    job.kill("2");
+    let ended = job.finish();
+    for name in ["0", "1"] {
+        let report = ended.report(name, "all_reduce f32 SUM 10");
+        let parts = [format!("rank 2 (pid {pid}, host "), "died".to_owned()];
+        report.failed(dist::ffi::types::DIST_ERR_PEER_FAILED, &[&parts[0], &parts[1]]);
+        report.within_ms(2000);
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn an_element_that_is_no_number_is_named_to_all_ranks() {
+    for transport in TRANSPORTS {
+        let variables = [("DIST_CHECK_NAN", "1"), ("DIST_TRANSPORT", *transport)];
+        for call in ["all_reduce f32 SUM 1000", "all_gather f32 1000", "reduce f32 SUM 1000 0"] {
+            let mut job = job(3, &variables, |rank| {
+                let nan = if rank == 1 { " nan=777" } else { "" };
+                format!("init\n{call}\n{call}{nan}\ngate end\nbarrier\nfinalize\nleaks\n")
+            });
+            let pid = job.pid("1");
+            job.all_report(&names(3), "at end");
+            job.open("end");
+            let ended = job.finish();
+            let parts = [format!("rank 1 (pid {pid}, "), "element 777 of it is NaN".to_owned()];
+            let verb = call.split(' ').next().unwrap();
+            for name in names(3) {
+                let told = ended.report(&name, "barrier");
+                let what = format!("aborted group world: {verb} #2 (f32");
+                told.failed(DIST_ERR_ABORTED, &[&parts[0], &parts[1], &what, "its input"]);
+            }
+            all_leave(&ended, 3);
+        }
+    }
+}
+
+#[test]
+fn a_message_with_an_element_that_is_no_number_is_not_sent() {
+    // Messages of workers are bytes, which are numbers.
+    let job = job(2, &[("DIST_CHECK_NAN", "inf")], |rank| match rank {
+        0 => "init\nsend 100 1 3\nfinalize\nleaks\n".to_owned(),
+        _ => "init\nrecv 100 0 3\nfinalize\nleaks\n".to_owned(),
+    });
+    let ended = job.finish();
+    ended.report("1", "recv 100 0 3").succeeded();
+    all_leave(&ended, 2);
+}
+
+#[test]
+fn values_that_cannot_be_used_are_named() {
+    for (name, value, word) in [
+        ("DIST_DEBUG_LEVEL", "VERBOSE", "none of OFF, INFO, DETAIL"),
+        ("TORCH_DISTRIBUTED_DEBUG", "1", "none of OFF, INFO, DETAIL"),
+        ("TORCH_CPP_LOG_LEVEL", "LOUD", "none of"),
+        ("DIST_CHECK_NAN", "yes", "none of 0, 1, inf"),
+        ("DIST_SHOW_STACKTRACES", "on", "neither 0 nor 1"),
+        ("TORCH_SHOW_CPP_STACKTRACES", "2", "neither 0 nor 1"),
+        ("DIST_SLOW_WARNING_MS", "soon", "not usable"),
+    ] {
+        let ended = job(1, &[(name, value)], |_| "init\nleaks\n".to_owned()).finish();
+        let said = format!("{name}=\"{value}\"");
+        ended.report("0", "init").failed(DIST_ERR_INVALID_ARGUMENT, &[&said, word]);
+    }
+}
+
+#[test]
+fn groups_are_told_of_at_level_info_and_not_without() {
+    let program = "init\nall_reduce f32 SUM 7\nbarrier\nfinalize\nleaks\n";
+    let ended = job(2, &[("DIST_DEBUG_LEVEL", "INFO")], |_| program.to_owned()).finish();
+    for name in names(2) {
+        let log = ended.errors(&name);
+        let said = |part: &str| assert!(log.contains(part), "\"{part}\" is missing:\n{log}");
+        said(&format!("group world, rank {name} of 2 was made in "));
+        said("transport shm");
+        said("members: rank 0 (pid ");
+        said("takes algorithms: {");
+        said(&format!(
+            "group world, rank {name} ends after 2 collective operations and 0 messages"
+        ));
+    }
+    all_leave(&ended, 2);
+    for variables in [
+        &[("DIST_DEBUG_LEVEL", "DETAIL"), ("DIST_LOG_LEVEL", "OFF")][..],
+        &[("DIST_LOG_LEVEL", "INFO")],
+    ] {
+        let ended = job(2, variables, |_| program.to_owned()).finish();
+        assert!(!ended.errors("0").contains("was made in"), "{}", ended.errors("0"));
+        all_leave(&ended, 2);
+    }
+}
+
+/// What makes a wait be told soon.
+const SOON: [(&str, &str); 2] =
+    [("TORCH_CPP_LOG_LEVEL", "WARNING"), ("DIST_SLOW_WARNING_MS", "100")];
+
+#[test]
+fn a_rank_that_is_waited_for_long_is_told_while_that_lasts() {
+    for transport in TRANSPORTS {
+        let variables = [SOON[0], SOON[1], ("DIST_TRANSPORT", *transport)];
+        let mut job = job(3, &variables, |rank| {
+            let late = if rank == 2 { "gate late\n" } else { "" };
+            format!("init\nbarrier\n{late}all_reduce f32 SUM 10\nfinalize\nleaks\n")
+        });
+        let pid = job.pid("2");
+        let late = format!("for rank 2 (pid {pid}, host ");
+        let did = if *transport == "auto" { "which last finished barrier #1" } else { "" };
+        let parts = ["all_reduce #2 (f32", "of group world", "has waited ", &late, did];
+        until_said(&mut job, "0", &parts);
+        until_said(&mut job, "1", &parts);
+        job.open("late");
+        let ended = job.finish();
+        for name in names(3) {
+            ended.all_succeeded(&name, if name == "2" { 8 } else { 6 });
+        }
+    }
+}
+
+#[test]
+fn waits_for_messages_and_for_all_ranks_are_told() {
+    let variables = [SOON[0], SOON[1]];
+    let mut job = job(2, &variables, |rank| match rank {
+        0 => "init\nrecv 10 1 4\nmonitored_barrier 60000\nfinalize\nleaks\n".to_owned(),
+        _ => "init\ngate send\nsend 10 0 4\ngate come\nmonitored_barrier 60000\nfinalize\nleaks\n"
+            .to_owned(),
+    });
+    until_said(&mut job, "0", &["receive from rank 1, tag 4", "on group world", "has waited "]);
+    job.open("send");
+    until_said(&mut job, "0", &["monitored_barrier #1", "has waited ", "for rank 1 (pid "]);
+    job.open("come");
+    all_leave(&job.finish(), 2);
+}
+
+#[test]
+fn in_detail_the_wait_for_all_ranks_is_told() {
+    let variables = [SOON[0], SOON[1], ("DIST_DEBUG_LEVEL", "DETAIL")];
+    let mut job = job(3, &variables, |rank| {
+        let late = if rank > 0 { "gate late\n" } else { "" };
+        format!("init\n{late}barrier\nfinalize\nleaks\n")
+    });
+    until_said(&mut job, "0", &["barrier #1", "has waited ", "rank 1 (pid ", "rank 2 (pid "]);
+    job.open("late");
+    all_leave(&job.finish(), 3);
+}
+
+#[test]
+fn a_rank_that_does_not_join_is_told_with_the_place_where_the_others_are() {
+    let mut job = Job::new();
+    let program = "init\nbarrier\nfinalize\nleaks\n";
+    for rank in [0, 1] {
+        start(&mut job, rank, 3, &SOON, program);
+    }
+    let place = format!("the ranks meet at 127.0.0.1:{}", job.port);
+    for name in ["0", "1"] {
+        let parts = ["group world: rank 2 (of 3) has not joined after ", place.as_str()];
+        until_said(&mut job, name, &parts);
+    }
+    start(&mut job, 2, 3, &SOON, program);
+    all_leave(&job.finish(), 3);
+}
+
+#[test]
+fn a_wait_for_a_key_is_told_with_the_key() {
+    for way in ["on", "off"] {
+        let mut job = Job::new();
+        let mut environment =
+            vec![("MASTER_PORT", job.port.to_string()), ("DIST_STORE_UNIX", way.to_owned())];
+        job.start(
+            "server",
+            &environment,
+            "store server=yes\ngate go\nset late x\ngate end\nunstore\n",
+        );
+        job.report("server", "store server=yes");
+        environment.extend(SOON.map(|(name, value)| (name, value.to_owned())));
+        job.start("client", &environment, "store\nget late x\nunstore\nleaks\n");
+        until_said(&mut job, "client", &["get of ", "has waited ", "for \"late\""]);
+        job.open("go");
+        job.report("client", "leaks");
+        job.open("end");
+        let ended = job.finish();
+        ended.all_succeeded("client", 5);
+    }
+}
