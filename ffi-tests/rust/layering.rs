@@ -8,6 +8,7 @@
 mod scan;
 
 use scan::{File, source_files};
+use std::collections::BTreeSet;
 
 /// What a layer may enter.
 enum Rule {
@@ -213,6 +214,27 @@ fn what_blocks_is_in_two_layers() {
     let root = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"));
     let denies = "cfg_attr(not(test), deny(clippy::disallowed_methods))";
     assert!(root.expect("the root of the crate").contains(denies), "nobody looks for what blocks");
+}
+
+/// A lock has no deadline, so that each needs an argument why nobody waits long for it.
+#[test]
+fn every_lock_is_argued() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/locks.md");
+    let page = std::fs::read_to_string(page).expect("the page of locks");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let argued: BTreeSet<String> = rows.map(|(lock, _)| lock.replace("` `", " ")).collect();
+    let found: BTreeSet<String> = source_files()
+        .iter()
+        .filter(|file| !file.module.contains("fuzz"))
+        .flat_map(|file| {
+            let path = file.path.trim_start_matches("src/");
+            file.locks().into_iter().map(|name| format!("{path} {name}")).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(found.len() > 40, "{found:?}");
+    let missing: Vec<_> = found.difference(&argued).collect();
+    let gone: Vec<_> = argued.difference(&found).collect();
+    assert!(missing.is_empty() && gone.is_empty(), "not argued: {missing:#?}; gone: {gone:#?}");
 }
 
 #[test]
