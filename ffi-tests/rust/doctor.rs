@@ -2,6 +2,7 @@
 //! nothing but what their flight recorders have written.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "a test that fails says what it knows")]
 
 mod harness;
 mod worker;

@@ -204,7 +204,7 @@ mod tests {
                 _ => {}
             }
         }
-        drop(begin(group, 1, &barrier(6), false));
+        let _waiting = begin(group, 1, &barrier(6), false);
         let dump = dump(Some(group), Why::Asked);
         let entries = dump["entries"].as_array().unwrap();
         let states: Vec<_> = entries.iter().map(|e| e["state"].as_str().unwrap()).collect();
