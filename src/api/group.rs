@@ -1,6 +1,7 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
 use super::callbacks;
+use super::lineage::Lineage;
 use super::monitored::Monitor;
 use super::queue::RunQueue;
 use super::recorder;
@@ -13,6 +14,7 @@ use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this;
 use crate::store::Store;
+use crate::transport::reunion::Port;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +63,10 @@ pub(super) struct Origin {
     pub(super) backend_options: String,
     /// Host and port of the store that the outermost group met in.
     pub(super) store: Option<(String, u16)>,
+    /// How often a group was replaced by what was left of it, to come to this one.
+    pub(super) epoch: u32,
+    /// Where late ranks of those groups are told so.
+    pub(super) former: Vec<Arc<Port>>,
     /// Of its name, where its members alone gave it.
     pub(super) _lease: Option<Lease>,
 }
@@ -88,6 +94,7 @@ pub struct Group {
     /// Messages have numbers of their own.
     pub(super) messages_issued: AtomicU64,
     pub(super) origin: Origin,
+    pub(super) lineage: Arc<Lineage>,
     /// Where those write who make a group from this one.
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
     pub(super) monitor: Monitor,
@@ -115,6 +122,7 @@ impl Group {
         let id = if size == 1 { nonce } else { meeting.meet()? };
         let context = Context {
             group: id,
+            epoch: 0,
             rank,
             size,
             store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
@@ -131,6 +139,8 @@ impl Group {
             backend: backend_name.to_owned(),
             backend_options: options.backend_options,
             store: address,
+            epoch: 0,
+            former: Vec::new(),
             _lease: None,
         };
         Ok(Self::assemble(Identity { id, name, rank, timeout_ms }, origin, backend))
@@ -139,6 +149,7 @@ impl Group {
     /// A group whose ranks have met.
     pub(super) fn assemble(identity: Identity, origin: Origin, backend: Arc<dyn Backend>) -> Self {
         let Identity { id, name, rank, timeout_ms } = identity;
+        let lineage = Lineage::new(&name, backend.as_ref());
         Self {
             id,
             name,
@@ -149,6 +160,7 @@ impl Group {
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),
             origin,
+            lineage,
             mailbox: OnceLock::new(),
             monitor: Monitor::default(),
         }
@@ -165,6 +177,8 @@ impl Group {
             backend: "native".into(),
             backend_options: String::new(),
             store: None,
+            epoch: 0,
+            former: Vec::new(),
             _lease: None,
         };
         Self::assemble(identity, origin, backend)
@@ -232,7 +246,8 @@ impl Group {
         self.backend.failure()
     }
 
-    /// Fails the group on all its ranks and ends every wait in it. The first reason stays.
+    /// Fails the group on all its ranks and ends every wait in it, and in the groups that were made from it. The first
+    /// reason stays.
     pub fn abort(&self, reason: &str) {
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
@@ -243,6 +258,7 @@ impl Group {
         self.backend.abort(error);
         // The first reason, which may be another.
         self.queue.fail_all(&self.failure().unwrap_or_else(|| error.clone()));
+        self.lineage.pass_on();
     }
 
     /// The number of asynchronous operations that have been issued and have not ended.

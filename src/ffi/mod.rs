@@ -29,6 +29,7 @@ pub mod collective_v;
 pub mod constants;
 pub mod group;
 pub mod group_new;
+pub mod group_shrink;
 pub mod log;
 pub mod memory;
 pub mod monitored;

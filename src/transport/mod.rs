@@ -22,6 +22,7 @@ pub mod matching;
 mod models;
 pub mod point_to_point;
 pub mod region;
+pub mod reunion;
 pub mod ring;
 pub mod shm;
 pub mod tcp;

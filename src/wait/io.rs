@@ -2,7 +2,7 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::sys::poll::{self, Interest};
+use crate::sys::poll::{self, Interest, PollSet};
 use crate::sys::unix;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,6 +30,19 @@ fn ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<
         }
         Err(cause) => Err(Error::system("poll", &cause)),
     }
+}
+
+/// Waits until one of the descriptors can be read, or has ended, or the deadline has passed.
+///
+/// # Errors
+/// `System`.
+pub fn any_readable<'a>(
+    fds: impl IntoIterator<Item = BorrowedFd<'a>>,
+    deadline: &Deadline,
+) -> Result<()> {
+    let mut set = PollSet::default();
+    fds.into_iter().for_each(|fd| set.push(fd, Interest::READ));
+    set.wait(deadline.left()).map_err(|cause| Error::system("poll", &cause))
 }
 
 fn failed(cause: &std::io::Error) -> Error {

@@ -231,7 +231,8 @@ mod tests {
         let deadline = Deadline::never();
         let card = |options, rank| {
             let (group, parent, deadline) = (Nonce::default(), None, &deadline);
-            let context = Context { group, rank, size: 2, store: None, options, parent, deadline };
+            let context =
+                Context { group, epoch: 0, rank, size: 2, store: None, options, parent, deadline };
             Card::of_this_rank("some-socket", &context)
         };
         let options = "algorithm=all_reduce=ring,broadcast=tree;slot_bytes=8192";
@@ -270,8 +271,16 @@ mod tests {
         let deadline = Deadline::never();
         let alone = |options| {
             let (group, parent, deadline) = (Nonce::default(), None, &deadline);
-            let context =
-                Context { group, rank: 0, size: 1, store: None, options, parent, deadline };
+            let context = Context {
+                group,
+                epoch: 0,
+                rank: 0,
+                size: 1,
+                store: None,
+                options,
+                parent,
+                deadline,
+            };
             check(&context).map_err(|error| error.message().to_owned())
         };
         assert_eq!(alone("transport=tcp;algorithm=all_reduce=ring"), Ok(()));

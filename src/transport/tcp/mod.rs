@@ -7,6 +7,7 @@
 //!   [`messages`] the point-to-point streams, which the service thread attends to;
 //! * [`arrival`] puts a connection into its place in the mesh;
 //! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s;
+//! * [`gate`] is where ranks of a group that has failed find each other;
 //! * [`join`] puts it together.
 //!
 //! Must not know: what the bytes mean.
@@ -20,6 +21,7 @@ mod endpoint;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod gate;
 mod hello;
 mod interface;
 mod introduction;
@@ -31,4 +33,5 @@ mod tests;
 
 pub use advert::Advert;
 pub use endpoint::Mesh;
+pub use gate::{Gate, Ringing};
 pub use join::{Member, Opening, Party, open};
