@@ -109,7 +109,7 @@ mod tests {
                     (0..size).filter(|rank| bits >> rank & 1 == 1).collect()
                 };
                 let survey = survey(size, &ranks(dead));
-                let alive = (1_u32 << size) - 1 & !dead;
+                let alive = ((1_u32 << size) - 1) & !dead;
                 for part in (0..1_u32 << size).filter(|part| part & dead == 0) {
                     let (one, other) = (ranks(part), ranks(alive & !part));
                     let both = survey.may_go_on(&one) && survey.may_go_on(&other);

@@ -24,6 +24,9 @@ use std::time::Duration;
 /// The largest element in bytes: a slot must hold one for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
 
+/// What joins the nodes, and where ranks of other nodes find this one later.
+type Joined = (Arc<dyn Endpoint>, Option<tcp::Gate>);
+
 /// What all ranks compute alike from the cards.
 #[derive(Debug)]
 struct Plan {
@@ -185,7 +188,7 @@ impl Plan {
         cards: &[Card],
         domain: &Arc<dyn SharedDomain>,
         exchange: &dyn Exchange,
-    ) -> Result<Option<(Arc<dyn Endpoint>, Option<tcp::Gate>)>> {
+    ) -> Result<Option<Joined>> {
         if self.nodes.count() == 1 {
             return Ok(None);
         }
