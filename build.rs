@@ -27,6 +27,7 @@ const FILES: &[&str] = &[
     "store_custom",
     "group",
     "group_new",
+    "group_shrink",
     "collective",
     "collective_v",
     "bytes",

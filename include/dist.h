@@ -631,6 +631,25 @@ typedef struct dist_group_new_options_t {
 } dist_group_new_options_t;
 
 /**
+ * Options of dist_group_shrink.
+ */
+typedef struct dist_shrink_options_t {
+    /**
+     * sizeof(dist_shrink_options_t).
+     */
+    size_t struct_size;
+    /**
+     * How long a rank may take to come before it is excluded, in milliseconds; 0 for 10 seconds. Ranks call
+     * dist_group_shrink at different times, so it should be longer than the time between two calls in the group.
+     */
+    int64_t timeout_ms;
+    /**
+     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     */
+    int64_t connect_timeout_ms;
+} dist_shrink_options_t;
+
+/**
  * Options of one collective call, or of a message.
  */
 typedef struct dist_call_options_t {
@@ -1569,7 +1588,8 @@ dist_status_t dist_group_create(const struct dist_group_options_t *options,
 
 /**
  * Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
- * pending work ends with it, and so does every later call.
+ * pending work ends with it, and so does every later call. So it is with groups that were made from it by
+ * dist_group_new and dist_group_split, and from those, on all ranks that have not released `group`.
  *
  * `group`: NULL for the world. `reason`: may be NULL; borrowed for the call. Only the first failure of a
  * group counts. Does not block. Any thread, also while others are inside a collective.
@@ -1683,7 +1703,7 @@ dist_status_t dist_group_describe(const struct dist_group_t *group,
  * borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
  * owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
  * not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
- * released before or after the new group, which then goes on as before; aborting it does not abort the new one.
+ * released before or after the new group, which then goes on as before; aborting it before that aborts the new one.
  * Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
  *
  * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown
@@ -1751,6 +1771,40 @@ int32_t dist_group_rank_from_global(const struct dist_group_t *group,
  */
 int32_t dist_group_rank_to_global(const struct dist_group_t *group,
                                   int32_t rank);
+
+/**
+ * Makes a group of those of a failed group's ranks that are left: after DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT or any
+ * other failure, to go on without whoever caused it.
+ *
+ * All ranks that go on call it, each after its calls in `group` have failed; a group that has not failed is aborted by
+ * it ("rank 2 shrinks group world"). They find each other by what they know since the group began, without the store and
+ * without the group's own connections. A rank that has died is passed over at once, one that does not call within
+ * timeout_ms after it has been looked for is excluded, and so is the rank that the failure names where that is
+ * DIST_ERR_PEER_FAILED. Those that are left must be more than half of the ranks that are not proven dead (a closed socket
+ * proves it), or half of them with the lowest: of two parts that do not reach each other, one goes on at most. A rank
+ * that dies while they make the group is left out as well.
+ *
+ * The new group has the ranks in the order they had, numbered from 0; dist_group_ranks says which they are of the outermost
+ * group. It has the back end, the options and the time-outs of the old one, and its name with "#1" behind it, "#2" for
+ * what is left of that, and so on. Results that some ranks had and others had not when the group failed are the
+ * caller's to compare: c-examples/survive.c shows how. The old group stays failed, and is released as before;
+ * for the world that is dist_finalize, which may come before or after the new group's release.
+ *
+ * `group`: NULL for the world. `options`: NULL for all defaults; borrowed for the call. `out`: out, required; owned by
+ * the caller, released with dist_group_release; NULL on failure. Blocks until all who may come have come, and for
+ * timeout_ms for each that does not answer, until connect_timeout_ms at the latest. Any thread; not inside a
+ * completion callback.
+ *
+ * Returns DIST_OK; DIST_ERR_ABORTED where the others have gone on without this rank, for as long as they do;
+ * DIST_ERR_PEER_FAILED where the group has failed because of this rank, and where those that came are too few (the
+ * message has the others, and why each did not come); DIST_ERR_TIMEOUT; DIST_ERR_INVALID_ARGUMENT where another
+ * thread shrinks the group; DIST_ERR_UNSUPPORTED for a back end whose ranks cannot meet again;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. It may be called again after
+ * a failure. Since 0.1.
+ */
+dist_status_t dist_group_shrink(struct dist_group_t *group,
+                                const struct dist_shrink_options_t *options,
+                                struct dist_group_t **out);
 
 /**
  * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
@@ -2409,6 +2463,7 @@ dist_status_t dist_mem_deregister(struct dist_group_t *group,
 #define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_GROUP_NEW_OPTIONS_INIT { sizeof(dist_group_new_options_t), 0, 0, 0, 0, 0, 0 }
+#define DIST_SHRINK_OPTIONS_INIT { sizeof(dist_shrink_options_t), 0, 0 }
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }

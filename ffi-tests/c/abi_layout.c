@@ -49,6 +49,10 @@ static void options(void)
     FIELD(dist_group_new_options_t, timeout_ms);
     FIELD(dist_group_new_options_t, connect_timeout_ms);
     FIELD(dist_group_new_options_t, use_local_synchronization);
+    TYPE(dist_shrink_options_t);
+    FIELD(dist_shrink_options_t, struct_size);
+    FIELD(dist_shrink_options_t, timeout_ms);
+    FIELD(dist_shrink_options_t, connect_timeout_ms);
 
     TYPE(dist_spawn_options_t);
     FIELD(dist_spawn_options_t, struct_size);

@@ -589,6 +589,17 @@ static void works(void)
 }
 
 /* Last, since nothing runs on these groups any more afterwards. */
+static void shrunk_groups(void)
+{
+    dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
+    dist_group_t *out = NULL;
+    ACCEPTED(dist_group_shrink, group, dist_group_shrink(NULL, &options, &out), DIST_OK);
+    CHECK_OK(dist_group_release(out));
+    ACCEPTED(dist_group_shrink, options, dist_group_shrink(group, NULL, &out), DIST_OK);
+    CHECK_OK(dist_group_release(out));
+    REFUSED(dist_group_shrink, out, dist_group_shrink(group, &options, NULL), ARGUMENT);
+}
+
 static void aborts(void)
 {
     ACCEPTED(dist_group_abort, reason, dist_group_abort(group, NULL), DIST_OK);
@@ -596,6 +607,7 @@ static void aborts(void)
     CHECK_OK(dist_barrier(NULL, NULL, NULL));
     ACCEPTED(dist_group_abort, group, dist_group_abort(NULL, "as asked"), DIST_OK);
     CHECK_REFUSED(dist_barrier(NULL, NULL, NULL), DIST_ERR_ABORTED, "as asked");
+    shrunk_groups();
 }
 
 int main(void)

@@ -392,6 +392,7 @@ fn c_sees_the_types_as_rust_does() {
             struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
             use_local_synchronization,
         }
+        dist_shrink_options_t { struct_size, timeout_ms, connect_timeout_ms }
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
         dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
         dist_store_tcp_options_t {

@@ -3,6 +3,7 @@
 use super::activity;
 use super::callbacks;
 use super::error_file;
+use super::lineage::Lineage;
 use super::monitored::Monitor;
 use super::observer::Observer;
 use super::queue::RunQueue;
@@ -18,6 +19,7 @@ use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this;
 use crate::store::Store;
+use crate::transport::reunion::Port;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +68,10 @@ pub(super) struct Origin {
     pub(super) backend_options: String,
     /// Host and port of the store that the outermost group met in.
     pub(super) store: Option<(String, u16)>,
+    /// How often a group was replaced by what was left of it, to come to this one.
+    pub(super) epoch: u32,
+    /// Where late ranks of those groups are told so.
+    pub(super) former: Vec<Arc<Port>>,
     /// Of its name, where its members alone gave it.
     pub(super) _lease: Option<Lease>,
 }
@@ -95,6 +101,7 @@ pub struct Group {
     /// Messages have numbers of their own.
     pub(super) messages_issued: AtomicU64,
     pub(super) origin: Origin,
+    pub(super) lineage: Arc<Lineage>,
     /// Where those write who make a group from this one.
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
     pub(super) monitor: Monitor,
@@ -133,6 +140,7 @@ impl Group {
         let id = if size == 1 { nonce } else { meeting.meet()? };
         let context = Context {
             group: id,
+            epoch: 0,
             rank,
             size,
             store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
@@ -150,6 +158,8 @@ impl Group {
             backend: backend_name.to_owned(),
             backend_options: options.backend_options,
             store: address,
+            epoch: 0,
+            former: Vec::new(),
             _lease: None,
         };
         let group = Self::assemble(Identity { id, name, rank, timeout_ms }, origin, backend);
@@ -170,6 +180,7 @@ impl Group {
             parent: origin.parent.as_deref(),
             backend: &backend,
         });
+        let lineage = Lineage::new(&name, backend.as_ref());
         Self {
             _membership: membership,
             id,
@@ -182,6 +193,7 @@ impl Group {
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),
             origin,
+            lineage,
             mailbox: OnceLock::new(),
             monitor: Monitor::default(),
             observer,
@@ -199,6 +211,8 @@ impl Group {
             backend: "native".into(),
             backend_options: String::new(),
             store: None,
+            epoch: 0,
+            former: Vec::new(),
             _lease: None,
         };
         Self::assemble(identity, origin, backend)
@@ -266,7 +280,8 @@ impl Group {
         self.backend.failure()
     }
 
-    /// Fails the group on all its ranks and ends every wait in it. The first reason stays.
+    /// Fails the group on all its ranks and ends every wait in it, and in the groups that were made from it. The first
+    /// reason stays.
     pub fn abort(&self, reason: &str) {
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
@@ -278,6 +293,7 @@ impl Group {
         self.backend.abort(error);
         // The first reason, which may be another.
         self.queue.fail_all(&self.failure().unwrap_or_else(|| error.clone()));
+        self.lineage.pass_on();
     }
 
     /// A blocking call is about to hand an error to its caller, who may end the process: what is to be left on disk goes there.

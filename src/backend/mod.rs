@@ -16,10 +16,11 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::transport::pulse::Activity;
-use crate::transport::{OpKind, PeerName, PointToPoint, arena};
+use crate::transport::reunion::Port;
+use crate::transport::{Listener, OpKind, PeerName, PointToPoint, arena};
 use serde_json::Value;
 use std::fmt::{self, Debug};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// How the ranks of a group tell each other what they need to meet.
 pub trait Exchange {
@@ -59,6 +60,8 @@ pub struct Parent<'a> {
 pub struct Context<'a> {
     /// This incarnation of the group.
     pub group: GroupId,
+    /// How often a group of ranks that have failed was replaced by one of what was left, to come to this one.
+    pub epoch: u32,
     /// This process's rank.
     pub rank: Rank,
     /// The number of ranks.
@@ -174,6 +177,21 @@ pub trait Backend: Send + Sync + Debug {
     /// Why the group has failed, if it has.
     fn failure(&self) -> Option<Error>;
 
+    /// The group's failure, for groups that share its fate; `None` where none can.
+    fn fate(&self) -> Option<Arc<dyn Fate>> {
+        None
+    }
+
+    /// Where the other ranks find this one once the group has failed; `None` where there is no such place.
+    fn port(&self) -> Option<&Arc<Port>> {
+        None
+    }
+
+    /// Whether a rank is known to have left the group in order.
+    fn has_left(&self, _rank: Rank) -> bool {
+        false
+    }
+
     /// Where every rank is.
     fn places(&self) -> &[Place];
 
@@ -195,6 +213,19 @@ pub trait Backend: Send + Sync + Debug {
 
     /// What would run, as JSON, for `dist_group_describe`.
     fn describe(&self) -> Value;
+}
+
+/// The failure of a group, apart from the group: holding it does not keep the group.
+pub trait Fate: Send + Sync + Debug {
+    /// As [`Backend::failure`].
+    fn failure(&self) -> Option<Error>;
+
+    /// As [`Backend::abort`].
+    fn fail(&self, reason: &Error);
+
+    /// Adds somebody to call when another rank may have failed the group, and also otherwise; it is forgotten when it is
+    /// gone.
+    fn add_listener(&self, listener: Weak<dyn Listener>);
 }
 
 /// Memory that a back end has allocated. Dropping it frees it.

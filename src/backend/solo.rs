@@ -1,6 +1,6 @@
 //! A group of one rank: every operation is a copy.
 
-use super::{Backend, Memory, Place};
+use super::{Backend, Fate, Memory, Place};
 use crate::algo::rules::Rules;
 use crate::algo::{Operation, Shape, Wanted, select};
 use crate::base::buffer::{Dst, Src};
@@ -12,15 +12,21 @@ use crate::kernel;
 use crate::sys::host;
 use crate::transport::inproc::Domain;
 use crate::transport::matching::Engine;
-use crate::transport::{Geometry, OpKind, PeerName, PointToPoint, SharedDomain, arena};
+use crate::transport::{Geometry, Listener, OpKind, PeerName, PointToPoint, SharedDomain, arena};
 use crate::wait::Pace;
 use serde_json::{Value, json};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The back end of a group of one rank.
 #[derive(Debug)]
 pub struct Solo {
     places: [Place; 1],
+    state: Arc<State>,
+}
+
+/// What is shared with groups that were made from this one.
+#[derive(Debug, Default)]
+struct State {
     failure: OnceLock<Error>,
     /// Made when it is first asked for; `None` where that failed.
     messages: OnceLock<Option<Messages>>,
@@ -49,8 +55,24 @@ impl Solo {
     pub fn new() -> Self {
         let name = PeerName { rank: 0, pid: host::pid(), host: host::name() };
         let places = [Place { name, host_index: 0, local_rank: 0 }];
-        Self { places, failure: OnceLock::new(), messages: OnceLock::new() }
+        Self { places, state: Arc::default() }
     }
+}
+
+impl Fate for State {
+    fn failure(&self) -> Option<Error> {
+        self.failure.get().cloned()
+    }
+
+    fn fail(&self, reason: &Error) {
+        // The first reason stays.
+        drop(self.failure.set(reason.clone()));
+        let messages = self.messages.get().and_then(Option::as_ref);
+        messages.into_iter().for_each(|messages| messages.domain.fail(reason));
+    }
+
+    /// There is no other rank.
+    fn add_listener(&self, _: Weak<dyn Listener>) {}
 }
 
 impl Default for Solo {
@@ -102,9 +124,9 @@ impl Backend for Solo {
             let made = Messages::new(&self.places[0].name);
             made.inspect_err(|error| crate::log!(Level::Error, "no messages: {error}")).ok()
         };
-        let messages = self.messages.get_or_init(make).as_ref()?;
+        let messages = self.state.messages.get_or_init(make).as_ref()?;
         // It may have been aborted before there were any.
-        self.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
+        self.state.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
         Some(&messages.engine)
     }
 
@@ -113,14 +135,15 @@ impl Backend for Solo {
     }
 
     fn abort(&self, reason: &Error) {
-        // The first reason stays.
-        drop(self.failure.set(reason.clone()));
-        let messages = self.messages.get().and_then(Option::as_ref);
-        messages.into_iter().for_each(|messages| messages.domain.fail(reason));
+        self.state.fail(reason);
     }
 
     fn failure(&self) -> Option<Error> {
-        self.failure.get().cloned()
+        self.state.failure()
+    }
+
+    fn fate(&self) -> Option<Arc<dyn Fate>> {
+        Some(Arc::clone(&self.state) as Arc<dyn Fate>)
     }
 
     fn places(&self) -> &[Place] {

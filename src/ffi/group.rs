@@ -88,7 +88,8 @@ dist_export! {
 
 dist_export! {
     /// Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
-    /// pending work ends with it, and so does every later call.
+    /// pending work ends with it, and so does every later call. So it is with groups that were made from it by
+    /// dist_group_new and dist_group_split, and from those, on all ranks that have not released `group`.
     ///
     /// `group`: NULL for the world. `reason`: may be NULL; borrowed for the call. Only the first failure of a
     /// group counts. Does not block. Any thread, also while others are inside a collective.

@@ -43,7 +43,7 @@ dist_export! {
     /// borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
     /// owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
     /// not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
-    /// released before or after the new group, which then goes on as before; aborting it does not abort the new one.
+    /// released before or after the new group, which then goes on as before; aborting it before that aborts the new one.
     /// Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
     ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown

@@ -30,6 +30,7 @@ pub mod constants;
 pub mod debug;
 pub mod group;
 pub mod group_new;
+pub mod group_shrink;
 pub mod log;
 pub mod memory;
 pub mod monitored;

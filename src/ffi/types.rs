@@ -118,6 +118,19 @@ pub struct dist_group_new_options_t {
     pub use_local_synchronization: i64,
 }
 
+/// Options of dist_group_shrink.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_shrink_options_t {
+    /// sizeof(dist_shrink_options_t).
+    pub struct_size: usize,
+    /// How long a rank may take to come before it is excluded, in milliseconds; 0 for 10 seconds. Ranks call
+    /// dist_group_shrink at different times, so it should be longer than the time between two calls in the group.
+    pub timeout_ms: i64,
+    /// Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+    pub connect_timeout_ms: i64,
+}
+
 /// Options of dist_store_tcp_create.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -374,6 +387,7 @@ options!(
     dist_init_options_t: 80,
     dist_group_options_t: 72,
     dist_group_new_options_t: 56,
+    dist_shrink_options_t: 24,
     dist_store_tcp_options_t: 64,
     dist_store_file_options_t: 24,
     dist_call_options_t: 32,
@@ -385,6 +399,7 @@ const _: () = {
     assert!(size_of::<dist_init_options_t>() == 80);
     assert!(size_of::<dist_group_options_t>() == 88);
     assert!(size_of::<dist_group_new_options_t>() == 56);
+    assert!(size_of::<dist_shrink_options_t>() == 24);
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
     assert!(size_of::<dist_call_options_t>() == 40);

@@ -48,6 +48,11 @@ impl Stream {
         Self { fd: stream.into() }
     }
 
+    /// Takes over a Unix connection as it is, for those who wait elsewhere.
+    pub fn from_local(stream: UnixStream) -> Self {
+        Self { fd: stream.into() }
+    }
+
     /// Sends of the parts, one after another, what finds room now, and returns how much that was.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ mod models;
 pub mod point_to_point;
 pub mod pulse;
 pub mod region;
+pub mod reunion;
 pub mod ring;
 pub mod shm;
 pub mod tcp;

@@ -57,6 +57,19 @@ fn ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<
     }
 }
 
+/// Waits until one of the descriptors can be read, or has ended, or the deadline has passed.
+///
+/// # Errors
+/// `System`.
+pub fn any_readable<'a>(
+    fds: impl IntoIterator<Item = BorrowedFd<'a>>,
+    deadline: &Deadline,
+) -> Result<()> {
+    let mut set = PollSet::default();
+    fds.into_iter().for_each(|fd| set.push(fd, Interest::READ));
+    any(&mut set, deadline.left()).map_err(|cause| Error::system("poll", &cause))
+}
+
 fn failed(cause: &std::io::Error) -> Error {
     Error::connection("the connection broke", cause)
 }

@@ -30,6 +30,11 @@ pub(crate) const TRAIN_DIGITS: Example = Example {
     sources: &["train_digits.c", "train_options.c", "digits_data.c", "mlp.c"],
 };
 
+pub(crate) const SURVIVE: Example = Example {
+    name: "survive",
+    sources: &["survive.c", "survive_job.c", "train_options.c", "digits_data.c", "mlp.c"],
+};
+
 impl Example {
     /// Compiles it against the staged library; a warning is an error.
     pub(crate) fn compile(self, stage: &Stage) -> Result<PathBuf, String> {

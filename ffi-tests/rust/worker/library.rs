@@ -54,6 +54,9 @@ unsafe impl Send for Store {}
 /// The world group.
 pub(super) const WORLD: Group = Group(null_mut());
 
+/// A handle that was never given.
+pub(super) const NOBODY: Group = Group(std::ptr::without_provenance_mut(usize::MAX));
+
 pub(super) fn outcome(status: dist_status_t) -> Outcome {
     let message = if status == DIST_OK { String::new() } else { last_error() };
     (status, message)

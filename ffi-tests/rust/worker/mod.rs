@@ -26,6 +26,7 @@
 //! | `count KEY TIMES THREADS` | adds 1 so many times from each of so many threads |
 //! | `limit_file_size BYTES` | no file may grow beyond |
 //! | `group NAME`, `release NAME` | another group, through that store |
+//! | `new NAME RANKS` (`members=yes`), `shrink NAME` (`timeout_ms=`) | one made from another; the report's message is which global ranks it has |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
 //! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP without the library; see [`traffic::Traffic`] |
 //! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP likewise |
@@ -33,6 +34,7 @@
 //! | `leaks` | fails if the process has descriptors, threads or maps that it did not start with |
 //! | `exit CODE` | ends the process at once |
 
+mod families;
 mod leaks;
 mod library;
 mod messages;
@@ -183,6 +185,7 @@ impl Worker {
             }
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
+            "new" | "shrink" => self.derive_group(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
             "listen" | "echo" | "exchange" | "bind" | "datagrams" | "receive" | "knock" => {
                 self.traffic.carry_out(words)
@@ -205,7 +208,9 @@ impl Worker {
     }
 
     fn group(&self, words: &Words<'_>) -> Group {
-        words.text("on").map_or(WORLD, |name| self.groups[name])
+        // A group that was not made is one that no call accepts.
+        let known = |name| self.groups.get(name).copied().unwrap_or(library::NOBODY);
+        words.text("on").map_or(WORLD, known)
     }
 
     fn init(&mut self, words: &Words<'_>) -> Outcome {
@@ -245,6 +250,17 @@ impl Worker {
                 self.groups.insert(words.at(0).to_owned(), group);
                 success()
             }
+            Err(outcome) => outcome,
+        }
+    }
+
+    fn derive_group(&mut self, words: &Words<'_>) -> Outcome {
+        match families::derive(words, self.group(words)) {
+            Ok(Some(group)) => {
+                self.groups.insert(words.at(0).to_owned(), group);
+                (0, families::ranks(group))
+            }
+            Ok(None) => success(),
             Err(outcome) => outcome,
         }
     }

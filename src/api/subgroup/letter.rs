@@ -126,30 +126,30 @@ impl Letter {
 
 /// Appends values to bytes.
 #[derive(Debug)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub(in crate::api) struct Writer(pub(in crate::api) Vec<u8>);
 
 impl Writer {
-    pub(super) fn byte(&mut self, byte: u8) -> &mut Self {
+    pub(in crate::api) fn byte(&mut self, byte: u8) -> &mut Self {
         self.0.push(byte);
         self
     }
 
-    pub(super) fn len(&mut self, len: usize) -> &mut Self {
+    pub(in crate::api) fn len(&mut self, len: usize) -> &mut Self {
         self.0.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
         self
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(in crate::api) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.len(bytes.len());
         self.0.extend_from_slice(bytes);
         self
     }
 
-    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+    pub(in crate::api) fn text(&mut self, text: &str) -> &mut Self {
         self.bytes(text.as_bytes())
     }
 
-    fn nonce(&mut self, nonce: Nonce) -> &mut Self {
+    pub(in crate::api) fn nonce(&mut self, nonce: Nonce) -> &mut Self {
         self.0.extend_from_slice(&nonce.0);
         self
     }
@@ -159,14 +159,14 @@ impl Writer {
         self.nonce(nonce.unwrap_or_default())
     }
 
-    fn error(&mut self, error: &Error) -> &mut Self {
+    pub(in crate::api) fn error(&mut self, error: &Error) -> &mut Self {
         self.byte(error.kind().code()).text(error.message())
     }
 }
 
 /// Takes values from bytes.
 #[derive(Debug)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(in crate::api) struct Reader<'a>(pub(in crate::api) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
@@ -175,25 +175,25 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    pub(super) fn byte(&mut self) -> Option<u8> {
+    pub(in crate::api) fn byte(&mut self) -> Option<u8> {
         self.take(1).map(|bytes| bytes[0])
     }
 
-    pub(super) fn len(&mut self) -> Option<usize> {
+    pub(in crate::api) fn len(&mut self) -> Option<usize> {
         let bytes = self.take(4)?.try_into().ok()?;
         usize::try_from(u32::from_le_bytes(bytes)).ok()
     }
 
-    fn bytes(&mut self) -> Option<&'a [u8]> {
+    pub(in crate::api) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.len()?;
         self.take(len)
     }
 
-    pub(super) fn text(&mut self) -> Option<String> {
+    pub(in crate::api) fn text(&mut self) -> Option<String> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    fn nonce(&mut self) -> Option<Nonce> {
+    pub(in crate::api) fn nonce(&mut self) -> Option<Nonce> {
         self.take(16)?.try_into().ok().map(Nonce)
     }
 
@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
         self.nonce().map(|nonce| Some(nonce).filter(|&nonce| nonce != Nonce::default()))
     }
 
-    fn error(&mut self) -> Option<Error> {
+    pub(in crate::api) fn error(&mut self) -> Option<Error> {
         let kind = ErrorKind::from_code(self.byte()?);
         Some(Error::new(kind, self.text()?))
     }

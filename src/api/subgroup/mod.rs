@@ -9,6 +9,7 @@
 //! [`parcel`]). The store is not asked.
 //!
 //! A group keeps nothing of the one that it was made from, and the other way round: they may be released in any order.
+//! While both are there, an abort of the older is one of the newer ([`lineage`](super::lineage)).
 //!
 //! Must not know: how a back end's ranks meet, or how messages travel.
 
@@ -25,6 +26,7 @@ mod shares;
 #[cfg(not(loom))]
 mod tests;
 
+pub(super) use letter::{Reader, Writer};
 pub(super) use mailbox::{Lease, Mailbox};
 
 use super::group::{
@@ -194,10 +196,13 @@ impl Group {
                 .clone()
                 .unwrap_or_else(|| self.origin.backend_options.clone()),
             store: self.origin.store.clone(),
+            epoch: 0,
+            former: Vec::new(),
             _lease: lease,
         };
         let context = Context {
             group: id,
+            epoch: 0,
             rank,
             size: members.len(),
             store: origin.store.as_ref().map(|(host, port)| (host.as_str(), *port)),
@@ -223,6 +228,7 @@ impl Group {
         // An attempt that failed does not count: the members would not all count it.
         number.into_iter().for_each(Number::use_up);
         let group = Self::assemble(identity, origin, backend);
+        self.lineage.adopt(&group.lineage)?;
         group.tell_birth(deadline.elapsed());
         Ok(Some(group))
     }
@@ -230,7 +236,7 @@ impl Group {
 
 /// The exchange of a group of one rank.
 #[derive(Debug)]
-struct Alone;
+pub(super) struct Alone;
 
 impl Exchange for Alone {
     fn all(&self, _: &str, mine: &[u8], _: &dyn Fn() -> Option<Error>) -> Result<Vec<Vec<u8>>> {

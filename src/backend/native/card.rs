@@ -271,7 +271,8 @@ mod tests {
         let card = |options, rank| {
             let (group, parent, deadline) = (Nonce::default(), None, &deadline);
             let (size, store, activity) = (2, None, None);
-            let context = Context { group, rank, size, store, options, parent, activity, deadline };
+            let context =
+                Context { group, epoch: 0, rank, size, store, options, parent, activity, deadline };
             Card::of_this_rank("some-socket", &context)
         };
         let options = "algorithm=all_reduce=ring,broadcast=tree;slot_bytes=8192;heartbeat_ms=700";
@@ -311,7 +312,8 @@ mod tests {
         let alone = |options| {
             let (group, parent, deadline) = (Nonce::default(), None, &deadline);
             let (rank, size, store, activity) = (0, 1, None, None);
-            let context = Context { group, rank, size, store, options, parent, activity, deadline };
+            let context =
+                Context { group, epoch: 0, rank, size, store, options, parent, activity, deadline };
             check(&context).map_err(|error| error.message().to_owned())
         };
         assert_eq!(alone("transport=tcp;algorithm=all_reduce=ring"), Ok(()));

@@ -13,6 +13,7 @@ use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
+use crate::transport::reunion::{self, Port};
 use crate::transport::shm::{Meeting, Member, Party};
 use crate::transport::{Endpoint, Geometry, PeerName, Rhythm, SharedDomain, Vitals, inproc, tcp};
 use crate::wait::bell::Bell;
@@ -22,6 +23,9 @@ use std::time::Duration;
 
 /// The largest element in bytes: a slot must hold one for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
+
+/// What joins the nodes, and where ranks of other nodes find this one later.
+type Joined = (Arc<dyn Endpoint>, Option<tcp::Gate>);
 
 /// What all ranks compute alike from the cards.
 #[derive(Debug)]
@@ -80,11 +84,13 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         .map(|(rank, bytes)| Card::decode(bytes).ok_or_else(|| malformed(rank)))
         .collect::<Result<_>>()?;
     let plan = Plan::of(&cards)?;
-    let (domain, inside) = plan.meet_node(context, &cards, meeting, exchange)?;
-    let mesh = plan.join_nodes(context, &cards, &domain, exchange)?;
+    let (domain, inside) = plan.meet_node(context, &cards, &meeting, exchange)?;
+    let (mesh, gate) = plan.join_nodes(context, &cards, &domain, exchange)?.unzip();
+    let gate: Option<tcp::Gate> = gate.flatten();
     let messages = Engine::new(Arc::clone(&domain), mesh.clone())?;
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
     exchange.all("met", b"", &|| domain.failure())?;
+    let port = Arc::new(plan.port(context, &cards, meeting, gate));
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let Plan { nodes, places, shape, rules, heartbeat_ms, .. } = plan;
@@ -112,6 +118,7 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         nodes,
         places,
         looks_who_is_there,
+        port,
         lanes,
     })
 }
@@ -166,7 +173,7 @@ impl Plan {
         &self,
         context: &Context<'_>,
         cards: &[Card],
-        meeting: Meeting,
+        meeting: &Meeting,
         exchange: &dyn Exchange,
     ) -> Result<(Arc<dyn SharedDomain>, &'static str)> {
         let (group, node) = (context.group, self.nodes.node_of(context.rank));
@@ -200,7 +207,7 @@ impl Plan {
         cards: &[Card],
         domain: &Arc<dyn SharedDomain>,
         exchange: &dyn Exchange,
-    ) -> Result<Option<Arc<dyn Endpoint>>> {
+    ) -> Result<Option<Joined>> {
         if self.nodes.count() == 1 {
             return Ok(None);
         }
@@ -208,7 +215,7 @@ impl Plan {
         if self.in_process {
             let (domain, pace) = (Arc::clone(domain), self.pace);
             let fabric = inproc::Fabric::join(context.group, context.rank, peers, domain, pace)?;
-            return Ok(Some(Arc::new(fabric)));
+            return Ok(Some((Arc::new(fabric), None)));
         }
         let opening = tcp::open(context.store)?;
         let mine = opening.advert().encode().to_string();
@@ -226,14 +233,35 @@ impl Plan {
         let members: Vec<_> = adverts.iter().enumerate().map(member).collect::<Result<_>>()?;
         let party = tcp::Party {
             group: context.group,
-            epoch: 0,
+            epoch: context.epoch,
             members: &members,
             me: context.rank,
             deadline: context.deadline,
             pace: self.pace,
             vitals: self.vitals(context),
         };
-        Ok(Some(Arc::new(opening.join(&party, Arc::clone(domain), &over)?)))
+        let gate = opening.gate(&party)?;
+        let mesh = opening.join(&party, Arc::clone(domain), &over)?;
+        Ok(Some((Arc::new(mesh), Some(gate))))
+    }
+
+    /// Where the others find this rank later: those of its node at the socket where they have met.
+    fn port(
+        &self,
+        context: &Context<'_>,
+        cards: &[Card],
+        meeting: Meeting,
+        gate: Option<tcp::Gate>,
+    ) -> Port {
+        let own = self.nodes.node_of(context.rank);
+        let member = |(rank, card): (Rank, &Card)| reunion::Member {
+            name: self.places[rank].name.clone(),
+            nonce: card.nonce,
+            socket: (self.in_process || self.nodes.node_of(rank) == own)
+                .then(|| card.socket.clone()),
+        };
+        let members = cards.iter().enumerate().map(member).collect();
+        Port::new(context.group, context.rank, members, meeting.into_listener(), gate)
     }
 }
 

@@ -6,7 +6,7 @@ mod choices;
 pub mod meet;
 mod tuning;
 
-use super::{Backend, Memory, Place};
+use super::{Backend, Fate, Memory, Place};
 use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
 use crate::algo::rules::{Rule, Rules};
@@ -16,10 +16,11 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
-use crate::transport::{Descriptor, Endpoint, OpKind, PointToPoint, SharedDomain, arena};
+use crate::transport::reunion::Port;
+use crate::transport::{Descriptor, Endpoint, Listener, OpKind, PointToPoint, SharedDomain, arena};
 use serde_json::{Value, json};
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A group of two ranks or more.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct Native {
     places: Vec<Place>,
     /// All ranks come together before each collective.
     looks_who_is_there: bool,
+    /// Also held by a group that is made of what is left of this one.
+    port: Arc<Port>,
     /// Held by the one operation that runs.
     lanes: Mutex<Lanes>,
 }
@@ -61,6 +64,24 @@ impl Deref for Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         self.0.leave();
+    }
+}
+
+/// The failure of the group is that of its domain.
+#[derive(Debug)]
+struct NodeFate(Arc<dyn SharedDomain>);
+
+impl Fate for NodeFate {
+    fn failure(&self) -> Option<Error> {
+        self.0.failure()
+    }
+
+    fn fail(&self, reason: &Error) {
+        self.0.fail(reason);
+    }
+
+    fn add_listener(&self, listener: Weak<dyn Listener>) {
+        self.0.add_listener(listener);
     }
 }
 
@@ -128,6 +149,19 @@ impl Backend for Native {
 
     fn failure(&self) -> Option<Error> {
         self.domain.failure()
+    }
+
+    fn fate(&self) -> Option<Arc<dyn Fate>> {
+        Some(Arc::new(NodeFate(Arc::clone(&self.domain.0))))
+    }
+
+    fn port(&self) -> Option<&Arc<Port>> {
+        Some(&self.port)
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        let node = self.nodes.node_of(self.domain.peer(self.domain.rank()).rank);
+        self.nodes.node_of(rank) == node && self.domain.has_left(self.nodes.local_rank(rank))
     }
 
     fn places(&self) -> &[Place] {

@@ -79,6 +79,11 @@ impl Meeting {
         &self.name
     }
 
+    /// The socket, for those who look for this rank later.
+    pub fn into_listener(self) -> UnixListener {
+        self.listener
+    }
+
     /// Meets the other members and shares a segment with them. `over` is asked now and then whether there
     /// is a reason not to wait any longer.
     ///
@@ -86,7 +91,7 @@ impl Meeting {
     /// That reason; `Connection` or `Timeout` naming the member that could not be reached, `OutOfMemory`,
     /// `System`.
     pub fn join(
-        self,
+        &self,
         party: &Party<'_>,
         geometry: Geometry,
         pace: Pace,

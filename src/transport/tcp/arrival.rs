@@ -25,6 +25,7 @@ impl Guest for Shared {
                 Some(line) => line.is_some(),
                 None => return Err(Refusal::Stranger),
             },
+            Purpose::Reunion => return Err(Refusal::Stranger),
         };
         if is_there { Err(Refusal::Double) } else { Ok(()) }
     }

@@ -4,6 +4,7 @@
 use super::advert::Offer;
 use super::door::{is_passing, lock};
 use super::hello::{ANSWER_BYTES, CONFIRM, Hello, Purpose, Refusal, TAKEN, is_answered};
+use super::join::Member;
 use super::mesh::leave;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
@@ -30,7 +31,7 @@ pub(super) trait Caller: Send + Sync + Debug {
     /// There is the connection, both sides have been checked, and the other one has it in its place.
     fn connected(&self, hello: &Hello, stream: Arc<Stream>);
 
-    /// There is none.
+    /// There is none. In the way of a reunion, `PeerFailed` and `NotFound` mean that there is nobody to reach.
     fn failed(&self, hello: &Hello, error: Error);
 }
 
@@ -44,6 +45,25 @@ pub(super) struct Target {
     pub(super) sources: Vec<Offer>,
     /// Until when to try again and again, since the peer may not be there yet.
     pub(super) retry_until: Option<Deadline>,
+}
+
+impl Target {
+    /// The way from one member to another.
+    ///
+    /// # Errors
+    /// `Connection` where there is no address to try.
+    pub(super) fn of(
+        hello: Hello,
+        own: &Member,
+        peer: &Member,
+        retry_until: Option<Deadline>,
+    ) -> Result<Self, Error> {
+        let offers = peer.advert.offers_for(&own.advert, hello.purpose.rail(), &peer.name)?;
+        // Where one side has an interface less, the turns of the two do not mean the same networks.
+        let takes_turns = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
+        let sources = if takes_turns { own.advert.near.clone() } else { Vec::new() };
+        Ok(Self { hello, name: peer.name.clone(), offers, sources, retry_until })
+    }
 }
 
 /// An attempt to reach a peer.
@@ -76,8 +96,18 @@ type Attempted = (SocketAddr, Option<SocketAddr>);
 #[derive(Debug)]
 struct Cause {
     address: SocketAddr,
-    why: String,
-    refusal: Option<Refusal>,
+    why: Failed,
+}
+
+impl Cause {
+    fn refusal(&self) -> Option<Refusal> {
+        if let Failed::Refused(refusal) = self.why { Some(refusal) } else { None }
+    }
+
+    /// Whether nobody is there: neither the process nor the rank.
+    fn tells_absence(&self) -> bool {
+        matches!(self.why, Failed::Closed(_) | Failed::Refused(Refusal::NotHere))
+    }
 }
 
 /// The address that is being tried.
@@ -171,7 +201,7 @@ impl Dial {
                     progress.current = Some(current);
                     return None;
                 }
-                Err(why) => self.note(progress, Cause { address: attempted.0, why, refusal: None }),
+                Err(why) => self.note(progress, attempted.0, Failed::Broken(why)),
             }
         }
         // One of several addresses may have become somebody else's.
@@ -194,7 +224,12 @@ impl Dial {
             // All ranks are told, so that it matters who.
             let (from, why) = (self.target.hello.from, describe(&progress.causes));
             let message = format!("rank {from} cannot reach {name} over TCP: {why}");
-            Error::new(ErrorKind::Connection, message)
+            // Only they make a difference between one that is gone and one that cannot be reached.
+            let is_gone = self.target.hello.purpose == Purpose::Reunion
+                && !progress.causes.is_empty()
+                && progress.causes.iter().all(Cause::tells_absence);
+            let kind = if is_gone { ErrorKind::NotFound } else { ErrorKind::Connection };
+            Error::new(kind, message)
         };
         error.with_culprit(name.rank)
     }
@@ -226,34 +261,27 @@ impl Dial {
     /// Goes on with the address that is being tried.
     fn advance(&self, progress: &mut Progress, of: &Arc<Stream>) -> Option<Outcome> {
         let current = progress.current.as_mut().filter(|it| Arc::ptr_eq(&it.stream, of))?;
-        let (why, refusal) = match current.step(&self.target.hello) {
-            Ok(false) => return None,
-            Ok(true) => return Some(Ok(Arc::clone(of))),
-            Err(Failed::Refused(refusal)) => (format!("refused: {refusal}"), Some(refusal)),
-            Err(Failed::Broken(why)) => (why, None),
-        };
-        self.blame(progress, why, refusal)
+        match current.step(&self.target.hello) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(Arc::clone(of))),
+            Err(why) => self.blame(progress, why),
+        }
     }
 
     /// This address is no good.
-    fn blame(
-        &self,
-        progress: &mut Progress,
-        why: String,
-        refusal: Option<Refusal>,
-    ) -> Option<Outcome> {
+    fn blame(&self, progress: &mut Progress, why: Failed) -> Option<Outcome> {
         if let Some(address) = progress.current.as_ref().map(|current| current.address) {
-            self.note(progress, Cause { address, why, refusal });
+            self.note(progress, address, why);
         }
         self.try_next(progress)
     }
 
     /// Keeps the causes of one round.
-    fn note(&self, progress: &mut Progress, cause: Cause) {
+    fn note(&self, progress: &mut Progress, address: SocketAddr, why: Failed) {
         if progress.causes.len() >= self.attempts.len() {
             progress.causes.clear();
         }
-        progress.causes.push(cause);
+        progress.causes.push(Cause { address, why });
     }
 }
 
@@ -282,14 +310,29 @@ fn source_for(offer: Offer, sources: &[Offer]) -> Option<SocketAddr> {
 }
 
 /// Why an address is no good.
+#[derive(Debug)]
 enum Failed {
     Refused(Refusal),
+    /// The host says that nobody listens there.
+    Closed(String),
     Broken(String),
 }
 
 impl From<std::io::Error> for Failed {
     fn from(cause: std::io::Error) -> Self {
-        Self::Broken(cause.to_string())
+        match cause.kind() {
+            std::io::ErrorKind::ConnectionRefused => Self::Closed(cause.to_string()),
+            _ => Self::Broken(cause.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
+            Self::Closed(why) | Self::Broken(why) => f.write_str(why),
+        }
     }
 }
 
@@ -309,7 +352,7 @@ impl Current {
             if !self.read_answer(hello)? {
                 return Ok(false);
             }
-            if hello.purpose != Purpose::Control {
+            if matches!(hello.purpose, Purpose::Stream(_)) {
                 // It may be a stream before this side knows that it is.
                 self.stream.set_reset_on_close(true)?;
             }
@@ -350,7 +393,7 @@ fn say(stream: &Stream, bytes: &[u8]) -> std::io::Result<()> {
 
 /// Whether every address has answered, with one of these refusals.
 fn all_say(causes: &[Cause], refusals: &[Refusal]) -> bool {
-    let says = |cause: &Cause| cause.refusal.is_some_and(|it| refusals.contains(&it));
+    let says = |cause: &Cause| cause.refusal().is_some_and(|it| refusals.contains(&it));
     !causes.is_empty() && causes.iter().all(says)
 }
 
@@ -368,7 +411,10 @@ impl Alarmed for Dial {
             let now = Instant::now();
             match &progress.current {
                 Some(current) if current.due.is_none_or(|due| due > now) => None,
-                Some(_) => dial.blame(progress, "it did not answer in time".to_owned(), None),
+                Some(_) => {
+                    let why = Failed::Broken("it did not answer in time".to_owned());
+                    dial.blame(progress, why)
+                }
                 None => dial.try_next(progress),
             }
         });

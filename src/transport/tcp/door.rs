@@ -2,7 +2,7 @@
 //! is behind it. The service thread accepts, reads the hello of each newcomer, and hands the connection to the
 //! rank that is meant. Whoever says something else, or nothing in time, is dropped.
 
-use super::hello::{Hello, Refusal, WELCOME};
+use super::hello::{Hello, Purpose, Refusal, WELCOME};
 use super::introduction::{Introduction, Said};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -67,6 +67,8 @@ struct Inner {
 struct State {
     open: Vec<Open>,
     guests: HashMap<Key, Weak<dyn Guest>>,
+    /// Those for whom connections of [`Purpose::Reunion`] are.
+    reunions: HashMap<Key, Weak<dyn Guest>>,
     /// In the order of their coming.
     newcomers: VecDeque<(Instant, Arc<Newcomer>)>,
     /// Those whose hello was right, in the order of that. Nobody else's coming drops them.
@@ -135,6 +137,14 @@ impl Door {
         }
         state.guests.insert(key, guest);
         Ok(())
+    }
+
+    /// From now on, connections for what this rank of this group is after the group's failure are the guest's. It
+    /// is forgotten when it is gone.
+    pub(super) fn register_reunion(&self, key: Key, guest: Weak<dyn Guest>) {
+        let mut state = self.inner.state();
+        state.reunions.retain(|_, known| known.strong_count() > 0);
+        state.reunions.insert(key, guest);
     }
 
     /// Ends what [`Door::register`] began.
@@ -405,7 +415,13 @@ impl Newcomer {
 
     /// Checks a hello and answers it.
     fn greet(&self, inner: &Inner, hello: &Hello) -> std::result::Result<Weak<dyn Guest>, Refusal> {
-        let guest = inner.state().guests.get(&(hello.group, hello.to)).and_then(Weak::upgrade);
+        let key = (hello.group, hello.to);
+        let guest = {
+            let state = inner.state();
+            let reunion = hello.purpose == Purpose::Reunion;
+            let guests = if reunion { &state.reunions } else { &state.guests };
+            guests.get(&key).and_then(Weak::upgrade)
+        };
         let guest = guest.ok_or(Refusal::NotHere)?;
         guest.check(hello)?;
         let answer = [&[WELCOME][..], &hello.answer().encode()].concat();

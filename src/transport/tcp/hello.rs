@@ -35,6 +35,18 @@ pub(super) enum Purpose {
     Stream(Channel),
     /// News between the leaders of two nodes.
     Control,
+    /// Words between two ranks of a group that has failed.
+    Reunion,
+}
+
+impl Purpose {
+    /// The peer's interface that is tried first.
+    pub(super) fn rail(self) -> u8 {
+        match self {
+            Self::Stream(Channel::Collective(lane)) => lane,
+            Self::Stream(Channel::PointToPoint) | Self::Control | Self::Reunion => 0,
+        }
+    }
 }
 
 /// One side's introduction.
@@ -90,6 +102,7 @@ impl Hello {
             Purpose::Stream(Channel::Collective(lane)) => (0, lane),
             Purpose::Stream(Channel::PointToPoint) => (1, 0),
             Purpose::Control => (2, 0),
+            Purpose::Reunion => (3, 0),
         };
         let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX).to_le_bytes();
         let mut bytes = [0; HELLO_BYTES];
@@ -122,6 +135,7 @@ impl Hello {
             }
             (1, 0) => Purpose::Stream(Channel::PointToPoint),
             (2, 0) => Purpose::Control,
+            (3, 0) => Purpose::Reunion,
             _ => return Err(Refusal::Foreign),
         };
         if !begins_well(bytes) {
@@ -178,6 +192,7 @@ mod tests {
             (0..8_u8).prop_map(|lane| Purpose::Stream(Channel::Collective(lane))),
             Just(Purpose::Stream(Channel::PointToPoint)),
             Just(Purpose::Control),
+            Just(Purpose::Reunion),
         ]
     }
 

@@ -85,6 +85,8 @@ impl Circle<'_> {
             Purpose::Control => {
                 from.node > members[me].node && leaders.get(from.node) == Some(&hello.from)
             }
+            // Not with the mesh of the group.
+            Purpose::Reunion => false,
         };
         if is_wanted { Ok(()) } else { Err(Refusal::Stranger) }
     }

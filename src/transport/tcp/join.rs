@@ -5,6 +5,7 @@ use super::advert::{Advert, Offer};
 use super::control::Line;
 use super::door::{Door, Guest, lock};
 use super::endpoint::{Mesh, Rest};
+use super::gate::Gate;
 use super::heart;
 use super::hello::Purpose;
 use super::interface::{self, Chosen, Family, Rules};
@@ -175,6 +176,14 @@ impl Opening {
     /// What to tell the others.
     pub fn advert(&self) -> &Advert {
         &self.advert
+    }
+
+    /// Where those find this rank, once the group has failed, who make another of what is left.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn gate(&self, party: &Party<'_>) -> Result<Gate> {
+        Gate::open(Arc::clone(&self.door), party)
     }
 
     /// Joins the others; `domain` is the one of this rank's node. Once all have joined, streams can be used.

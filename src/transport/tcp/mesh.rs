@@ -272,14 +272,6 @@ impl Shared {
         retry_until: Option<Deadline>,
     ) -> Result<Arc<Dial>> {
         let (own, peer) = (&self.members[self.me], &self.members[to]);
-        let rail = match purpose {
-            Purpose::Stream(Channel::Collective(lane)) => lane,
-            Purpose::Stream(Channel::PointToPoint) | Purpose::Control => 0,
-        };
-        let offers = peer.advert.offers_for(&own.advert, rail, &peer.name)?;
-        // Where one side has an interface less, the turns of the two do not mean the same networks.
-        let takes_turns = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
-        let sources = if takes_turns { own.advert.near.clone() } else { Vec::new() };
         let hello = Hello {
             purpose,
             group: self.group,
@@ -290,8 +282,7 @@ impl Shared {
             expected: peer.nonce,
         };
         let caller: Weak<dyn Caller> = self.weak.clone();
-        let name = peer.name.clone();
-        Ok(Dial::new(Target { hello, name, offers, sources, retry_until }, caller))
+        Ok(Dial::new(Target::of(hello, own, peer, retry_until)?, caller))
     }
 
     /// Watches a stream that has just come to be.

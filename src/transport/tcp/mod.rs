@@ -8,6 +8,7 @@
 //! * [`arrival`] puts a connection into its place in the mesh;
 //! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s; [`heart`] watches them, and
 //!   [`inquiry`] asks over them;
+//! * [`gate`] is where ranks of a group that has failed find each other;
 //! * [`join`] puts it together.
 //!
 //! Must not know: what the bytes mean.
@@ -21,6 +22,7 @@ mod endpoint;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod gate;
 mod heart;
 mod hello;
 mod inquiry;
@@ -34,4 +36,5 @@ mod tests;
 
 pub use advert::Advert;
 pub use endpoint::Mesh;
+pub use gate::{Gate, Ringing};
 pub use join::{Member, Opening, Party, open};

@@ -2,8 +2,8 @@
 
 use super::report::{Checked, PASSED, Report};
 use crate::examples::{
-    self, ALL_REDUCE, HELLO, OVERLAP, RING, SEND_RECV, SPAWN, STORE_DIRECTORY, TRAIN_DIGITS,
-    Training, distrun,
+    self, ALL_REDUCE, HELLO, OVERLAP, RING, SEND_RECV, SPAWN, STORE_DIRECTORY, SURVIVE,
+    TRAIN_DIGITS, Training, distrun,
 };
 use crate::workspace::{self, Stage};
 use crate::{run, tools};
@@ -58,6 +58,7 @@ pub(super) fn run(report: &mut Report) -> Option<Stage> {
     }
     report.check("example store_directory, twice 3 ranks", || store_directory(&stage));
     train_digits(report, &stage);
+    survive(report, &stage);
     report.check("README's program", || readme_program(&stage));
     Some(stage)
 }
@@ -109,6 +110,22 @@ fn train_digits(report: &mut Report, stage: &Stage) {
         let finished = run::quiet(command.args(["--no-sync", "--epochs", "2"]), LIMIT)?;
         if finished.code() != Some(1) || !finished.text.contains("weights differ: rank 0 ") {
             return Err(format!("{}{}", finished.ending(), finished.tail()));
+        }
+        Ok(PASSED)
+    });
+}
+
+/// Three of eight ranks are killed, then two of the rest.
+fn survive(report: &mut Report, stage: &Stage) {
+    report.check("example survive, 8 ranks, then 5, then 3", || {
+        let mut command = run::command(SURVIVE.compile(stage)?);
+        let kills = ["0@100", "3@100", "6@100", "1@300", "7@300"];
+        command.args(["--ranks", "8"]).args(kills.iter().flat_map(|kill| ["--kill", kill]));
+        let training = Training::read(&run::must(&mut command, LIMIT)?.text)?;
+        println!("{}", training.result);
+        let enough = training.accuracy().is_some_and(|percent| percent >= ACCURACY);
+        if !enough || !training.result.ends_with("weights identical on 3 ranks") {
+            return Err(format!("\"{}\" is not what survivors are to reach", training.result));
         }
         Ok(PASSED)
     });

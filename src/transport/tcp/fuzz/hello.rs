@@ -85,6 +85,7 @@ fn is_expected(hello: &[u8]) -> bool {
             Purpose::Stream(Channel::Collective(lane)) => lane < LANES,
             Purpose::Stream(Channel::PointToPoint) => true,
             Purpose::Control => known.from == 4,
+            Purpose::Reunion => false,
         };
         exists && known.encode() == hello
     })

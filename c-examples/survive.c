@@ -1,0 +1,287 @@
+/*
+ * The training of train_digits, which goes on when ranks die.
+ *
+ *     ./survive --ranks 8 --kill 0@100 --kill 3@100 --kill 6@100 --kill 1@300 --kill 7@300
+ *
+ * starts eight ranks, kills three of them in the middle of step 100 and two more in step 300, and ends with the accuracy
+ * that eight ranks reach. Started by a launcher that lets the rest of a job live, it is one rank of that job.
+ *
+ * What a rank does when a call fails because another one died:
+ *
+ *   dist_group_shrink   makes a group of those that are left;
+ *   dist_all_gather     tells which step each of them finished last: a sum that was under way has reached some and not others;
+ *   dist_broadcast      gives all the state of one that has come furthest.
+ *
+ * Then they share the rows of the next batch among fewer ranks. Every batch is the same whatever the number of ranks, no
+ * step is lost and none is done twice, so that only the rounding of the sums differs from a run without failures.
+ */
+#define _POSIX_C_SOURCE 200112L
+
+#include "check.h"
+#include "digits_data.h"
+#include "mlp.h"
+#include "rng.h"
+#include "survive_job.h"
+#include "train_options.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+#define TRAIN_ROWS 1500
+
+/* How long a rank that is alive may take from one call to the next. */
+#define WINDOW_MS 20000
+
+/* How far a rank has come, beside its weights. */
+typedef struct progress {
+    int64_t steps; /* finished */
+    double loss;   /* of this epoch so far: the sum over its rows, and their number */
+    double rows;
+} progress_t;
+
+/* This process's part of the job. */
+typedef struct trainer {
+    dist_group_t *group; /* of the ranks that are left */
+    int rank, size;      /* in it */
+    int first_rank;      /* in the world */
+    train_options_t options;
+    const survive_job_t *job;
+    const digit_t *digits; /* DIGITS_ROWS rows in the split's order: the first TRAIN_ROWS train, the rest is held out */
+    uint32_t order[TRAIN_ROWS];
+    rng_t rng;
+    int64_t shuffled; /* how many times */
+    mlp_t mlp;
+    float *sums; /* what one all-reduce sums: the gradient, then the loss, then the number of rows */
+    progress_t progress;
+} trainer_t;
+
+static void *required(void *memory)
+{
+    if (memory == NULL) {
+        fprintf(stderr, "survive: out of memory\n");
+        exit(2);
+    }
+    return memory;
+}
+
+/* The rows of the file are not in a random order, so they are split at random, by a seed that never changes. */
+static digit_t *load_split(const char *path)
+{
+    digit_t *digits = digits_load(path);
+    if (digits == NULL) {
+        exit(2);
+    }
+    uint32_t order[DIGITS_ROWS];
+    rng_t rng = {2026};
+    for (uint32_t i = 0; i < DIGITS_ROWS; i++) {
+        order[i] = i;
+    }
+    rng_shuffle(&rng, order, DIGITS_ROWS);
+    digit_t *split = required(malloc(DIGITS_ROWS * sizeof *split));
+    for (size_t i = 0; i < DIGITS_ROWS; i++) {
+        split[i] = digits[order[i]];
+    }
+    free(digits);
+    return split;
+}
+
+static void take_place(trainer_t *trainer, dist_group_t *group)
+{
+    trainer->group = group;
+    trainer->rank = (int)dist_get_rank(group);
+    trainer->size = (int)dist_get_world_size(group);
+}
+
+/* Everybody takes over the state of the first of those that have come furthest. */
+static dist_status_t synchronise(trainer_t *trainer)
+{
+    progress_t *all = required(malloc((size_t)trainer->size * sizeof *all));
+    dist_status_t status =
+        dist_all_gather(trainer->group, &trainer->progress, all, sizeof *all, DIST_U8, NULL, NULL);
+    int32_t root = 0;
+    if (status == DIST_OK) {
+        for (int32_t rank = 1; rank < trainer->size; rank++) {
+            root = all[rank].steps > all[root].steps ? rank : root;
+        }
+        trainer->progress = all[root];
+    }
+    free(all);
+    if (status == DIST_OK) {
+        status = dist_broadcast(trainer->group, trainer->mlp.weights, trainer->mlp.count, DIST_F32, root, NULL, NULL);
+    }
+    if (status == DIST_OK) {
+        status = dist_broadcast(trainer->group, trainer->mlp.momentum, trainer->mlp.count, DIST_F32, root, NULL, NULL);
+    }
+    return status;
+}
+
+/* Whether the job may go on after a call that ended like this. */
+static int is_survivable(dist_status_t status)
+{
+    return status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED || status == DIST_ERR_TIMEOUT ||
+           status == DIST_ERR_CONNECTION;
+}
+
+/* Goes on with those that are left. A rank that dies meanwhile only makes them fewer. */
+static void recover(trainer_t *trainer, dist_status_t status)
+{
+    dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
+    options.timeout_ms = WINDOW_MS;
+    while (status != DIST_OK) {
+        dist_group_t *rest = NULL;
+        if (!is_survivable(status)) {
+            check(status);
+        }
+        check(dist_group_shrink(trainer->group, &options, &rest));
+        if (trainer->group != dist_world()) {
+            check(dist_group_release(trainer->group));
+        }
+        int before = trainer->size;
+        take_place(trainer, rest);
+        status = synchronise(trainer);
+        if (status == DIST_OK && trainer->rank == 0) {
+            printf("after step %" PRId64 ": %d of %d ranks go on\n", trainer->progress.steps, trainer->size, before);
+            fflush(stdout);
+        }
+    }
+}
+
+/* The rows in the order of an epoch, which is counted from 0. */
+static const uint32_t *order_of(trainer_t *trainer, int64_t epoch)
+{
+    for (; trainer->shuffled <= epoch; trainer->shuffled++) {
+        rng_shuffle(&trainer->rng, trainer->order, TRAIN_ROWS);
+    }
+    return trainer->order;
+}
+
+/* Trains on one batch. Where it fails, nothing has changed. */
+static dist_status_t step(trainer_t *trainer)
+{
+    mlp_t *mlp = &trainer->mlp;
+    const train_options_t *options = &trainer->options;
+    progress_t *progress = &trainer->progress;
+    const int64_t steps_per_epoch = (TRAIN_ROWS + options->batch - 1) / options->batch;
+    const int64_t epoch = progress->steps / steps_per_epoch;
+    const size_t first = (size_t)(progress->steps % steps_per_epoch) * options->batch;
+    const size_t left = TRAIN_ROWS - first;
+    const uint32_t *rows = order_of(trainer, epoch) + first;
+    const size_t length = mlp->count + 2;
+
+    memset(trainer->sums, 0, length * sizeof *trainer->sums);
+    for (size_t i = (size_t)trainer->rank; i < left && i < options->batch; i += (size_t)trainer->size) {
+        trainer->sums[mlp->count] += mlp_accumulate(mlp, &trainer->digits[rows[i]], trainer->sums);
+        trainer->sums[mlp->count + 1] += 1.0f;
+    }
+    if (survive_job_kills(trainer->job, trainer->first_rank, progress->steps + 1)) {
+        raise(SIGKILL);
+    }
+    dist_status_t status =
+        dist_all_reduce(trainer->group, trainer->sums, trainer->sums, length, DIST_F32, DIST_SUM, NULL, NULL);
+    if (status != DIST_OK) {
+        return status;
+    }
+    const float loss = trainer->sums[mlp->count];
+    const float done = trainer->sums[mlp->count + 1];
+    mlp_step(mlp, trainer->sums, done, options->learning_rate);
+    if (first == 0) {
+        progress->loss = 0.0;
+        progress->rows = 0.0;
+    }
+    progress->loss += loss;
+    progress->rows += done;
+    progress->steps++;
+    if (progress->steps % steps_per_epoch == 0 && trainer->rank == 0) {
+        printf("epoch %2" PRId64 "/%" PRIu32 "  loss %.6f\n", epoch + 1, options->epochs,
+               progress->loss / progress->rows);
+        fflush(stdout);
+    }
+    return DIST_OK;
+}
+
+/* Compares the weights, and counts which share of the held-out digits is recognised. */
+static dist_status_t judge(trainer_t *trainer, int *identical, double *accuracy)
+{
+    uint64_t hash = mlp_hash(&trainer->mlp);
+    uint64_t least = hash;
+    int64_t counts[3] = {0, 0, 0}; /* right, seen, ranks whose weights are those of rank 0 */
+    dist_status_t status = dist_broadcast(trainer->group, &least, 1, DIST_U64, 0, NULL, NULL);
+    if (status != DIST_OK) {
+        return status;
+    }
+    for (size_t i = TRAIN_ROWS + (size_t)trainer->rank; i < DIGITS_ROWS; i += (size_t)trainer->size) {
+        counts[0] += mlp_classify(&trainer->mlp, &trainer->digits[i]) == trainer->digits[i].label;
+        counts[1] += 1;
+    }
+    counts[2] = hash == least;
+    status = dist_all_reduce(trainer->group, counts, counts, 3, DIST_I64, DIST_SUM, NULL, NULL);
+    *identical = counts[2] == trainer->size;
+    *accuracy = 100.0 * (double)counts[0] / (double)counts[1];
+    return status;
+}
+
+/* Trains to the end with whoever is left. */
+static int train(trainer_t *trainer)
+{
+    const int64_t steps_per_epoch = (TRAIN_ROWS + trainer->options.batch - 1) / trainer->options.batch;
+    const int64_t steps = steps_per_epoch * trainer->options.epochs;
+    int identical = 0;
+    double accuracy = 0.0;
+    for (;;) {
+        int is_trained = trainer->progress.steps >= steps;
+        dist_status_t status = is_trained ? judge(trainer, &identical, &accuracy) : step(trainer);
+        if (status != DIST_OK) {
+            recover(trainer, status);
+        } else if (is_trained) {
+            break;
+        }
+    }
+    if (trainer->rank == 0) {
+        printf("held-out accuracy: %.1f %%, weights %s on %d ranks\n", accuracy, identical ? "identical" : "differ",
+               trainer->size);
+    }
+    return identical;
+}
+
+int main(int argc, char **argv)
+{
+    survive_job_t job = survive_job_parse(&argc, argv);
+    if (!survive_job_is_rank()) {
+        return survive_job_start(&job);
+    }
+    trainer_t trainer = {0};
+    trainer.options = train_options_parse(argc, argv);
+    trainer.job = &job;
+    digit_t *digits = load_split(trainer.options.data);
+    trainer.digits = digits;
+    if (mlp_create(&trainer.mlp, trainer.options.hidden) != 0) {
+        required(NULL);
+    }
+    trainer.sums = required(malloc((trainer.mlp.count + 2) * sizeof *trainer.sums));
+    trainer.rng.state = trainer.options.seed + 1;
+    for (uint32_t i = 0; i < TRAIN_ROWS; i++) {
+        trainer.order[i] = i;
+    }
+
+    check(dist_init(NULL));
+    take_place(&trainer, dist_world());
+    trainer.first_rank = trainer.rank;
+    /* All draw the same weights; that they have the same is made sure of as after a failure. */
+    rng_t rng = {trainer.options.seed};
+    mlp_initialise(&trainer.mlp, &rng);
+    dist_status_t status = synchronise(&trainer);
+    if (status != DIST_OK) {
+        recover(&trainer, status);
+    }
+
+    int identical = train(&trainer);
+    if (trainer.group != dist_world()) {
+        check(dist_group_release(trainer.group));
+    }
+    check(dist_finalize());
+    free(trainer.sums);
+    mlp_free(&trainer.mlp);
+    free(digits);
+    return identical ? 0 : 1;
+}

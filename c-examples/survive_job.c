@@ -1,0 +1,153 @@
+#define _POSIX_C_SOURCE 200112L
+
+#include "survive_job.h"
+
+#include "check.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_RANKS 256
+
+static void refuse(const char *option, const char *text)
+{
+    fprintf(stderr, "survive: %s \"%s\": --ranks takes a number from 1 to %d, --kill RANK@STEP\n", option, text,
+            MAX_RANKS);
+    exit(2);
+}
+
+static long number(const char *text, char **end, long low, long high, const char *option)
+{
+    errno = 0;
+    long value = strtol(text, end, 10);
+    if (*end == text || errno != 0 || value < low || value > high) {
+        refuse(option, text);
+    }
+    return value;
+}
+
+static void take_option(survive_job_t *job, const char *option, const char *text)
+{
+    char *end;
+    if (strcmp(option, "--ranks") == 0) {
+        job->ranks = (int)number(text, &end, 1, MAX_RANKS, option);
+    } else {
+        survive_kill_t kill = {0, 0};
+        kill.rank = (int)number(text, &end, 0, MAX_RANKS - 1, option);
+        if (*end++ != '@' || job->kills == SURVIVE_MAX_KILLS) {
+            refuse(option, text);
+        }
+        kill.step = number(end, &end, 1, 1000000000, option);
+        job->kill[job->kills++] = kill;
+    }
+    if (*end != '\0') {
+        refuse(option, text);
+    }
+}
+
+survive_job_t survive_job_parse(int *argc, char **argv)
+{
+    survive_job_t job = {8, 0, {{0, 0}}, NULL};
+    job.argv = malloc(((size_t)*argc + 1) * sizeof *job.argv); /* lives as long as the process */
+    if (job.argv == NULL) {
+        refuse("memory", "none");
+    }
+    memcpy(job.argv, argv, ((size_t)*argc + 1) * sizeof *argv);
+    int kept = 0;
+    for (int i = 0; i < *argc; i++) {
+        if (strcmp(argv[i], "--ranks") != 0 && strcmp(argv[i], "--kill") != 0) {
+            argv[kept++] = argv[i];
+        } else if (i + 1 == *argc) {
+            refuse(argv[i], "");
+        } else {
+            take_option(&job, argv[i], argv[i + 1]);
+            i++;
+        }
+    }
+    argv[kept] = NULL;
+    *argc = kept;
+    return job;
+}
+
+int survive_job_is_rank(void)
+{
+    return getenv("RANK") != NULL;
+}
+
+int survive_job_kills(const survive_job_t *job, int rank, int64_t step)
+{
+    for (int i = 0; i < job->kills; i++) {
+        if (job->kill[i].rank == rank && job->kill[i].step == step) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int is_to_die(const survive_job_t *job, int rank)
+{
+    for (int i = 0; i < job->kills; i++) {
+        if (job->kill[i].rank == rank) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static pid_t start_rank(const survive_job_t *job, int rank)
+{
+    set_number("RANK", rank);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execv("/proc/self/exe", job->argv);
+        _exit(127);
+    }
+    if (pid < 0) {
+        perror("survive: fork");
+        exit(2);
+    }
+    return pid;
+}
+
+int survive_job_start(const survive_job_t *job)
+{
+    pid_t pids[MAX_RANKS];
+    dist_store_t *store = NULL;
+    dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
+    options.host = "127.0.0.1";
+    options.is_server = 1; /* of this process, so that it survives whatever rank dies */
+    check(dist_store_tcp_create(&options, &store));
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", (int)dist_store_port(store));
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* rank 0 is to host none */
+    set_number("WORLD_SIZE", job->ranks);
+    for (int rank = 0; rank < job->ranks; rank++) {
+        pids[rank] = start_rank(job, rank);
+    }
+    int outcome = 0;
+    for (int rank = 0; rank < job->ranks; rank++) {
+        int status = 0;
+        while (waitpid(pids[rank], &status, 0) < 0 && errno == EINTR) {
+        }
+        if (WIFSIGNALED(status)) {
+            printf("rank %d was killed by signal %d\n", rank, WTERMSIG(status));
+        }
+        int is_well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        if (!is_well && !(is_to_die(job, rank) && WIFSIGNALED(status))) {
+            outcome = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+        }
+    }
+    check(dist_store_release(store));
+    return outcome;
+}

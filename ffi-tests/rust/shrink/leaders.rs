@@ -1,0 +1,68 @@
+//! The rank that leads dies while it makes the new group, at one moment or another.
+
+use super::{LEAVE, listed, start, went_on};
+use std::time::{Duration, Instant};
+
+/// Others wait for rank 3, and their leader dies meanwhile.
+#[test]
+fn a_leader_that_dies_while_it_waits_is_succeeded() {
+    for hosts in ["aaaa", "abab"] {
+        let (mut job, names) = start(hosts, |rank| {
+            let late = if rank == 3 { "gate late\n" } else { "" };
+            let go_on = "shrink rest timeout_ms=20000\nall_reduce f32 SUM 10 on=rest\n";
+            format!("init\nbarrier\nabort enough\n{late}gate all\n{go_on}{LEAVE}")
+        });
+        job.all_report(&names[..3], "at all");
+        job.open("all");
+        // They are joining it, or have.
+        std::thread::sleep(Duration::from_millis(100));
+        job.kill("0");
+        job.open("late");
+        went_on(&job.finish(), "rest", &[1, 2, 3]);
+    }
+}
+
+/// Kills the leader so long after the group has failed. It may have made the new group by then, or not: in that case
+/// the others have a group with it that fails, and go on from there.
+fn kill_after(hosts: &str, delay: Duration) {
+    let (mut job, names) = start(hosts, |rank| match rank {
+        0 => "init\nbarrier\ngate go\nabort enough\nshrink rest\ngate never\n".to_owned(),
+        _ => {
+            let go_on = "shrink rest\nbarrier on=rest\nshrink last on=rest\n";
+            let go_on = format!("{go_on}all_reduce f32 SUM 100 on=last\nrelease last\n");
+            format!("init\nbarrier\ngate go\nabort enough\n{go_on}{LEAVE}")
+        }
+    });
+    job.all_report(&names, "at go");
+    let pid = job.pid("0");
+    job.open("go");
+    let opened = Instant::now();
+    while opened.elapsed() < delay {
+        std::hint::spin_loop();
+    }
+    super::harness::signal("KILL", &[pid]);
+    let ended = job.finish();
+    for name in &names[1..] {
+        let rest = ended.report(name, "shrink rest").succeeded().message.clone();
+        let possible = [listed(&[0, 1, 2, 3]), listed(&[1, 2, 3])];
+        assert!(possible.contains(&rest), "rank {name} is in {rest} after {delay:?}");
+        let last = ended.report(name, "shrink last on=rest");
+        assert_eq!(last.succeeded().message, listed(&[1, 2, 3]), "after {delay:?}");
+        ended.report(name, "all_reduce f32 SUM 100 on=last").succeeded();
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_leader_may_die_at_any_moment() {
+    for step in 0..12 {
+        kill_after("aaaa", Duration::from_micros(step * 1500));
+    }
+}
+
+#[test]
+fn a_leader_on_another_host_may_die_at_any_moment() {
+    for step in 0..8 {
+        kill_after("abab", Duration::from_micros(step * 4000));
+    }
+}

@@ -1,0 +1,166 @@
+//! Who is in the new group, and what becomes of those who are not.
+
+use super::harness::{Job, signal};
+use super::{GO_ON, LEAVE, listed, start, went_on};
+use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
+
+/// Kills several ranks so that none of them hears of the death of another.
+fn kill_at_once(job: &mut Job, names: &[String], victims: &[usize]) {
+    victims.iter().for_each(|&victim| job.stop(&names[victim]));
+    let pids: Vec<u32> = victims.iter().map(|&victim| job.pid(&names[victim])).collect();
+    signal("KILL", &pids);
+}
+
+/// Kills these ranks in the middle of a loop, all at once; the others go on.
+fn kill(hosts: &str, victims: &[usize]) {
+    let program = format!("init\nloop all_reduce f32 SUM 1000\n{GO_ON}{LEAVE}");
+    let (mut job, names) = start(hosts, |_| program.clone());
+    job.all_report(&names, "ready");
+    kill_at_once(&mut job, &names, victims);
+    let ended = job.finish();
+    let survivors: Vec<usize> = (0..names.len()).filter(|rank| !victims.contains(rank)).collect();
+    went_on(&ended, "rest", &survivors);
+}
+
+#[test]
+fn two_of_three_go_on_whichever_is_killed() {
+    for victim in 0..3 {
+        kill("aaa", &[victim]);
+    }
+}
+
+#[test]
+fn the_rest_goes_on_when_several_are_killed_at_once() {
+    for victims in [&[0, 1][..], &[0, 3], &[2, 3], &[0, 1, 2], &[1, 2, 4], &[0, 2, 3, 4]] {
+        kill("aaaaa", victims);
+    }
+}
+
+#[test]
+fn ranks_on_several_hosts_go_on() {
+    for victims in [&[0][..], &[3], &[1, 2], &[2, 3], &[0, 1]] {
+        kill("aabb", victims);
+    }
+    kill("abc", &[0]);
+    kill("abab", &[0, 1]);
+}
+
+#[test]
+fn eight_become_five_and_then_three() {
+    let once = "loop all_reduce f32 SUM 1000\nshrink rest\nloop all_reduce f32 SUM 500 on=rest\n";
+    let twice = "shrink last on=rest\nall_reduce f32 SUM 1000 on=last\nbarrier on=last\n";
+    let program = format!("init\n{once}{twice}release rest\nrelease last\nfinalize\nleaks\n");
+    let (mut job, names) = start("aaaaaaaa", |_| program.clone());
+    job.all_report(&names, "ready");
+    kill_at_once(&mut job, &names, &[0, 3, 6]);
+    for rank in [1, 2, 4, 5, 7] {
+        let report = job.report(&names[rank], "shrink rest");
+        assert_eq!(report.succeeded().message, listed(&[1, 2, 4, 5, 7]));
+        job.until("the loop on the rest to be under way", |job| {
+            job.reports(&names[rank]).iter().filter(|report| report.what == "ready").count() == 2
+        });
+    }
+    kill_at_once(&mut job, &names, &[1, 7]);
+    went_on(&job.finish(), "last", &[2, 4, 5]);
+}
+
+#[test]
+fn a_stopped_rank_is_excluded_and_told_so_when_it_goes_on() {
+    for (hosts, stopped) in [("aaa", 0), ("aaa", 1), ("aab", 0), ("aab", 2)] {
+        let others = "gate stopped\nabort enough\nshrink rest timeout_ms=500\n";
+        let (mut job, names) = start(hosts, |rank| match rank == stopped {
+            true => {
+                "init\nbarrier\ngate stopped\nbarrier\nshrink rest\nfinalize\nleaks\n".to_owned()
+            }
+            false => {
+                format!("init\nbarrier\n{others}all_reduce f32 SUM 10 on=rest\ngate end\n{LEAVE}")
+            }
+        });
+        job.all_report(&names, "at stopped");
+        job.stop(&names[stopped]);
+        job.open("stopped");
+        let survivors: Vec<usize> = (0..3).filter(|&rank| rank != stopped).collect();
+        for rank in &survivors {
+            job.report(&names[*rank], "all_reduce f32 SUM 10 on=rest");
+        }
+        job.resume(&names[stopped]);
+        let told = job.report(&names[stopped], "shrink rest");
+        let excluded =
+            format!("rank {stopped} is excluded from epoch 1, which is ranks {survivors:?}");
+        told.failed(DIST_ERR_ABORTED, &[&excluded, "did not call dist_group_shrink in time"]);
+        told.within_ms(5000);
+        job.open("end");
+        let ended = job.finish();
+        went_on(&ended, "rest", &survivors);
+        ended.report(&names[stopped], "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_rank_that_never_calls_is_waited_for_as_long_as_was_asked() {
+    for absent in 0..3 {
+        let (mut job, names) = start("aaa", |rank| match rank == absent {
+            true => "init\nbarrier\ngate end\nfinalize\nleaks\n".to_owned(),
+            false => {
+                let go_on = GO_ON.replace("shrink rest", "shrink rest timeout_ms=400");
+                format!("init\nbarrier\nabort enough\n{go_on}gate end\n{LEAVE}")
+            }
+        });
+        let survivors: Vec<usize> = (0..3).filter(|&rank| rank != absent).collect();
+        for rank in &survivors {
+            let report = job.report(&names[*rank], "shrink rest timeout_ms=400");
+            assert!(report.took_us >= 400_000, "{report:?}");
+            report.within_ms(5000);
+        }
+        job.open("end");
+        let ended = job.finish();
+        went_on(&ended, "rest", &survivors);
+        ended.report(&names[absent], "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_minority_is_told_who_else_there_is() {
+    let shrink = "shrink rest timeout_ms=300";
+    let (mut job, names) = start("aaaaa", |rank| match rank {
+        1 | 2 => format!("init\nbarrier\nabort enough\n{shrink}\ngate end\nfinalize\nleaks\n"),
+        _ => "init\nbarrier\ngate end\nfinalize\nleaks\n".to_owned(),
+    });
+    job.all_report(&names[1..3], shrink);
+    job.open("end");
+    let ended = job.finish();
+    for name in &names[1..3] {
+        let parts =
+            ["only ranks [1, 2] have come", "rank 4 (pid ", "did not call dist_group_shrink"];
+        ended.report(name, shrink).failed(DIST_ERR_PEER_FAILED, &parts);
+    }
+    assert!(names.iter().all(|name| ended.report(name, "leaks").status == 0));
+}
+
+#[test]
+fn works_that_were_under_way_end_and_do_not_hinder() {
+    let load = "all_reduce f32 SUM 20000 async=yes\nrecv 100 any 7 async=yes\n".repeat(20);
+    for hosts in ["aaaa", "aabb"] {
+        for victim in [0, 2] {
+            let program = |rank| match rank == victim {
+                true => "init\nbarrier\ngate never\n".to_owned(),
+                false => format!("init\nbarrier\n{load}gate go\n{GO_ON}settle\n{LEAVE}"),
+            };
+            let (mut job, names) = start(hosts, program);
+            let survivors: Vec<usize> = (0..4).filter(|&rank| rank != victim).collect();
+            for rank in &survivors {
+                job.report(&names[*rank], "at go");
+            }
+            job.report(&names[victim], "at never");
+            job.kill(&names[victim]);
+            job.open("go");
+            let ended = job.finish();
+            went_on(&ended, "rest", &survivors);
+            for rank in &survivors {
+                let settled = ended.report(&names[*rank], "settle");
+                let expected = [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&settled.status);
+                assert!(expected, "{settled:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `c-examples/survive`: a training that loses ranks ends with the accuracy of one that does not.
+
+use super::harness::{Job, Place};
+use super::toolchain::Compiler;
+
+/// How far the accuracies may differ, in percent: one of the 297 held-out digits is a third of one percent, and rounding
+/// may turn a few.
+const MARGIN: f64 = 1.0;
+
+/// What a run says at its end.
+struct Trained {
+    output: String,
+    accuracy: f64,
+}
+
+fn train(program: &str, kills: &[&str]) -> Trained {
+    let mut job = Job::new();
+    let data = format!("{}/c-examples/data/digits.csv", super::interface::ROOT);
+    let mut words = vec![program, "--ranks", "8", "--epochs", "10", "--data", &data];
+    words.extend(kills.iter().flat_map(|kill| ["--kill", kill]));
+    job.start_program_at(&Place::named("here"), "survive", &[], &words);
+    let ended = job.finish();
+    let output = ended.output("survive");
+    assert_eq!(ended.status("survive"), 0, "{output}\n{}", ended.errors("survive"));
+    let result = output.lines().find_map(|line| line.strip_prefix("held-out accuracy: "));
+    let accuracy = result.and_then(|text| text.split(' ').next()?.parse().ok());
+    Trained { accuracy: accuracy.expect(&output), output }
+}
+
+#[test]
+fn a_training_that_loses_five_of_eight_ranks_is_as_good() {
+    let Some(compiler) = Compiler::find() else { return };
+    let files = ["survive.c", "survive_job.c", "train_options.c", "digits_data.c", "mlp.c"];
+    let files = files.map(|file| format!("../../c-examples/{file}"));
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let program = compiler.program_with("survive", &files, &["-lm"]);
+    let program = program.to_str().unwrap();
+
+    let undisturbed = train(program, &[]);
+    let kills = ["0@60", "3@60", "6@60", "1@150", "7@150"];
+    let disturbed = train(program, &kills);
+    for (trained, ranks) in [(&undisturbed, 8), (&disturbed, 3)] {
+        let identical = format!("weights identical on {ranks} ranks");
+        assert!(trained.output.contains(&identical), "{}", trained.output);
+    }
+    for line in ["after step 59: 5 of 8 ranks go on", "after step 149: 3 of 5 ranks go on"] {
+        assert!(disturbed.output.contains(line), "{}", disturbed.output);
+    }
+    let difference = (undisturbed.accuracy - disturbed.accuracy).abs();
+    println!("{} % undisturbed, {} % disturbed", undisturbed.accuracy, disturbed.accuracy);
+    assert!(difference <= MARGIN, "{difference}");
+}

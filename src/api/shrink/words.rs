@@ -1,0 +1,159 @@
+//! What the ranks of a group that has failed say to each other while they make another, as bytes. Pure.
+//!
+//! A rank joins a candidate, which welcomes it, proposes a group, and once all members have agreed commits to it; then
+//! members and leader exchange what the back end needs. Whoever comes too late hears how it ended.
+//!
+//! Bytes are little endian. Those of another process are checked; what cannot be read is no word.
+
+use crate::api::subgroup::{Reader, Writer};
+use crate::base::error::Error;
+use crate::base::ids::{GroupId, Rank};
+
+/// A group that may come to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Proposal {
+    pub(super) id: GroupId,
+    pub(super) epoch: u32,
+    /// Ranks of the group that has failed, in the order of the new ranks.
+    pub(super) members: Vec<Rank>,
+}
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The speaker will follow the listener.
+    Join,
+    /// The speaker leads, and the listener is with it.
+    Welcome,
+    /// The group that the leader has in mind.
+    Propose(Proposal),
+    /// The speaker agrees to what has this id.
+    Agree(GroupId),
+    /// All have agreed.
+    Commit(GroupId),
+    /// There will be no group for the listener.
+    Refuse(Error),
+    /// There is a group, which the listener is too late for if it is no member.
+    Closed(Proposal),
+    /// The speaker has given up, this group or all of it.
+    GaveUp(Error),
+    /// What one member contributes to a phase.
+    Part {
+        /// The phase.
+        phase: String,
+        /// The contribution.
+        bytes: Vec<u8>,
+    },
+    /// What all members have contributed, in rank order.
+    All {
+        /// The phase.
+        phase: String,
+        /// The contributions.
+        list: Vec<Vec<u8>>,
+    },
+}
+
+impl Word {
+    /// Its bytes.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        match self {
+            Self::Join => out.byte(0),
+            Self::Welcome => out.byte(1),
+            Self::Propose(proposal) => write(out.byte(2), proposal),
+            Self::Agree(id) => out.byte(3).nonce(*id),
+            Self::Commit(id) => out.byte(4).nonce(*id),
+            Self::Refuse(why) => out.byte(5).error(why),
+            Self::Closed(proposal) => write(out.byte(6), proposal),
+            Self::GaveUp(why) => out.byte(7).error(why),
+            Self::Part { phase, bytes } => out.byte(8).text(phase).bytes(bytes),
+            Self::All { phase, list } => {
+                out.byte(9).text(phase).len(list.len());
+                list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
+            }
+        };
+        out.0
+    }
+
+    /// The inverse; `None` for bytes that are no word.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Reader(bytes);
+        let word = match input.byte()? {
+            0 => Self::Join,
+            1 => Self::Welcome,
+            2 => Self::Propose(read(&mut input)?),
+            3 => Self::Agree(input.nonce()?),
+            4 => Self::Commit(input.nonce()?),
+            5 => Self::Refuse(input.error()?),
+            6 => Self::Closed(read(&mut input)?),
+            7 => Self::GaveUp(input.error()?),
+            8 => Self::Part { phase: input.text()?, bytes: input.bytes()?.to_vec() },
+            9 => {
+                let (phase, count) = (input.text()?, input.len()?);
+                let list = (0..count).map(|_| Some(input.bytes()?.to_vec()));
+                Self::All { phase, list: list.collect::<Option<_>>()? }
+            }
+            _ => return None,
+        };
+        input.0.is_empty().then_some(word)
+    }
+}
+
+fn write<'a>(out: &'a mut Writer, proposal: &Proposal) -> &'a mut Writer {
+    let Proposal { id, epoch, members } = proposal;
+    let out = out.nonce(*id).len(usize::try_from(*epoch).unwrap_or(usize::MAX));
+    members.iter().fold(out.len(members.len()), |out, &rank| out.len(rank))
+}
+
+fn read(input: &mut Reader<'_>) -> Option<Proposal> {
+    let (id, epoch) = (input.nonce()?, u32::try_from(input.len()?).ok()?);
+    let count = input.len()?;
+    let members: Vec<Rank> = (0..count).map(|_| input.len()).collect::<Option<_>>()?;
+    let in_order = members.windows(2).all(|pair| pair[0] < pair[1]);
+    in_order.then_some(Proposal { id, epoch, members })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::ErrorKind;
+    use crate::base::ids::Nonce;
+
+    #[test]
+    fn words_survive_their_bytes_and_nothing_else_is_one() {
+        let id = Nonce([3; 16]);
+        let proposal = Proposal { id, epoch: 2, members: vec![1, 3, 4] };
+        let why = Error::new(ErrorKind::PeerFailed, "it is late");
+        let (phase, list) = ("card".to_owned(), vec![vec![], vec![1, 2]]);
+        for word in [
+            Word::Join,
+            Word::Welcome,
+            Word::Propose(proposal.clone()),
+            Word::Agree(id),
+            Word::Commit(id),
+            Word::Refuse(why.clone()),
+            Word::Closed(proposal),
+            Word::GaveUp(why),
+            Word::Part { phase: phase.clone(), bytes: vec![9; 300] },
+            Word::All { phase, list },
+        ] {
+            let bytes = word.encode();
+            assert_eq!(Word::decode(&bytes), Some(word));
+            for len in 0..bytes.len() {
+                assert_eq!(Word::decode(&bytes[..len]), None, "{len}");
+            }
+            assert_eq!(Word::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn members_are_in_order_and_a_count_of_more_than_there_can_be_costs_nothing() {
+        let twice = Proposal { id: Nonce([3; 16]), epoch: 1, members: vec![1, 1] };
+        assert_eq!(Word::decode(&Word::Propose(twice).encode()), None);
+        let none = Proposal { id: Nonce([3; 16]), epoch: 1, members: Vec::new() };
+        let mut absurd = Word::Propose(none).encode();
+        let at = absurd.len() - 4;
+        absurd[at..].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Word::decode(&absurd), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The way to a rank of the same node: the Unix socket on which the ranks had found each other when the group began.
+//!
+//! ```text
+//! hello, one frame:  "libdistr" | group 16 | nonce of the sender 16 | nonce of the receiver 16 | sender u32
+//! ```
+//! Must not know: what is said afterwards.
+
+use super::Member;
+use super::link::{Link, framed};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank};
+use crate::base::log::Level;
+use crate::sys::stream::Stream;
+use crate::sys::{host, unix};
+use crate::wait::service::{Next, Watched};
+use std::io::ErrorKind as Io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MAGIC: [u8; 8] = *b"libdistr";
+const HELLO_BYTES: usize = 8 + 3 * 16 + 4;
+
+/// How long somebody who has connected may take to say who it is, and how many may be about to.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+const MAX_NEWCOMERS: usize = 256;
+
+/// How many connections are answered in a row.
+const ANSWERS_PER_TURN: usize = 64;
+
+/// What a rank says first.
+pub(super) fn hello(group: GroupId, members: &[Member], from: Rank, to: Rank) -> Vec<u8> {
+    let rank = u32::try_from(from).unwrap_or(u32::MAX).to_le_bytes();
+    [&MAGIC[..], &group.0, &members[from].nonce.0, &members[to].nonce.0, &rank].concat()
+}
+
+/// Who says so, where it is a member of the group and means `me`.
+fn read_hello(said: &[u8], group: GroupId, members: &[Member], me: Rank) -> Option<Rank> {
+    let rank = said.get(HELLO_BYTES - 4..)?.try_into().ok()?;
+    let rank = usize::try_from(u32::from_le_bytes(rank)).ok()?;
+    let is_right = rank < members.len() && rank != me && said == hello(group, members, rank, me);
+    is_right.then_some(rank)
+}
+
+/// Who is at the other end is one of this user's processes.
+fn check_user(stream: &UnixStream) -> Result<()> {
+    let (_, uid) = unix::peer_credentials(stream)?;
+    if uid == host::uid() || uid == 0 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Auth, format!("user {uid} is not user {}", host::uid())))
+}
+
+/// Connects; `None` where the listener's queue is full for now.
+///
+/// # Errors
+/// `NotFound` where nobody listens, `Connection`.
+pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<Stream>>> {
+    let stream = match unix::connect(socket) {
+        Ok(stream) => stream,
+        Err(cause) if cause.kind() == Io::WouldBlock => return Ok(None),
+        Err(cause) if cause.kind() == Io::ConnectionRefused => {
+            return Err(Error::new(ErrorKind::NotFound, "its socket is closed"));
+        }
+        Err(cause) => return Err(Error::connection("its Unix socket", &cause)),
+    };
+    if let Err(error) = check_user(&stream) {
+        // The name is free again, and somebody else has taken it.
+        return Err(Error::new(ErrorKind::NotFound, error.message()));
+    }
+    let stream = Arc::new(Stream::from_local(stream));
+    // There is room for it in a new connection; one that has ended says so when it is read.
+    drop(stream.send(&framed(hello)));
+    Ok(Some(stream))
+}
+
+/// Somebody who has connected and has not said who it is.
+#[derive(Debug)]
+struct Newcomer {
+    link: Link,
+    until: Instant,
+}
+
+/// The listening side.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    listener: Arc<UnixListener>,
+    newcomers: Vec<Newcomer>,
+}
+
+impl Entrance {
+    pub(super) fn new(listener: Arc<UnixListener>) -> Self {
+        Self { listener, newcomers: Vec::new() }
+    }
+
+    /// Takes those who have come and said who they are.
+    pub(super) fn arrivals(
+        &mut self,
+        (group, members, me): (GroupId, &[Member], Rank),
+        longest: usize,
+    ) -> Vec<(Rank, Link)> {
+        while self.newcomers.len() < MAX_NEWCOMERS
+            && let Ok((stream, _)) = self.listener.accept()
+        {
+            match check_user(&stream) {
+                Ok(()) => {
+                    let link = Link::new(Arc::new(Stream::from_local(stream)), longest);
+                    let until = Instant::now() + HELLO_PATIENCE;
+                    self.newcomers.push(Newcomer { link, until });
+                }
+                Err(error) => crate::log!(Level::Warn, "a stray connection dropped: {error}"),
+            }
+        }
+        let mut known = Vec::new();
+        for mut newcomer in std::mem::take(&mut self.newcomers) {
+            match newcomer.link.poll() {
+                Ok(Some(said)) => match read_hello(&said, group, members, me) {
+                    Some(rank) => known.push((rank, newcomer.link)),
+                    None => crate::log!(Level::Warn, "a stray connection dropped: no such rank"),
+                },
+                Ok(None) if newcomer.until > Instant::now() => self.newcomers.push(newcomer),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        known
+    }
+
+    /// What becomes readable when somebody comes, or says who it is.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let newcomers = self.newcomers.iter().map(|newcomer| newcomer.link.as_fd());
+        newcomers.chain([self.listener.as_fd()])
+    }
+}
+
+/// Tells everybody who comes the same, as the service thread finds them.
+#[derive(Debug)]
+pub(super) struct Answering {
+    listener: Arc<UnixListener>,
+    answer: Vec<u8>,
+}
+
+impl Answering {
+    pub(super) fn new(listener: Arc<UnixListener>, answer: &[u8]) -> Self {
+        Self { listener, answer: framed(answer) }
+    }
+}
+
+impl Watched for Answering {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn on_readable(&self) -> Next {
+        for _ in 0..ANSWERS_PER_TURN {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            // A new connection has room for it, and whoever has gone does not need it.
+            drop(unix::send(&stream, &self.answer, None));
+        }
+        Next::Keep
+    }
+}
