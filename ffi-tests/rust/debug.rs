@@ -1,6 +1,12 @@
 //! What debugging adds between processes: who is missing before a collective, levels that differ, elements that nobody
 //! wants, and what is told of groups and of waits that last.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+#![allow(clippy::print_stdout, reason = "a test says what it knows of a job that has failed")]
 
 mod harness;
 mod worker;

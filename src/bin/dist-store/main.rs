@@ -24,7 +24,6 @@ mod watch;
 
 use clap::Parser as _;
 use cli::Command;
-use dist::base::config;
 use dist::base::error::{Error, ErrorKind};
 use dist::base::log::{self, Level};
 use std::io::{self, Write as _};
