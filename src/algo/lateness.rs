@@ -55,7 +55,7 @@ impl<'a> Lateness<'a> {
         self.since.get().is_some()
     }
 
-    /// A look in a wait that has become long: notes who of `others` has not come, and later who of those has. `blame`
+    /// A look in a wait that has become long: notes who of `others` has not come, and at later looks who of those has. `blame`
     /// says whose fault it is that a rank came so late, by the number in the group, and how late that one was.
     pub fn look(
         &self,
@@ -63,12 +63,15 @@ impl<'a> Lateness<'a> {
         has_come: impl Fn(Rank) -> bool,
         blame: impl Fn(Rank, Duration) -> (Rank, Duration),
     ) {
-        let Some(since) = self.since.get() else {
-            self.since.set(Some(Instant::now()));
-            self.missing.borrow_mut().extend(others.filter(|&rank| !has_come(rank)));
-            return;
-        };
         let mut missing = self.missing.borrow_mut();
+        let since = self.since.get().unwrap_or_else(Instant::now);
+        self.since.set(Some(since));
+        let known = missing.len();
+        for rank in others {
+            if !has_come(rank) && !missing[..known].contains(&rank) {
+                missing.push(rank);
+            }
+        }
         if !missing.iter().any(|&rank| has_come(rank)) {
             return;
         }
@@ -136,7 +139,13 @@ mod tests {
         assert!(!lateness.is_long());
         let come = Cell::new(1);
         let blame = |rank, by| (rank + 10, by);
-        let look = || lateness.look(1..4, |rank| rank <= come.get(), blame);
+        let look = || {
+            lateness.look(
+                if lateness.is_long() { 0..0 } else { 1..4 },
+                |rank| rank <= come.get(),
+                blame,
+            )
+        };
         // Rank 1 was there when the wait became long, and 2 and 3 come one after the other.
         for (now_there, told) in [(1, 0), (1, 0), (2, 1), (2, 1), (3, 2), (3, 2)] {
             come.set(now_there);

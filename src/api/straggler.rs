@@ -9,7 +9,7 @@
 //!   it must be more than [`SHARE`] of all the time. Ranks that are equally slow, as on a host with too few cores,
 //!   are the last by turns, and none of them is an outlier.
 //!
-//! Each rank judges by what it has seen itself. Nothing is ever aborted. The lock is held for a few additions, by the one
+//! Each rank judges by what it has seen itself: where messages go round in a ring, only the neighbour sees who is late. Nothing is ever aborted. The lock is held for a few additions, by the one
 //! thread that runs an operation of the group, after a wait that was long, and by whoever asks.
 
 use crate::base::ids::{Rank, WorldSize};
@@ -243,7 +243,7 @@ mod tests {
         // 140 s.
         assert_eq!(verdicts.len(), 3);
         let first = &verdicts[0];
-        assert!(first.waited > LONG && first.waited < 2 * LONG, "{first:?}");
+        assert!(first.waited >= LONG && first.waited < 2 * LONG, "{first:?}");
         assert!((100..=101).contains(&first.operations), "{first:?}");
     }
 

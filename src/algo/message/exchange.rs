@@ -105,6 +105,7 @@ impl<'a> Call<'a> {
             lateness: &self.lateness,
             last: self.endpoint.rank(),
             watch: Watch::default(),
+            is_noted: false,
         }
     }
 }
@@ -131,6 +132,8 @@ pub struct Exchange<'x> {
     last: Rank,
     /// Of a wait in which nothing moves.
     watch: Watch,
+    /// Who is missing in this wait has been noted.
+    is_noted: bool,
 }
 
 /// One stripe of one message.
@@ -251,13 +254,14 @@ impl<'x> Exchange<'x> {
             return Ok(());
         }
         let began = self.lateness.wait_begins();
+        self.is_noted = false;
         let mut rounds = 0_u32;
         while !done(&self.pending) {
             rounds = rounds.wrapping_add(1);
             self.step(rounds.is_multiple_of(ROUNDS_PER_CHECK)).map_err(|error| self.fail(error))?;
         }
         if self.lateness.is_long() {
-            self.look_around();
+            self.look_around(Vec::new());
         }
         self.lateness.wait_ends(began, self.last);
         Ok(())
@@ -412,7 +416,8 @@ impl<'x> Exchange<'x> {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.look_around();
+        let is_news = !std::mem::replace(&mut self.is_noted, true);
+        self.look_around(if is_news { self.awaited(Direction::In) } else { Vec::new() });
         let left = deadline.left();
         if idle < spin + YIELD_FOR && !left.is_zero() {
             std::thread::yield_now();

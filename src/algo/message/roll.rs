@@ -137,11 +137,9 @@ impl Exchange<'_> {
     }
 
     /// A look in a wait that has become long: who of those whose messages are waited for has been seen in the operation?
-    pub(super) fn look_around(&self) {
+    pub(super) fn look_around(&self, awaited: Vec<Rank>) {
         let sequence = self.operation.descriptor.sequence;
         let has_come = |rank: Rank| self.lane.peers[rank].heard >= sequence;
-        let is_known = self.lateness.is_long();
-        let awaited = if is_known { Vec::new() } else { self.awaited(Direction::In) };
         let blame = |rank: Rank, by: Duration| match self.lane.peers[rank].excuse {
             Some(excuse) => (excuse.rank, by.min(excuse.waited)),
             None => (rank, by),

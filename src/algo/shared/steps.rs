@@ -300,7 +300,9 @@ impl<'a> Steps<'a> {
         let (region, sequence) = (self.domain.region(), self.operation.descriptor.sequence);
         let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(sequence);
         let blame = |rank, by| (self.domain.peer(rank).rank, by);
-        self.lateness.look(self.others(), has_come, blame);
+        // All are noted at the first look.
+        let news = if self.lateness.is_long() { 0 } else { self.size() };
+        self.lateness.look(self.others().take(news), has_come, blame);
     }
 
     fn ends_waiting(&self, began: Option<Instant>, rank: Rank) {
