@@ -248,7 +248,7 @@ fn what_is_no_trace_is_refused_with_its_name_and_line() {
             vec![json!({"name": "libdist_trace", "args": {"version": 1}})],
             "lacks a part of the clock",
         ),
-        (vec![NEAR.head(), json!([1]), good.clone()], "line 3 is no event"),
+        (vec![NEAR.head(), json!([1]), good], "line 3 is no event"),
         (vec![NEAR.head(), bad_time], "line 3: ts is no time"),
         (vec![NEAR.head(), json!({"pid": "x", "ts": 1})], "line 3: pid is no rank"),
     ] {
