@@ -21,6 +21,9 @@
 //!
 //! `ARCHITECTURE.md` has the rules that a test enforces.
 
+// Tests may wait as they like.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod algo;
 pub mod api;
 pub mod backend;

@@ -8,6 +8,7 @@
 mod scan;
 
 use scan::{File, source_files};
+use std::collections::BTreeSet;
 
 /// What a layer may enter.
 enum Rule {
@@ -23,7 +24,7 @@ const TABLE: &[(&str, Rule)] = &[
     ("sys", Rule::Only(&["base"])),
     ("wait", Rule::Only(&["base", "sys"])),
     ("device", Rule::Only(&["base", "sys"])),
-    ("process", Rule::Only(&["base", "sys"])),
+    ("process", Rule::Only(&["base", "sys", "wait"])),
     ("kernel", Rule::Only(&["base"])),
     ("transport", Rule::Never(&["store", "algo", "kernel", "backend", "api", "ffi"])),
     ("store", Rule::Never(&["transport", "algo", "kernel", "backend", "api", "ffi"])),
@@ -194,6 +195,46 @@ fn unsafe_code_is_where_it_is_argued() {
             assert!(allowance.contains("reason"), "{}: no reason for unsafe code", file.path);
         }
     }
+}
+
+/// Where the library blocks, beside `wait` and `sys`: what is waited for has been killed, or been told to end.
+const BLOCKS: &[&str] = &["base::config", "process::crew", "store::tcp::server"];
+
+/// Everything else that blocks, or reads the environment, is refused by clippy.
+#[test]
+fn what_blocks_is_in_two_layers() {
+    for file in source_files() {
+        for allowance in file.allowances("disallowed_methods") {
+            let is_home = ["wait", "sys"].contains(&layer_of(&file.module))
+                || BLOCKS.contains(&file.module.as_str());
+            assert!(is_home, "{}: waiting belongs to the layer wait", file.path);
+            assert!(allowance.contains("reason"), "{}: no reason for what blocks", file.path);
+        }
+    }
+    let root = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"));
+    let denies = "cfg_attr(not(test), deny(clippy::disallowed_methods))";
+    assert!(root.expect("the root of the crate").contains(denies), "nobody looks for what blocks");
+}
+
+/// A lock has no deadline, so that each needs an argument why nobody waits long for it.
+#[test]
+fn every_lock_is_argued() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/locks.md");
+    let page = std::fs::read_to_string(page).expect("the page of locks");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let argued: BTreeSet<String> = rows.map(|(lock, _)| lock.replace("` `", " ")).collect();
+    let found: BTreeSet<String> = source_files()
+        .iter()
+        .filter(|file| !file.module.contains("fuzz"))
+        .flat_map(|file| {
+            let path = file.path.trim_start_matches("src/");
+            file.locks().into_iter().map(|name| format!("{path} {name}")).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(found.len() > 40, "{found:?}");
+    let missing: Vec<_> = found.difference(&argued).collect();
+    let gone: Vec<_> = argued.difference(&found).collect();
+    assert!(missing.is_empty() && gone.is_empty(), "not argued: {missing:#?}; gone: {gone:#?}");
 }
 
 #[test]

@@ -25,13 +25,23 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    pub(super) fn copy_of(bytes: &[u8]) -> Self {
-        let size = bytes.len().next_power_of_two().max(LEAST);
+    /// Bytes with any contents.
+    pub(super) fn new(len: usize) -> Self {
+        let size = len.next_power_of_two().max(LEAST);
         let known = free().get_mut(&size).and_then(Vec::pop);
         let fresh = || Dst::from(Box::leak(vec![0; size].into_boxed_slice()));
-        let memory = known.unwrap_or_else(fresh);
-        kernel::copy(memory.slice(0, bytes.len()), bytes.into());
-        Self { memory, used: bytes.len() }
+        Self { memory: known.unwrap_or_else(fresh), used: len }
+    }
+
+    pub(super) fn copy_of(bytes: &[u8]) -> Self {
+        let lent = Self::new(bytes.len());
+        kernel::copy(lent.room(), bytes.into());
+        lent
+    }
+
+    /// To write them.
+    pub(super) fn room(&self) -> Dst<'static> {
+        self.memory.slice(0, self.used)
     }
 
     pub(super) fn bytes(&self) -> Src<'static> {

@@ -8,6 +8,7 @@ use crate::sys::pidfd::PidFd;
 use crate::sys::poll::{Events, Interest, Poller};
 use crate::sys::signal::{self, Mask, Signals};
 use crate::sys::{child, host};
+use crate::wait;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -139,6 +140,8 @@ impl Crew {
             }
             Err(error) => {
                 spawned.kill()?;
+                // A process that is killed ends at once.
+                #[allow(clippy::disallowed_methods, reason = "what is waited for has been killed")]
                 spawned.wait()?;
                 Err(io::Error::other(error))
             }
@@ -163,7 +166,7 @@ impl Crew {
     pub fn next(&mut self, deadline: &Deadline) -> Result<Event> {
         let mut events = Events::with_room(1);
         loop {
-            let waited = self.poller.wait(&mut events, Some(deadline.left()));
+            let waited = wait::io::events(&self.poller, &mut events, Some(deadline.left()));
             waited.map_err(|cause| Error::system("waiting for child processes", &cause))?;
             match events.iter().next().map(|event| event.token) {
                 None if deadline.has_passed() => return Ok(Event::Deadline),

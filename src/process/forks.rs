@@ -15,9 +15,10 @@ use super::witness::{self, Testimony, Witness};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::sys::pidfd::PidFd;
-use crate::sys::poll::{self, Events, Interest, Poller};
+use crate::sys::poll::{Events, Interest, Poller};
 use crate::sys::signal::{self, Blocked, Mask};
 use crate::sys::{child, host, limits, thread};
+use crate::wait;
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -273,7 +274,7 @@ impl Forks {
                 }
             }
             let step = if unwatched { deadline.capped(TICK) } else { *deadline };
-            let waited = poller.wait(&mut events, Some(step.left()));
+            let waited = wait::io::events(poller, &mut events, Some(step.left()));
             waited.map_err(|cause| Error::system("waiting for child processes", &cause))?;
             match events.iter().next().and_then(|event| usize::try_from(event.token).ok()) {
                 None if deadline.has_passed() => return Ok(None),
@@ -312,7 +313,7 @@ impl Drop for Forks {
         for member in self.members.iter().filter(|member| member.is_left()) {
             // Whoever wants to know of errors has called `join` before.
             if let Some(pidfd) = &member.pidfd {
-                drop(poll::wait_ready(pidfd.as_fd(), Interest::READ, &deadline));
+                drop(wait::io::ready_within(pidfd.as_fd(), Interest::READ, &deadline));
             }
             while matches!(child::reap(member.pid), Ok(None)) && !deadline.has_passed() {
                 std::thread::yield_now();

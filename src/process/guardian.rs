@@ -11,8 +11,9 @@
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::sys::pidfd::PidFd;
-use crate::sys::poll::{self, Interest};
+use crate::sys::poll::Interest;
 use crate::sys::{child, signal};
+use crate::wait::io;
 use std::io::PipeWriter;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
@@ -60,7 +61,7 @@ impl Drop for Guardian {
         self.line = None;
         let deadline = Deadline::after(LINGER);
         let ended = PidFd::open(self.pid).is_ok_and(|pidfd| {
-            poll::wait_ready(pidfd.as_fd(), Interest::READ, &deadline).unwrap_or(false)
+            io::ready_within(pidfd.as_fd(), Interest::READ, &deadline).unwrap_or(false)
         });
         if !ended {
             // It leads a session, and so the group of its own number.

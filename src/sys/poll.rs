@@ -177,6 +177,15 @@ impl Poller {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
+    /// What is ready now, without waiting.
+    ///
+    /// # Errors
+    /// The reason as the system gives it.
+    #[allow(clippy::disallowed_methods, reason = "with no time to wait")]
+    pub fn look(&self, events: &mut Events) -> io::Result<()> {
+        self.wait(events, Some(Duration::ZERO))
+    }
+
     /// Waits until something is ready, or `limit` has passed (`None`: without limit; only for a
     /// thread that can be woken through one of the descriptors). A signal ends it early.
     ///

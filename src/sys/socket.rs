@@ -22,6 +22,10 @@ use std::time::Duration;
 ///
 /// # Errors
 /// `Connection` where the name means nothing, `Timeout` where the resolver is too slow.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the one look-up, on a thread of its own, with a deadline"
+)]
 pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     if let Ok(ip) = bare.parse::<IpAddr>() {
@@ -92,6 +96,7 @@ pub fn adopt_listener(fd: OwnedFd) -> io::Result<TcpListener> {
 ///
 /// # Errors
 /// The reason as the system gives it; `TimedOut` where the deadline passed first.
+#[allow(clippy::disallowed_methods, reason = "with a deadline")]
 pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;

@@ -2,22 +2,47 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::sys::poll::{self, Interest};
+use crate::sys::poll::{self, Events, Interest, PollSet, Poller};
 use crate::sys::unix;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 /// Waits until the descriptor is ready; false where the deadline passed first.
 ///
 /// # Errors
 /// The reason as the system gives it.
+#[allow(clippy::disallowed_methods, reason = "this is the one way")]
 pub fn ready_within(
     fd: BorrowedFd<'_>,
     interest: Interest,
     deadline: &Deadline,
 ) -> std::io::Result<bool> {
     poll::wait_ready(fd, interest, deadline)
+}
+
+/// Waits until one of the descriptors that a poller watches is ready, a signal comes, or the limit has passed. Without a
+/// limit only for a thread whose poller also watches something by which it is ended.
+///
+/// # Errors
+/// The reason as the system gives it.
+#[allow(clippy::disallowed_methods, reason = "this is the one way")]
+pub fn events(
+    poller: &Poller,
+    events: &mut Events,
+    limit: Option<Duration>,
+) -> std::io::Result<()> {
+    poller.wait(events, limit)
+}
+
+/// The same for a set of descriptors.
+///
+/// # Errors
+/// The reason as the system gives it.
+#[allow(clippy::disallowed_methods, reason = "this is the one way")]
+pub fn any(set: &mut PollSet, limit: Duration) -> std::io::Result<()> {
+    set.wait(limit)
 }
 
 /// Waits until the descriptor is ready.

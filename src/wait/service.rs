@@ -8,6 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log::Level;
 use crate::sys::poll::{Event, Events, Interest, Poller};
 use crate::sys::{host, thread, unix};
+use crate::wait::io;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -266,7 +267,7 @@ fn run(poller: &Arc<Poller>, wake: &UnixStream) {
     let mut events = Events::with_room(EVENTS);
     loop {
         let limit = lock().next_alarm();
-        if let Err(cause) = poller.wait(&mut events, limit) {
+        if let Err(cause) = io::events(poller, &mut events, limit) {
             crate::log!(Level::Error, "the service thread cannot wait: {cause}");
             lock().thread = None;
             return;

@@ -29,6 +29,7 @@ mod futex {
         }
 
         /// Sleeps while it holds `expected`, until it is bumped, or for `limit`; may return early.
+        #[allow(clippy::disallowed_methods, reason = "bounded, and what doorbells sleep on")]
         pub(in crate::wait) fn sleep(&self, expected: u32, limit: Duration) {
             futex::wait(&self.0, expected, limit, Scope::Host);
         }

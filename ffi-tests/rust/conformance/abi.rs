@@ -3,7 +3,9 @@
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::arena::{Address, Arena};
-use crate::matrix::{Choice, LAYOUTS, Layout, SIZES, Scene, Variant, has_in_place, scenes};
+use crate::matrix::{
+    Choice, LAYOUTS, Layout, SIZES, SLOT_BYTES, Scene, Variant, has_in_place, scenes,
+};
 use crate::model::Prepared;
 use crate::values::{Inputs, factor, mix};
 use dist::base::buffer::{Dst, Src};
@@ -44,7 +46,7 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 fn join(store: Store, rank: usize, ranks: usize, layout: &Layout) -> *mut dist_group_t {
-    let (name, wishes) = (c"abi", CString::new(layout.options(rank)).unwrap());
+    let (name, wishes) = (c"abi", CString::new(layout.options(rank, SLOT_BYTES)).unwrap());
     // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
     let mut options: dist_group_options_t = unsafe { std::mem::zeroed() };
     options.struct_size = size_of::<dist_group_options_t>();

@@ -32,6 +32,9 @@ pub(crate) struct Run<'a> {
     pub(crate) monitor: &'a Monitor,
 }
 
+/// What a group is for: ranks that are joined like that, with slots of so many bytes.
+type Meeting = (Layout, usize);
+
 /// Prepared by whichever rank comes first.
 type Lazy = Arc<OnceLock<Prepared>>;
 
@@ -62,8 +65,8 @@ impl Run<'_> {
             for rank in 0..self.ranks {
                 let (layouts, stores, shared) = (&layouts, &stores, &shared);
                 scope.spawn(move || {
-                    let join = |(layout, store): (&Layout, &Arc<HashStore>)| {
-                        (*layout, self.join(rank, layout, Arc::clone(store)))
+                    let join = |(place, store): (&Meeting, &Arc<HashStore>)| {
+                        (*place, self.join(rank, place, Arc::clone(store)))
                     };
                     let groups = layouts.iter().zip(stores).map(join).collect();
                     Rank { rank, run: self, shared, groups }.go();
@@ -73,28 +76,29 @@ impl Run<'_> {
     }
 
     /// Those that are wanted.
-    fn layouts(&self) -> Vec<Layout> {
+    fn layouts(&self) -> Vec<Meeting> {
         let mut wanted = Vec::new();
         for (number, scene) in self.scenes.iter().enumerate() {
             for variant in (self.variants)(number, scene) {
-                if !wanted.contains(&variant.layout) {
-                    wanted.push(variant.layout);
+                let meeting = (variant.layout, scene.size.slot_bytes());
+                if !wanted.contains(&meeting) {
+                    wanted.push(meeting);
                 }
             }
-            if wanted.len() == LAYOUTS.len() {
+            if wanted.len() == 2 * LAYOUTS.len() {
                 break;
             }
         }
         wanted
     }
 
-    fn join(&self, rank: usize, layout: &Layout, store: Arc<HashStore>) -> Group {
+    fn join(&self, rank: usize, (layout, slot_bytes): &Meeting, store: Arc<HashStore>) -> Group {
         let options = GroupOptions {
             store,
             rank,
             size: self.ranks,
             backend: None,
-            backend_options: layout.options(rank),
+            backend_options: layout.options(rank, *slot_bytes),
             name: "conformance".into(),
             timeout_ms: LIMIT_MS,
             connect_timeout_ms: LIMIT_MS,
@@ -130,7 +134,7 @@ struct Rank<'a> {
     rank: usize,
     run: &'a Run<'a>,
     shared: &'a Shared,
-    groups: Vec<(Layout, Group)>,
+    groups: Vec<(Meeting, Group)>,
 }
 
 /// A call failed, and all groups with it.
@@ -200,7 +204,8 @@ impl Rank<'_> {
             let inputs = prepared.inputs;
             format!("on rank {rank}, root {root}, {inputs:?} inputs: {problem}")
         };
-        let found = self.groups.iter().find(|(layout, _)| *layout == variant.layout);
+        let meeting = (variant.layout, scene.size.slot_bytes());
+        let found = self.groups.iter().find(|(known, _)| *known == meeting);
         let (_, group) = found.unwrap();
         let options = CallOptions {
             premul_scale: factor(rank),

@@ -77,6 +77,12 @@ impl Size {
         }
     }
 
+    /// The slots of the groups that it runs on: on two cores each step of many ranks costs a switch between threads, and
+    /// the largest size would take most of the time for thousands of equal steps.
+    pub(crate) fn slot_bytes(self) -> usize {
+        if self == Self::Large { ROOMY_SLOT_BYTES } else { SLOT_BYTES }
+    }
+
     fn applies(self, layout: &Layout, ranks: usize) -> bool {
         let between = layout.nodes(ranks).count() > 1;
         match self {
@@ -90,6 +96,9 @@ impl Size {
 /// See [`Size::deal`].
 const SEGMENT_DEAL: usize = 16;
 const LARGE_DEAL: usize = 16;
+
+/// See [`Size::slot_bytes`].
+const ROOMY_SLOT_BYTES: usize = 64 << 10;
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -176,9 +185,9 @@ impl Layout {
     }
 
     /// What one rank asks the back end for.
-    pub(crate) fn options(&self, rank: usize) -> String {
+    pub(crate) fn options(&self, rank: usize, slot_bytes: usize) -> String {
         let label = self.letters.chars().cycle().nth(rank).unwrap_or_default();
-        format!("transport={};slot_bytes={SLOT_BYTES};host_id={label}", self.wish)
+        format!("transport={};slot_bytes={slot_bytes};host_id={label}", self.wish)
     }
 
     /// A mixture needs ranks to mix; one that has too few is another layout.

@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, reason = "progress and outcome of a long run")]
 
 use crate::engine::Run;
-use crate::matrix::{RANKS, Scene, Variant, scenes, variants};
+use crate::matrix::{RANKS, SIZES, Scene, Size, Variant, scenes, variants};
 use crate::monitor::{Class, Monitor};
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_secs(10);
 /// Every so many scenes are tried before the rest, to know what it will take.
 const SAMPLE: usize = 97;
+/// But so many of each size.
+const LEAST: usize = 8;
 
 /// What is wanted.
 struct Wanted {
@@ -90,7 +92,7 @@ fn whole_matrix() {
     let sample = Monitor::new(wanted.limit);
     let began = Instant::now();
     for (ranks, scenes) in &by_ranks {
-        run(*ranks, scenes.iter().step_by(SAMPLE).copied().collect(), &wanted, &sample);
+        run(*ranks, sample_of(scenes), &wanted, &sample);
     }
     let estimate = sample.look(|tally| {
         let time = |(class, cases): (&Class, &u64)| {
@@ -120,6 +122,16 @@ fn whole_matrix() {
     println!("{}", monitor.summary());
     println!("{:.1} minutes", began.elapsed().as_secs_f64() / 60.0);
     conclude(&monitor, total);
+}
+
+/// Some scenes of each size: those that take long are few.
+fn sample_of(scenes: &[Scene]) -> Vec<Scene> {
+    let of = |size: &Size| {
+        let all: Vec<Scene> = scenes.iter().filter(|scene| scene.size == *size).copied().collect();
+        let step = SAMPLE.min(all.len() / LEAST).max(1);
+        all.into_iter().step_by(step).collect::<Vec<_>>()
+    };
+    SIZES.iter().flat_map(of).collect()
 }
 
 fn run(ranks: usize, scenes: Vec<Scene>, wanted: &Wanted, monitor: &Monitor) {

@@ -40,6 +40,23 @@ impl File {
         all.filter_map(|text| text.split(']').next()).filter(move |text| text.contains(what))
     }
 
+    /// The names of fields and statics whose type is a lock, or holds one; not of references to locks.
+    pub(crate) fn locks(&self) -> BTreeSet<&str> {
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        let of_type = |c: char| is_part(c) || c.is_whitespace() || "<':".contains(c);
+        let lock = |(at, _): (usize, &str)| {
+            let declared = self.code[..at].trim_end_matches(of_type).len();
+            // The last name before a colon that is no part of a path.
+            let text = &self.code[declared..at];
+            let end = text.char_indices().find(|&(i, c)| {
+                c == ':' && !text[i + 1..].starts_with(':') && !text[..i].ends_with(':')
+            })?;
+            text[..end.0].split_whitespace().next_back()
+        };
+        let kinds = ["Mutex<", "RwLock<"].into_iter();
+        kinds.flat_map(|kind| self.code.match_indices(kind)).filter_map(lock).collect()
+    }
+
     pub(crate) fn has_word(&self, word: &str) -> bool {
         tokens(&self.code).contains(&word)
     }

@@ -1,8 +1,7 @@
 //! Letters cut into pieces that each travel as one message, and put together again.
 //!
 //! Pieces are small, so that one receive takes any of them; in groups of up to two thousand ranks or so they also go
-//! without having been asked for. They lie in blocks that the process keeps for ever and uses again, since the engine
-//! borrows them until it says otherwise: there are as many as were ever on their way at once.
+//! without having been asked for. They lie in memory that is [lent](crate::api::lent) to the engine.
 //!
 //! What comes from another rank is believed only as far as it fits together; the rest is dropped. What is kept of letters
 //! that are not complete is bounded; a sender's oldest goes first, which nobody sends any more.
@@ -10,10 +9,10 @@
 //! Must not know: what letters say.
 
 use super::shares::Shares;
+use crate::api::lent::Lent;
 use crate::base::buffer::{Dst, Src};
 use crate::base::ids::Rank;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The longest piece, its head included.
 const BLOCK_BYTES: usize = 4096;
@@ -24,58 +23,39 @@ const MAGIC: [u8; 8] = *b"distlttr";
 /// The longest letter: a kilobyte for each rank of the largest group, of whose cards most have a third of that.
 pub(super) const LONGEST_LETTER: usize = 64 << 20;
 
-/// Blocks that nobody uses.
-static FREE: Mutex<Vec<Dst<'static>>> = Mutex::new(Vec::new());
-
-fn free() -> MutexGuard<'static, Vec<Dst<'static>>> {
-    FREE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Memory for one piece, which goes back to the others when nobody holds it any more.
+/// Memory for one piece.
 #[derive(Debug)]
-pub(super) struct Block {
-    memory: Dst<'static>,
-    used: usize,
-}
+pub(super) struct Block(Lent);
 
 impl Block {
-    /// An empty one, to receive into.
+    /// One to receive into.
     pub(super) fn new() -> Self {
-        let known = free().pop();
-        let fresh = || Dst::from(Box::leak(vec![0; BLOCK_BYTES].into_boxed_slice()));
-        Self { memory: known.unwrap_or_else(fresh), used: BLOCK_BYTES }
+        Self(Lent::new(BLOCK_BYTES))
     }
 
     /// Where a piece goes.
     pub(super) fn room(&self) -> Dst<'static> {
-        self.memory
+        self.0.room()
     }
 
     /// The piece.
     pub(super) fn bytes(&self) -> Src<'static> {
-        self.memory.as_src().slice(0, self.used)
+        self.0.bytes()
     }
 
     /// A copy of what has come.
     pub(super) fn read(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len.min(BLOCK_BYTES)];
         let len = bytes.len();
-        Dst::from(bytes.as_mut_slice()).copy_from(self.memory.as_src().slice(0, len));
+        Dst::from(bytes.as_mut_slice()).copy_from(self.bytes().slice(0, len));
         bytes
     }
 
     fn of(head: &[u8; HEAD_BYTES], piece: &[u8]) -> Self {
-        let mut block = Self::new();
-        block.used = HEAD_BYTES + piece.len();
-        block.memory.slice(0, HEAD_BYTES).copy_from(head.as_slice().into());
-        block.memory.slice(HEAD_BYTES, piece.len()).copy_from(piece.into());
+        let block = Self(Lent::new(HEAD_BYTES + piece.len()));
+        block.room().slice(0, HEAD_BYTES).copy_from(head.as_slice().into());
+        block.room().slice(HEAD_BYTES, piece.len()).copy_from(piece.into());
         block
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        free().push(self.memory);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::base::log::Level;
 use crate::sys::poll::{Event, Events, Interest, Poller};
 use crate::sys::socket;
 use crate::sys::stream::Stream;
+use crate::wait::io::events as wait_for_events;
 use crate::wait::patience::Patience;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -148,13 +149,13 @@ impl EventLoop {
 
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let poller = &self.poller;
-        let found = self.patience.look(|| match poller.wait(events, Some(Duration::ZERO)) {
+        let found = self.patience.look(|| match poller.look(events) {
             Ok(()) if events.is_empty() => None,
             outcome => Some(outcome),
         });
         match found {
             Some(outcome) => outcome,
-            None => self.poller.wait(events, self.time_to_next_duty()),
+            None => wait_for_events(&self.poller, events, self.time_to_next_duty()),
         }
     }
 

@@ -11,8 +11,8 @@ use crate::sys::poll::{Interest, PollSet};
 use crate::sys::socket;
 use crate::sys::stream::Stream;
 use crate::transport::{Attendant, Channel, Direction, Endpoint, PeerName, Wish};
-use crate::wait::Pace;
 use crate::wait::service::Watch;
+use crate::wait::{Pace, io};
 use serde_json::{Value, json};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
@@ -165,7 +165,7 @@ impl Endpoint for Mesh {
                 }
             }
         }
-        if may_sleep && let Err(cause) = set.wait(limit) {
+        if may_sleep && let Err(cause) = io::any(set, limit) {
             crate::log!(Level::Error, "cannot wait for peers: {cause}");
         }
         bell.stop_listening();

@@ -433,7 +433,7 @@ impl Watched for Ends {
     fn on_readable(&self) -> Next {
         let Some(shared) = self.shared.upgrade() else { return Next::Done };
         let mut events = Events::with_room(64);
-        if self.poller.wait(&mut events, Some(Duration::ZERO)).is_ok() {
+        if self.poller.look(&mut events).is_ok() {
             events.iter().for_each(|event| shared.ended(event.token));
         }
         Next::Keep

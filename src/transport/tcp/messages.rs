@@ -9,7 +9,6 @@ use crate::transport::Attendant;
 use crate::wait::service::{self, Next, Watch, Watched};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 /// The token of the event that says that `told` has something.
 const TOLD: u64 = u64::MAX;
@@ -84,7 +83,7 @@ impl Messages {
     pub(super) fn ready(&self, peers: &mut Vec<Rank>) {
         let mut events = lock(&self.events);
         loop {
-            if self.poller.wait(&mut events, Some(Duration::ZERO)).is_err() {
+            if self.poller.look(&mut events).is_err() {
                 return;
             }
             let mut seen = 0;
