@@ -3,7 +3,7 @@
 use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
-use super::recorder;
+use super::{activity, recorder};
 use crate::algo::Wanted;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
@@ -69,10 +69,12 @@ impl Group {
     /// The operations before this one took too long. On other ranks it may run all the same, so that
     /// the group cannot go on.
     pub(super) fn overtaken(&self, descriptor: &Descriptor, deadline: &Deadline) -> Error {
+        let ahead = activity::ahead(self.id(), self.rank(), descriptor.sequence);
         let message = format!(
-            "{descriptor} of rank {} timed out after {} ms behind earlier operations of this rank",
+            "{descriptor} of rank {} timed out after {} ms behind earlier operations of this rank{}",
             self.rank(),
-            deadline.elapsed().as_millis()
+            deadline.elapsed().as_millis(),
+            ahead.map(|first| format!(", of which {first} is under way")).unwrap_or_default()
         );
         let error = Error::new(ErrorKind::Timeout, message).with_culprit(self.rank());
         self.fail(&error);

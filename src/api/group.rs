@@ -1,5 +1,6 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
+use super::activity::{self, Named};
 use super::callbacks;
 use super::monitored::Monitor;
 use super::queue::RunQueue;
@@ -91,6 +92,8 @@ pub struct Group {
     /// Where those write who make a group from this one.
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
     pub(super) monitor: Monitor,
+    /// What others are told of what this rank does in it.
+    _named: Named,
 }
 
 impl Group {
@@ -120,6 +123,7 @@ impl Group {
             store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
             options: &options.backend_options,
             parent: None,
+            activity: Some(activity::elsewhere),
             deadline: &deadline,
         };
         let exchange = StoreExchange { rendezvous: &meeting, id };
@@ -140,6 +144,7 @@ impl Group {
     pub(super) fn assemble(identity: Identity, origin: Origin, backend: Arc<dyn Backend>) -> Self {
         let Identity { id, name, rank, timeout_ms } = identity;
         Self {
+            _named: Named::new(id, &name),
             id,
             name,
             rank,

@@ -4,6 +4,7 @@
 //! Must not know: concrete back ends and transports (only the registry in `backend`), system calls, C
 //! types.
 
+pub mod activity;
 pub mod batch;
 pub mod bytes;
 pub mod call;

@@ -6,13 +6,13 @@
 
 use super::point_to_point::Message;
 use crate::base::dtype::DataType;
-use crate::base::error::Result;
+use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::transport::{Descriptor, Extent};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many operations are kept.
 pub const ENTRIES: usize = 2000;
@@ -62,7 +62,7 @@ fn entry(number: u64) -> &'static Entry {
 }
 
 /// The part of a group's id that the recorder keeps.
-fn short(group: GroupId) -> u64 {
+pub(super) fn short(group: GroupId) -> u64 {
     group.0[..8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
@@ -156,21 +156,94 @@ pub fn dump(group: Option<GroupId>) -> Value {
     json!({ "format": "libdist flight recorder", "version": 1, "entries": entries })
 }
 
-fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
+/// One entry, as it was when it was read.
+#[derive(Debug)]
+pub(super) struct Glance {
+    pub(super) group: u64,
+    pub(super) rank: u64,
+    pub(super) started_ns: u64,
+    pub(super) ended_ns: u64,
+    words: [u64; 4],
+    state: u64,
+}
+
+impl Glance {
+    /// A collective, not a message.
+    pub(super) fn is_collective(&self) -> bool {
+        self.words[0] & 0xff != MESSAGE
+    }
+
+    /// It has not ended, and may not have begun to run.
+    pub(super) fn is_running(&self) -> bool {
+        self.state == RUNNING
+    }
+
+    /// Operations of which one waits for another have the same.
+    pub(super) fn queue(&self) -> (u64, u64, bool) {
+        (self.group, self.rank, self.is_collective())
+    }
+
+    /// Its number on its group.
+    pub(super) fn sequence(&self) -> u64 {
+        self.words[2]
+    }
+
+    /// How long ago it ended.
+    pub(super) fn ended_ago(&self) -> Duration {
+        Duration::from_nanos(now_ns().saturating_sub(self.ended_ns))
+    }
+
+    /// How it failed, if it did.
+    pub(super) fn failure(&self) -> Option<String> {
+        let code = (self.state != DONE && self.state != RUNNING).then_some(self.state)?;
+        Some(format!("{:?}", ErrorKind::from_code(u8::try_from(code).unwrap_or(u8::MAX))))
+    }
+
+    /// What it is, for messages.
+    pub(super) fn operation(&self) -> String {
+        let [first, _, sequence, _] = self.words;
+        if self.is_collective() {
+            let descriptor = Descriptor::decode([first, self.words[1], sequence]);
+            return descriptor.map_or("something".to_owned(), |it| it.to_string());
+        }
+        let (verb, towards) = if first >> 8 & 1 == 1 { ("send", "to") } else { ("recv", "from") };
+        match (first >> 32).checked_sub(1) {
+            Some(peer) => format!("{verb} #{sequence} {towards} rank {peer}"),
+            None => format!("{verb} #{sequence} from any rank"),
+        }
+    }
+}
+
+/// So many of the last entries, the newest first.
+pub(super) fn newest(count: usize) -> impl Iterator<Item = Glance> {
+    let next = RECORDER.next.load(Ordering::Acquire);
+    let first = next.saturating_sub(count.min(ENTRIES) as u64);
+    (first..next).rev().filter_map(glance)
+}
+
+fn glance(number: u64) -> Option<Glance> {
     let entry = entry(number);
     let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
     if entry.stamp.load(Ordering::Acquire) != number + 1 {
         return None;
     }
-    let group = load(&entry.group);
-    let words = std::array::from_fn(|i| load(&entry.words[i]));
-    let (started, ended, state) =
-        (load(&entry.started_ns), load(&entry.ended_ns), load(&entry.state));
-    let rank = load(&entry.rank);
+    // First: who is seen to have ended has its time of that.
+    let state = entry.state.load(Ordering::Acquire);
+    let glance = Glance {
+        group: load(&entry.group),
+        rank: load(&entry.rank),
+        words: std::array::from_fn(|i| load(&entry.words[i])),
+        started_ns: load(&entry.started_ns),
+        ended_ns: load(&entry.ended_ns),
+        state,
+    };
     fence(Ordering::Acquire);
-    if load(&entry.stamp) != number + 1 || wanted.is_some_and(|wanted| wanted != group) {
-        return None;
-    }
+    (load(&entry.stamp) == number + 1).then_some(glance)
+}
+
+fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
+    let Glance { group, rank, words, started_ns: started, ended_ns: ended, state } =
+        glance(number).filter(|it| wanted.is_none_or(|wanted| wanted == it.group))?;
     let mut found = describe(words)?;
     let fields = [
         ("record", json!(number)),
@@ -191,7 +264,7 @@ fn state_name(state: u64) -> String {
         RUNNING => "running".to_owned(),
         DONE => "done".to_owned(),
         code => {
-            let kind = crate::base::ErrorKind::from_code(u8::try_from(code).unwrap_or(u8::MAX));
+            let kind = ErrorKind::from_code(u8::try_from(code).unwrap_or(u8::MAX));
             format!("failed: {kind:?}")
         }
     }
@@ -200,7 +273,7 @@ fn state_name(state: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::error::{Error, ErrorKind};
+    use crate::base::error::Error;
     use crate::base::ids::Nonce;
     use crate::transport::OpKind;
 

@@ -15,6 +15,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
+use crate::transport::pulse::Activity;
 use crate::transport::{OpKind, PeerName, PointToPoint, arena};
 use serde_json::Value;
 use std::fmt::{self, Debug};
@@ -68,6 +69,8 @@ pub struct Context<'a> {
     pub options: &'a str,
     /// The group that it is made from, if any.
     pub parent: Option<Parent<'a>>,
+    /// Says what this process does beside the collectives of a group, for those that wait for it.
+    pub activity: Option<Activity>,
     /// When the group must be ready.
     pub deadline: &'a Deadline,
 }

@@ -69,6 +69,8 @@ variables! {
         "Where rank 0 lets the store listen, if it hosts it: where MASTER_ADDR is no address of its host; `::` for all interfaces.";
     STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
         "off: clients on the host of the store use TCP too, not a Unix socket.";
+    HEARTBEAT_LIMIT_MS = "DIST_HEARTBEAT_LIMIT_MS", "user", "5000",
+        "For how long a rank may give no sign of life before its group fails, in milliseconds; 100 to 3600000, or 0 for as long as it likes (under a debugger). That of rank 0 counts.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
         "How ranks meet: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for those), or tcp (also inside a host).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",

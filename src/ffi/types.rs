@@ -59,8 +59,8 @@ pub struct dist_init_options_t {
     /// The world group's name; NULL for "world".
     pub group_name: *const c_char,
     /// What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
-    /// transport=auto|shm|inproc|tcp and slot_bytes=N, of which those of rank 0 count, and host_id=LABEL: ranks with
-    /// the same label are on one host, whatever the truth (for tests).
+    /// transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
+    /// rank 0 count, and host_id=LABEL: ranks with the same label are on one host, whatever the truth (for tests).
     pub backend_options: *const c_char,
 }
 

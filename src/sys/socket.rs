@@ -170,7 +170,10 @@ pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
 /// The reason as the system gives it.
 pub fn set_user_timeout(stream: &impl AsFd, patience: Duration) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
-    let probes = TcpKeepalive::new().with_time(patience / 3).with_interval(patience / 6);
+    // In whole seconds, of which the system wants one at least.
+    let probe = |time: Duration| time.max(Duration::from_secs(1));
+    let (time, interval) = (probe(patience / 3), probe(patience / 6));
+    let probes = TcpKeepalive::new().with_time(time).with_interval(interval);
     socket.set_tcp_keepalive(&probes)?;
     socket.set_tcp_user_timeout(Some(patience))
 }

@@ -101,7 +101,7 @@ impl Failure {
 }
 
 /// The longest prefix of `text` of at most `limit` bytes that ends between characters.
-fn clip(text: &str, limit: usize) -> &str {
+pub(in crate::transport) fn clip(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -104,6 +104,13 @@ pub trait Endpoint: Send + Sync + Debug {
     /// While paused, the attendant is not called: somebody looks at [`Endpoint::ready`] without end.
     fn pause_attendant(&self, paused: bool);
 
+    /// What the processes of ranks do beside the collectives of this group, for messages: asks them, and waits for
+    /// [`PATIENCE`](super::pulse::PATIENCE) at most. `None` for those that have not answered, nothing for those that
+    /// cannot be asked.
+    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        vec![Some(String::new()); ranks.len()]
+    }
+
     /// What the streams are made of and why, for people.
     fn describe(&self) -> Value;
 

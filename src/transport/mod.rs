@@ -6,7 +6,8 @@
 //!
 //! Over the two, [`matching`] implements [`PointToPoint`]: messages that are matched by sender and tag.
 //!
-//! Everything that several ranks write is described in [`region`]; it is the same for both domains.
+//! Everything that several ranks write is described in [`region`]; it is the same for both domains. How ranks show
+//! that they live is described in [`pulse`].
 //!
 //! Must not know: algorithms, stores, back ends.
 
@@ -21,6 +22,7 @@ pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
 pub mod point_to_point;
+pub mod pulse;
 pub mod region;
 pub mod ring;
 pub mod shm;
@@ -33,6 +35,7 @@ pub use line::Line;
 pub use point_to_point::{
     Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room,
 };
+pub use pulse::{Rhythm, Vitals};
 pub use region::{Geometry, Region};
 
 use crate::base::error::Error;
@@ -71,6 +74,8 @@ pub trait Listener: Send + Sync + Debug {
 /// * the region is zeroed when the domain begins, and is never reused for another;
 /// * when a rank dies, every other member's `failure` becomes `Some` and its doorbell rings, without
 ///   anybody asking;
+/// * when a rank's process does nothing for longer than the agreed limit, the same; ranks that are threads of one process
+///   need no watch;
 /// * when a rank leaves in order, `has_left` becomes true on every other member and its doorbell rings;
 /// * a rank that listens is knocked for whenever its doorbell is rung;
 /// * [`SharedDomain::leave`] is leaving, and so is dropping the domain.
@@ -113,6 +118,13 @@ pub trait SharedDomain: Send + Sync + Debug {
 
     /// Calls the listeners of a rank, in its process.
     fn knock(&self, rank: Rank);
+
+    /// What the process of a rank last said that it does beside the collectives of this group.
+    fn said(&self, rank: Rank) -> String;
+
+    /// The same after asking these ranks, for messages; waits for [`pulse::PATIENCE`] at most. `None` for those that
+    /// have not answered.
+    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>>;
 
     /// Adds somebody to call when this rank is knocked for; it is forgotten when it is gone.
     fn add_listener(&self, listener: Weak<dyn Listener>);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! abort record | per rank: presence, doorbell, progress, lines, slots |
-//! per rank: doorbell and desk for messages | per two ranks: ring | per two ranks: knock
+//! per rank: doorbell and desk for messages | per two ranks: ring | per two ranks: knock | per rank: pulse
 //! ```
 //!
 //! The layout follows from a [`Geometry`] that every member computes from the agreed configuration;
@@ -14,6 +14,7 @@ use super::abort::Failure;
 use super::descriptor::Descriptor;
 use super::line::Line;
 use super::matching::Desk;
+use super::pulse::Pulse;
 use super::ring::{Cursor, Ring};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
@@ -145,6 +146,7 @@ struct Layout {
     cursors: usize,
     rings: usize,
     knocks: usize,
+    pulses: usize,
     len: usize,
 }
 
@@ -195,7 +197,8 @@ impl Geometry {
             let control = rings.checked_mul(2 * size_of::<Cursor>())?;
             let first_ring = cursors.checked_add(control)?.checked_next_multiple_of(PAGE)?;
             let knocks = first_ring.checked_add(rings.checked_mul(self.ring_bytes())?)?;
-            let len = array(knocks, size_of::<Knock>(), u64::try_from(self.ranks).ok()?)?;
+            let pulses = array(knocks, size_of::<Knock>(), u64::try_from(self.ranks).ok()?)?;
+            let len = array(pulses, size_of::<Pulse>(), 1)?;
             Some(Layout {
                 presence,
                 bells,
@@ -207,6 +210,7 @@ impl Geometry {
                 cursors,
                 rings: first_ring,
                 knocks,
+                pulses,
                 len,
             })
         };
@@ -271,6 +275,11 @@ impl Region {
     /// A rank's progress.
     pub fn progress(&self, rank: Rank) -> &Progress {
         self.at(self.layout.progress + self.checked(rank) * size_of::<Progress>())
+    }
+
+    /// A rank's pulse, and what it says.
+    pub fn pulse(&self, rank: Rank) -> &Pulse {
+        self.at(self.layout.pulses + self.checked(rank) * size_of::<Pulse>())
     }
 
     /// The line of a rank that is used for a step.
@@ -373,6 +382,7 @@ impl Control for Progress {}
 impl Control for Line {}
 impl Control for Desk {}
 impl Control for Cursor {}
+impl Control for Pulse {}
 
 #[cfg(test)]
 mod tests {
@@ -394,6 +404,7 @@ mod tests {
                 add(std::ptr::from_ref(region.presence(rank)).addr(), size_of::<Presence>());
                 add(std::ptr::from_ref(region.message_bell(rank)).addr(), size_of::<Bell>());
                 add(std::ptr::from_ref(region.desk(rank)).addr(), size_of::<Desk>());
+                add(std::ptr::from_ref(region.pulse(rank)).addr(), size_of::<Pulse>());
                 for peer in (0..ranks).filter(|&peer| peer != rank) {
                     let ring = region.ring(rank, peer);
                     add(std::ptr::from_ref(ring.written).addr(), size_of::<Cursor>());

@@ -9,6 +9,7 @@ use crate::base::log::Level;
 use crate::sys::poll::{Event, Events, Interest, Poller};
 use crate::sys::{host, thread, unix};
 use crate::wait::io;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -87,6 +88,11 @@ struct Running {
 
 /// The token of the wake-up socket; registrations count up from 1 and never get here.
 const WAKE: u64 = u64::MAX;
+
+thread_local! {
+    /// Whether this is the service thread, which looks for the next alarm whenever it has called somebody.
+    static IS_SERVICE: Cell<bool> = const { Cell::new(false) };
+}
 
 /// How many events one turn takes.
 const EVENTS: u16 = 64;
@@ -205,7 +211,7 @@ impl Alarm {
         if let Some(clock) = service.alarms.get_mut(&self.id) {
             let earlier = due.is_some_and(|due| clock.due.is_none_or(|before| due < before));
             clock.due = due;
-            if earlier {
+            if earlier && !IS_SERVICE.get() {
                 service.wake();
             }
         }
@@ -264,6 +270,7 @@ fn start() -> Result<Running> {
 
 /// The thread: waits for any descriptor, an alarm or a wake-up, calls those concerned, until nothing is left.
 fn run(poller: &Arc<Poller>, wake: &UnixStream) {
+    IS_SERVICE.set(true);
     let mut events = Events::with_room(EVENTS);
     loop {
         let limit = lock().next_alarm();

@@ -1,8 +1,9 @@
 //! Ranks of several hosts that call different things, give up, or cannot reach each other any more.
 
-use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
+use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names, start_ranks};
 use crate::harness::Job;
 use crate::hosts::{ETHERNET, Hosts};
+use crate::worker::now_us;
 use dist::ffi::types::{
     DIST_ERR_ABORTED, DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT,
 };
@@ -117,6 +118,41 @@ fn ranks_of_hosts_that_cannot_reach_each_other_give_up_at_their_deadline() {
         let others = (0..places.len()).filter(|other| other / 2 != rank / 2);
         let mut others = others.map(|other| format!("rank {other} (pid {}", pids[other]));
         assert!(others.any(|other| outcome.message.contains(&other)), "{outcome:?}");
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").succeeded();
+    }
+}
+
+#[test]
+fn a_network_that_parts_is_told_on_both_sides() {
+    /// The limit of silence, and by how much it may be exceeded.
+    const LIMIT_MS: u64 = 1000;
+    const BEYOND_MS: u64 = 500;
+    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let places = block(&hosts, &[2, 2]);
+    let names = names(places.len());
+    let call = "all_reduce f32 SUM 1000";
+    let program = format!("init\nloop {call}\nfinalize\nleaks\n");
+    let mut job = Job::new();
+    let limit = |rank| match rank {
+        0 => vec![("DIST_HEARTBEAT_LIMIT_MS", LIMIT_MS.to_string())],
+        _ => Vec::new(),
+    };
+    start_ranks(&mut job, &places, &hosts.ipv4(0, 0), limit, |_| program.clone());
+    job.all_report(&names, "ready");
+    let pids: Vec<u32> = names.iter().map(|name| job.pid(name)).collect();
+    hosts.ip(1, "link set eth0 down");
+    let parted_at = now_us();
+    let ended = job.finish();
+    for (rank, name) in names.iter().enumerate() {
+        let outcome = ended.report(name, call);
+        outcome.failed(DIST_ERR_PEER_FAILED, &[]);
+        let others = (0..places.len()).filter(|other| other / 2 != rank / 2);
+        let mut others = others.map(|other| format!("rank {other} (pid {}", pids[other]));
+        assert!(others.any(|other| outcome.message.contains(&other)), "{outcome:?}");
+        let latency = outcome.at_us.saturating_sub(parted_at);
+        println!("rank {rank} was told that the network has parted after {latency} us");
+        assert!(latency <= (LIMIT_MS + BEYOND_MS) * 1000, "{outcome:?}");
         ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
         ended.report(name, "leaks").succeeded();
     }

@@ -8,6 +8,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::Direction;
 use crate::transport::frame::{HEADER_BYTES, Header, Kind};
+use crate::transport::pulse::whereabouts;
 use std::time::Duration;
 
 /// After how long a rank says that it is there, to all ranks, in groups up to `CLOSE` of them; in larger ones, where
@@ -146,14 +147,15 @@ impl Exchange<'_> {
             self.awaited(Direction::Out),
         ];
         let late = late.into_iter().find(|late| !late.is_empty()).unwrap_or_default();
-        let say = |&rank: &Rank| {
+        let say = |(&rank, answer): (&Rank, Option<String>)| {
             let name = self.endpoint.peer(rank);
+            let elsewhere = whereabouts(answer.as_deref());
             match self.lane.peers[rank].heard {
-                0 => format!("{name}, which was seen in no operation yet"),
-                heard => format!("{name}, which was last seen in operation #{heard}"),
+                0 => format!("{name}, which was seen in no operation yet{elsewhere}"),
+                heard => format!("{name}, which was last seen in operation #{heard}{elsewhere}"),
             }
         };
-        let names: Vec<String> = late.iter().map(say).collect();
+        let names: Vec<String> = late.iter().zip(self.endpoint.ask(&late)).map(say).collect();
         let Operation { descriptor, deadline, .. } = self.operation;
         let message = format!(
             "{descriptor} of {} timed out after {} ms (allowed: {} ms) waiting for {}",

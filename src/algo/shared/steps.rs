@@ -30,6 +30,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::transport::line::Line;
+use crate::transport::pulse::whereabouts;
 use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
 use crate::wait::{Interrupt, Pace, until};
@@ -343,12 +344,11 @@ impl<'a> Steps<'a> {
     fn late(&self, arrived: impl Fn(Rank) -> bool) -> Error {
         let region = self.domain.region();
         let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
-        let names: Vec<String> = missing
-            .iter()
-            .map(|&rank| {
-                format!("{}, which {}", self.domain.peer(rank), region.progress(rank).describe())
-            })
-            .collect();
+        let say = |(&rank, answer): (&Rank, Option<String>)| {
+            let (name, progress) = (self.domain.peer(rank), region.progress(rank));
+            format!("{name}, which {}{}", progress.describe(), whereabouts(answer.as_deref()))
+        };
+        let names: Vec<String> = missing.iter().zip(self.domain.ask(&missing)).map(say).collect();
         let deadline = self.operation.deadline;
         let message = format!(
             "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",

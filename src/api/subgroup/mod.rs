@@ -27,10 +27,10 @@ mod tests;
 
 pub(super) use mailbox::{Lease, Mailbox};
 
-use super::callbacks;
 use super::group::{
     Group, Identity, LONGEST_NAME, Origin, check_distinct, check_name, connect_deadline,
 };
+use super::{activity, callbacks};
 use crate::backend::{self, Context, Exchange, Parent};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, Result};
@@ -206,6 +206,7 @@ impl Group {
                 overrides: self.backend.overrides(),
                 same_options: options.backend_options.is_none(),
             }),
+            activity: Some(activity::elsewhere),
             deadline,
         };
         let backend = if members.len() == 1 {

@@ -13,6 +13,10 @@ use serde_json::{Value, json};
 const SLOT_LIMITS: (u64, u64) = (4096, 64 << 20);
 const DEFAULT_SLOT: u64 = 256 << 10;
 
+/// The shortest and the longest silence that can be allowed, in milliseconds; 0 allows any.
+const HEARTBEAT_LIMITS: (u64, u64) = (100, 3_600_000);
+const DEFAULT_HEARTBEAT: u64 = 5000;
+
 /// One rank's card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card {
@@ -34,6 +38,8 @@ pub(super) struct Card {
     pub(super) transport: String,
     /// The slot size it would like; that of rank 0 counts.
     pub(super) slot_bytes: usize,
+    /// For how long a rank may give no sign of life, 0 for ever; that of rank 0 counts.
+    pub(super) heartbeat_ms: u64,
     /// Overrides of the choice among algorithms; only rank 0 has any.
     pub(super) rules: Vec<Rule>,
 }
@@ -47,7 +53,7 @@ impl Card {
             0 => wishes.overrides(context.parent)?,
             _ => Vec::new(),
         };
-        let Wishes { transport, slot_bytes, host_id, .. } = wishes;
+        let Wishes { transport, slot_bytes, heartbeat_ms, host_id, .. } = wishes;
         Ok(Self {
             host_id: host_id.unwrap_or_else(host::identity),
             host_name: host::name(),
@@ -58,6 +64,7 @@ impl Card {
             cores: host::cores(),
             transport,
             slot_bytes,
+            heartbeat_ms,
             rules,
         })
     }
@@ -73,6 +80,7 @@ impl Card {
             "cores": self.cores,
             "transport": self.transport,
             "slot_bytes": self.slot_bytes,
+            "heartbeat_ms": self.heartbeat_ms,
             "rules": tuning::encode(&self.rules),
         });
         card.to_string().into_bytes()
@@ -92,6 +100,7 @@ impl Card {
             cores: number("cores")?,
             transport: text("transport")?,
             slot_bytes: number("slot_bytes")?,
+            heartbeat_ms: check_heartbeat(card.get("heartbeat_ms")?.as_u64()?, "").ok()?,
             rules: tuning::decode(card.get("rules")?)?,
         })
     }
@@ -121,11 +130,21 @@ pub(super) fn check_transport(name: &str) -> Result<()> {
     }
 }
 
+/// The limit that somebody asks for in this place.
+fn check_heartbeat(ms: u64, place: &str) -> Result<u64> {
+    let (low, high) = HEARTBEAT_LIMITS;
+    if ms == 0 || (low..=high).contains(&ms) {
+        return Ok(ms);
+    }
+    Err(Error::invalid(format!("{place}={ms} is not one from {low} to {high}, nor 0 for no limit")))
+}
+
 /// What can be asked of the native back end.
 #[derive(Debug)]
 struct Wishes {
     transport: String,
     slot_bytes: usize,
+    heartbeat_ms: u64,
     host_id: Option<String>,
     rules: Vec<Rule>,
     /// In the options; nothing where they ask for none.
@@ -141,6 +160,9 @@ impl Wishes {
         let mut transport = config::text(config::TRANSPORT)?;
         let mut host_id = config::text(config::HOST_ID)?;
         let mut slot_bytes = config::bounded(config::SLOT_BYTES, DEFAULT_SLOT, low, high)?;
+        let variable = config::HEARTBEAT_LIMIT_MS;
+        let asked = config::number(variable)?.unwrap_or(DEFAULT_HEARTBEAT);
+        let mut heartbeat_ms = check_heartbeat(asked, variable.name)?;
         let mut own_file = None;
         let name = config::ALGORITHM.name;
         let wanted = config::text(config::ALGORITHM)?.unwrap_or_default();
@@ -161,11 +183,17 @@ impl Wishes {
                         ))
                     })?;
                 }
+                Some(("heartbeat_ms", ms)) => {
+                    let wanted = ms.parse().map_err(|cause| {
+                        Error::invalid(format!("heartbeat_ms={ms} is not usable: {cause}"))
+                    })?;
+                    heartbeat_ms = check_heartbeat(wanted, "heartbeat_ms")?;
+                }
                 _ => {
                     return Err(Error::invalid(format!(
                         "the native back end has no option \"{option}\"; it has \
                          transport=auto|shm|inproc|tcp, host_id=LABEL, slot_bytes=N, \
-                         algorithm=OPERATION=ALGORITHM,... and tuning_file=PATH"
+                         heartbeat_ms=N, algorithm=OPERATION=ALGORITHM,... and tuning_file=PATH"
                     )));
                 }
             }
@@ -173,6 +201,7 @@ impl Wishes {
         Ok(Self {
             transport: transport.unwrap_or_else(|| "auto".to_owned()),
             slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
+            heartbeat_ms,
             host_id,
             rules,
             own_file,
@@ -214,8 +243,12 @@ mod tests {
         let wishes = Wishes::parse("transport=shm; slot_bytes=8192;host_id=a;").unwrap();
         assert_eq!((wishes.transport.as_str(), wishes.slot_bytes), ("shm", 8192));
         assert_eq!(wishes.host_id.as_deref(), Some("a"));
+        assert_eq!(wishes.heartbeat_ms, DEFAULT_HEARTBEAT);
+        assert_eq!(Wishes::parse("heartbeat_ms=0").unwrap().heartbeat_ms, 0);
         for (bad, word) in [
             ("slot_bytes=1", "4096"),
+            ("heartbeat_ms=99", "100 to 3600000"),
+            ("heartbeat_ms=soon", "heartbeat_ms=soon"),
             ("tarnsport=shm", "tarnsport"),
             ("x", "\"x\""),
             ("algorithm=all_reduce=rnig", "rabenseifner"),
@@ -231,10 +264,11 @@ mod tests {
         let deadline = Deadline::never();
         let card = |options, rank| {
             let (group, parent, deadline) = (Nonce::default(), None, &deadline);
-            let context = Context { group, rank, size: 2, store: None, options, parent, deadline };
+            let (size, store, activity) = (2, None, None);
+            let context = Context { group, rank, size, store, options, parent, activity, deadline };
             Card::of_this_rank("some-socket", &context)
         };
-        let options = "algorithm=all_reduce=ring,broadcast=tree;slot_bytes=8192";
+        let options = "algorithm=all_reduce=ring,broadcast=tree;slot_bytes=8192;heartbeat_ms=700";
         let first = card(options, 0).unwrap();
         assert_eq!(first.rules.len(), 2);
         assert_eq!(Card::decode(&first.encode()), Some(first));
@@ -270,8 +304,8 @@ mod tests {
         let deadline = Deadline::never();
         let alone = |options| {
             let (group, parent, deadline) = (Nonce::default(), None, &deadline);
-            let context =
-                Context { group, rank: 0, size: 1, store: None, options, parent, deadline };
+            let (rank, size, store, activity) = (0, 1, None, None);
+            let context = Context { group, rank, size, store, options, parent, activity, deadline };
             check(&context).map_err(|error| error.message().to_owned())
         };
         assert_eq!(alone("transport=tcp;algorithm=all_reduce=ring"), Ok(()));

@@ -14,7 +14,7 @@ use crate::base::log::Level;
 use crate::base::nodes::Nodes;
 use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member, Party};
-use crate::transport::{Endpoint, Geometry, PeerName, SharedDomain, inproc, tcp};
+use crate::transport::{Endpoint, Geometry, PeerName, Rhythm, SharedDomain, Vitals, inproc, tcp};
 use crate::wait::bell::Bell;
 use crate::wait::{Pace, until};
 use std::sync::{Arc, Mutex};
@@ -34,6 +34,7 @@ struct Plan {
     shape: Shape,
     rules: Rules,
     pace: Pace,
+    heartbeat_ms: u64,
 }
 
 /// Makes the native back end of a group of two ranks or more.
@@ -86,11 +87,23 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     exchange.all("met", b"", &|| domain.failure())?;
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
-    let Plan { nodes, places, shape, rules, .. } = plan;
+    let Plan { nodes, places, shape, rules, heartbeat_ms, .. } = plan;
     let overrides = std::mem::take(&mut cards[0].rules);
     let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
     let domain = Membership(domain);
-    Ok(Native { messages, mesh, domain, transport, shape, rules, overrides, nodes, places, lanes })
+    Ok(Native {
+        messages,
+        mesh,
+        domain,
+        transport,
+        heartbeat_ms,
+        shape,
+        rules,
+        overrides,
+        nodes,
+        places,
+        lanes,
+    })
 }
 
 impl Plan {
@@ -119,6 +132,7 @@ impl Plan {
             rules: Rules::new(cards[0].rules.clone(), &shape),
             shape,
             pace,
+            heartbeat_ms: cards[0].heartbeat_ms,
         })
     }
 
@@ -130,6 +144,11 @@ impl Plan {
             (_, 1) => between.to_owned(),
             _ => format!("{inside} inside nodes, {between} between them"),
         }
+    }
+
+    /// What the ranks tell of themselves.
+    fn vitals(&self, context: &Context<'_>) -> Vitals {
+        Vitals { rhythm: Rhythm::of_ms(self.heartbeat_ms), activity: context.activity }
     }
 
     /// Shares memory with the other ranks of the node.
@@ -150,7 +169,7 @@ impl Plan {
         if in_process || members.len() == 1 {
             let peers = members.iter().map(name).collect();
             let domain = inproc::Domain::join(group, node, me, peers, geometry, self.pace)?;
-            return Ok((Arc::new(domain), "inproc"));
+            return Ok((Arc::new(domain.telling(context.activity)), "inproc"));
         }
         let member = |rank: &Rank| Member {
             peer: name(rank),
@@ -158,7 +177,8 @@ impl Plan {
             nonce: cards[*rank].nonce,
         };
         let members: Vec<Member> = members.iter().map(member).collect();
-        let party = Party { group, members: &members, me, deadline: context.deadline };
+        let vitals = self.vitals(context);
+        let party = Party { group, members: &members, me, deadline: context.deadline, vitals };
         let domain = meeting.join(&party, geometry, self.pace, &|| exchange.given_up())?;
         Ok((Arc::new(domain), "shm"))
     }
@@ -201,6 +221,7 @@ impl Plan {
             me: context.rank,
             deadline: context.deadline,
             pace: self.pace,
+            vitals: self.vitals(context),
         };
         Ok(Some(Arc::new(opening.join(&party, Arc::clone(domain), &over)?)))
     }

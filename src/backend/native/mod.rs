@@ -31,6 +31,8 @@ pub struct Native {
     /// Those of this node; left last.
     domain: Membership,
     transport: String,
+    /// For how long a rank may give no sign of life; 0 for ever.
+    heartbeat_ms: u64,
     shape: Shape,
     /// Rank 0's, as far as they are for this group.
     rules: Rules,
@@ -140,6 +142,7 @@ impl Backend for Native {
             "network": self.mesh.as_ref().map(|mesh| mesh.describe()),
             "slot_bytes": self.domain.region().geometry().slot_bytes,
             "crowded": self.shape.crowded,
+            "heartbeat_ms": self.heartbeat_ms,
             "algorithms": choices::describe(&self.shape, &self.rules),
         })
     }

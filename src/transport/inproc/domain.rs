@@ -1,8 +1,9 @@
-//! [`SharedDomain`] for threads: a region on the heap.
+//! [`SharedDomain`] for threads: a region on the heap. They are stopped together or not at all, so nobody watches for that.
 
 use super::Heap;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
+use crate::transport::pulse::Activity;
 use crate::transport::region::{Geometry, Region};
 use crate::transport::{Listener, Listeners, PeerName, SharedDomain};
 use crate::wait::Pace;
@@ -33,6 +34,8 @@ pub struct Domain {
     rank: Rank,
     peers: Vec<PeerName>,
     pace: Pace,
+    group: GroupId,
+    activity: Option<Activity>,
 }
 
 impl Domain {
@@ -54,7 +57,14 @@ impl Domain {
             return Err(Error::new(ErrorKind::Mismatch, message));
         }
         let region = Region::new(geometry, Box::new(Arc::clone(&hub.heap)))?;
-        Ok(Self { region, hub, rank, peers, pace })
+        Ok(Self { region, hub, rank, peers, pace, group, activity: None })
+    }
+
+    /// The same, and it can tell what the process is doing.
+    #[must_use]
+    pub fn telling(mut self, activity: Option<Activity>) -> Self {
+        self.activity = activity;
+        self
     }
 }
 
@@ -103,6 +113,14 @@ impl SharedDomain for Domain {
 
     fn knock(&self, rank: Rank) {
         self.hub.listeners[rank].call();
+    }
+
+    fn said(&self, _: Rank) -> String {
+        self.activity.map(|tell| tell(self.group)).unwrap_or_default()
+    }
+
+    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        ranks.iter().map(|&rank| Some(self.said(rank))).collect()
     }
 
     fn add_listener(&self, listener: Weak<dyn Listener>) {

@@ -1,12 +1,12 @@
 //! One socket to each other rank of the host. A rank that leaves in order says so in the region, where that
 //! cannot be refused; the end of file without it is a death. On the socket a rank is only knocked for: when
-//! another one leaves, and when it listens (`SharedDomain::knock`). There is one knock at a time in each direction,
+//! another one leaves, when it listens (`SharedDomain::knock`), and when it is asked what it does. There is one knock at a time in each direction,
 //! which the region notes too, so that a socket is never full and many knocks cost one system call.
 //!
 //! A process that forked without exec leaves its end open in the child, so the death of the process
 //! itself is watched too, where the kernel shows us the same process id that the peer has told.
 
-use super::Shared;
+use super::{Shared, heart};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
@@ -67,6 +67,9 @@ impl Lifeline {
                 Ok(_) => {
                     // First: whoever knocks after this knocks again.
                     shared.region.answer_knock(self.peer, shared.rank);
+                    if shared.region.pulse(shared.rank).was_asked() {
+                        heart::answer(shared);
+                    }
                     self.look_for_leave();
                     shared.listeners.call();
                 }
@@ -158,7 +161,7 @@ mod tests {
     use super::*;
     use crate::base::deadline::Deadline;
     use crate::transport::shm::{Domain, Meeting, Member, Party};
-    use crate::transport::{Geometry, Listener, PeerName};
+    use crate::transport::{Geometry, Listener, PeerName, Vitals};
     use crate::wait::{Pace, until};
     use std::sync::Mutex;
     use std::sync::atomic::AtomicU64;
@@ -177,7 +180,9 @@ mod tests {
         let deadline = Deadline::after_ms(30_000);
         std::thread::scope(|scope| {
             let join = |(me, meeting): (Rank, Meeting)| {
-                let party = Party { group, members: &members, me, deadline: &deadline };
+                let (members, deadline) = (&members, &deadline);
+                let vitals = Vitals::default();
+                let party = Party { group, members, me, deadline, vitals };
                 scope.spawn(move || meeting.join(&party, geometry, Pace::PATIENT, &|| None))
             };
             let threads = meetings.into_iter().enumerate().map(join).collect::<Vec<_>>();

@@ -12,8 +12,8 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::Level;
 use crate::sys::shm::Segment;
 use crate::sys::{host, unix};
-use crate::transport::PeerName;
 use crate::transport::region::{Geometry, Region};
+use crate::transport::{PeerName, Vitals};
 use crate::wait::{Pace, io};
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -60,6 +60,8 @@ pub struct Party<'a> {
     pub me: Rank,
     /// When they must have met.
     pub deadline: &'a Deadline,
+    /// What they tell of themselves from then on.
+    pub vitals: Vitals,
 }
 
 impl Meeting {
@@ -103,8 +105,7 @@ impl Meeting {
         } else {
             party.confirm(&region, &streams)?;
         }
-        let peers = party.members.iter().map(|member| member.peer.clone()).collect();
-        Domain::new(region, party.me, peers, pace, streams)
+        Domain::new(region, party, pace, streams)
     }
 }
 

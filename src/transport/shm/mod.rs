@@ -2,20 +2,23 @@
 //!
 //! The lowest rank makes the segment and passes its descriptor over Unix sockets; the same sockets
 //! stay open as *lifelines*, one between every two ranks, whose end of file is how a death is
-//! noticed. Nothing has a name in any file system, so nothing is left behind.
+//! noticed; a rank that is merely stopped is noticed by its [`heart`]. Nothing has a name in any file system, so
+//! nothing is left behind.
 
+mod heart;
 mod lifeline;
 mod meet;
 
 pub use meet::{Meeting, Member, Party};
 
 use super::region::{Backing, Region};
-use super::{Listener, Listeners, PeerName, SharedDomain};
+use super::{Listener, Listeners, PeerName, SharedDomain, Vitals, pulse};
+use crate::base::deadline::Deadline;
 use crate::base::error::Result;
-use crate::base::ids::Rank;
+use crate::base::ids::{GroupId, Rank};
 use crate::sys::shm::Segment;
-use crate::wait::Pace;
-use crate::wait::service::{self, Watch};
+use crate::wait::service::{self, Alarm, Watch};
+use crate::wait::{Pace, until};
 use lifeline::Lifeline;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +39,7 @@ unsafe impl Backing for Segment {
 /// What the calling thread and the service thread share.
 #[derive(Debug)]
 struct Shared {
+    group: GroupId,
     region: Region,
     rank: Rank,
     peers: Vec<PeerName>,
@@ -44,6 +48,9 @@ struct Shared {
     /// The connection to each other rank.
     streams: Vec<Option<Arc<UnixStream>>>,
     listeners: Listeners,
+    vitals: Vitals,
+    /// Present while this rank beats.
+    heart: Mutex<Option<Alarm>>,
 }
 
 /// One process's membership.
@@ -58,16 +65,19 @@ impl Domain {
     /// Takes its place on the region; `streams` has the connection to every other rank.
     fn new(
         region: Region,
-        rank: Rank,
-        peers: Vec<PeerName>,
+        party: &Party<'_>,
         pace: Pace,
         streams: Vec<(Rank, UnixStream)>,
     ) -> Result<Self> {
+        let Party { group, me: rank, vitals, .. } = *party;
+        let peers: Vec<_> = party.members.iter().map(|member| member.peer.clone()).collect();
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         let mut by_rank: Vec<Option<Arc<UnixStream>>> = peers.iter().map(|_| None).collect();
         streams.into_iter().for_each(|(peer, stream)| by_rank[peer] = Some(Arc::new(stream)));
         let listeners = Listeners::default();
-        let shared = Shared { region, rank, peers, pace, left, streams: by_rank, listeners };
+        let (streams, heart) = (by_rank, Mutex::default());
+        let shared =
+            Shared { group, region, rank, peers, pace, left, streams, listeners, vitals, heart };
         let shared = Arc::new(shared);
         let mut watches = Vec::new();
         for lifeline in Lifeline::of_all(&shared) {
@@ -76,7 +86,12 @@ impl Domain {
                 watches.push(service::watch(death)?);
             }
         }
-        Ok(Self { shared, watches: Mutex::new(watches) })
+        // From here on, dropping it leaves.
+        let domain = Self { shared, watches: Mutex::new(watches) };
+        if let Some(rhythm) = vitals.rhythm {
+            heart::start(&domain.shared, rhythm)?;
+        }
+        Ok(domain)
     }
 }
 
@@ -109,6 +124,27 @@ impl SharedDomain for Shared {
 
     fn knock(&self, rank: Rank) {
         lifeline::knock(self, rank);
+    }
+
+    fn said(&self, rank: Rank) -> String {
+        if rank == self.rank {
+            return self.vitals.activity(self.group);
+        }
+        self.region.pulse(rank).said()
+    }
+
+    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        let asked: Vec<u64> = ranks.iter().map(|&rank| self.region.pulse(rank).ask()).collect();
+        ranks.iter().for_each(|&rank| self.knock(rank));
+        let has_answered = |(&rank, &stamp): (&Rank, &u64)| {
+            rank == self.rank || self.region.pulse(rank).stamp() != stamp
+        };
+        let all = || ranks.iter().zip(&asked).all(has_answered).then_some(());
+        let (bell, limit) = (self.region.bell(self.rank), Deadline::after(pulse::PATIENCE));
+        // Who has answered until then has answered.
+        drop(until(bell, Pace::PATIENT, &limit, || self.failure(), all));
+        let answers = ranks.iter().zip(&asked);
+        answers.map(|it| has_answered(it).then(|| self.said(*it.0))).collect()
     }
 
     fn add_listener(&self, listener: Weak<dyn Listener>) {
@@ -145,12 +181,21 @@ impl SharedDomain for Domain {
         self.shared.knock(rank);
     }
 
+    fn said(&self, rank: Rank) -> String {
+        self.shared.said(rank)
+    }
+
+    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        self.shared.ask(ranks)
+    }
+
     fn add_listener(&self, listener: Weak<dyn Listener>) {
         self.shared.add_listener(listener);
     }
 
     fn leave(&self) {
         self.shared.leave();
+        heart::stop(&self.shared);
         let watches =
             std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner));
         // Outside the lock: what is watched has a lock of its own.

@@ -3,7 +3,8 @@
 //!
 //! A leader that leaves says so. The end of a connection without that is the leader's death: the system closes the
 //! sockets of a process that dies, and repeats the end of a connection until it has arrived. Only a host that is
-//! gone altogether says nothing; then the system's own probes end the connection after [`SILENCE`].
+//! gone altogether says nothing, nor does a leader that is stopped: [`heart`](super::heart) notices both. The system's
+//! own probes end the connection after the same time, or where nobody watches, after [`SILENCE`].
 
 use super::door::{is_passing, lock};
 use super::frame::{Frame, Intake, MAX_BYTES};
@@ -14,13 +15,15 @@ use crate::base::log::Level;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
 use crate::sys::stream::Stream;
+use crate::transport::Rhythm;
 use crate::wait::service::{self, Next, Watch, Watched};
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// How long the host of another leader may be silent.
+/// How long the host of another leader may be silent where no heartbeat is expected.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// The connection to the leader of another node.
@@ -34,12 +37,17 @@ pub(super) struct Line {
     /// What found no room yet: a frame for each rank of a node and one failure at most.
     outbox: Mutex<Vec<u8>>,
     watch: Mutex<Option<Watch>>,
+    /// How often something has come: what shows that the other leader lives.
+    signs: AtomicU64,
+    /// Nothing more is expected: it has left, or its end is known.
+    over: AtomicBool,
 }
 
 impl Line {
     /// Takes over a connection to another leader.
     pub(super) fn open(shared: &Arc<Shared>, leader: Rank, stream: Arc<Stream>) -> Arc<Self> {
-        if let Err(cause) = socket::set_user_timeout(stream.as_ref(), SILENCE) {
+        let silence = shared.vitals.rhythm.map_or(SILENCE, Rhythm::limit);
+        if let Err(cause) = socket::set_user_timeout(stream.as_ref(), silence) {
             crate::log!(Level::Warn, "a host that vanishes may go unnoticed: {cause}");
         }
         Arc::new(Self {
@@ -49,6 +57,8 @@ impl Line {
             intake: Mutex::default(),
             outbox: Mutex::default(),
             watch: Mutex::default(),
+            signs: AtomicU64::new(0),
+            over: AtomicBool::new(false),
         })
     }
 
@@ -59,7 +69,33 @@ impl Line {
     pub(super) fn begin(self: &Arc<Self>) -> crate::base::error::Result<()> {
         let mut watch = lock(&self.watch);
         *watch = Some(service::watch(self.clone())?);
+        drop(watch);
+        // At once, so that the other leader watches this one from now on.
+        if self.shared.upgrade().is_some_and(|shared| shared.vitals.rhythm.is_some()) {
+            self.beat();
+        }
         Ok(())
+    }
+
+    /// Says that this leader lives.
+    pub(super) fn beat(&self) {
+        self.say_if_room(&Frame::Beat);
+    }
+
+    /// How often something has come; `None` for not at all so far, and where nothing more is expected.
+    pub(super) fn signs(&self) -> Option<u64> {
+        let signs = self.signs.load(Ordering::Acquire);
+        Some(signs).filter(|&signs| signs != 0 && !self.over.load(Ordering::Acquire))
+    }
+
+    /// Says something that may as well be left out, unless something else waits for room.
+    pub(super) fn say_if_room(&self, frame: &Frame) {
+        let mut outbox = lock(&self.outbox);
+        if outbox.is_empty() {
+            frame.encode(&mut outbox);
+            drop(outbox);
+            self.flush();
+        }
     }
 
     /// Says something, as soon as there is room.
@@ -109,6 +145,7 @@ impl Line {
             match self.stream.receive(&mut chunk) {
                 Ok(0) => return Err("the connection ended without a goodbye".to_owned()),
                 Ok(got) => {
+                    self.signs.fetch_add(1, Ordering::Release);
                     if self.understand(shared, &chunk[..got])? == Next::Done {
                         return Ok(Next::Done);
                     }
@@ -130,6 +167,9 @@ impl Line {
                 Frame::Abort(error) => shared.fail_from_afar(&error),
                 Frame::Left(rank) => shared.mark_said_left(rank),
                 Frame::Bye => return Ok(Next::Done),
+                Frame::Beat => {}
+                Frame::Ask(rank) => shared.tell(rank, self),
+                Frame::Does(rank, text) => shared.heard(rank, text),
             }
         }
         *lock(&self.intake) = intake;
@@ -145,8 +185,13 @@ impl Watched for Line {
     fn on_readable(&self) -> Next {
         let Some(shared) = self.shared.upgrade() else { return Next::Done };
         match self.read(&shared) {
-            Ok(next) => next,
+            Ok(Next::Keep) => Next::Keep,
+            Ok(Next::Done) => {
+                self.over.store(true, Ordering::Release);
+                Next::Done
+            }
             Err(why) => {
+                self.over.store(true, Ordering::Release);
                 let name = shared.name(self.leader);
                 let message = format!("{name} died, or its host cannot be reached any more: {why}");
                 let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(self.leader);

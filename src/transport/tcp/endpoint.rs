@@ -191,6 +191,10 @@ impl Endpoint for Mesh {
         self.shared.messages.pause(paused);
     }
 
+    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        self.shared.ask(ranks)
+    }
+
     fn describe(&self) -> Value {
         let shared = self.shared.as_ref();
         let advert = &shared.members[shared.me].advert;

@@ -4,11 +4,15 @@
 //! 1 | kind of the error u8 | culprit plus one u32, 0 for none | length u16 | text      the group has failed
 //! 2 | rank u32                                                                         a rank leaves in order
 //! 3                                                                                    nothing more will come
+//! 4                                                                                    this leader lives
+//! 5 | rank u32                                                                         what does that rank do?
+//! 6 | rank u32 | length u16 | text                                                     that
 //! ```
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
-use crate::transport::abort::TEXT_BYTES;
+use crate::transport::abort::{TEXT_BYTES, clip};
+use crate::transport::pulse::WORDS_BYTES;
 
 /// The most bytes of one frame.
 pub(super) const MAX_BYTES: usize = 8 + TEXT_BYTES;
@@ -16,6 +20,9 @@ pub(super) const MAX_BYTES: usize = 8 + TEXT_BYTES;
 const ABORT: u8 = 1;
 const LEFT: u8 = 2;
 const BYE: u8 = 3;
+const BEAT: u8 = 4;
+const ASK: u8 = 5;
+const DOES: u8 = 6;
 
 /// One piece of news.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +30,12 @@ pub(super) enum Frame {
     Abort(Error),
     Left(Rank),
     Bye,
+    /// A sign of life, as any other frame is.
+    Beat,
+    /// Asks a leader what the process of a rank of its node does beside the collectives of the group.
+    Ask(Rank),
+    /// The answer.
+    Does(Rank, String),
 }
 
 impl Frame {
@@ -31,21 +44,30 @@ impl Frame {
         let number = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX - 1);
         match self {
             Self::Abort(error) => {
-                let mut end = error.message().len().min(TEXT_BYTES);
-                while !error.message().is_char_boundary(end) {
-                    end -= 1;
-                }
+                let text = clip(error.message(), TEXT_BYTES);
                 let culprit = error.culprit().map_or(0, |rank| number(rank) + 1);
                 to.extend([ABORT, error.kind().code()]);
                 to.extend(culprit.to_le_bytes());
-                to.extend(u16::try_from(end).unwrap_or(0).to_le_bytes());
-                to.extend(&error.message().as_bytes()[..end]);
+                to.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
+                to.extend(text.as_bytes());
             }
             Self::Left(rank) => {
                 to.push(LEFT);
                 to.extend(number(*rank).to_le_bytes());
             }
             Self::Bye => to.push(BYE),
+            Self::Beat => to.push(BEAT),
+            Self::Ask(rank) => {
+                to.push(ASK);
+                to.extend(number(*rank).to_le_bytes());
+            }
+            Self::Does(rank, text) => {
+                let text = clip(text, WORDS_BYTES);
+                to.push(DOES);
+                to.extend(number(*rank).to_le_bytes());
+                to.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
+                to.extend(text.as_bytes());
+            }
         }
     }
 
@@ -68,10 +90,25 @@ impl Frame {
         match bytes.first() {
             None => Ok(None),
             Some(&BYE) => Ok(Some((Self::Bye, 1))),
-            Some(&LEFT) => match word(1) {
+            Some(&BEAT) => Ok(Some((Self::Beat, 1))),
+            Some(&kind @ (LEFT | ASK)) => match word(1) {
                 None => Ok(None),
-                Some(number) => Ok(Some((Self::Left(rank(number)?), 5))),
+                Some(number) if kind == LEFT => Ok(Some((Self::Left(rank(number)?), 5))),
+                Some(number) => Ok(Some((Self::Ask(rank(number)?), 5))),
             },
+            Some(&DOES) => {
+                let (Some(number), Some(len)) = (word(1), bytes.get(5..7)) else {
+                    return Ok(None);
+                };
+                let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
+                if len > WORDS_BYTES {
+                    return Err("a text that is too long");
+                }
+                let rank = rank(number)?;
+                let Some(text) = bytes.get(7..7 + len) else { return Ok(None) };
+                let text = String::from_utf8_lossy(text).into_owned();
+                Ok(Some((Self::Does(rank, text), 7 + len)))
+            }
             Some(&ABORT) => {
                 let (Some(culprit), Some(len)) = (word(2), bytes.get(6..8)) else {
                     return Ok(None);
@@ -139,6 +176,10 @@ mod tests {
             Frame::Abort(Error::new(ErrorKind::Aborted, "")),
             Frame::Left(3),
             Frame::Bye,
+            Frame::Beat,
+            Frame::Ask(2),
+            Frame::Does(1, "is in barrier #1".to_owned()),
+            Frame::Does(0, String::new()),
         ];
         for frame in frames {
             let mut bytes = Vec::new();
@@ -150,9 +191,11 @@ mod tests {
             bytes.push(99);
             assert_eq!(Frame::decode(&bytes, 4), Ok(Some((frame, whole))));
         }
-        let mut bytes = Vec::new();
-        Frame::Left(4).encode(&mut bytes);
-        assert!(Frame::decode(&bytes, 4).is_err());
+        for frame in [Frame::Left(4), Frame::Ask(4), Frame::Does(4, String::new())] {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            assert!(Frame::decode(&bytes, 4).is_err());
+        }
     }
 
     #[test]
@@ -162,6 +205,11 @@ mod tests {
         Frame::Abort(Error::new(ErrorKind::Aborted, text)).encode(&mut bytes);
         assert_eq!(bytes.len(), MAX_BYTES - 1);
         assert!(matches!(Frame::decode(&bytes, 1), Ok(Some((_, len))) if len == bytes.len()));
+        let mut bytes = Vec::new();
+        Frame::Does(0, "x".repeat(WORDS_BYTES + 1)).encode(&mut bytes);
+        assert!(matches!(Frame::decode(&bytes, 1), Ok(Some((_, len))) if len == 7 + WORDS_BYTES));
+        bytes[5..7].copy_from_slice(&(257_u16).to_le_bytes());
+        assert!(Frame::decode(&bytes, 1).is_err());
     }
 
     proptest! {

@@ -5,6 +5,7 @@ use super::advert::{Advert, Offer};
 use super::control::Line;
 use super::door::{Door, Guest, lock};
 use super::endpoint::{Mesh, Rest};
+use super::heart;
 use super::hello::Purpose;
 use super::interface::{self, Chosen, Family, Rules};
 use super::mesh::{Ends, PRESENT, Shared, Slot};
@@ -17,7 +18,7 @@ use crate::base::log::Level;
 use crate::sys::event::Event;
 use crate::sys::poll::Poller;
 use crate::sys::{host, netif, socket};
-use crate::transport::{Listener, MAX_LANES, PeerName, SharedDomain};
+use crate::transport::{Listener, MAX_LANES, PeerName, SharedDomain, Vitals};
 use crate::wait::bell::Bell;
 use crate::wait::nudge::Nudge;
 use crate::wait::service::{self, Alarm, Alarmed};
@@ -62,6 +63,8 @@ pub struct Party<'a> {
     pub deadline: &'a Deadline,
     /// How this rank waits.
     pub pace: Pace,
+    /// What they tell of themselves from then on.
+    pub vitals: Vitals,
 }
 
 /// An open door, and what is to be told of it.
@@ -208,6 +211,9 @@ impl Opening {
             watches: vec![service::watch(Arc::new(ends))?],
         };
         if shared.leads {
+            if let Some(rhythm) = party.vitals.rhythm {
+                heart::start(&shared, rhythm)?;
+            }
             for &leader in leaders.iter().take(node) {
                 let dial = shared.dial(leader, Purpose::Control, Some(*party.deadline))?;
                 lock(&shared.dials).push(Arc::clone(&dial));
@@ -268,6 +274,9 @@ fn shared(
         messages,
         obituaries: Mutex::default(),
         undertaker: OnceLock::new(),
+        vitals: party.vitals,
+        heart: OnceLock::new(),
+        inquiry: Mutex::default(),
         lines: Mutex::new(lines),
         dials: Mutex::default(),
         unreached: Mutex::default(),

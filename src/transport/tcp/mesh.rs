@@ -25,11 +25,12 @@ use crate::base::log::Level;
 use crate::sys::event::Event;
 use crate::sys::poll::{Events, Interest, Poller};
 use crate::sys::stream::Stream;
-use crate::transport::{Channel, Direction, Listener, PeerName, SharedDomain};
+use crate::transport::{Channel, Direction, Listener, PeerName, SharedDomain, Vitals};
 use crate::wait::Pace;
 use crate::wait::bell::Bell;
 use crate::wait::nudge::Nudge;
 use crate::wait::service::{Alarm, Next, Watched};
+use std::collections::BTreeMap;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -86,12 +87,17 @@ pub(super) struct Shared {
     /// Deaths seen on streams, and when they count.
     pub(super) obituaries: Mutex<Vec<(Instant, Error)>>,
     pub(super) undertaker: OnceLock<Alarm>,
+    pub(super) vitals: Vitals,
+    /// Present on a leader that beats.
+    pub(super) heart: OnceLock<Alarm>,
+    /// The ranks of other nodes that were asked what they do, and their answers.
+    pub(super) inquiry: Mutex<BTreeMap<Rank, Option<String>>>,
     /// By node: the connections to the other leaders; present on a leader.
     pub(super) lines: Mutex<Vec<Option<Arc<Line>>>>,
     pub(super) dials: Mutex<Vec<Arc<Dial>>>,
     /// Why a leader cannot be reached.
     pub(super) unreached: Mutex<Option<Error>>,
-    /// Rung when a line comes or cannot.
+    /// Rung when a line comes or cannot, and when somebody answers.
     pub(super) bell: Bell,
     pub(super) leads: bool,
     /// The failure is known on all nodes, or on its way.

@@ -6,7 +6,8 @@
 //! * [`mesh`] has the streams of one group and how their ends are understood, [`endpoint`] what is called, and
 //!   [`messages`] the point-to-point streams, which the service thread attends to;
 //! * [`arrival`] puts a connection into its place in the mesh;
-//! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s;
+//! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s; [`heart`] watches them, and
+//!   [`inquiry`] asks over them;
 //! * [`join`] puts it together.
 //!
 //! Must not know: what the bytes mean.
@@ -20,7 +21,9 @@ mod endpoint;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod heart;
 mod hello;
+mod inquiry;
 mod interface;
 mod introduction;
 mod join;

@@ -11,7 +11,7 @@ use crate::transport::matching::Engine;
 use crate::transport::shm::{Meeting, Member as Who, Party};
 use crate::transport::{
     Completion, Delivery, Endpoint, Geometry, Incoming, Outgoing, PeerName, PointToPoint, Room,
-    SharedDomain,
+    SharedDomain, Vitals,
 };
 use crate::wait::Pace;
 use crate::wait::bell::Bell;
@@ -103,7 +103,9 @@ fn segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
         let members = members.clone();
         std::thread::Builder::new().spawn(move || {
             let deadline = Deadline::after_ms(PATIENCE_MS);
-            let party = Party { group, members: &members, me, deadline: &deadline };
+            let (members, deadline) = (&members, &deadline);
+            let vitals = Vitals::default();
+            let party = Party { group, members, me, deadline, vitals };
             let domain = meeting.join(&party, geometry(ranks), PACE, &|| None).unwrap();
             let domain: Arc<dyn SharedDomain> = Arc::new(domain);
             domain

@@ -5,6 +5,7 @@
 use super::super::frame::{Frame, Intake, MAX_BYTES};
 use crate::base::fuzz::Script;
 use crate::transport::abort::TEXT_BYTES;
+use crate::transport::pulse::WORDS_BYTES;
 
 /// Runs a script.
 ///
@@ -60,8 +61,14 @@ fn check(frame: &Frame, bytes: &[u8], ranks: usize) {
             let is_cut = error.message().len() > TEXT_BYTES;
             assert!(is_cut || error.message() == other.message(), "{error:?} became {other:?}");
         }
+        (Frame::Does(rank, text), Ok(Some((Frame::Does(same, other), len)))) => {
+            assert_eq!(*len, again.len());
+            assert!(*rank < ranks && rank == same, "{frame:?}");
+            assert!(text.starts_with(other) && (text == other || text.len() > WORDS_BYTES));
+        }
         _ => {
-            assert!(!matches!(frame, Frame::Left(rank) if *rank >= ranks), "{frame:?}");
+            let named = matches!(frame, Frame::Left(rank) | Frame::Ask(rank) if *rank >= ranks);
+            assert!(!named, "{frame:?}");
             assert_eq!(again, bytes);
             assert_eq!(decoded, Ok(Some((frame.clone(), bytes.len()))));
         }

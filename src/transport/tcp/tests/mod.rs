@@ -16,7 +16,9 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::sys::host;
 use crate::transport::inproc::Domain;
-use crate::transport::{Channel, Direction, Endpoint, Geometry, PeerName, SharedDomain, Wish};
+use crate::transport::{
+    Channel, Direction, Endpoint, Geometry, PeerName, SharedDomain, Vitals, Wish,
+};
 use crate::wait::Pace;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -63,7 +65,8 @@ fn domain(group: GroupId, nodes: &[usize], me: Rank) -> Arc<dyn SharedDomain> {
 }
 
 fn party<'a>(group: GroupId, members: &'a [Member], me: Rank, deadline: &'a Deadline) -> Party<'a> {
-    Party { group, epoch: 0, members, me, deadline, pace: Pace::PATIENT }
+    let vitals = Vitals::default();
+    Party { group, epoch: 0, members, me, deadline, pace: Pace::PATIENT, vitals }
 }
 
 /// The meshes of all ranks of a new group.

@@ -1,0 +1,152 @@
+//! Ranks that stop without dying are found and named, whoever merely computes is not; and whoever waits for a rank that is
+//! in another group is told which. Every rank is a process; hosts differ in name alone. (A network that parts is in
+//! `multi_host`.)
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
+
+mod harness;
+mod worker;
+
+use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
+use harness::{Job, Place};
+use std::time::Duration;
+
+/// The limit, by how much it may be exceeded, and how long leaving may take, in milliseconds.
+const LIMIT_MS: u64 = 1000;
+const BEYOND_MS: u64 = 500;
+const LEFT_WITHIN_MS: u64 = 6000;
+
+/// Starts the ranks of a job on hosts of these names; rank 0 alone is told the limit.
+fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> Job {
+    let mut job = Job::new();
+    for (rank, host) in hosts.iter().enumerate() {
+        let mut environment = job.environment(rank, hosts.len());
+        if rank == 0 {
+            environment.push(("DIST_HEARTBEAT_LIMIT_MS", LIMIT_MS.to_string()));
+        }
+        job.start_at(&Place::named(host), &rank.to_string(), &environment, &program(rank));
+    }
+    job
+}
+
+fn names(ranks: usize) -> Vec<String> {
+    (0..ranks).map(|rank| rank.to_string()).collect()
+}
+
+/// Stops one rank in the middle of a loop until the others have told it and left, and lets it go on.
+fn stop_one(hosts: &[&str], operation: &str, victim: usize) {
+    let mut job = start(hosts, |rank| {
+        let wait = if rank == victim { "gate end\n" } else { "" };
+        format!("init\nloop {operation}\nbarrier\n{wait}finalize\nleaks\n")
+    });
+    let names = names(hosts.len());
+    job.all_report(&names, "ready");
+    let pid = job.pid(&names[victim]);
+    job.stop(&names[victim]);
+    let stopped_at = worker::now_us();
+    let others = || names.iter().filter(|name| **name != names[victim]);
+    for name in others() {
+        job.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+    }
+    job.resume(&names[victim]);
+    job.open("end");
+    let ended = job.finish();
+    let silent = format!("rank {victim} (pid {pid}, host ");
+    let mut longest = 0;
+    for name in &names {
+        let told = ended.report(name, operation);
+        told.failed(DIST_ERR_PEER_FAILED, &[&silent, "does not respond: no"]);
+        ended.report(name, "barrier").failed(DIST_ERR_PEER_FAILED, &[&silent]);
+        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").succeeded();
+        assert_eq!(ended.status(name), 0);
+    }
+    for name in others() {
+        let latency = ended.report(name, operation).at_us.saturating_sub(stopped_at);
+        assert!(latency <= (LIMIT_MS + BEYOND_MS) * 1000, "{name} was told after {latency} us");
+        longest = longest.max(latency);
+    }
+    println!("{hosts:?}: that rank {victim} had stopped was told after {longest} us at most");
+}
+
+#[test]
+fn a_stopped_rank_is_named_to_all_and_harms_nobody_when_it_goes_on() {
+    stop_one(&["a", "a", "a"], "all_reduce f32 SUM 10", 1);
+    stop_one(&["a", "a", "a"], "all_reduce f32 SUM 1048576", 2);
+    // The rank that hosts the store.
+    stop_one(&["a", "a", "a"], "barrier", 0);
+}
+
+#[test]
+fn a_stopped_rank_is_named_on_all_hosts() {
+    // A leader, by those of its own host and by the other leader; one that is none, by its host; one alone on its host.
+    for victim in [2, 3] {
+        stop_one(&["a", "a", "b", "b"], "all_reduce f32 SUM 1000", victim);
+    }
+    stop_one(&["a", "a", "b"], "barrier", 2);
+}
+
+#[test]
+fn ranks_that_are_stopped_together_accuse_nobody() {
+    for hosts in [["a", "a", "a"], ["a", "a", "b"]] {
+        let program = "init\nbarrier\ngate go\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
+        let mut job = start(&hosts, |_| program.to_owned());
+        let names = names(hosts.len());
+        job.all_report(&names, "at go");
+        names.iter().for_each(|name| job.stop(name));
+        // The times are what is tested: that of the stop, and one in which somebody could be missed afterwards.
+        std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
+        names.iter().for_each(|name| job.resume(name));
+        std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
+        job.open("go");
+        let ended = job.finish();
+        names.iter().for_each(|name| ended.all_succeeded(name, program.lines().count() + 2));
+    }
+}
+
+#[test]
+fn a_rank_that_computes_for_long_is_waited_for() {
+    let hosts = ["a", "a", "b"];
+    let program = |rank| {
+        let computes = if rank == 1 { "gate done\n" } else { "" };
+        format!("init\nbarrier\n{computes}all_reduce f32 SUM 10\nfinalize\nleaks\n")
+    };
+    let mut job = start(&hosts, program);
+    job.report("1", "at done");
+    std::thread::sleep(Duration::from_millis(3 * LIMIT_MS));
+    job.open("done");
+    let ended = job.finish();
+    for (rank, name) in names(hosts.len()).iter().enumerate() {
+        ended.all_succeeded(name, program(rank).lines().count() + 1 + usize::from(rank == 1));
+    }
+}
+
+#[test]
+fn ranks_that_call_on_different_groups_are_told_which() {
+    for hosts in [["a", "a"], ["a", "b"]] {
+        let call = |rank| match rank {
+            0 => "barrier timeout_ms=1000",
+            _ => "barrier on=pp timeout_ms=1000",
+        };
+        let mut job = start(&hosts, |rank| {
+            let call = call(rank);
+            format!(
+                "init\nstore\ngroup pp\n{call}\ngate end\nrelease pp\nunstore\nfinalize\nleaks\n"
+            )
+        });
+        let names = names(hosts.len());
+        job.all_report(&names, "at end");
+        job.open("end");
+        let ended = job.finish();
+        // Whoever is asked may have given up a moment before.
+        for (rank, elsewhere) in
+            [(0, "barrier #1 of group pp (rank 1)"), (1, "barrier #1 of group world (rank 0)")]
+        {
+            let other = format!("rank {} (pid ", 1 - rank);
+            let parts = ["barrier #1 of rank ", other.as_str(), "and whose process ", elsewhere];
+            ended.report(&names[rank], call(rank)).failed(DIST_ERR_TIMEOUT, &parts);
+            ended.report(&names[rank], "leaks").succeeded();
+        }
+    }
+}
