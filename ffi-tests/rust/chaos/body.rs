@@ -60,6 +60,7 @@ fn entry() {
     let mut watched = Watched::default();
     match store {
         Ok(store) => {
+            store.limit(scenario.store_ms).unwrap();
             if name == KEEPER {
                 say.line("left");
                 pass_gate();
@@ -168,7 +169,7 @@ impl<'a, 'b> Runner<'a, 'b> {
         // What was stored is what is there, or there is an error.
         let (key, value) = (format!("after{}", self.rank), format!("step {number}"));
         drop(self.report(last + 1, |rank| {
-            let limit = rank.scenario.connect_ms;
+            let limit = rank.scenario.store_ms;
             rank.timed(limit, |rank| rank.store.set(&key, &value))?;
             let found = rank.timed(limit, |rank| rank.store.get(&key))?;
             rank.expect(found == value, || format!("{key} is \"{found}\", not \"{value}\""));
@@ -368,10 +369,10 @@ impl<'a, 'b> Runner<'a, 'b> {
         let (key, value) = (format!("step{number}"), format!("value {number}"));
         if self.rank == setter {
             std::thread::sleep(Duration::from_millis(after_ms));
-            return self.timed(self.scenario.connect_ms, |_| store.set(&key, &value));
+            return self.timed(self.scenario.store_ms, |_| store.set(&key, &value));
         }
         self.timed(limit, |_| store.wait(&key, limit))?;
-        let found = self.timed(self.scenario.connect_ms, |_| store.get(&key))?;
+        let found = self.timed(self.scenario.store_ms, |_| store.get(&key))?;
         self.expect(found == value, || format!("{key} is \"{found}\", not \"{value}\""));
         Ok(())
     }

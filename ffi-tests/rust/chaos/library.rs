@@ -18,7 +18,9 @@ use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::runtime::{
     dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
 };
-use dist::ffi::store::{dist_store_get, dist_store_release, dist_store_set, dist_store_wait};
+use dist::ffi::store::{
+    dist_store_get, dist_store_release, dist_store_set, dist_store_set_timeout, dist_store_wait,
+};
 use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::types::{
     DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM, DIST_WAIT_FOREVER,
@@ -109,6 +111,12 @@ impl Store {
         };
         outcome(status)?;
         Ok(Self(store))
+    }
+
+    /// The deadline of its calls from now on.
+    pub(crate) fn limit(self, timeout_ms: i64) -> Outcome {
+        // SAFETY: a handle, good or not, is all it takes.
+        outcome(unsafe { dist_store_set_timeout(self.0, timeout_ms) })
     }
 
     pub(crate) fn set(self, key: &str, value: &str) -> Outcome {

@@ -51,6 +51,8 @@ const BUDGET: Duration = Duration::from_secs(60);
 const FINDINGS: usize = 10;
 /// How often a long run says how far it is.
 const SHOW_EVERY: Duration = Duration::from_secs(10);
+/// A seed that takes longer is worth a look.
+const SLOW: Duration = Duration::from_secs(12);
 /// What every process of this one has in its environment.
 pub(crate) const RUN: &str = "CHAOS_RUN";
 
@@ -191,8 +193,12 @@ fn work(plan: &Plan, began: Instant, tally: &Mutex<Tally>) {
         }
         let place = folder.path().join(seed.to_string());
         fs::create_dir_all(place.join("tmp")).unwrap();
+        let started = Instant::now();
         let ending = drive::run(&scenario, &place, hosts.as_ref().and_then(Option::as_ref));
         drop(fs::remove_dir_all(&place));
+        if started.elapsed() >= SLOW {
+            println!("seed {seed} took {:.1} s", started.elapsed().as_secs_f64());
+        }
         count(&mut tally.lock().unwrap(), &scenario, ending, began);
     }
 }

@@ -141,6 +141,8 @@ pub(crate) struct Scenario {
     pub(crate) delay_us: u64,
     pub(crate) timeout_ms: i64,
     pub(crate) connect_ms: i64,
+    /// The deadline of a call on the store.
+    pub(crate) store_ms: i64,
     pub(crate) heartbeat_limit_ms: u64,
 }
 
@@ -185,6 +187,7 @@ impl Scenario {
             delay_us: random.next() % (span_us + 1),
             timeout_ms: LONG_MS,
             connect_ms: LONG_MS,
+            store_ms: LONG_MS,
             heartbeat_limit_ms: 10_000,
         };
         scenario.choose_deadlines();
@@ -193,19 +196,25 @@ impl Scenario {
 
     /// Deadlines are short where somebody must reach one.
     fn choose_deadlines(&mut self) {
-        let short = match self.injection {
-            Injection::Stop | Injection::Partition | Injection::FullDisk { .. } => true,
-            Injection::Delay { late, .. } => late,
-            _ => false,
-        };
-        if short {
-            (self.timeout_ms, self.heartbeat_limit_ms) = (SHORT_MS, HEARTBEAT_LIMIT_MS);
+        match self.injection {
+            // No deadline is near: they end by the silence of those who are gone.
+            Injection::Stop | Injection::Partition => self.heartbeat_limit_ms = HEARTBEAT_LIMIT_MS,
+            Injection::FullDisk { .. } | Injection::Delay { late: true, .. } => {
+                self.timeout_ms = SHORT_MS;
+            }
+            _ => {}
         }
         // Who waits for one that is gone before it has come waits until the end.
         let is_early = self.watched.1 == 0;
         let is_harmless = self.is_harmless();
         if (is_early && !is_harmless) || matches!(self.injection, Injection::FullDisk { .. }) {
             self.connect_ms = 2 * SHORT_MS;
+        }
+        // A store that is there and silent is waited for.
+        if self.injection == Injection::Partition
+            || (self.injection == Injection::Stop && self.loses_store())
+        {
+            self.store_ms = SHORT_MS;
         }
         if matches!(self.steps[self.watched.1], Step::Store { .. }) && !is_harmless {
             self.timeout_ms = SHORT_MS;
@@ -268,6 +277,7 @@ impl Scenario {
             delay_us: 5000 + random.next() % 10_000,
             timeout_ms: LONG_MS,
             connect_ms: LONG_MS,
+            store_ms: SHORT_MS,
             heartbeat_limit_ms: limit_ms,
         }
     }
@@ -294,6 +304,7 @@ impl Scenario {
             delay_us: random.next() % 20_000,
             timeout_ms: LONG_MS,
             connect_ms: 2 * SHORT_MS,
+            store_ms: LONG_MS,
             heartbeat_limit_ms: 10_000,
         }
     }

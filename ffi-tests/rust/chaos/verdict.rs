@@ -87,9 +87,11 @@ impl Judge<'_> {
             Injection::Close { .. } => {
                 self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_ABORTED], status)
             }
-            Injection::Partition => {
+            // What needs the store has lost it, or waits for somebody beyond.
+            Injection::Partition if self.needs_store(self.step(step)) => {
                 self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_TIMEOUT], status)
             }
+            Injection::Partition => self.one_of(&[DIST_ERR_PEER_FAILED], status),
             Injection::StoreDeath => {
                 let only_store = matches!(self.step(step), Some(Step::Store { .. } | Step::Init));
                 match only_store {
@@ -117,9 +119,8 @@ impl Judge<'_> {
         if self.is_victim() || (self.needs_store(step) && self.scenario.loses_store()) {
             return None;
         }
-        let is_late = matches!(self.scenario.injection, Injection::Stop | Injection::Delay { .. });
-        let waits_in_store = self.needs_store(step);
-        let times_out = is_late || waits_in_store;
+        let is_late = matches!(self.scenario.injection, Injection::Delay { .. });
+        let times_out = is_late || self.needs_store(step);
         let is_allowed =
             status == DIST_ERR_PEER_FAILED || (times_out && status == DIST_ERR_TIMEOUT);
         if !is_allowed {

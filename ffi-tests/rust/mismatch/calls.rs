@@ -8,6 +8,9 @@ use dist::base::error::Result;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
+/// What takes so long was not told.
+const LIMIT_MS: u64 = 15_000;
+
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct What {
@@ -121,7 +124,8 @@ impl What {
     }
 
     fn options(self) -> CallOptions {
-        CallOptions { algorithm: self.algorithm.map(str::to_owned), ..CallOptions::default() }
+        let algorithm = self.algorithm.map(str::to_owned);
+        CallOptions { algorithm, timeout_ms: LIMIT_MS, ..CallOptions::default() }
     }
 
     /// Whether a rank that makes this call may be through with it before anybody notices that `others` call something
