@@ -5,7 +5,7 @@
 //! It judges results and memory itself; who may hear what, and when, is the driver's to judge.
 #![allow(unsafe_code, reason = "limits of a process have no safe interface")]
 
-use crate::library::{self, Group, Join, Message, Outcome, Role, Store, WORLD};
+use crate::library::{self, Failure, Group, Join, Message, Outcome, Role, Store, WORLD};
 use crate::operation::{Operation, Watched, message, room, wrong_message};
 use crate::scenario::{Injection, Kind, Scenario, Step};
 use crate::worker::belongings::Belongings;
@@ -145,9 +145,9 @@ impl<'a, 'b> Runner<'a, 'b> {
         let scenario = self.scenario;
         for (number, step) in scenario.steps.iter().enumerate() {
             let outcome = self.report(number, |rank| rank.step(number, step));
-            if outcome.is_err() {
+            if let Err(failure) = outcome {
                 if number > 0 && !matches!(step, Step::Finalize) {
-                    self.aftermath(number);
+                    self.aftermath(number, &failure);
                 }
                 return;
             }
@@ -162,9 +162,11 @@ impl<'a, 'b> Runner<'a, 'b> {
         ended.outcome
     }
 
-    /// The next calls of a program that does not look at the first failure, and its end.
-    fn aftermath(&mut self, number: usize) {
+    /// A failure that is not yet the group's is made so, since this rank does not go on as the others do; then the next
+    /// calls of a program that does not look at it, and its end.
+    fn aftermath(&mut self, number: usize, failure: &Failure) {
         let last = self.scenario.steps.len();
+        drop(WORLD.abort(&failure.message));
         drop(self.report(last, |rank| rank.calls((Kind::Barrier, 0), 1, 1, last * 1_000_000)));
         // What was stored is what is there, or there is an error.
         let (key, value) = (format!("after{}", self.rank), format!("step {number}"));

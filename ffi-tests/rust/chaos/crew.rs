@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 const ENTRY: [&str; 6] =
     ["body::entry", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"];
 
+/// Any port may be another test's by now; what has listened is among the sockets.
+const NO_PORT: u16 = 0;
+
 /// The port of a store on a host with a network of its own.
 const SPACE_PORT: u16 = 29_500;
 
@@ -96,8 +99,6 @@ pub(crate) struct Crew {
     pub(crate) members: Vec<Member>,
     /// Where its store is.
     pub(crate) port: u16,
-    /// The same where the store ends with it; else 0.
-    own_port: u16,
     lines: Receiver<(String, Said)>,
     reader: Option<JoinHandle<()>>,
     gate: Option<PipeWriter>,
@@ -126,7 +127,6 @@ impl Crew {
         let own = listener.as_ref().map(|listener| listener.local_addr().unwrap().port());
         let port = ground.served.or(own).unwrap_or(SPACE_PORT);
         let (mut crew, ends) = Self::empty(ground, port);
-        crew.own_port = own.unwrap_or(0);
         let keeper = scenario.keeper && ground.served.is_none();
         let ranks = (usize::from(ground.served.is_some())..scenario.size).map(Some);
         for rank in keeper.then_some(None).into_iter().chain(ranks) {
@@ -155,7 +155,6 @@ impl Crew {
         let crew = Self {
             members: Vec::new(),
             port,
-            own_port: 0,
             lines,
             reader: Some(std::thread::Builder::new().spawn(hear).unwrap()),
             gate: Some(opened),
@@ -299,12 +298,12 @@ impl Crew {
 
     /// What is there of processes that have all ended, and should not.
     pub(crate) fn left_behind(&self) -> Vec<String> {
-        let mut left = residue::on_network(&[], &self.sockets, self.own_port);
+        let mut left = residue::on_network(&[], &self.sockets, NO_PORT);
         let began = Instant::now();
         // The kernel closes what a process held a moment after its end is known.
         while !left.is_empty() && began.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(5));
-            left = residue::on_network(&[], &self.sockets, self.own_port);
+            left = residue::on_network(&[], &self.sockets, NO_PORT);
         }
         let files = fs::read_dir(self.folder.join("tmp")).into_iter().flatten().flatten();
         left.extend(files.map(|file| format!("file {}", file.path().display())));

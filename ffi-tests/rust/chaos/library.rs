@@ -11,7 +11,7 @@ use dist::ffi::collective::{
 use dist::ffi::collective_v::{
     dist_all_gather_v, dist_all_to_all_v, dist_gather_v, dist_reduce_scatter_v, dist_scatter_v,
 };
-use dist::ffi::group::dist_group_release;
+use dist::ffi::group::{dist_group_abort, dist_group_release};
 use dist::ffi::group_new::{dist_group_new, dist_group_split};
 use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::point_to_point::{dist_recv, dist_send};
@@ -257,6 +257,13 @@ impl Group {
     pub(crate) fn release(self) -> Outcome {
         // SAFETY: a handle, good or not, is all it takes.
         outcome(unsafe { dist_group_release(self.0) })
+    }
+
+    /// Releases all others, for a reason.
+    pub(crate) fn abort(self, reason: &str) -> Outcome {
+        let reason = terminated(reason);
+        // SAFETY: the text outlives the call.
+        outcome(unsafe { dist_group_abort(self.0, reason.as_ptr()) })
     }
 
     /// Makes a collective, and waits for it.
