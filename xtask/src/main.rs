@@ -10,6 +10,7 @@
 )]
 
 mod bench_store;
+mod chaos;
 mod conformance;
 mod demo;
 mod examples;
@@ -43,6 +44,15 @@ cargo xtask <command>
   random [--seeds N] [--first N]
                       run N random programs (1000) of collectives and messages against their
                       oracle, over every transport; a failure prints its seed
+  chaos [--seeds N] [--first N] [--seed N] [--minutes N] [--only NAME] [--jobs N]
+                      injects failures at random moments into N random jobs (2000), or one of them; NAME
+                      is one of kill, kill-two, stop, pause, close, delay, partition, disk, memory,
+                      frames, store; partitions and small disks need name spaces
+  chaos --latency [--times N] [--limit-ms N] [--only NAME]
+                      measure how soon survivors know of N (200) local-kill, remote-kill, stop and
+                      partition each, the latter two with this heartbeat limit (500)
+  chaos --rounds [--times N]
+                      N (1000) rounds of kill -9, after which nothing may be left
   conformance [--minutes N] [--part I/N] [--transport NAME] [--kind NAME] [--only CASE]
                       run the whole matrix of the conformance suite, in at most N minutes (60):
                       all of it, or the Ith of N parts, what goes over one transport (inproc, shm,
@@ -84,6 +94,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match command {
         "demo" => demo::main(rest),
         "test" => test::main(rest),
+        "chaos" => chaos::main(rest),
         "fuzz" => fuzz::main(rest),
         "conformance" => conformance::main(rest),
         "loom" => loom::main(rest),

@@ -12,6 +12,7 @@ use crate::calls::call;
 use crate::matrix::{Choice, LAYOUTS, Layout, Scene, Variant};
 use crate::model::Prepared;
 use crate::monitor::Monitor;
+use crate::ranks::LIMIT_MS;
 use crate::values::{Inputs, depends_on_order, factor};
 use dist::api::{CallOptions, Group, GroupOptions};
 use dist::store::HashStore;
@@ -21,9 +22,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
-
-/// The deadline of every call, however busy the machine.
-pub(crate) const LIMIT_MS: u64 = 60_000;
 
 /// What to run, with one number of ranks.
 pub(crate) struct Run<'a> {

@@ -9,7 +9,7 @@
 
 mod place;
 mod report;
-mod residue;
+pub(crate) mod residue;
 
 pub(crate) use place::Place;
 pub(crate) use report::Report;

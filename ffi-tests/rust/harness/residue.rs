@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// What was there before a job.
-pub(super) struct Before {
+pub(crate) struct Before {
     files: BTreeSet<String>,
 }
 
@@ -14,12 +14,12 @@ pub(super) struct Before {
 const SHARED_FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 
 impl Before {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self { files: files() }
     }
 
     /// What is there of a job, and should not: its living processes, and files.
-    pub(super) fn left(&self, folder: &Path, living: &[u32]) -> Vec<String> {
+    pub(crate) fn left(&self, folder: &Path, living: &[u32]) -> Vec<String> {
         let mut left: Vec<String> = living.iter().map(|pid| format!("process {pid}")).collect();
         left.extend(files().difference(&self.files).cloned());
         left.extend(entries(&folder.join("tmp")).map(|name| format!("TMPDIR/{name}")));
@@ -42,7 +42,7 @@ fn files() -> BTreeSet<String> {
 }
 
 /// The living processes whose environment has this entry.
-pub(super) fn processes(entry: &str) -> Vec<u32> {
+pub(crate) fn processes(entry: &str) -> Vec<u32> {
     let has_it = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|found| found == entry.as_bytes())
@@ -52,13 +52,13 @@ pub(super) fn processes(entry: &str) -> Vec<u32> {
 }
 
 /// The state letter of a process; `None` where there is none.
-pub(super) fn state(pid: u32) -> Option<char> {
+pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// The inodes of the sockets that processes hold.
-pub(super) fn sockets(pids: &[u32]) -> BTreeSet<u64> {
+pub(crate) fn sockets(pids: &[u32]) -> BTreeSet<u64> {
     let mut inodes = BTreeSet::new();
     for pid in pids {
         let folder = format!("/proc/{pid}/fd");
@@ -89,7 +89,7 @@ fn table_of(prefix: &[String], name: &str) -> String {
 
 /// What there is of a job in a network: those of the sockets that still exist, and whoever listens on
 /// its TCP port.
-pub(super) fn on_network(prefix: &[String], sockets: &BTreeSet<u64>, port: u16) -> Vec<String> {
+pub(crate) fn on_network(prefix: &[String], sockets: &BTreeSet<u64>, port: u16) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, column) in TABLES {
         let text = table_of(prefix, name);
@@ -119,7 +119,7 @@ fn listeners(text: &str, port: u16) -> Vec<String> {
 }
 
 /// The names of the abstract sockets of the library that are held by one of the sockets given.
-pub(super) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
+pub(crate) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
     let text = table("unix");
     let held = text.lines().filter_map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -128,4 +128,20 @@ pub(super) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
         (sockets.contains(&inode) && name.starts_with("libdist-")).then(|| name.to_owned())
     });
     held.collect()
+}
+
+/// The TCP ports on which sockets listen that are among those given.
+pub(crate) fn listening(sockets: &BTreeSet<u64>) -> Vec<u16> {
+    const LISTEN: &str = "0A";
+    let mut ports = Vec::new();
+    for name in ["tcp", "tcp6"] {
+        ports.extend(table(name).lines().filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let inode: u64 = words.get(9)?.parse().ok()?;
+            let port = words.get(1)?.rsplit_once(':')?.1;
+            let listens = words.get(3) == Some(&LISTEN) && sockets.contains(&inode);
+            listens.then(|| u16::from_str_radix(port, 16).ok()).flatten()
+        }));
+    }
+    ports
 }

@@ -128,6 +128,17 @@ impl Hosts {
         self.hosts[host].ip(commands)
     }
 
+    /// Cuts a host off from the first network, as a switch does that has died: its interface stays up, and what it sends
+    /// is lost.
+    pub(crate) fn cut(&self, host: usize) {
+        self.switch.ip(&format!("link set h{host}n0 nomaster"));
+    }
+
+    /// Connects it again.
+    pub(crate) fn heal(&self, host: usize) {
+        self.switch.ip(&format!("link set h{host}n0 master br0"));
+    }
+
     /// Lets all that two hosts send each other go through a line, whatever address they use. A host has
     /// at most one line. None where there is no C compiler or no TUN device, which is then said.
     pub(crate) fn line(&mut self, pair: [usize; 2], line: &Line) -> Option<Relay> {

@@ -8,6 +8,8 @@
 
 mod calls;
 mod execute;
+#[path = "../generator.rs"]
+mod generator;
 mod moves;
 mod program;
 mod strings;

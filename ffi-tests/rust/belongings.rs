@@ -1,6 +1,5 @@
 //! What a process holds: a library that was left in order has given everything back.
 
-use super::library::{Outcome, WRONG_RESULT};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -8,10 +7,10 @@ use std::time::{Duration, Instant};
 
 /// Descriptors with what they are, threads, and shared anonymous files that are mapped.
 #[derive(Debug)]
-pub(super) struct Belongings(BTreeSet<String>);
+pub(crate) struct Belongings(BTreeSet<String>);
 
 impl Belongings {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let mut all = BTreeSet::new();
         for fd in entries("/proc/self/fd") {
             // The descriptor that lists the folder is gone by now.
@@ -30,17 +29,13 @@ impl Belongings {
         Self(all)
     }
 
-    /// Fails with what has come since; some of it may still be on its way out, for a while.
-    pub(super) fn compare(&self, patience: Duration) -> Outcome {
+    /// What has come since; some of it may still be on its way out, for a while.
+    pub(crate) fn more(&self, patience: Duration) -> Vec<String> {
         let began = Instant::now();
         loop {
-            let now = Self::now();
-            let more: Vec<_> = now.0.difference(&self.0).cloned().collect();
-            if more.is_empty() {
-                return (0, String::new());
-            }
-            if began.elapsed() >= patience {
-                return (WRONG_RESULT, format!("not given back: {}", more.join("; ")));
+            let more: Vec<_> = Self::now().0.difference(&self.0).cloned().collect();
+            if more.is_empty() || began.elapsed() >= patience {
+                return more;
             }
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -1,0 +1,407 @@
+//! A rank of a scenario: the test program again, with the scenario's origin in its environment. It goes through the
+//! steps until one fails, tries what a program would try then, leaves, and says on standard output what it does,
+//! one line each, behind a mark.
+//!
+//! It judges results and memory itself; who may hear what, and when, is the driver's to judge.
+#![allow(unsafe_code, reason = "limits of a process have no safe interface")]
+
+use crate::library::{self, Failure, Group, Join, Message, Outcome, Role, Store, WORLD};
+use crate::operation::{Operation, Watched, message, room, wrong_message};
+use crate::scenario::{Injection, Kind, Scenario, Step};
+use crate::worker::belongings::Belongings;
+use crate::worker::now_us;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
+
+/// What the environment of a rank has.
+pub(crate) const ORIGIN: &str = "CHAOS_SCENARIO";
+/// Its rank, or [`KEEPER`].
+pub(crate) const NAME: &str = "CHAOS_NAME";
+/// Where the store is: `HOST PORT`, or the path of a file.
+pub(crate) const STORE: &str = "CHAOS_STORE";
+/// For the host of the store, the descriptor of the socket that it is to listen on, or anything else for one of its own.
+pub(crate) const LISTEN: &str = "CHAOS_LISTEN";
+/// The name of the process that only hosts the store.
+pub(crate) const KEEPER: &str = "keeper";
+/// What lines begin with.
+pub(crate) const MARK: &str = "@@";
+
+/// How long finalising may take by itself, whatever has happened.
+const LEAVING_MS: i64 = 6000;
+/// How long what was given back may be on its way out.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[allow(clippy::disallowed_methods, reason = "a rank is told by its environment what to do")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+#[test]
+#[ignore = "the body of the processes that the other tests start"]
+fn entry() {
+    let Some(origin) = variable(ORIGIN) else { return };
+    let name = variable(NAME).unwrap();
+    let mut out = OpenOptions::new().write(true).open("/proc/self/fd/1").unwrap();
+    let prefix = format!("{MARK}{name} ");
+    // One write for a line, so that lines of several processes stay whole.
+    let say = |what: &str| drop(out.write_all(format!("{prefix}{what}\n").as_bytes()));
+    let scenario = Scenario::parse(&origin);
+    let before = Belongings::now();
+    let mut say = Reports(Box::new(say));
+    say.line(&format!("start {}", std::process::id()));
+    let role =
+        variable(LISTEN).map_or(Role::Client, |text| text.parse().map_or(Role::Server, Role::Heir));
+    let place = variable(STORE).unwrap();
+    let store = match place.split_once(' ') {
+        Some((host, port)) => Store::tcp(host, port.parse().unwrap(), role, scenario.connect_ms),
+        None => Store::file(&place, scenario.size, scenario.connect_ms),
+    };
+    let mut watched = Watched::default();
+    match store {
+        Ok(store) => {
+            store.limit(scenario.store_ms).unwrap();
+            if name == KEEPER {
+                say.line("left");
+                pass_gate();
+            } else {
+                let rank = name.parse().unwrap();
+                let mut runner = Runner::new(&scenario, rank, store, &mut say, &mut watched);
+                runner.run();
+                say.line("left");
+                pass_gate();
+                watched.look_at_all();
+            }
+            drop(store.release());
+        }
+        // As if it were the first step that failed.
+        Err(failure) => {
+            say.ended(0, &Ended { outcome: Err(failure), over_ms: 0 });
+            say.line("left");
+            pass_gate();
+        }
+    }
+    watched.touched.iter().for_each(|what| say.line(&format!("wrong {what}")));
+    let more = before.more(PATIENCE);
+    if !more.is_empty() {
+        say.line(&format!("wrong not given back: {}", more.join("; ")));
+    }
+    say.line("done");
+}
+
+/// Until the driver closes its end of standard input.
+fn pass_gate() {
+    drop(std::io::stdin().read_to_end(&mut Vec::new()));
+}
+
+/// Where lines go.
+pub(crate) struct Reports<'a>(pub(crate) Box<dyn FnMut(&str) + 'a>);
+
+impl Reports<'_> {
+    fn line(&mut self, what: &str) {
+        (self.0)(what);
+    }
+
+    fn ended(&mut self, step: usize, ended: &Ended) {
+        let (status, text) = match &ended.outcome {
+            Ok(()) => (0, String::new()),
+            Err(failure) => (failure.status, failure.message.replace('\n', " ")),
+        };
+        let text: String = text.chars().take(2500).collect();
+        self.line(&format!("end {step} {status} {} {} {text}", ended.over_ms, now_us()));
+    }
+}
+
+/// What has become of a step.
+struct Ended {
+    outcome: Outcome,
+    /// By how much a call was late, at worst.
+    over_ms: i64,
+}
+
+/// One rank.
+pub(crate) struct Runner<'a, 'b> {
+    scenario: &'a Scenario,
+    rank: usize,
+    store: Store,
+    say: &'a mut Reports<'b>,
+    watched: &'a mut Watched,
+    over_ms: i64,
+}
+
+impl<'a, 'b> Runner<'a, 'b> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        rank: usize,
+        store: Store,
+        say: &'a mut Reports<'b>,
+        watched: &'a mut Watched,
+    ) -> Self {
+        Self { scenario, rank, store, say, watched, over_ms: 0 }
+    }
+
+    /// All steps, or as far as it gets; what comes then.
+    pub(crate) fn run(&mut self) {
+        let scenario = self.scenario;
+        for (number, step) in scenario.steps.iter().enumerate() {
+            let outcome = self.report(number, |rank| rank.step(number, step));
+            if let Err(failure) = outcome {
+                if number > 0 && !matches!(step, Step::Finalize) {
+                    self.aftermath(number, &failure);
+                }
+                return;
+            }
+        }
+    }
+
+    fn report(&mut self, number: usize, body: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+        self.say.line(&format!("begin {number}"));
+        self.over_ms = 0;
+        let ended = Ended { outcome: body(self), over_ms: self.over_ms };
+        self.say.ended(number, &ended);
+        ended.outcome
+    }
+
+    /// A failure that is not yet the group's is made so, since this rank does not go on as the others do; then the next
+    /// calls of a program that does not look at it, and its end.
+    fn aftermath(&mut self, number: usize, failure: &Failure) {
+        let last = self.scenario.steps.len();
+        drop(WORLD.abort(&failure.message));
+        drop(self.report(last, |rank| rank.calls((Kind::Barrier, 0), 1, 1, last * 1_000_000)));
+        // What was stored is what is there, or there is an error.
+        let (key, value) = (format!("after{}", self.rank), format!("step {number}"));
+        drop(self.report(last + 1, |rank| {
+            let limit = rank.scenario.store_ms;
+            rank.timed(limit, |rank| rank.store.set(&key, &value))?;
+            let found = rank.timed(limit, |rank| rank.store.get(&key))?;
+            rank.expect(found == value, || format!("{key} is \"{found}\", not \"{value}\""));
+            Ok(())
+        }));
+        drop(self.report(last - 1, |rank| rank.timed(LEAVING_MS, |_| library::finalize())));
+    }
+
+    fn expect(&mut self, right: bool, what: impl FnOnce() -> String) {
+        if !right {
+            self.say.line(&format!("wrong {}", what()));
+        }
+    }
+
+    /// Makes a call that may take so long.
+    fn timed<T>(&mut self, allowed_ms: i64, call: impl FnOnce(&Self) -> T) -> T {
+        let began = Instant::now();
+        let done = call(self);
+        let took_ms = i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.over_ms = self.over_ms.max(took_ms - allowed_ms);
+        done
+    }
+
+    fn step(&mut self, number: usize, step: &Step) -> Outcome {
+        let limit = self.scenario.timeout_ms;
+        if number == self.scenario.watched.1 && self.rank == self.scenario.victim {
+            self.be_the_victim();
+        }
+        let turn = number * 1_000_000;
+        match *step {
+            Step::Init => self.init(),
+            Step::Calls { kind, count, times, ahead } => {
+                self.calls((kind, count), times, ahead, turn)
+            }
+            Step::Ring { count, times } => {
+                (turn..turn + times).try_for_each(|turn| self.ring(count, turn))
+            }
+            Step::Pairs { count, times } => {
+                (turn..turn + times).try_for_each(|turn| self.pair(count, turn))
+            }
+            Step::Store { setter, after_ms } => self.meet_in_store(number, setter, after_ms),
+            Step::Groups { split } => self.groups(split, turn),
+            Step::Finalize => self.timed(limit.max(LEAVING_MS), |_| library::finalize()),
+        }
+    }
+
+    /// What happens to the victim of itself.
+    fn be_the_victim(&self) {
+        match self.scenario.injection {
+            Injection::Delay { ms, .. } => std::thread::sleep(Duration::from_millis(ms)),
+            Injection::MemoryLimit { kib } => limit_memory(kib),
+            _ => {}
+        }
+    }
+
+    fn init(&mut self) -> Outcome {
+        let scenario = self.scenario;
+        let join = Join {
+            store: self.store,
+            name: &format!("chaos {}", scenario.origin),
+            rank: self.rank,
+            size: scenario.size,
+            timeout_ms: scenario.timeout_ms,
+            connect_ms: scenario.connect_ms,
+            backend_options: &format!(
+                "transport={};host_id=h{}",
+                scenario.transport, scenario.hosts[self.rank]
+            ),
+        };
+        self.timed(scenario.connect_ms, |_| library::init(&join))
+    }
+
+    fn calls(&mut self, call: (Kind, usize), times: usize, ahead: usize, turn: usize) -> Outcome {
+        self.calls_of(WORLD, call, times, ahead, turn)
+    }
+
+    fn calls_of(
+        &mut self,
+        group: Group,
+        call: (Kind, usize),
+        times: usize,
+        ahead: usize,
+        turn: usize,
+    ) -> Outcome {
+        let limit = self.scenario.timeout_ms;
+        let place = (group.rank(), group.size());
+        let mut done = 0;
+        while done < times {
+            if ahead == 1 {
+                let mut operation = Operation::new(call, turn + done, place, self.watched);
+                let outcome = self.timed(limit, |_| group.run(&mut operation));
+                self.close(operation, &outcome);
+                outcome?;
+            } else {
+                let turns = turn + done..turn + done + ahead;
+                let operations = turns.map(|turn| Operation::new(call, turn, place, self.watched));
+                let operations: Vec<Operation> = operations.collect();
+                self.issue_all(group, operations)?;
+            }
+            done += ahead;
+        }
+        Ok(())
+    }
+
+    /// Issues all, and waits for all, last first.
+    fn issue_all(&mut self, group: Group, mut operations: Vec<Operation>) -> Outcome {
+        let limit = self.scenario.timeout_ms * i64::try_from(operations.len()).unwrap();
+        let began = Instant::now();
+        let works: Vec<_> = operations
+            .iter_mut()
+            .map(|operation| match operation.kind {
+                // It has no work.
+                Kind::MonitoredBarrier => group.run(operation).map(|()| None),
+                _ => group.issue(operation).map(Some),
+            })
+            .collect();
+        let waited = works.iter().rev().map(|work| match work {
+            Ok(Some(work)) => work.wait(),
+            Ok(None) => Ok(()),
+            Err(failure) => Err(failure.clone()),
+        });
+        let mut outcomes: Vec<Outcome> = waited.collect();
+        outcomes.reverse();
+        let took_ms = i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.over_ms = self.over_ms.max(took_ms - limit);
+        let mut first = Ok(());
+        for (operation, outcome) in operations.into_iter().zip(outcomes) {
+            self.close(operation, &outcome);
+            first = first.and(outcome);
+        }
+        first
+    }
+
+    /// Judges a call that has ended.
+    fn close(&mut self, operation: Operation, outcome: &Outcome) {
+        if outcome.is_ok() {
+            let wrong = operation.wrong();
+            self.expect(wrong.is_none(), || wrong.unwrap_or_default());
+        }
+        operation.retire(outcome.is_ok(), self.watched);
+    }
+
+    fn ring(&mut self, count: usize, turn: usize) -> Outcome {
+        let (rank, size, limit) = (self.rank, self.scenario.size, self.scenario.timeout_ms);
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let (sent, mut came) = (message(turn, rank, count), room(count));
+        let outcome = self.timed(limit, |_| {
+            let from = Message { peer: before, tag: 7 };
+            let incoming = WORLD.receive(from, &mut came, false)?;
+            let outgoing = WORLD.send(Message { peer: next, tag: 7 }, &sent, false);
+            // Both are waited for, since both have memory lent to them.
+            let outgoing = outgoing.and_then(|work| work.map_or(Ok(()), |work| work.wait()));
+            let incoming = incoming.map_or(Ok(()), |work| work.wait());
+            incoming.and(outgoing)
+        });
+        self.close_message(sent, came, (turn, before), &outcome);
+        outcome
+    }
+
+    fn pair(&mut self, count: usize, turn: usize) -> Outcome {
+        let limit = self.scenario.timeout_ms;
+        let peer = self.rank ^ 1;
+        if peer >= self.scenario.size {
+            return Ok(());
+        }
+        let (sent, mut came) = (message(turn, self.rank, count), room(count));
+        let other = Message { peer, tag: 9 };
+        let outcome = if self.rank < peer {
+            self.timed(limit, |_| WORLD.send(other, &sent, true))
+                .and_then(|_| self.timed(limit, |_| WORLD.receive(other, &mut came, true)))
+        } else {
+            self.timed(limit, |_| WORLD.receive(other, &mut came, true))
+                .and_then(|_| self.timed(limit, |_| WORLD.send(other, &sent, true)))
+        };
+        let outcome = outcome.map(drop);
+        self.close_message(sent, came, (turn, peer), &outcome);
+        outcome
+    }
+
+    fn close_message(
+        &mut self,
+        sent: Vec<i32>,
+        came: Vec<i32>,
+        (turn, from): (usize, usize),
+        outcome: &Outcome,
+    ) {
+        if outcome.is_ok() {
+            let wrong = wrong_message(&came, turn, from);
+            self.expect(wrong.is_none(), || wrong.unwrap_or_default());
+        }
+        self.watched.watch(sent, outcome.is_ok());
+        self.watched.watch(came, outcome.is_ok());
+    }
+
+    fn meet_in_store(&mut self, number: usize, setter: usize, after_ms: u64) -> Outcome {
+        let (store, limit) = (self.store, self.scenario.timeout_ms);
+        let (key, value) = (format!("step{number}"), format!("value {number}"));
+        if self.rank == setter {
+            std::thread::sleep(Duration::from_millis(after_ms));
+            return self.timed(self.scenario.store_ms, |_| store.set(&key, &value));
+        }
+        self.timed(limit, |_| store.wait(&key, limit))?;
+        let found = self.timed(self.scenario.store_ms, |_| store.get(&key))?;
+        self.expect(found == value, || format!("{key} is \"{found}\", not \"{value}\""));
+        Ok(())
+    }
+
+    fn groups(&mut self, split: bool, turn: usize) -> Outcome {
+        let Scenario { size, timeout_ms, connect_ms, .. } = *self.scenario;
+        let limit = timeout_ms + connect_ms;
+        let group = if split {
+            Some(self.timed(limit, |rank| WORLD.split(rank.rank % 2, connect_ms))?)
+        } else {
+            let members: Vec<usize> = (0..size.max(3) - 1).collect();
+            self.timed(limit, |_| WORLD.some(&members, connect_ms))?
+        };
+        let Some(group) = group else { return Ok(()) };
+        let outcome = self.calls_of(group, (Kind::AllReduce, 1000), 5, 1, turn);
+        let released = self.timed(LEAVING_MS, |_| group.release());
+        outcome.and(released)
+    }
+}
+
+/// The process may have this much more memory than it has.
+fn limit_memory(kib: u64) {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = pages.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let bytes = pages * 4096 + kib * 1024;
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: reads one structure, which lives on this stack.
+    let status = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
+    assert_eq!(status, 0);
+}

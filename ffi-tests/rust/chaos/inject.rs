@@ -1,0 +1,137 @@
+//! What the driver does to processes: signals, sockets shut down behind their back, rubbish, and hosts cut off.
+#![allow(unsafe_code, reason = "signals and other processes' descriptors have no safe interface")]
+
+use crate::crew::Crew;
+use crate::generator::Random;
+use crate::harness::residue;
+use crate::hosts::Hosts;
+use crate::scenario::{Injection, Scenario};
+use crate::worker::now_us;
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+/// How long anything may take that a rank need not answer.
+const BRIEFLY: Duration = Duration::from_millis(100);
+
+/// What was done, when, and what is to be undone.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// On the clock of the reports.
+    pub(crate) at_us: u64,
+    /// Connections that say nothing more; closed when this is dropped.
+    silent: Vec<OwnedFd>,
+}
+
+/// Does it.
+pub(crate) fn inject(scenario: &Scenario, crew: &Crew, hosts: Option<&Hosts>) -> Done {
+    let pid = |rank: usize| crew.member(Some(rank)).pid;
+    let mut done = Done { at_us: now_us(), silent: Vec::new() };
+    match scenario.injection {
+        Injection::Kill { .. } => {
+            for rank in (0..scenario.size).filter(|&rank| scenario.dies(rank)) {
+                signal(pid(rank), libc::SIGKILL);
+            }
+            done.at_us = now_us();
+        }
+        Injection::Stop => {
+            signal(pid(scenario.victim), libc::SIGSTOP);
+            done.at_us = now_us();
+        }
+        Injection::Pause { ms } => {
+            signal(pid(scenario.victim), libc::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(ms));
+            signal(pid(scenario.victim), libc::SIGCONT);
+        }
+        Injection::Close { which } => close_socket(pid(scenario.victim), which),
+        Injection::Partition => hosts.iter().for_each(|hosts| hosts.cut(1)),
+        Injection::BadFrames { seed } => done.silent = send_rubbish(crew, seed),
+        Injection::StoreDeath => signal(crew.member(None).pid, libc::SIGKILL),
+        // Of the ranks' own doing, or there from the beginning.
+        Injection::Delay { .. } | Injection::MemoryLimit { .. } | Injection::FullDisk { .. } => {}
+    }
+    done
+}
+
+/// Sends a signal to a process that this one has started, and not waited for.
+pub(crate) fn signal(pid: u32, number: i32) {
+    // SAFETY: takes numbers.
+    unsafe { libc::kill(pid.cast_signed(), number) };
+}
+
+/// Shuts down one of the connected sockets of a process.
+fn close_socket(pid: u32, which: u64) {
+    let folder = format!("/proc/{pid}/fd");
+    let mut sockets: Vec<i32> = std::fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| {
+            std::fs::read_link(entry.path())
+                .is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+        })
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    sockets.sort_unstable();
+    if sockets.is_empty() {
+        return;
+    }
+    let index = usize::try_from(which % sockets.len() as u64).unwrap_or(0);
+    if let Some(socket) = descriptor_of(pid, sockets[index]) {
+        // SAFETY: the descriptor is open for as long as `socket`.
+        unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+/// A copy of another process's descriptor.
+fn descriptor_of(pid: u32, fd: i32) -> Option<OwnedFd> {
+    // SAFETY: takes numbers.
+    let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: takes numbers; the descriptor of the process is open.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
+}
+
+fn owned(returned: i64) -> Option<OwnedFd> {
+    let fd = i32::try_from(returned).ok().filter(|&fd| fd >= 0)?;
+    // SAFETY: the call that returned it has made it for us.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Connects to everything that listens, and says something without meaning; some connections stay.
+fn send_rubbish(crew: &Crew, seed: u64) -> Vec<OwnedFd> {
+    let mut random = Random::new(seed);
+    let pids: Vec<u32> = crew.members.iter().map(|member| member.pid).collect();
+    let sockets = residue::sockets(&pids);
+    let mut silent = Vec::new();
+    for port in residue::listening(&sockets).into_iter().chain([crew.port]).collect::<BTreeSet<_>>()
+    {
+        let address = ([127, 0, 0, 1], port).into();
+        if let Ok(stream) = TcpStream::connect_timeout(&address, BRIEFLY) {
+            drop(stream.set_write_timeout(Some(BRIEFLY)));
+            silent.extend(babble(stream, &mut random));
+        }
+    }
+    for name in residue::abstract_names(&sockets) {
+        let Ok(address) = SocketAddr::from_abstract_name(name) else { continue };
+        if let Ok(stream) = UnixStream::connect_addr(&address) {
+            drop(stream.set_write_timeout(Some(BRIEFLY)));
+            silent.extend(babble(stream, &mut random));
+        }
+    }
+    silent
+}
+
+/// Some bytes, or none.
+fn babble<S: std::io::Write + Into<OwnedFd>>(
+    mut stream: S,
+    random: &mut Random,
+) -> Option<OwnedFd> {
+    let length = random.one_of(&[0, 1, 7, 64, 4096]);
+    let bytes: Vec<u8> = (0..length).map(|_| random.next().to_le_bytes()[0]).collect();
+    // Who is cut off in the middle of it has what it came for.
+    drop(stream.write_all(&bytes));
+    random.once_in(3).then(|| stream.into())
+}

@@ -1,0 +1,132 @@
+//! How soon the survivors know: the time from the moment a rank is killed, stopped or cut off to that in which the call
+//! of each survivor returned, and whether it named who was at fault.
+
+use crate::crew::{Crew, Ground, Said};
+use crate::hosts::{ETHERNET, Hosts};
+use crate::scenario::{HEARTBEAT_LIMIT_MS, Injection, Scenario};
+use crate::{Folder, Quiet, alone, drive, number, toolchain, wish};
+use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_OK};
+use std::fs;
+use std::time::Duration;
+
+/// What is measured, and whether on hosts with networks of their own, where they can be made.
+const KINDS: [(&str, bool); 4] =
+    [("local-kill", false), ("remote-kill", true), ("stop", false), ("partition", true)];
+
+/// How often each is measured in the ordinary tests, where nothing depends on the figures.
+const FEW: u64 = 2;
+
+/// The figures of one kind.
+#[derive(Default)]
+struct Figures {
+    latencies_us: Vec<u64>,
+    named: usize,
+    told: usize,
+}
+
+#[test]
+fn latencies() {
+    let _alone = alone();
+    let quiet = Quiet::now();
+    let times = number("CHAOS_TIMES", FEW);
+    let limit_ms = number("CHAOS_LIMIT_MS", HEARTBEAT_LIMIT_MS);
+    let hosts = Hosts::try_new(2, ETHERNET).map_err(|why| toolchain::skip(&why)).ok();
+    println!("| what happens | injections | survivors told | p50 | p99 | longest | named right |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut wrong = Vec::new();
+    for (kind, on_hosts) in KINDS {
+        let lacks_hosts = kind == "partition" && hosts.is_none();
+        if lacks_hosts || wish("CHAOS_ONLY").is_some_and(|only| only != kind) {
+            continue;
+        }
+        let mut figures = Figures::default();
+        for number in 0..times {
+            let hosts = hosts.as_ref().filter(|_| on_hosts);
+            wrong.extend(measure(
+                &mut figures,
+                &format!("latency {kind} {number} {limit_ms}"),
+                hosts,
+            ));
+        }
+        figures.show(kind, times, limit_ms);
+    }
+    drop(hosts);
+    quiet.compare();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Injects once; what was not as it should be.
+fn measure(figures: &mut Figures, origin: &str, hosts: Option<&Hosts>) -> Vec<String> {
+    let scenario = Scenario::parse(origin);
+    let folder = Folder::new();
+    let places: Vec<_> =
+        hosts.map_or(Vec::new(), |hosts| (0..2).map(|host| hosts.place(host)).collect());
+    let ground = Ground { folder: folder.path(), places: &places, served: None };
+    fs::create_dir_all(folder.path().join("tmp")).unwrap();
+    let mut crew = Crew::start(&scenario, &ground);
+    let done = drive::strike(&scenario, &mut crew, hosts);
+    let ended = drive::await_end(&scenario, &mut crew);
+    if scenario.injection == Injection::Partition {
+        hosts.iter().for_each(|hosts| hosts.heal(1));
+    }
+    let mut wrong: Vec<String> = ended.err().into_iter().collect();
+    let Some(done) = done else { return vec![format!("{origin}: it was over before")] };
+    for rank in (0..scenario.size).filter(|&rank| is_asked(&scenario, rank)) {
+        let calls = crew.member(Some(rank)).said.iter().find_map(|said| match said {
+            Said::End { step: 1, status, at_us, text, .. } => Some((*status, *at_us, text)),
+            _ => None,
+        });
+        let Some((status, at_us, text)) = calls.filter(|(status, ..)| *status != DIST_OK) else {
+            wrong.push(format!("{origin}: rank {rank} has heard nothing"));
+            continue;
+        };
+        figures.told += 1;
+        figures.latencies_us.push(at_us.saturating_sub(done.at_us));
+        let is_named = status == DIST_ERR_PEER_FAILED
+            && culprits(&scenario, rank).any(|culprit| {
+                let pid = crew.member(Some(culprit)).pid;
+                text.contains(&format!("rank {culprit} (pid {pid},"))
+            });
+        figures.named += usize::from(is_named);
+        if !is_named {
+            wrong.push(format!("{origin}: rank {rank} was told {status}: {text}"));
+        }
+    }
+    wrong
+}
+
+/// Whether what a rank hears counts.
+fn is_asked(scenario: &Scenario, rank: usize) -> bool {
+    scenario.injection == Injection::Partition || rank != scenario.victim
+}
+
+/// Who is at fault, as far as a rank can tell: of those beyond a partition, any.
+fn culprits(scenario: &Scenario, rank: usize) -> impl Iterator<Item = usize> {
+    let beyond = scenario.injection == Injection::Partition;
+    let hosts = scenario.hosts.clone();
+    let victim = scenario.victim;
+    (0..scenario.size).filter(move |&other| match beyond {
+        true => hosts[other] != hosts[rank],
+        false => other == victim,
+    })
+}
+
+impl Figures {
+    fn show(&mut self, kind: &str, times: u64, limit_ms: u64) {
+        self.latencies_us.sort_unstable();
+        let at = |part: usize| {
+            let last = self.latencies_us.len().saturating_sub(1);
+            let us = self.latencies_us.get((last * part).div_ceil(100)).copied().unwrap_or(0);
+            format!("{:.1} ms", Duration::from_micros(us).as_secs_f64() * 1000.0)
+        };
+        let limit = match kind {
+            "stop" | "partition" => format!(" (limit {limit_ms} ms)"),
+            _ => String::new(),
+        };
+        let (told, named) = (self.told, self.named);
+        let (p50, p99, longest) = (at(50), at(99), at(100));
+        println!(
+            "| {kind}{limit} | {times} | {told} | {p50} | {p99} | {longest} | {named} of {told} |"
+        );
+    }
+}

@@ -1,0 +1,403 @@
+//! The library as the ranks of a scenario call it: each function of the C ABI wrapped once, with nothing decided.
+#![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
+
+use crate::operation::Operation;
+use crate::scenario::Kind;
+use dist::ffi::blob::{dist_blob_data, dist_blob_release};
+use dist::ffi::collective::{
+    dist_all_gather, dist_all_reduce, dist_all_to_all, dist_barrier, dist_broadcast, dist_gather,
+    dist_reduce, dist_reduce_scatter, dist_scatter,
+};
+use dist::ffi::collective_v::{
+    dist_all_gather_v, dist_all_to_all_v, dist_gather_v, dist_reduce_scatter_v, dist_scatter_v,
+};
+use dist::ffi::group::{dist_group_abort, dist_group_release};
+use dist::ffi::group_new::{dist_group_new, dist_group_split};
+use dist::ffi::monitored::dist_monitored_barrier;
+use dist::ffi::point_to_point::{dist_recv, dist_send};
+use dist::ffi::runtime::{
+    dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
+};
+use dist::ffi::store::{
+    dist_store_get, dist_store_release, dist_store_set, dist_store_set_timeout, dist_store_wait,
+};
+use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
+use dist::ffi::types::{
+    DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM, DIST_WAIT_FOREVER,
+    dist_group_new_options_t, dist_group_t, dist_init_options_t, dist_status_t,
+    dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t, dist_work_t,
+};
+use dist::ffi::work::{dist_work_release, dist_work_wait};
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{null, null_mut};
+
+/// Why a call has failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: i32,
+    pub(crate) message: String,
+}
+
+/// What a call comes back with.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+fn outcome(status: dist_status_t) -> Outcome {
+    if status == DIST_OK {
+        return Ok(());
+    }
+    // SAFETY: takes nothing.
+    let text = unsafe { dist_last_error() };
+    // SAFETY: the text is terminated and valid until the next failing call of this thread.
+    let message = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    Err(Failure { status, message })
+}
+
+fn terminated(text: &str) -> CString {
+    CString::new(text).unwrap()
+}
+
+fn defaults<T>() -> T {
+    // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Whether a process hosts the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+    /// Its server, on a socket that it has inherited.
+    Heir(i32),
+}
+
+/// A store's handle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Store(*mut dist_store_t);
+
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+impl Store {
+    /// A client of the store at this port of `host`, and maybe its server.
+    pub(crate) fn tcp(host: &str, port: u16, role: Role, timeout_ms: i64) -> Outcome<Self> {
+        let host = terminated(host);
+        let mut options: dist_store_tcp_options_t = defaults();
+        options.struct_size = size_of::<dist_store_tcp_options_t>();
+        options.host = host.as_ptr();
+        options.port = i32::from(port);
+        options.timeout_ms = timeout_ms;
+        options.is_server = i32::from(role != Role::Client);
+        if let Role::Heir(listen) = role {
+            options.fields |= DIST_FIELD_LISTEN_FD;
+            options.listen_fd = listen;
+        }
+        let mut store = null_mut();
+        // SAFETY: options and text outlive the call, and `store` takes the handle.
+        outcome(unsafe { dist_store_tcp_create(&raw const options, &raw mut store) })?;
+        Ok(Self(store))
+    }
+
+    pub(crate) fn file(path: &str, size: usize, timeout_ms: i64) -> Outcome<Self> {
+        let path = terminated(path);
+        let mut options: dist_store_file_options_t = defaults();
+        options.struct_size = size_of::<dist_store_file_options_t>();
+        options.timeout_ms = timeout_ms;
+        let (size, mut store) = (i32::try_from(size).unwrap(), null_mut());
+        // SAFETY: options and path outlive the call, and `store` takes the handle.
+        let status = unsafe {
+            dist_store_file_create(path.as_ptr(), size, &raw const options, &raw mut store)
+        };
+        outcome(status)?;
+        Ok(Self(store))
+    }
+
+    /// The deadline of its calls from now on.
+    pub(crate) fn limit(self, timeout_ms: i64) -> Outcome {
+        // SAFETY: a handle, good or not, is all it takes.
+        outcome(unsafe { dist_store_set_timeout(self.0, timeout_ms) })
+    }
+
+    pub(crate) fn set(self, key: &str, value: &str) -> Outcome {
+        let key = terminated(key);
+        let (data, len) = (value.as_ptr().cast(), value.len());
+        // SAFETY: key and value outlive the call, and the length is the value's.
+        outcome(unsafe { dist_store_set(self.0, key.as_ptr(), data, len) })
+    }
+
+    pub(crate) fn wait(self, key: &str, timeout_ms: i64) -> Outcome {
+        let key = terminated(key);
+        let keys = [key.as_ptr()];
+        // SAFETY: one key, which outlives the call.
+        outcome(unsafe { dist_store_wait(self.0, keys.as_ptr(), 1, timeout_ms) })
+    }
+
+    pub(crate) fn get(self, key: &str) -> Outcome<String> {
+        let key = terminated(key);
+        let mut blob = null_mut();
+        // SAFETY: the key outlives the call, and `blob` takes the handle.
+        outcome(unsafe { dist_store_get(self.0, key.as_ptr(), &raw mut blob) })?;
+        let (mut data, mut len) = (null(), 0);
+        // SAFETY: both outputs are there.
+        outcome(unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) })?;
+        // SAFETY: the blob owns this many bytes until it is released.
+        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        // SAFETY: nothing points into the blob any more.
+        outcome(unsafe { dist_blob_release(blob) })?;
+        Ok(text)
+    }
+
+    pub(crate) fn release(self) -> Outcome {
+        // SAFETY: a handle, good or not, is all it takes.
+        outcome(unsafe { dist_store_release(self.0) })
+    }
+}
+
+/// How to join the world.
+pub(crate) struct Join<'a> {
+    pub(crate) store: Store,
+    pub(crate) name: &'a str,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) timeout_ms: i64,
+    pub(crate) connect_ms: i64,
+    pub(crate) backend_options: &'a str,
+}
+
+pub(crate) fn init(join: &Join<'_>) -> Outcome {
+    let (wishes, name) = (terminated(join.backend_options), terminated(join.name));
+    let mut options: dist_init_options_t = defaults();
+    options.struct_size = size_of::<dist_init_options_t>();
+    options.fields = DIST_FIELD_RANK;
+    options.store = join.store.0;
+    options.rank = i32::try_from(join.rank).unwrap();
+    options.world_size = i32::try_from(join.size).unwrap();
+    options.timeout_ms = join.timeout_ms;
+    options.connect_timeout_ms = join.connect_ms;
+    options.backend_options = wishes.as_ptr();
+    options.group_name = name.as_ptr();
+    // SAFETY: the options and their texts outlive the call.
+    outcome(unsafe { dist_init(&raw const options) })
+}
+
+pub(crate) fn finalize() -> Outcome {
+    // SAFETY: takes nothing.
+    outcome(unsafe { dist_finalize() })
+}
+
+/// A work's handle.
+#[derive(Debug)]
+pub(crate) struct Work(*mut dist_work_t);
+
+impl Work {
+    pub(crate) fn wait(&self) -> Outcome {
+        // SAFETY: a handle, good or not, is all it takes.
+        outcome(unsafe { dist_work_wait(self.0, DIST_WAIT_FOREVER) })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // SAFETY: a handle, good or not, is all it takes.
+        unsafe { dist_work_release(self.0) };
+    }
+}
+
+/// A group's handle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group(*mut dist_group_t);
+
+/// The world group.
+pub(crate) const WORLD: Group = Group(null_mut());
+
+/// One message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) peer: usize,
+    pub(crate) tag: usize,
+}
+
+impl Group {
+    pub(crate) fn rank(self) -> usize {
+        // SAFETY: a handle, good or not, is all it takes.
+        usize::try_from(unsafe { dist_get_rank(self.0) }).unwrap()
+    }
+
+    pub(crate) fn size(self) -> usize {
+        // SAFETY: a handle, good or not, is all it takes.
+        usize::try_from(unsafe { dist_get_world_size(self.0) }).unwrap()
+    }
+
+    /// One of the groups into which this one falls apart.
+    pub(crate) fn split(self, color: usize, connect_ms: i64) -> Outcome<Self> {
+        let mut options: dist_group_new_options_t = defaults();
+        options.struct_size = size_of::<dist_group_new_options_t>();
+        options.connect_timeout_ms = connect_ms;
+        let (color, mut group) = (i32::try_from(color).unwrap(), null_mut());
+        // SAFETY: the options outlive the call, and `group` takes the handle.
+        let status =
+            unsafe { dist_group_split(self.0, color, 0, &raw const options, &raw mut group) };
+        outcome(status).map(|()| Self(group))
+    }
+
+    /// A group of some ranks; `None` for all others.
+    pub(crate) fn some(self, ranks: &[usize], connect_ms: i64) -> Outcome<Option<Self>> {
+        let mut options: dist_group_new_options_t = defaults();
+        options.struct_size = size_of::<dist_group_new_options_t>();
+        options.connect_timeout_ms = connect_ms;
+        let ranks: Vec<i32> = ranks.iter().map(|&rank| i32::try_from(rank).unwrap()).collect();
+        let (list, n, mut group) = (ranks.as_ptr(), ranks.len(), null_mut());
+        // SAFETY: options and list outlive the call, and `group` takes the handle.
+        let status = unsafe { dist_group_new(self.0, list, n, &raw const options, &raw mut group) };
+        outcome(status).map(|()| (!group.is_null()).then_some(Self(group)))
+    }
+
+    pub(crate) fn release(self) -> Outcome {
+        // SAFETY: a handle, good or not, is all it takes.
+        outcome(unsafe { dist_group_release(self.0) })
+    }
+
+    /// Releases all others, for a reason.
+    pub(crate) fn abort(self, reason: &str) -> Outcome {
+        let reason = terminated(reason);
+        // SAFETY: the text outlives the call.
+        outcome(unsafe { dist_group_abort(self.0, reason.as_ptr()) })
+    }
+
+    /// Makes a collective, and waits for it.
+    pub(crate) fn run(self, operation: &mut Operation) -> Outcome {
+        outcome(self.call(operation, null_mut()))
+    }
+
+    /// Issues a collective.
+    pub(crate) fn issue(self, operation: &mut Operation) -> Outcome<Work> {
+        let mut work = null_mut();
+        outcome(self.call(operation, &raw mut work)).map(|()| Work(work))
+    }
+
+    fn call(self, operation: &mut Operation, work: *mut *mut dist_work_t) -> dist_status_t {
+        let (group, no, count, kind) = (self.0, null(), operation.count, operation.kind);
+        let root = i32::try_from(operation.root).unwrap();
+        let send: *const c_void = operation.send.as_ptr().cast();
+        let recv: *mut c_void = operation.recv.as_mut_ptr().cast();
+        let (dtype, op) = (DIST_I32, DIST_SUM);
+        // SAFETY (all): the buffers are as long as the call says, and outlive the operation.
+        match kind {
+            // SAFETY: as above.
+            Kind::AllReduce => unsafe {
+                dist_all_reduce(group, send, recv, count, dtype, op, no, work)
+            },
+            // SAFETY: as above.
+            Kind::Reduce => unsafe {
+                dist_reduce(group, send, recv, count, dtype, op, root, no, work)
+            },
+            // SAFETY: as above.
+            Kind::Broadcast => unsafe { dist_broadcast(group, recv, count, dtype, root, no, work) },
+            // SAFETY: as above.
+            Kind::AllGather => unsafe {
+                dist_all_gather(group, send, recv, count, dtype, no, work)
+            },
+            // SAFETY: as above.
+            Kind::Gather => unsafe { dist_gather(group, send, recv, count, dtype, root, no, work) },
+            // SAFETY: as above.
+            Kind::Scatter => unsafe {
+                dist_scatter(group, send, recv, count, dtype, root, no, work)
+            },
+            // SAFETY: as above.
+            Kind::ReduceScatter => unsafe {
+                dist_reduce_scatter(group, send, recv, count, dtype, op, no, work)
+            },
+            // SAFETY: as above.
+            Kind::AllToAll => unsafe { dist_all_to_all(group, send, recv, count, dtype, no, work) },
+            // SAFETY: as above.
+            Kind::Barrier => unsafe { dist_barrier(group, no, work) },
+            // SAFETY: nobody is to be named.
+            Kind::MonitoredBarrier => unsafe {
+                dist_monitored_barrier(group, 0, 1, null_mut(), null_mut())
+            },
+            _ => self.call_with_lists(operation, work),
+        }
+    }
+
+    /// The same for one with a list of blocks, which are all of one length here.
+    fn call_with_lists(
+        self,
+        operation: &mut Operation,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let (group, no, count, dtype) = (self.0, null(), operation.count, DIST_I32);
+        let root = i32::try_from(operation.root).unwrap();
+        let send = operation.send.as_ptr();
+        let recv = operation.recv.as_mut_ptr();
+        let (blocks, counts) = (0..operation.size, vec![count; operation.size]);
+        let sends: Vec<*const c_void> =
+            blocks.clone().map(|block| send.wrapping_add(block * count).cast()).collect();
+        let recvs: Vec<*mut c_void> =
+            blocks.map(|block| recv.wrapping_add(block * count).cast()).collect();
+        let (send, recv) = (send.cast(), recv.cast());
+        let (sends, recvs, counts) = (sends.as_ptr(), recvs.as_ptr(), counts.as_ptr());
+        // SAFETY (all): the lists have an entry for each rank and outlive the call; the blocks are as long as the
+        // counts say where the rank uses them, and outlive the operation.
+        match operation.kind {
+            // SAFETY: as above.
+            Kind::AllGatherV => unsafe {
+                dist_all_gather_v(group, send, recvs, counts, dtype, no, work)
+            },
+            // SAFETY: as above.
+            Kind::GatherV => unsafe {
+                dist_gather_v(group, send, count, recvs, counts, dtype, root, no, work)
+            },
+            // SAFETY: as above.
+            Kind::ScatterV => unsafe {
+                dist_scatter_v(group, sends, counts, recv, count, dtype, root, no, work)
+            },
+            // SAFETY: as above.
+            Kind::ReduceScatterV => unsafe {
+                dist_reduce_scatter_v(group, sends, counts, recv, dtype, DIST_SUM, no, work)
+            },
+            // SAFETY: as above.
+            _ => unsafe { dist_all_to_all_v(group, sends, counts, recvs, counts, dtype, no, work) },
+        }
+    }
+
+    /// Issues the sending of a message whose bytes stay until it is done, or waits for its end.
+    pub(crate) fn send(
+        self,
+        message: Message,
+        values: &[i32],
+        wait: bool,
+    ) -> Outcome<Option<Work>> {
+        let (peer, tag) = message.numbers();
+        let (buffer, count, mut work) = (values.as_ptr().cast(), values.len(), null_mut());
+        let place = if wait { null_mut() } else { &raw mut work };
+        // SAFETY: the buffer has `count` elements and outlives the operation.
+        let status =
+            unsafe { dist_send(self.0, buffer, count, DIST_I32, peer, tag, null(), place) };
+        outcome(status).map(|()| (!wait).then_some(Work(work)))
+    }
+
+    /// The same for receiving one.
+    pub(crate) fn receive(
+        self,
+        message: Message,
+        values: &mut [i32],
+        wait: bool,
+    ) -> Outcome<Option<Work>> {
+        let (peer, tag) = message.numbers();
+        let (buffer, count, mut work) = (values.as_mut_ptr().cast(), values.len(), null_mut());
+        let place = if wait { null_mut() } else { &raw mut work };
+        let no = null_mut();
+        // SAFETY: the buffer has room for `count` elements and outlives the operation.
+        let status =
+            unsafe { dist_recv(self.0, buffer, count, DIST_I32, peer, tag, no, null(), place) };
+        outcome(status).map(|()| (!wait).then_some(Work(work)))
+    }
+}
+
+impl Message {
+    fn numbers(self) -> (i32, i32) {
+        (i32::try_from(self.peer).unwrap(), i32::try_from(self.tag).unwrap())
+    }
+}

@@ -1,0 +1,234 @@
+//! Chaos: ranks that are killed, stopped, cut off, starved and lied to at random moments of whatever they are doing, and
+//! what the others hear of it. Every rank is a process; a seed says all that happens (`scenario.rs`), but for how far
+//! each rank has come by then.
+//!
+//! Of every scenario: no call is late, no survivor crashes, no result is wrong that was reported as right, no memory is
+//! touched after its call has returned, who is at fault is named, and nothing is left. `cargo xtask chaos` runs as
+//! many as are wanted, measures how soon failures are known (`latency.rs`), and kills ranks round after round
+//! (`rounds.rs`). Here is a minute of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
+
+mod body;
+mod crew;
+mod drive;
+#[path = "../generator.rs"]
+mod generator;
+#[path = "../harness/mod.rs"]
+mod harness;
+#[path = "../hosts/mod.rs"]
+mod hosts;
+mod inject;
+#[path = "../interface.rs"]
+mod interface;
+mod latency;
+mod library;
+mod operation;
+mod rounds;
+mod scenario;
+#[path = "../ctests/toolchain.rs"]
+mod toolchain;
+mod verdict;
+#[path = "../worker/mod.rs"]
+mod worker;
+
+use drive::Ending;
+use harness::residue;
+use hosts::{ETHERNET, Hosts};
+use scenario::{INJECTIONS, Scenario};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use worker::belongings::Belongings;
+
+/// How long the test goes on where nobody says how many seeds it is to take.
+const BUDGET: Duration = Duration::from_secs(60);
+/// So many findings are enough.
+const FINDINGS: usize = 10;
+/// How often a long run says how far it is.
+const SHOW_EVERY: Duration = Duration::from_secs(10);
+/// A seed that takes longer is worth a look.
+const SLOW: Duration = Duration::from_secs(12);
+/// What every process of this one has in its environment.
+pub(crate) const RUN: &str = "CHAOS_RUN";
+
+#[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
+pub(crate) fn wish(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// A number that the user may give.
+pub(crate) fn number(name: &str, default: u64) -> u64 {
+    wish(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// One test at a time, since each compares what its process has before and after.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A folder for one scenario at a time.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let name = format!("chaos-{}-{}", std::process::id(), harness::serial());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(path.join("tmp")).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// What must be the same after a test as before it.
+pub(crate) struct Quiet {
+    belongings: Belongings,
+    files: residue::Before,
+}
+
+impl Quiet {
+    pub(crate) fn now() -> Self {
+        Self { belongings: Belongings::now(), files: residue::Before::now() }
+    }
+
+    /// Asserts it.
+    pub(crate) fn compare(&self) {
+        let processes = residue::processes(&format!("{RUN}={}", std::process::id()));
+        let mut left = self.files.left(Path::new("/nonexistent"), &processes);
+        left.extend(self.belongings.more(Duration::from_secs(10)));
+        assert!(left.is_empty(), "left behind: {}", left.join("; "));
+    }
+}
+
+/// What a run has come to.
+#[derive(Default)]
+struct Tally {
+    ran: u64,
+    in_time: BTreeMap<String, u64>,
+    skipped: BTreeMap<&'static str, u64>,
+    findings: Vec<String>,
+    shown: Option<Instant>,
+}
+
+/// Which seeds, for how long, and how.
+struct Plan {
+    next: AtomicU64,
+    end: u64,
+    budget: Option<Duration>,
+    only: Option<String>,
+    jobs: usize,
+}
+
+impl Plan {
+    fn read() -> Self {
+        let seeds = wish("CHAOS_SEEDS");
+        let range = seeds.as_deref().map(|text| {
+            let (first, end) = text.split_once("..").unwrap_or((text, ""));
+            let first: u64 = first.parse().unwrap();
+            (first, end.parse().unwrap_or(first + 1))
+        });
+        let minutes = wish("CHAOS_MINUTES").map(|text| text.parse::<u64>().unwrap());
+        let budget = minutes.map(|minutes| Duration::from_secs(60 * minutes));
+        let only = wish("CHAOS_ONLY");
+        if let Some(name) = &only {
+            let names: Vec<&str> = INJECTIONS.iter().map(|(name, _)| *name).collect();
+            assert!(names.contains(&name.as_str()), "there are: {}", names.join(", "));
+        }
+        let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get() as u64);
+        Self {
+            next: AtomicU64::new(range.map_or(1, |(first, _)| first)),
+            end: range.map_or(u64::MAX, |(_, end)| end),
+            budget: budget.or(range.is_none().then_some(BUDGET)),
+            only,
+            jobs: usize::try_from(number("CHAOS_JOBS", 4 * cores)).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn chaos() {
+    let _alone = alone();
+    let quiet = Quiet::now();
+    let (plan, began) = (Plan::read(), Instant::now());
+    let tally = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..plan.jobs {
+            scope.spawn(|| work(&plan, began, &tally));
+        }
+    });
+    let tally = tally.into_inner().unwrap();
+    report(&tally, began);
+    quiet.compare();
+    assert!(tally.findings.is_empty(), "{} findings", tally.findings.len());
+    assert!(tally.ran > 0);
+}
+
+/// Takes one seed after the other.
+fn work(plan: &Plan, began: Instant, tally: &Mutex<Tally>) {
+    let folder = Folder::new();
+    let mut hosts: Option<Option<Hosts>> = None;
+    loop {
+        let is_over = plan.budget.is_some_and(|budget| began.elapsed() >= budget);
+        let seed = plan.next.fetch_add(1, Ordering::Relaxed);
+        if is_over || seed >= plan.end || tally.lock().unwrap().findings.len() >= FINDINGS {
+            return;
+        }
+        let scenario = Scenario::of_seed(seed, plan.only.as_deref());
+        if scenario.injection == scenario::Injection::Partition {
+            hosts.get_or_insert_with(|| Hosts::try_new(2, ETHERNET).ok());
+        }
+        let place = folder.path().join(seed.to_string());
+        fs::create_dir_all(place.join("tmp")).unwrap();
+        let started = Instant::now();
+        let ending = drive::run(&scenario, &place, hosts.as_ref().and_then(Option::as_ref));
+        drop(fs::remove_dir_all(&place));
+        if started.elapsed() >= SLOW {
+            println!("seed {seed} took {:.1} s", started.elapsed().as_secs_f64());
+        }
+        count(&mut tally.lock().unwrap(), &scenario, ending, began);
+    }
+}
+
+fn count(tally: &mut Tally, scenario: &Scenario, ending: Ending, began: Instant) {
+    match ending {
+        Ending::Skipped(why) => *tally.skipped.entry(why).or_default() += 1,
+        Ending::Right { in_time } => {
+            tally.ran += 1;
+            let what = format!("{:?}", scenario.injection);
+            let name = what.split([' ', '{']).next().unwrap_or_default().to_owned();
+            *tally.in_time.entry(name).or_default() += u64::from(in_time);
+        }
+        Ending::Wrong(text) => {
+            tally.ran += 1;
+            println!("FINDING: {text}");
+            tally.findings.push(text);
+        }
+    }
+    if tally.shown.unwrap_or(began).elapsed() >= SHOW_EVERY {
+        tally.shown = Some(Instant::now());
+        report(tally, began);
+    }
+}
+
+fn report(tally: &Tally, began: Instant) {
+    let Tally { ran, in_time, skipped, findings, .. } = tally;
+    let (took, findings) = (began.elapsed().as_secs_f64(), findings.len());
+    println!("{ran} seeds in {took:.1} s, {findings} findings; injected: {in_time:?}");
+    for (why, times) in skipped {
+        println!("skipped: {times} seeds, since {why}");
+    }
+}

@@ -1,0 +1,176 @@
+//! One collective on one rank: its buffers, what must come out, and what becomes of the buffers afterwards.
+//!
+//! A buffer of a call that has returned is filled with canaries, whatever the call returned, and looked at before it is
+//! used again and at the end: the library may touch it no more. What others still had to read from it comes out
+//! wrong with them, and is found there.
+
+use crate::scenario::Kind;
+use std::collections::VecDeque;
+
+/// What nobody may change.
+const CANARY: i32 = 0x5ca1_ab1e;
+/// What a result is before it has come.
+const RUBBISH: i32 = 0x0bad_0bad;
+/// How many buffers of calls that have succeeded are watched.
+const WATCHED: usize = 6;
+
+/// The element that a rank contributes; sums wrap.
+fn element(turn: usize, rank: usize, index: usize) -> i32 {
+    let number = |number: usize| i32::try_from(number).unwrap();
+    number(index)
+        .wrapping_mul(0x1e37_79b1)
+        .wrapping_add(number(turn).wrapping_mul(0x05eb_ca6b))
+        .wrapping_add(number(rank).wrapping_mul(0x42b2_ae35))
+}
+
+/// Buffers that the library must not touch any more.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// Of calls that have succeeded, oldest first: these are used again.
+    idle: VecDeque<Vec<i32>>,
+    /// Of calls that have failed.
+    kept: Vec<Vec<i32>>,
+    pub(crate) touched: Vec<String>,
+}
+
+impl Watched {
+    /// A buffer that is full of `value`.
+    fn take(&mut self, len: usize, value: i32) -> Vec<i32> {
+        if self.idle.len() < WATCHED {
+            return vec![value; len];
+        }
+        let mut buffer = self.idle.pop_front().unwrap_or_default();
+        self.look_at(&buffer);
+        buffer.clear();
+        buffer.resize(len, value);
+        buffer
+    }
+
+    /// Watches a buffer from now on.
+    pub(crate) fn watch(&mut self, mut buffer: Vec<i32>, succeeded: bool) {
+        buffer.fill(CANARY);
+        if succeeded {
+            self.idle.push_back(buffer);
+        } else {
+            self.kept.push(buffer);
+        }
+    }
+
+    fn look_at(&mut self, buffer: &[i32]) {
+        if let Some(at) = buffer.iter().position(|&value| value != CANARY) {
+            let (len, found) = (buffer.len(), buffer[at]);
+            self.touched.push(format!(
+                "element {at} of {len} was overwritten with {found:#x} after the call had returned"
+            ));
+        }
+    }
+
+    /// Looks at all buffers once more.
+    pub(crate) fn look_at_all(&mut self) {
+        for buffer in
+            std::mem::take(&mut self.idle).into_iter().chain(std::mem::take(&mut self.kept))
+        {
+            self.look_at(&buffer);
+        }
+    }
+}
+
+/// One call.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) kind: Kind,
+    pub(crate) count: usize,
+    pub(crate) root: usize,
+    pub(crate) size: usize,
+    rank: usize,
+    turn: usize,
+    pub(crate) send: Vec<i32>,
+    pub(crate) recv: Vec<i32>,
+}
+
+impl Operation {
+    /// The call that every rank of a group of `size` makes in a turn.
+    pub(crate) fn new(
+        (kind, count): (Kind, usize),
+        turn: usize,
+        (rank, size): (usize, usize),
+        watched: &mut Watched,
+    ) -> Self {
+        let root = turn % size;
+        let all = size * count;
+        let (sent, received) = match kind {
+            Kind::AllReduce | Kind::Reduce => (count, count),
+            Kind::Broadcast => (0, count),
+            Kind::AllGather | Kind::AllGatherV => (count, all),
+            Kind::Gather | Kind::GatherV => (count, if rank == root { all } else { 0 }),
+            Kind::Scatter | Kind::ScatterV => (if rank == root { all } else { 0 }, count),
+            Kind::ReduceScatter | Kind::ReduceScatterV => (all, count),
+            Kind::AllToAll | Kind::AllToAllV => (all, all),
+            Kind::Barrier | Kind::MonitoredBarrier => (0, 0),
+        };
+        let mut send = watched.take(sent, 0);
+        let mut recv = watched.take(received, RUBBISH);
+        let mine = if kind == Kind::Broadcast && rank == root { &mut recv } else { &mut send };
+        for (index, value) in mine.iter_mut().enumerate() {
+            *value = element(turn, rank, index);
+        }
+        Self { kind, count, root, size, rank, turn, send, recv }
+    }
+
+    /// What is wrong with the result of a call that has succeeded.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        let at = (0..self.recv.len()).find(|&index| self.recv[index] != self.expected(index))?;
+        Some(format!(
+            "{:?} of {} in turn {}, root {}: element {at} is {:#x}, not {:#x}",
+            self.kind,
+            self.count,
+            self.turn,
+            self.root,
+            self.recv[at],
+            self.expected(at)
+        ))
+    }
+
+    fn expected(&self, index: usize) -> i32 {
+        let Self { turn, rank, root, count, size, .. } = *self;
+        let sum =
+            |index| (0..size).fold(0_i32, |sum, rank| sum.wrapping_add(element(turn, rank, index)));
+        match self.kind {
+            Kind::Reduce if rank != root => RUBBISH,
+            Kind::AllReduce | Kind::Reduce => sum(index),
+            Kind::Broadcast => element(turn, root, index),
+            Kind::AllGather | Kind::AllGatherV | Kind::Gather | Kind::GatherV => {
+                element(turn, index / count, index % count)
+            }
+            Kind::Scatter | Kind::ScatterV => element(turn, root, rank * count + index),
+            Kind::ReduceScatter | Kind::ReduceScatterV => sum(rank * count + index),
+            Kind::AllToAll | Kind::AllToAllV => {
+                element(turn, index / count, rank * count + index % count)
+            }
+            Kind::Barrier | Kind::MonitoredBarrier => 0,
+        }
+    }
+
+    /// The end of it.
+    pub(crate) fn retire(self, succeeded: bool, watched: &mut Watched) {
+        watched.watch(self.send, succeeded);
+        watched.watch(self.recv, succeeded);
+    }
+}
+
+/// The message of a rank in a turn.
+pub(crate) fn message(turn: usize, from: usize, count: usize) -> Vec<i32> {
+    (0..count).map(|index| element(turn, from, index)).collect()
+}
+
+/// Room for one.
+pub(crate) fn room(count: usize) -> Vec<i32> {
+    vec![RUBBISH; count]
+}
+
+/// What is wrong with a message that has come.
+pub(crate) fn wrong_message(found: &[i32], turn: usize, from: usize) -> Option<String> {
+    let at = (0..found.len()).find(|&index| found[index] != element(turn, from, index))?;
+    let (len, value) = (found.len(), found[at]);
+    Some(format!("message of {len} in turn {turn} from rank {from}: element {at} is {value:#x}"))
+}

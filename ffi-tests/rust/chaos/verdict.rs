@@ -1,0 +1,212 @@
+//! What the survivors of a scenario may have heard. Everything else is a finding.
+
+use crate::crew::{Crew, Member, Said};
+use crate::scenario::{Injection, Scenario, Step};
+use dist::ffi::types::{
+    DIST_ERR_ABORTED, DIST_ERR_CONNECTION, DIST_ERR_INTERNAL, DIST_ERR_PEER_FAILED,
+    DIST_ERR_TIMEOUT, DIST_OK,
+};
+
+/// By how much a call may be late on a busy machine.
+const SLACK_MS: i64 = 2000;
+/// The same while ranks come together, for those whose store is beyond a partition: telling it so is tried again.
+const STORE_IS_CUT_OFF_MS: i64 = 10_000;
+/// How a process ends that the system, or Rust, denies a little memory.
+const ABORTED: i32 = 128 + libc::SIGABRT;
+
+/// All that is wrong with how it went.
+pub(crate) fn judge(scenario: &Scenario, crew: &Crew) -> Vec<String> {
+    let survivors = crew.members.iter().filter_map(|member| Some((member.rank?, member)));
+    let survivors = survivors.filter(|(rank, _)| !scenario.dies(*rank));
+    survivors.flat_map(|(rank, member)| Judge { scenario, crew, rank }.member(member)).collect()
+}
+
+struct Judge<'a> {
+    scenario: &'a Scenario,
+    crew: &'a Crew,
+    rank: usize,
+}
+
+impl Judge<'_> {
+    fn is_victim(&self) -> bool {
+        self.rank == self.scenario.victim
+    }
+
+    fn member(&self, member: &Member) -> Vec<String> {
+        let mut found: Vec<String> =
+            member.said.iter().filter_map(|said| self.said(member, said)).collect();
+        let is_done = member.said.iter().any(|said| matches!(said, Said::Done));
+        let may_abort = self.is_victim()
+            && matches!(self.scenario.injection, Injection::MemoryLimit { .. })
+            && member.code() == Some(ABORTED);
+        if !may_abort && (!is_done || member.code().is_some_and(|code| code != 0)) {
+            found.push(format!("it ended with {:?}, done: {is_done}", member.code()));
+        }
+        found.iter().map(|what| format!("rank {}: {what}", self.rank)).collect()
+    }
+
+    fn said(&self, member: &Member, said: &Said) -> Option<String> {
+        match said {
+            Said::Wrong(what) => Some(what.clone()),
+            Said::End { step, status, over_ms, text, .. } => {
+                // A rank that was stopped has not been late.
+                let was_stopped = self.is_victim() && self.scenario.injection == Injection::Stop;
+                let slack_ms = match self.scenario.injection {
+                    Injection::Partition if *step == 0 => STORE_IS_CUT_OFF_MS,
+                    _ => SLACK_MS,
+                };
+                if *over_ms > slack_ms && !was_stopped {
+                    return Some(format!("step {step} was {over_ms} ms late: {status} {text}"));
+                }
+                self.ended(member, *step, *status, text).map(|why| {
+                    format!("step {step} ({}): {why}: {status} {text}", self.name(*step))
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn name(&self, step: usize) -> String {
+        self.scenario.steps.get(step).map_or("after".to_owned(), |step| format!("{step:?}"))
+    }
+
+    /// Why a step may not have ended like that.
+    fn ended(&self, member: &Member, step: usize, status: i32, text: &str) -> Option<&'static str> {
+        if status == DIST_OK {
+            return None;
+        }
+        if status == DIST_ERR_INTERNAL {
+            return Some("there was a panic");
+        }
+        if self.scenario.is_harmless() {
+            return Some("it had to succeed");
+        }
+        // What comes later has the same cause, and a store may be gone.
+        if !is_first_failure(member, step) || self.is_known(step, status, text) {
+            return None;
+        }
+        match self.scenario.injection {
+            Injection::Kill { .. } | Injection::Stop | Injection::Delay { .. } => {
+                self.single(step, status, text)
+            }
+            Injection::MemoryLimit { .. } if !self.is_victim() => self.single(step, status, text),
+            Injection::Close { .. } => {
+                self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_ABORTED], status)
+            }
+            // What needs the store has lost it, or waits for somebody beyond.
+            Injection::Partition if self.needs_store(self.step(step)) => {
+                self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_TIMEOUT], status)
+            }
+            Injection::Partition => self.one_of(&[DIST_ERR_PEER_FAILED], status),
+            Injection::StoreDeath => {
+                let only_store = matches!(self.step(step), Some(Step::Store { .. } | Step::Init));
+                match only_store {
+                    true => None,
+                    // A rank whose store is gone aborts, leaves, and is missed.
+                    false if [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&status) => None,
+                    false => Some("it does not need the store"),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// What is worse than it should be, is known to be, and stands in docs/failure.md: the one at fault is named, by another
+    /// status or not before the deadline.
+    fn is_known(&self, step: usize, status: i32, text: &str) -> bool {
+        let step = self.step(step);
+        let is_named = self.names_culprit(step, text);
+        match (self.scenario.injection, step) {
+            // A rank that was killed before anybody had connected to it.
+            (Injection::Kill { .. }, _) if status == DIST_ERR_CONNECTION => {
+                is_named && text.contains("cannot reach rank")
+            }
+            // One that is stopped while a group is made of its group.
+            (Injection::Stop, Some(Step::Groups { .. })) => is_named && status == DIST_ERR_TIMEOUT,
+            // One that is stopped on a host whose leader has left already.
+            (Injection::Stop, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
+                is_named && status == DIST_ERR_TIMEOUT
+            }
+            // Others wait for one whose connection to the store was lost.
+            (Injection::Close { .. }, Some(Step::Init)) => status == DIST_ERR_TIMEOUT,
+            _ => false,
+        }
+    }
+
+    fn step(&self, step: usize) -> Option<&Step> {
+        self.scenario.steps.get(step)
+    }
+
+    fn one_of(&self, allowed: &[i32], status: i32) -> Option<&'static str> {
+        (!allowed.contains(&status)).then_some("that is no error for it")
+    }
+
+    /// A single fault of the victim's.
+    fn single(&self, step: usize, status: i32, text: &str) -> Option<&'static str> {
+        let step = self.step(step);
+        if self.is_victim() || (self.needs_store(step) && self.scenario.loses_store()) {
+            return None;
+        }
+        let is_late = matches!(self.scenario.injection, Injection::Delay { .. });
+        let times_out = is_late || self.needs_store(step);
+        // In coming together, who listens for the victim may be gone with it, and rank 0 gives up as late as the others,
+        // so that they may know no more than that rank 0 has not spoken.
+        let is_meeting = matches!(step, Some(Step::Init));
+        let is_allowed = [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&status)
+            || (times_out && status == DIST_ERR_TIMEOUT)
+            || (is_meeting && status == DIST_ERR_CONNECTION);
+        if !is_allowed {
+            return Some("that is no error for it");
+        }
+        if is_meeting && status != DIST_ERR_CONNECTION {
+            return None;
+        }
+        // The deadline of a call that had to wait for its turn is told by that call, which knows its own rank only.
+        if status == DIST_ERR_TIMEOUT && text.contains("behind earlier operations") {
+            return None;
+        }
+        if matches!(step, Some(Step::Store { .. })) {
+            return None;
+        }
+        (!self.names_culprit(step, text)).then_some("the culprit is not named")
+    }
+
+    fn needs_store(&self, step: Option<&Step>) -> bool {
+        matches!(step, Some(Step::Init | Step::Store { .. }))
+    }
+
+    /// Whether a text names one of those at fault.
+    fn names_culprit(&self, step: Option<&Step>, text: &str) -> bool {
+        let names = |rank: usize| {
+            let pid = format!("(pid {},", self.crew.member(Some(rank)).pid);
+            let number = format!("rank {rank}");
+            let mut places = text.match_indices(&number);
+            let is_whole =
+                |at: usize| !text[at + number.len()..].starts_with(|c: char| c.is_ascii_digit());
+            text.contains(&pid) || places.any(|(at, _)| is_whole(at)) || lists(text, rank)
+        };
+        let is_at_fault = |rank: &usize| *rank == self.scenario.victim || self.scenario.dies(*rank);
+        let named = (0..self.scenario.size).filter(is_at_fault).any(names);
+        // A rank whose message was given up has left in order, and that is what its neighbour hears of.
+        let is_message =
+            matches!(step, Some(Step::Ring { .. } | Step::Pairs { .. } | Step::Groups { .. }));
+        named || (is_message && text.contains("has left"))
+    }
+}
+
+/// Whether a rank is in a list of ranks that a text has.
+fn lists(text: &str, rank: usize) -> bool {
+    let numbers = text.split("ranks ").skip(1).flat_map(|rest| {
+        let end = rest.find(|c: char| !(c.is_ascii_digit() || c == ',' || c == ' '));
+        rest[..end.unwrap_or(rest.len())].split(',').map(|word| word.trim().parse::<usize>())
+    });
+    numbers.flatten().any(|number| number == rank)
+}
+
+fn is_first_failure(member: &Member, step: usize) -> bool {
+    let first = member.said.iter().find_map(|said| match said {
+        Said::End { step, status, .. } if *status != DIST_OK => Some(*step),
+        _ => None,
+    });
+    first == Some(step)
+}

@@ -1,0 +1,140 @@
+//! The calls of the matrix: what one is, how it is made, and how the library has to describe it.
+
+use crate::ranks::RankUnderTest;
+use dist::api::{Call, CallOptions};
+use dist::base::buffer::{Dst, Src};
+use dist::base::dtype::DataType;
+use dist::base::error::Result;
+use dist::base::op::ReduceOp;
+use dist::transport::OpKind;
+
+/// What takes so long was not told.
+const LIMIT_MS: u64 = 15_000;
+
+/// One call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct What {
+    pub(crate) kind: OpKind,
+    pub(crate) dtype: DataType,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
+    /// The elements of a block.
+    pub(crate) count: usize,
+    pub(crate) algorithm: Option<&'static str>,
+}
+
+impl What {
+    /// What most ranks call.
+    pub(crate) fn usual(kind: OpKind, count: usize) -> Self {
+        let (dtype, op) = (DataType::F32, ReduceOp::Sum);
+        Self { kind, dtype, op, root: 0, count, algorithm: None }
+    }
+
+    pub(crate) fn has_root(self) -> bool {
+        use OpKind::{Broadcast, Gather, GatherV, Reduce, Scatter, ScatterV};
+        matches!(self.kind, Broadcast | Reduce | Gather | Scatter | GatherV | ScatterV)
+    }
+
+    /// Whether the lengths of blocks belong to what all ranks must agree on, as one number.
+    pub(crate) fn has_count(self) -> bool {
+        use OpKind::{AllGatherV, AllToAllV, Barrier, GatherV, ReduceScatterV, ScatterV};
+        !matches!(self.kind, Barrier | AllGatherV | AllToAllV | GatherV | ReduceScatterV | ScatterV)
+    }
+
+    /// How messages describe it where it is the call of this number, as far as that is known here.
+    pub(crate) fn described(self, sequence: usize) -> String {
+        let mut parts = Vec::new();
+        if self.kind != OpKind::Barrier {
+            parts.push(self.dtype.to_string());
+        }
+        if self.kind.reduces() {
+            parts.push(self.op.to_string());
+        }
+        if self.has_root() {
+            parts.push(format!("root {}", self.root));
+        }
+        if self.has_count() {
+            parts.push(format!("count {})", self.count));
+        }
+        let name = format!("{} #{sequence}", self.kind.name());
+        let algorithm =
+            self.algorithm.map_or(String::new(), |name| format!(" by the algorithm \"{name}\""));
+        if parts.is_empty() { name } else { format!("{name} ({}{algorithm}", parts.join(", ")) }
+    }
+
+    /// Makes it.
+    pub(crate) fn call(self, rank: &RankUnderTest) -> Result<()> {
+        let group = rank.group();
+        let (me, size, Self { dtype, op, root, .. }) = (group.rank(), group.size(), self);
+        let block = self.count * dtype.size();
+        let (input, mut output) = (vec![0; block * size], vec![0; block * size]);
+        if self.gathers() {
+            return self.gathering(rank, &input, &mut output);
+        }
+        let (all, one) = (Src::from(input.as_slice()), Src::from(&input[..block]));
+        let recv = Dst::from(&mut output[..block]);
+        let is_root = me == root;
+        let sends = || (0..size).map(|_| one).collect::<Vec<_>>();
+        let call = match self.kind {
+            OpKind::Barrier => Call::barrier(),
+            OpKind::AllReduce => Call::all_reduce(one, recv, dtype, op),
+            OpKind::Broadcast => Call::broadcast(recv, dtype, root, me),
+            OpKind::Reduce => {
+                Call::reduce(one, if is_root { recv } else { Dst::empty() }, dtype, op, root)
+            }
+            OpKind::ReduceScatter => Call::reduce_scatter(all, recv, dtype, op),
+            OpKind::ReduceScatterV => Call::reduce_scatter_v(sends(), recv, dtype, op),
+            OpKind::Scatter => {
+                Call::scatter(if is_root { all } else { Src::empty() }, recv, dtype, root)
+            }
+            _ => Call::scatter_v(is_root.then(sends), recv, dtype, root),
+        };
+        group.run(call, &self.options())
+    }
+
+    /// Whether somebody receives a block for each rank.
+    fn gathers(self) -> bool {
+        use OpKind::{AllGather, AllGatherV, AllToAll, AllToAllV, Gather, GatherV};
+        matches!(self.kind, AllGather | Gather | AllToAll | AllGatherV | GatherV | AllToAllV)
+    }
+
+    fn gathering(self, rank: &RankUnderTest, input: &[u8], output: &mut [u8]) -> Result<()> {
+        let group = rank.group();
+        let (me, size, Self { dtype, root, .. }) = (group.rank(), group.size(), self);
+        let block = self.count * dtype.size();
+        let (all, one) = (Src::from(input), Src::from(&input[..block]));
+        let is_root = me == root;
+        let call = match self.kind {
+            OpKind::AllGather => Call::all_gather(one, Dst::from(output), dtype),
+            OpKind::Gather => {
+                let recv = if is_root { Dst::from(output) } else { Dst::empty() };
+                Call::gather(one, recv, dtype, root)
+            }
+            OpKind::AllToAll => Call::all_to_all(all, Dst::from(output), dtype, size),
+            kind => {
+                let recvs: Vec<Dst<'_>> = output.chunks_mut(block.max(1)).map(Dst::from).collect();
+                match kind {
+                    OpKind::AllGatherV => Call::all_gather_v(one, recvs, dtype),
+                    OpKind::GatherV => Call::gather_v(one, is_root.then_some(recvs), dtype, root),
+                    _ => Call::all_to_all_v((0..size).map(|_| one).collect(), recvs, dtype),
+                }
+            }
+        };
+        group.run(call, &self.options())
+    }
+
+    fn options(self) -> CallOptions {
+        let algorithm = self.algorithm.map(str::to_owned);
+        CallOptions { algorithm, timeout_ms: LIMIT_MS, ..CallOptions::default() }
+    }
+
+    /// Whether a rank that makes this call may be through with it before anybody notices that `others` call something
+    /// else: it sends only, or receives only from a root with which it agrees.
+    pub(crate) fn may_leave(self, me: usize, others: &[Self]) -> bool {
+        match self.kind {
+            OpKind::Broadcast | OpKind::Scatter | OpKind::ScatterV => others[self.root] == self,
+            OpKind::Reduce | OpKind::Gather | OpKind::GatherV => me != self.root,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The mismatch matrix: ranks that do not make the same call, in every way in which calls can differ, over every
+//! transport, with every rank as the odd one. Whoever is inside of the operation is told both descriptions; who has left
+//! it already, a root or a sender, is told at its next call. Where ranks have left, all may be told what one of those
+//! called next.
+//!
+//! Ranks are threads; `faults.rs` and `multi_host` have some of it with processes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test says what it has covered")]
+
+mod calls;
+#[path = "../conformance/ranks.rs"]
+mod ranks;
+
+use calls::What;
+use dist::base::dtype::DataType;
+use dist::base::error::{Error, ErrorKind, Result};
+use dist::base::op::ReduceOp;
+use dist::transport::OpKind;
+use std::sync::{Barrier, Mutex};
+
+/// What joins ranks, and the host of each, over and over.
+type Layout = (&'static str, &'static str);
+
+/// What most call, one after the other, and what the odd one calls.
+type Case = (Vec<What>, Vec<What>);
+
+/// In how many ways a call differs from the usual one.
+fn cases() -> Vec<(&'static str, Case)> {
+    let mut all = Vec::new();
+    let mut add = |name, usual: What, odd: What| all.push((name, (vec![usual], vec![odd])));
+    for (number, kind) in OpKind::ALL.into_iter().enumerate() {
+        let usual = What::usual(kind, 10);
+        let next = OpKind::ALL[(number + 1) % OpKind::ALL.len()];
+        add("kind", usual, What::usual(next, 10));
+        if kind == OpKind::Barrier {
+            continue;
+        }
+        add("dtype", usual, What { dtype: DataType::F64, ..usual });
+        add("dtype of the same size", usual, What { dtype: DataType::I32, ..usual });
+        if kind.reduces() {
+            add("op", usual, What { op: ReduceOp::Max, ..usual });
+        }
+        if usual.has_root() {
+            add("root", usual, What { root: 1, ..usual });
+        }
+        if usual.has_count() {
+            add("count", usual, What { count: 11, ..usual });
+            add("count by far", usual, What { count: 100_000, ..usual });
+            let large = What { count: 100_000, ..usual };
+            add("large count", large, What { count: 100_001, ..usual });
+        }
+    }
+    for (first, second) in [
+        (OpKind::Barrier, OpKind::Broadcast),
+        (OpKind::AllReduce, OpKind::AllGather),
+        (OpKind::ReduceScatter, OpKind::AllReduce),
+    ] {
+        let (first, second) = (What::usual(first, 10), What::usual(second, 10));
+        all.push(("order", (vec![first, second], vec![second, first])));
+    }
+    all
+}
+
+/// So many findings are enough.
+const FINDINGS: usize = 10;
+
+/// What became of one rank's calls: how many succeeded, and the error.
+type Heard = (usize, Option<Error>);
+
+/// Has every rank make the calls given for it behind one that is alike, and then two barriers.
+fn hear(layout: Layout, calls: &[Vec<What>]) -> Vec<Heard> {
+    let hosts: Vec<char> = layout.1.chars().cycle().take(calls.len()).collect();
+    let options = |rank: usize| format!("transport={};host_id=h{}", layout.0, hosts[rank]);
+    // Nobody leaves before all have heard: who leaves may be all that a slower one hears of.
+    let done = Barrier::new(calls.len());
+    let heard: Vec<Mutex<Heard>> = calls.iter().map(|_| Mutex::default()).collect();
+    ranks::run_with(options, calls.len(), |rank| {
+        let me = rank.group().rank();
+        // A rank that is not through with this one yet may hear by it of what the others did next.
+        let alike = [What::usual(OpKind::AllReduce, 3)];
+        let behind = [What::usual(OpKind::Barrier, 0); 2];
+        let mut succeeded = 0;
+        let mut each = alike.iter().chain(&calls[me]).chain(&behind);
+        let outcome: Result<()> = each.try_for_each(|what| {
+            what.call(rank)?;
+            succeeded += 1;
+            Ok(())
+        });
+        *heard[me].lock().unwrap() = (succeeded, outcome.err());
+        done.wait();
+    });
+    heard.into_iter().map(|heard| heard.into_inner().unwrap()).collect()
+}
+
+/// One case with one odd rank of so many; what was not as it must be.
+fn check(layout: Layout, (name, case): &(&str, Case), size: usize, odd: usize) -> Option<String> {
+    let (usual, other) = case;
+    let calls: Vec<Vec<What>> =
+        (0..size).map(|rank| if rank == odd { other.clone() } else { usual.clone() }).collect();
+    let first: Vec<What> = calls.iter().map(|calls| calls[0]).collect();
+    // The call that all make is the first.
+    let both = [usual[0].described(2), other[0].described(2)];
+    for (me, (succeeded, error)) in hear(layout, &calls).into_iter().enumerate() {
+        let what = format!("{name}, {layout:?}, {size} ranks, odd {odd}, rank {me}: {both:?}");
+        let Some(error) = error else { return Some(format!("{what}: it was told nothing")) };
+        let text = error.message();
+        // Where somebody has left, who hears of it first may know no more than what that rank called next, or that it
+        // and a third agree on that and not on what came before.
+        let somebody_left = (0..size).any(|rank| first[rank].may_leave(rank, &first));
+        let says_next = text.contains("agree on barrier #3, but not on what came before it")
+            || (text.contains("barrier #3") && both.iter().any(|both| text.contains(both)));
+        let says_both = both.iter().all(|both| text.contains(both))
+            && text.contains(&format!("rank {odd} (pid "));
+        let is_right =
+            error.kind() == ErrorKind::Mismatch && (says_both || (somebody_left && says_next));
+        let most = 1 + usize::from(first[me].may_leave(me, &first));
+        if !is_right || succeeded > most {
+            return Some(format!("{what}: after {succeeded} calls: {error}"));
+        }
+    }
+    None
+}
+
+/// Shared memory inside of a node of several ranks, and TCP to others.
+const MIXED: Layout = ("shm", "aab");
+
+/// What is not told as it must be where a node has several ranks, with lists of blocks, which go as messages inside of the
+/// node as well: ranks with roots of their own, each of which waits for nobody, or for one that has left; and a
+/// rank that waits for messages beside one that waits in shared memory, both of which time out.
+fn is_gap((name, (usual, _)): &(&str, Case)) -> bool {
+    match *name {
+        "root" => matches!(usual[0].kind, OpKind::GatherV | OpKind::ScatterV),
+        "kind" => usual[0].kind == OpKind::AllToAllV,
+        _ => false,
+    }
+}
+
+/// All cases over some layouts.
+fn matrix(layouts: &[Layout]) {
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for &layout in layouts {
+        for case in cases() {
+            if layout == MIXED && is_gap(&case) {
+                continue;
+            }
+            if wrong.len() >= FINDINGS {
+                break;
+            }
+            for size in 2..=4 {
+                for odd in 0..size {
+                    checked += 1;
+                    wrong.extend(check(layout, &case, size, odd));
+                }
+            }
+        }
+    }
+    println!("{checked} mismatches, {} not told as they must be", wrong.len());
+    assert!(wrong.is_empty(), "{} of {checked}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn over_memory_of_one_process() {
+    matrix(&[("inproc", "a")]);
+}
+
+#[test]
+fn over_shared_memory() {
+    matrix(&[("shm", "a")]);
+}
+
+#[test]
+fn over_tcp() {
+    matrix(&[("tcp", "abcd")]);
+}
+
+#[test]
+fn over_shared_memory_and_tcp() {
+    matrix(&[MIXED]);
+}
+
+#[test]
+fn another_algorithm_is_a_difference() {
+    let cases = [(("shm", "a"), ["inline", "one_shot"]), (("tcp", "abcd"), ["direct", "ring"])];
+    for (layout, names) in cases {
+        let by = |name| What { algorithm: Some(name), ..What::usual(OpKind::AllReduce, 10) };
+        let case = ("algorithm", (vec![by(names[0])], vec![by(names[1])]));
+        for (size, odd) in [(2, 0), (3, 1), (4, 3)] {
+            assert_eq!(check(layout, &case, size, odd), None);
+        }
+    }
+}
