@@ -94,7 +94,7 @@ impl Size {
 }
 
 /// See [`Size::deal`].
-const SEGMENT_DEAL: usize = 16;
+const SEGMENT_DEAL: usize = 12;
 const LARGE_DEAL: usize = 16;
 
 /// See [`Size::slot_bytes`].

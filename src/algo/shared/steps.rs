@@ -184,6 +184,12 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
+    /// Takes the operation into the history of this rank though it has no step of its own: it goes over messages alone,
+    /// and some of its ranks may hear nothing of each other in it. With the next step they do.
+    pub fn remember(&mut self) {
+        self.lane.chain = fingerprint::extend(self.lane.chain, &self.words);
+    }
+
     /// Waits until every other rank has published the current step.
     ///
     /// # Errors
@@ -452,13 +458,18 @@ impl<'a> Steps<'a> {
             (None, _) => "something unreadable".to_owned(),
             (Some(one), other) => beside(&one, &other.unwrap_or(one)),
         };
-        let message = format!(
-            "ranks called different operations: {} called {}, but {} called {}",
-            self.domain.peer(self.rank()),
-            say(ours, theirs),
-            self.domain.peer(rank),
-            say(theirs, ours),
-        );
+        let (me, peer) = (self.domain.peer(self.rank()), self.domain.peer(rank));
+        let (said, they_said) = (say(ours, theirs), say(theirs, ours));
+        // What parted them went over messages alone, and left no line.
+        let message = if said == they_said {
+            format!(
+                "ranks called different operations: {me} and {peer} agree on {said}, but not on what came before it"
+            )
+        } else {
+            format!(
+                "ranks called different operations: {me} called {said}, but {peer} called {they_said}"
+            )
+        };
         Error::new(ErrorKind::Mismatch, message).with_culprit(self.domain.peer(rank).rank)
     }
 }

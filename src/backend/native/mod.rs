@@ -218,12 +218,13 @@ impl Native {
         mesh: &dyn Endpoint,
     ) -> Result<()> {
         let Lanes { steps, messages, everyone } = lanes;
-        let steps = Steps::begin(&*self.domain, steps, operation);
+        let mut steps = Steps::begin(&*self.domain, steps, operation);
         let is_inside = matches!(chosen.body, Body::Hierarchical(_));
         let mut call = Call::begin(mesh, messages, operation, is_inside);
         match chosen.body {
             Body::Shared(_) => Err(misplaced(chosen)),
             Body::Message(run) => {
+                steps.remember();
                 run(&mut call, Team::of(everyone, mesh.rank())?, operation)?;
                 steps.finish();
                 Ok(())
