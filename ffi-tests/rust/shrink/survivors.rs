@@ -120,6 +120,25 @@ fn a_rank_that_never_calls_is_waited_for_as_long_as_was_asked() {
 }
 
 #[test]
+fn a_rank_that_dies_while_it_is_waited_for_is_not_waited_for_any_longer() {
+    for hosts in ["aaa", "aab"] {
+        let (mut job, names) = start(hosts, |rank| match rank {
+            2 => "init\nbarrier\ngate never\n".to_owned(),
+            _ => format!("init\nbarrier\nabort enough\ngate all\n{GO_ON}{LEAVE}"),
+        });
+        job.all_report(&names[..2], "at all");
+        job.report(&names[2], "at never");
+        job.open("all");
+        // They wait for it by now, for 10 seconds if need be.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        job.kill(&names[2]);
+        let ended = job.finish();
+        ended.report(&names[0], "shrink rest").within_ms(5000);
+        went_on(&ended, "rest", &[0, 1]);
+    }
+}
+
+#[test]
 fn a_minority_is_told_who_else_there_is() {
     let shrink = "shrink rest timeout_ms=300";
     let (mut job, names) = start("aaaaa", |rank| match rank {

@@ -15,6 +15,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
+/// The phase behind those of the back end.
+pub(super) const SEAL: &str = "ready";
+
 /// How much longer than the leader the others wait.
 const HEARING: Duration = Duration::from_millis(500);
 
@@ -29,7 +32,7 @@ pub(super) struct LinkExchange<'a> {
     members: &'a [Rank],
     /// Which of them is this one.
     me: Rank,
-    links: RefCell<Vec<(Rank, Link)>>,
+    pub(super) links: RefCell<Vec<(Rank, Link)>>,
     limit: Deadline,
     heard: RefCell<Heard>,
 }
@@ -125,6 +128,44 @@ impl<'a> LinkExchange<'a> {
         }
     }
 
+    /// Tells the leader that this member's group is ready, and waits for its word that those of all are.
+    pub(super) fn seal(&self) -> Result<()> {
+        let over = || None;
+        if self.me != 0 {
+            return self.all(SEAL, b"", &over).map(drop);
+        }
+        let list = self.collect(SEAL, b"", &over).inspect_err(|error| self.give_up(error))?;
+        let bytes = Word::All { phase: SEAL.to_owned(), list }.encode();
+        // It is there: whoever does not hear so here hears it of another member.
+        self.links.borrow().iter().for_each(|(_, link)| drop(link.send(&bytes, &self.limit)));
+        Ok(())
+    }
+
+    /// What all members contribute to a phase, as the leader hears it.
+    pub(super) fn collect(
+        &self,
+        phase: &str,
+        mine: &[u8],
+        over: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let size = self.members.len();
+        let part = Word::Part { phase: phase.to_owned(), bytes: mine.to_vec() };
+        self.note(&mut self.heard.borrow_mut(), 0, Some(part));
+        let missing = |heard: &Heard| {
+            let here = |member: &Rank| {
+                heard.parts.get(phase).is_some_and(|parts| parts.contains_key(member))
+            };
+            (0..size).filter(|member| !here(member)).collect()
+        };
+        let ready = |heard: &mut Heard| {
+            let parts = heard.parts.get(phase).filter(|parts| parts.len() == size)?;
+            (0..size).map(|member| parts.get(&member).cloned()).collect::<Option<Vec<_>>>()
+        };
+        let list = self.hear(over, &missing, &ready)?;
+        self.heard.borrow_mut().parts.remove(phase);
+        Ok(list)
+    }
+
     fn say(&self, word: &Word, limit: &Deadline) -> Result<()> {
         let bytes = word.encode();
         self.links.borrow().iter().try_for_each(|(_, link)| link.send(&bytes, limit))
@@ -149,26 +190,13 @@ impl Exchange for LinkExchange<'_> {
         mine: &[u8],
         over: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>> {
-        let (name, size) = (phase.to_owned(), self.members.len());
-        let part = Word::Part { phase: name.clone(), bytes: mine.to_vec() };
         if self.me != 0 {
+            let part = Word::Part { phase: phase.to_owned(), bytes: mine.to_vec() };
             self.say(&part, &self.limit)?;
             return self.hear(over, &|_| vec![0], &|heard| heard.all.remove(phase));
         }
-        self.note(&mut self.heard.borrow_mut(), 0, Some(part));
-        let missing = |heard: &Heard| {
-            let here = |member: &Rank| {
-                heard.parts.get(phase).is_some_and(|parts| parts.contains_key(member))
-            };
-            (0..size).filter(|member| !here(member)).collect()
-        };
-        let ready = |heard: &mut Heard| {
-            let parts = heard.parts.get(phase).filter(|parts| parts.len() == size)?;
-            (0..size).map(|member| parts.get(&member).cloned()).collect::<Option<Vec<_>>>()
-        };
-        let list = self.hear(over, &missing, &ready)?;
-        self.heard.borrow_mut().parts.remove(phase);
-        let all = Word::All { phase: name, list };
+        let list = self.collect(phase, mine, over)?;
+        let all = Word::All { phase: phase.to_owned(), list };
         self.say(&all, &self.limit)?;
         let Word::All { list, .. } = all else { return Ok(Vec::new()) };
         Ok(list)

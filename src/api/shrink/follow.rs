@@ -1,9 +1,9 @@
 //! A rank that has another below it: it joins that one, and agrees to what it proposes.
 
-use super::{Agreed, BETWEEN_TRIES, Effort};
+use super::{Agreed, BETWEEN_TRIES, Effort, Halt, LOOK_AGAIN, may_come_again};
 use crate::api::shrink::words::{Proposal, Word};
 use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::transport::reunion::{Called, Link, Session};
 use crate::wait::pause;
@@ -23,6 +23,13 @@ pub(super) enum Followed {
     Again,
 }
 
+/// What came of joining it once.
+enum Joined {
+    Ended(Followed),
+    /// It has given up, for this reason.
+    GaveUp(Error),
+}
+
 /// What was heard.
 enum Heard {
     Word(Word),
@@ -34,22 +41,42 @@ impl Effort<'_> {
     /// Joins a candidate and stays with it until there is an agreement.
     ///
     /// # Errors
-    /// Why there will be no group for this rank.
-    pub(super) fn follow(&mut self, candidate: Rank) -> Result<Followed> {
+    /// Why there will be no other group for this rank.
+    pub(super) fn follow(&mut self, candidate: Rank) -> std::result::Result<Followed, Halt> {
         let patience = self.deadline.capped(self.window);
-        let Some(mut link) = self.reach(candidate, &patience) else { return Ok(Followed::Nobody) };
-        if link.send(&Word::Join.encode(), &patience).is_err() {
-            return Ok(Followed::Again);
+        loop {
+            match self.join(candidate, &patience)? {
+                Joined::Ended(followed) => return Ok(followed),
+                Joined::GaveUp(why)
+                    if may_come_again(candidate, &why) && !patience.has_passed() =>
+                {
+                    pause(LOOK_AGAIN, &patience);
+                }
+                Joined::GaveUp(why) => {
+                    self.note_absent(candidate, format!("it has given up: {why}"));
+                    return Ok(Followed::Nobody);
+                }
+            }
         }
-        let (mut limit, mut agreed) = (patience, None::<Proposal>);
+    }
+
+    fn join(&mut self, candidate: Rank, patience: &Deadline) -> std::result::Result<Joined, Halt> {
+        let ended = |followed| Ok(Joined::Ended(followed));
+        let Some(mut link) = self.reach(candidate, patience) else {
+            return ended(Followed::Nobody);
+        };
+        if link.send(&Word::Join.encode(), patience).is_err() {
+            return ended(Followed::Again);
+        }
+        let (mut limit, mut agreed) = (*patience, None::<Proposal>);
         loop {
             let word = match hear(&mut link, &limit)? {
                 Heard::Word(word) => word,
-                Heard::Ended => return Ok(Followed::Again),
+                Heard::Ended => return ended(Followed::Again),
                 Heard::Late => {
                     let ms = limit.allowed().as_millis();
                     self.note_absent(candidate, format!("it did not answer within {ms} ms"));
-                    return Ok(Followed::Nobody);
+                    return ended(Followed::Nobody);
                 }
             };
             match word {
@@ -57,7 +84,7 @@ impl Effort<'_> {
                 Word::Welcome => limit = self.deadline.capped(self.window * 2 + GRACE),
                 Word::Propose(proposal) if proposal.members.contains(&self.me()) => {
                     if link.send(&Word::Agree(proposal.id).encode(), &limit).is_err() {
-                        return Ok(Followed::Again);
+                        return ended(Followed::Again);
                     }
                     limit = self.deadline.capped(self.window * 2 + GRACE);
                     agreed = Some(proposal);
@@ -65,18 +92,15 @@ impl Effort<'_> {
                 Word::Commit(id) => {
                     if let Some(proposal) = agreed.take_if(|proposal| proposal.id == id) {
                         let links = vec![(0, link)];
-                        return Ok(Followed::Agreed(Agreed { proposal, links }));
+                        return ended(Followed::Agreed(Agreed { proposal, links }));
                     }
                 }
-                Word::Refuse(why) => return Err(why),
-                Word::Closed(closed) => return Err(self.too_late(candidate, &closed)),
-                Word::GaveUp(why) => {
-                    self.note_absent(candidate, format!("it has given up: {why}"));
-                    return Ok(Followed::Nobody);
-                }
+                Word::Refuse(why) => return Err(why.into()),
+                Word::Closed(closed) => return Err(self.closed(candidate, &closed)),
+                Word::GaveUp(why) => return Ok(Joined::GaveUp(why)),
                 _ => {
                     self.note_absent(candidate, "it says what does not fit");
-                    return Ok(Followed::Nobody);
+                    return ended(Followed::Nobody);
                 }
             }
         }

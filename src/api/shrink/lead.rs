@@ -2,7 +2,7 @@
 
 use super::survey::Standing;
 use super::words::{Proposal, Word};
-use super::{Agreed, Effort};
+use super::{Agreed, Effort, Halt, LOOK_AGAIN, may_come_again};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -17,9 +17,6 @@ const SAYING: Duration = Duration::from_secs(1);
 
 /// How long those who were lost are looked at, where the time for coming is over.
 const GLANCE: Duration = Duration::from_millis(200);
-
-/// How long to wait in one go while a call has not ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What the leader knows of the connections with one that has not joined.
 #[derive(Debug)]
@@ -59,7 +56,7 @@ impl Effort<'_> {
     ///
     /// # Errors
     /// `PeerFailed` where they are too few, which all of them are told; `Aborted` where others have gone on already.
-    pub(super) fn lead(&mut self) -> Result<Agreed> {
+    pub(super) fn lead(&mut self) -> std::result::Result<Agreed, Halt> {
         let mut assembly = Assembly::default();
         let until = self.deadline.capped(self.window);
         loop {
@@ -71,7 +68,7 @@ impl Effort<'_> {
                 let limit = Deadline::after(SAYING);
                 // Whoever does not hear it finds out by itself.
                 assembly.joined.values().for_each(|link| drop(link.send(&word, &limit)));
-                return Err(why);
+                return Err(why.into());
             }
             if let Some(agreed) = self.propose(&mut assembly, members)? {
                 return Ok(agreed);
@@ -84,7 +81,11 @@ impl Effort<'_> {
     }
 
     /// Waits until all who may come have joined, or the time is over.
-    fn gather(&mut self, assembly: &mut Assembly, until: &Deadline) -> Result<()> {
+    fn gather(
+        &mut self,
+        assembly: &mut Assembly,
+        until: &Deadline,
+    ) -> std::result::Result<(), Halt> {
         let until = if until.left() < GLANCE { self.deadline.capped(GLANCE) } else { *until };
         loop {
             self.hear_those_who_come(assembly);
@@ -141,7 +142,7 @@ impl Effort<'_> {
     }
 
     /// Looks after those who have not joined: whether they are there at all.
-    fn probe(&mut self, assembly: &mut Assembly) -> Result<()> {
+    fn probe(&mut self, assembly: &mut Assembly) -> std::result::Result<(), Halt> {
         let me = self.me();
         for rank in (0..self.group.size()).filter(|&rank| rank != me) {
             if assembly.joined.contains_key(&rank) || self.survey.is_dead(rank) {
@@ -150,39 +151,38 @@ impl Effort<'_> {
             }
             let known = assembly.probes.remove(&rank);
             let known = known.unwrap_or_else(|| Probe::Calling(self.session.call(rank)));
-            if let Some(probe) = self.look_at(rank, known)? {
-                assembly.probes.insert(rank, probe);
-            }
+            let probe = self.look_at(rank, known)?;
+            assembly.probes.insert(rank, probe);
         }
         Ok(())
     }
 
-    /// What has become of a probe; `None` where it is to be made anew.
-    fn look_at(&mut self, rank: Rank, probe: Probe) -> Result<Option<Probe>> {
+    /// What has become of a probe. One that was lost is made anew, and so is that of a rank that may call again.
+    fn look_at(&mut self, rank: Rank, probe: Probe) -> std::result::Result<Probe, Halt> {
         let mut link = match probe {
-            Probe::Over => return Ok(Some(Probe::Over)),
+            Probe::Over => return Ok(Probe::Over),
             Probe::Calling(calling) => match calling.poll() {
-                None => return Ok(Some(Probe::Calling(calling))),
+                None => return Ok(Probe::Calling(calling)),
                 Some(Called::Reached(link)) => link,
                 Some(called) => {
                     self.note_unreached(rank, &called);
-                    return Ok(Some(Probe::Over));
+                    return Ok(Probe::Over);
                 }
             },
             Probe::Open(link) => link,
         };
         match link.poll().map(|frame| frame.as_deref().map(Word::decode)) {
-            Ok(None) => Ok(Some(Probe::Open(link))),
-            Ok(Some(Some(Word::Closed(closed)))) => Err(self.too_late(rank, &closed)),
-            Ok(Some(Some(Word::GaveUp(why)))) => {
+            Ok(None) => Ok(Probe::Open(link)),
+            Ok(Some(Some(Word::Closed(closed)))) => Err(self.closed(rank, &closed)),
+            Ok(Some(Some(Word::GaveUp(why)))) if !may_come_again(rank, &why) => {
                 self.note_absent(rank, format!("it has given up: {why}"));
-                Ok(Some(Probe::Over))
+                Ok(Probe::Over)
             }
+            Err(_) | Ok(Some(Some(Word::GaveUp(_)))) => Ok(Probe::Calling(self.session.call(rank))),
             Ok(Some(_)) => {
                 self.note_absent(rank, "it says what does not fit");
-                Ok(Some(Probe::Over))
+                Ok(Probe::Over)
             }
-            Err(_) => Ok(None),
         }
     }
 

@@ -7,8 +7,9 @@
 //! the leader ([`exchange`]). Whoever dies before the group is there ends the round, and the rest begin another one.
 //!
 //! A member keeps the old group's [`Port`], so that a rank that comes too late is told, for as long as the new group or
-//! one made of what is left of it exists. Where the leader dies while it says the very last word, those that have heard
-//! it have a group, with a dead rank in it, and those that have not are told that they are too late for it.
+//! one made of what is left of it exists. The leader's very last word is that all members are [`Ready`]. Where it dies
+//! while it says that, one that has not heard it keeps what it has ready while it looks for the others: whom it finds
+//! has heard the word, and says so, or takes part in another round.
 //!
 //! Must not know: how ranks reach each other, and how a back end's ranks meet.
 
@@ -24,7 +25,7 @@ mod words;
 use super::group::{Group, Identity, LONGEST_NAME, Origin, connect_deadline};
 use super::subgroup::Alone;
 use super::{activity, callbacks, error_file};
-use crate::backend::{self, Context, Parent};
+use crate::backend::{self, Backend, Context, Exchange, Parent};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -47,6 +48,9 @@ const MEETING: Duration = Duration::from_secs(10);
 /// How long to wait between two tries of something that nobody announces.
 const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 
+/// How long to wait before a rank is asked again that has given up and may call again, or was lost.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// How long a round that has failed is left alone, so that all who were in it hear of it.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(10);
 
@@ -57,6 +61,15 @@ pub struct ShrinkOptions {
     pub timeout_ms: u64,
     /// The deadline of all of it in milliseconds; 0 for the default.
     pub connect_timeout_ms: u64,
+}
+
+/// A group that is ready on this rank; whether it is on all others is not known yet.
+#[derive(Debug)]
+struct Ready {
+    proposal: Proposal,
+    rank: Rank,
+    origin: Origin,
+    backend: Arc<dyn Backend>,
 }
 
 /// Members that have agreed.
@@ -76,6 +89,21 @@ enum Failed {
     Here(Error),
 }
 
+/// Why a round has come to nothing, and there is no other.
+#[derive(Debug)]
+enum Halt {
+    /// The group that this rank has ready is there: another member has heard that all are.
+    Made,
+    /// There will be no group for this rank.
+    Failed(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// One call, on one rank.
 #[derive(Debug)]
 struct Effort<'a> {
@@ -85,6 +113,7 @@ struct Effort<'a> {
     window: Duration,
     deadline: Deadline,
     survey: Survey,
+    ready: Option<Ready>,
 }
 
 impl Group {
@@ -115,7 +144,8 @@ impl Group {
             let (window, survey) =
                 (Duration::from_millis(window_ms), Survey::new(self.size(), &failure));
             let session = &session;
-            Effort { group: self, session, port, window, deadline, survey }.run()
+            let ready = None;
+            Effort { group: self, session, port, window, deadline, survey, ready }.run()
         });
         let last_word = match &outcome {
             Ok((_, proposal)) => Word::Closed(proposal.clone()),
@@ -211,16 +241,18 @@ impl Effort<'_> {
     fn run(&mut self) -> Result<(Group, Proposal)> {
         let mut last = None;
         while !self.deadline.has_passed() {
-            if let Some(agreed) = self.round()? {
-                let proposal = agreed.proposal.clone();
-                match self.build(agreed) {
-                    Ok(group) => return Ok((group, proposal)),
+            match self.round() {
+                Ok(Some(agreed)) => match self.build(agreed) {
+                    Ok(()) => return self.take_ready(),
                     Err(Failed::Here(error)) => return Err(error),
                     Err(Failed::Round(error)) => {
                         crate::log!(Level::Info, "beginning again: {error}");
                         last = Some(error);
                     }
-                }
+                },
+                Ok(None) => {}
+                Err(Halt::Made) => return self.take_ready(),
+                Err(Halt::Failed(error)) => return Err(error),
             }
             pause(BETWEEN_ROUNDS, &self.deadline);
         }
@@ -233,7 +265,7 @@ impl Effort<'_> {
     }
 
     /// Comes to an agreement, with one below this rank or as the leader; `None` where that may be tried again.
-    fn round(&mut self) -> Result<Option<Agreed>> {
+    fn round(&mut self) -> std::result::Result<Option<Agreed>, Halt> {
         for candidate in 0..self.me() {
             if !self.survey.is_awaited(candidate) {
                 continue;
@@ -247,24 +279,45 @@ impl Effort<'_> {
         self.lead().map(Some)
     }
 
-    /// Makes the group that was agreed on.
-    fn build(&self, agreed: Agreed) -> std::result::Result<Group, Failed> {
+    /// Makes the group that was agreed on, until all members have theirs ready.
+    fn build(&mut self, agreed: Agreed) -> std::result::Result<(), Failed> {
+        // Nobody of these members has heard that an earlier one is there.
+        self.ready = None;
         let Agreed { proposal, links } = agreed;
         let rank = proposal.members.iter().position(|&member| member == self.me());
         let rank = rank.ok_or_else(|| Failed::Here(Error::internal("not a member")))?;
+        let limit = self.deadline.capped(self.window.max(MEETING));
+        if proposal.members.len() == 1 {
+            return self.prepare(proposal, rank, &Alone, &limit).map_err(Failed::Here);
+        }
+        let members = proposal.members.clone();
+        let exchange = LinkExchange::new(self.session, &members, rank, links, &limit);
+        let outcome = self.prepare(proposal, rank, &exchange, &limit);
+        outcome.and_then(|()| exchange.seal()).map_err(|error| exchange.judge(error))
+    }
+
+    /// Makes this rank's part of a group.
+    fn prepare(
+        &mut self,
+        proposal: Proposal,
+        rank: Rank,
+        exchange: &dyn Exchange,
+        limit: &Deadline,
+    ) -> Result<()> {
         let mut former = self.group.origin.former.clone();
         former.push(Arc::clone(self.port));
         let origin = self.group.origin_of(&proposal, former);
-        let limit = self.deadline.capped(self.window.max(MEETING));
-        let context = self.group.context_of(&proposal, &origin, rank, &limit);
-        let made = if proposal.members.len() == 1 {
-            backend::create(&origin.backend, &context, &Alone).map_err(Failed::Here)
-        } else {
-            let exchange = LinkExchange::new(self.session, &proposal.members, rank, links, &limit);
-            backend::create(&origin.backend, &context, &exchange)
-                .map_err(|error| exchange.judge(error))
-        };
-        Ok(Group::assemble(self.group.identity_of(&proposal, rank), origin, made?))
+        let context = self.group.context_of(&proposal, &origin, rank, limit);
+        let backend = backend::create(&origin.backend, &context, exchange)?;
+        self.ready = Some(Ready { proposal, rank, origin, backend });
+        Ok(())
+    }
+
+    fn take_ready(&mut self) -> Result<(Group, Proposal)> {
+        let ready = self.ready.take().ok_or_else(|| Error::internal("nothing is ready"))?;
+        let Ready { proposal, rank, origin, backend } = ready;
+        let identity = self.group.identity_of(&proposal, rank);
+        Ok((Group::assemble(identity, origin, backend), proposal))
     }
 
     fn me(&self) -> Rank {
@@ -299,14 +352,22 @@ impl Effort<'_> {
         }
     }
 
-    /// The others have gone on without this rank.
-    fn too_late(&self, from: Rank, closed: &Proposal) -> Error {
+    /// Whether this rank has this very group ready.
+    fn is_ready(&self, closed: &Proposal) -> bool {
+        self.ready.as_ref().is_some_and(|ready| ready.proposal.id == closed.id)
+    }
+
+    /// The others have a group: this rank's too, or they have gone on without it.
+    fn closed(&self, from: Rank, closed: &Proposal) -> Halt {
+        if self.is_ready(closed) {
+            return Halt::Made;
+        }
         let Proposal { epoch, members, .. } = closed;
         let (me, name) = (self.me(), self.session.name(from));
         let message = if members.contains(&me) {
             format!(
                 "ranks {members:?} are the group's epoch {epoch} already, says {name}, and this rank's part in it has \
-                 ended: the group has been shrunk before, or the rank that led died as the last step was taken"
+                 ended: the group has been shrunk before"
             )
         } else {
             format!(
@@ -314,6 +375,15 @@ impl Effort<'_> {
                  dist_group_shrink in time, or could not be reached; end this process, or start it anew"
             )
         };
-        Error::new(ErrorKind::Aborted, message)
+        Halt::Failed(Error::new(ErrorKind::Aborted, message))
+    }
+}
+
+/// Whether a rank that has given up for this reason may call again: others were late, and not itself at fault.
+fn may_come_again(rank: Rank, why: &Error) -> bool {
+    match why.kind() {
+        ErrorKind::Timeout => true,
+        ErrorKind::PeerFailed => why.culprit() != Some(rank),
+        _ => false,
     }
 }

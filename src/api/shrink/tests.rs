@@ -1,12 +1,17 @@
 //! Ranks that are threads of this process: who comes to the new group, and what the others are told.
 
-use super::{ShrinkOptions, name_of};
+use super::exchange::{LinkExchange, SEAL};
+use super::survey::Survey;
+use super::words::Word;
+use super::{Agreed, Effort, ShrinkOptions, name_of};
 use crate::api::group::{Group, GroupOptions, LONGEST_NAME};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::store::HashStore;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// A group of threads; each rank is one of `transport`'s.
 fn groups(size: usize, transport: &str) -> Vec<Arc<Group>> {
@@ -118,9 +123,47 @@ fn a_minority_does_not_go_on() {
             assert!(error.message().contains(part), "{error}");
         }
     }
-    // They can try again with the rest; nobody has gone on.
-    let made = shrink(&all.iter().collect::<Vec<_>>(), 10_000);
+    // They can try again with the rest, who are there before them; nobody has gone on.
+    let made = std::thread::scope(|scope| {
+        let rest = scope.spawn(|| shrink(&[&all[0], &all[2], &all[4]], 10_000));
+        std::thread::sleep(Duration::from_millis(200));
+        let mut made = shrink(&[&all[1], &all[3]], 10_000);
+        made.extend(rest.join().unwrap());
+        made
+    });
     assert_eq!(ranks(&made).len(), 5);
+}
+
+/// What the leader does up to its last word, which only the first of the others hears.
+fn lead_until_the_last_word(group: &Arc<Group>) {
+    let deadline = Deadline::after_ms(20_000);
+    let port = group.backend.port().unwrap();
+    let session = &port.open().unwrap();
+    let (survey, window) = (Survey::new(3, &group.failure().unwrap()), Duration::from_secs(10));
+    let mut effort = Effort { group, session, port, window, deadline, survey, ready: None };
+    let Agreed { proposal, links } = effort.lead().unwrap();
+    let members = proposal.members.clone();
+    let exchange = LinkExchange::new(session, &members, 0, links, &deadline);
+    effort.prepare(proposal, 0, &exchange, &deadline).unwrap();
+    let list = exchange.collect(SEAL, b"", &|| None).unwrap();
+    let word = Word::All { phase: SEAL.to_owned(), list }.encode();
+    exchange.links.borrow()[0].1.send(&word, &deadline).unwrap();
+}
+
+#[test]
+fn a_member_that_misses_the_last_word_hears_of_it_from_another() {
+    for transport in ["auto", "tcp"] {
+        let mut all = groups(3, transport);
+        all[1].abort("enough");
+        let leader = all.remove(0);
+        let made = std::thread::scope(|scope| {
+            let others = scope.spawn(|| shrink(&[&all[0], &all[1]], 10_000));
+            lead_until_the_last_word(&leader);
+            drop(leader);
+            others.join().unwrap()
+        });
+        assert_eq!(ranks(&made), [(1, vec![0, 1, 2]), (2, vec![0, 1, 2])]);
+    }
 }
 
 #[test]
@@ -149,24 +192,20 @@ fn one_rank_alone_goes_on_alone() {
 #[test]
 fn only_one_thread_shrinks_a_group() {
     let all = groups(2, "auto");
-    let (began, has_begun) = channel();
+    let (ended, outcomes) = channel();
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| {
-            began.send(()).unwrap();
-            shrink(&[&all[0]], 3_000).remove(0)
-        });
-        has_begun.recv().unwrap();
-        // The other one is in use from now on, or about to be.
-        let refused = loop {
-            let port = all[0].backend.port().unwrap();
-            match port.open() {
-                Ok(session) => drop(session),
-                Err(error) => break error,
-            }
-        };
+        for _ in 0..2 {
+            let ended = ended.clone();
+            scope.spawn(|| {
+                let outcome = shrink(&[&all[0]], 10_000).remove(0);
+                { ended }.send(outcome)
+            });
+        }
+        // The other one waits for rank 1.
+        let refused = outcomes.recv().unwrap().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
         assert!(shrink(&[&all[1]], 10_000).remove(0).is_ok());
-        assert!(first.join().unwrap().is_ok());
+        assert!(outcomes.recv().unwrap().is_ok());
     });
 }
 
