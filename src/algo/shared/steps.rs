@@ -14,7 +14,9 @@
 //!   operation needs no barrier at its end, and a root may run ahead of its readers.
 //! * **Agreement.** Each line carries a fingerprint chained over everything that its owner has done so
 //!   far. A reader compares it with its own on arrival, so that two ranks that have ever called
-//!   different things find out at the first line one reads of the other, and say where they parted.
+//!   different things find out at the first line one reads of the other, and say where they parted. Whoever waits for
+//!   a line compares the newest that there is of that rank meanwhile: it may have stopped at an earlier operation. An
+//!   operation over messages alone has a step for that, of which nobody reads anything.
 //!
 //! * **Waking.** Whoever publishes rings after the store that is waited for, and so is heard. But a rank finishes its
 //!   last step after it has rung for it, and rings no more, since nearly nobody waits for that: whoever is ahead by
@@ -184,12 +186,6 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Takes the operation into the history of this rank though it has no step of its own: it goes over messages alone,
-    /// and some of its ranks may hear nothing of each other in it. With the next step they do.
-    pub fn remember(&mut self) {
-        self.lane.chain = fingerprint::extend(self.lane.chain, &self.words);
-    }
-
     /// Waits until every other rank has published the current step.
     ///
     /// # Errors
@@ -327,7 +323,7 @@ impl<'a> Steps<'a> {
         arrived: &impl Fn(Rank) -> bool,
     ) {
         let (bell, deadline) = (self.domain.region().bell(self.rank()), self.operation.deadline);
-        let halted = || self.domain.failure().or_else(|| self.departed(rank));
+        let halted = || self.halted(rank);
         let mut pace = self.domain.pace();
         let (mut slice, mut watch) = (FIRST_SLICE, Watch::default());
         while !deadline.has_passed() {
@@ -349,7 +345,7 @@ impl<'a> Steps<'a> {
         arrived: impl Fn(Rank) -> bool,
     ) -> Result<T> {
         let bell = self.domain.region().bell(self.rank());
-        let halted = || self.domain.failure().or_else(|| self.departed(rank));
+        let halted = || self.halted(rank);
         let (pace, deadline) = (self.domain.pace(), self.operation.deadline);
         let mut watch = Watch::default();
         let told = || watch.look(|lasted| self.tell(lasted, &arrived));
@@ -391,6 +387,27 @@ impl<'a> Steps<'a> {
     pub(super) fn fail(&self, error: Error) -> Error {
         self.domain.fail(&error);
         self.domain.failure().unwrap_or(error)
+    }
+
+    /// Why a wait for a rank is in vain.
+    fn halted(&self, rank: Rank) -> Option<Error> {
+        let failure = self.domain.failure();
+        failure.or_else(|| self.departed(rank)).or_else(|| self.parted(rank))
+    }
+
+    /// Whether the newest that a rank has published differs from what this rank has.
+    fn parted(&self, rank: Rank) -> Option<Error> {
+        let done = self.domain.region().progress(rank).done();
+        let newest = done.max(1)..=done + 1;
+        newest.rev().any(|step| self.differs(rank, step)).then(|| self.mismatch(rank))
+    }
+
+    /// Whether a rank's line of a step and this rank's are both there, and not alike.
+    fn differs(&self, rank: Rank, step: u64) -> bool {
+        let region = self.domain.region();
+        let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
+        let both = || ours.step() == step && theirs.step() == step;
+        both() && ours.chain() != theirs.chain() && both()
     }
 
     fn departed(&self, rank: Rank) -> Option<Error> {
@@ -448,11 +465,8 @@ impl<'a> Steps<'a> {
     fn mismatch(&self, rank: Rank) -> Error {
         let region = self.domain.region();
         let first = self.lane.step.saturating_sub(LINES - 1).max(1);
-        let parted = |&step: &u64| {
-            let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
-            ours.step() == step && theirs.step() == step && ours.chain() != theirs.chain()
-        };
-        let step = (first..=self.lane.step).find(parted).unwrap_or(self.lane.step);
+        let parted = (first..=self.lane.step).find(|&step| self.differs(rank, step));
+        let step = parted.unwrap_or(self.lane.step);
         let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
         let say = |line: &Line, other: &Line| match (line.descriptor(), other.descriptor()) {
             (None, _) => "something unreadable".to_owned(),
@@ -460,7 +474,7 @@ impl<'a> Steps<'a> {
         };
         let (me, peer) = (self.domain.peer(self.rank()), self.domain.peer(rank));
         let (said, they_said) = (say(ours, theirs), say(theirs, ours));
-        // What parted them went over messages alone, and left no line.
+        // What parted them is older than any line.
         let message = if said == they_said {
             format!(
                 "ranks called different operations: {me} and {peer} agree on {said}, but not on what came before it"

@@ -224,7 +224,7 @@ impl Native {
         match chosen.body {
             Body::Shared(_) => Err(misplaced(chosen)),
             Body::Message(run) => {
-                steps.remember();
+                steps.give(&[])?;
                 run(&mut call, Team::of(everyone, mesh.rank())?, operation)?;
                 steps.finish();
                 Ok(())
