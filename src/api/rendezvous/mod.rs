@@ -15,10 +15,12 @@
 
 pub mod attendance;
 mod entry;
+mod exchange;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::Exchange;
+pub use exchange::StoreExchange;
+
 use crate::base::deadline::Deadline;
 use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -38,6 +40,9 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 
 /// How long rank 0, which may host the store, waits until all have heard that it refuses the group.
 const HEARING: Duration = Duration::from_secs(1);
+
+/// How long a rank may take, once its deadline has passed, to find out who is missing and to tell others.
+const AFTERWARDS: Duration = Duration::from_secs(3);
 
 /// How many ranks a message names.
 const RANKS_NAMED: usize = 8;
@@ -134,13 +139,15 @@ impl Rendezvous<'_> {
     /// The part of every other rank.
     fn follow(&self) -> Result<GroupId> {
         for count in 0.. {
-            let offer = self.await_own("offer", count)?;
+            let offer = self.await_own("offer", count, &self.rank_keys(), JOIN)?;
             let id = std::str::from_utf8(&offer).ok().and_then(Nonce::parse);
             match id {
                 Some(id) => {
                     let key = confirm_key(self, id, self.rank);
                     self.store.set(key.as_bytes(), b"", self.deadline)?;
-                    let verdict = self.await_own("verdict", count)?;
+                    let keys: Vec<_> =
+                        (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
+                    let verdict = self.await_own("verdict", count, &keys, CONFIRM)?;
                     match verdict.as_slice() {
                         GO => return Ok(id),
                         AGAIN => {}
@@ -164,8 +171,14 @@ impl Rendezvous<'_> {
         Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
     }
 
-    /// Waits for what rank 0 writes for this rank's nonce.
-    fn await_own(&self, what: &str, count: u64) -> Result<Vec<u8>> {
+    /// Waits for what rank 0 writes for this rank's nonce, once all ranks have written `keys`.
+    fn await_own(
+        &self,
+        what: &str,
+        count: u64,
+        keys: &[String],
+        before: Awaited<'_>,
+    ) -> Result<Vec<u8>> {
         let key = self.own_key(what, self.nonce, count);
         self.wait_for_keys(&[&key], |told| {
             self.check_not_replaced()?;
@@ -173,13 +186,21 @@ impl Rendezvous<'_> {
             Ok(false)
         })
         .map_err(|error| match error.kind() {
-            ErrorKind::Timeout => error.context(format_args!(
-                "rank {} of group {}: rank 0 has made no {what} within {} ms (has it started, does it \
-                 use the same store, has the group formed already without this process?)",
-                self.rank,
-                self.name,
-                self.deadline.elapsed().as_millis()
-            )),
+            ErrorKind::Timeout => {
+                let absent = self.absent(keys).unwrap_or_default();
+                let missing = match absent.as_slice() {
+                    [] => String::new(),
+                    [_] => format!("{} has not {}; ", listed(&absent, |_| None), before.not_yet),
+                    _ => format!("{} have not {}; ", listed(&absent, |_| None), before.not_yet),
+                };
+                error.context(format_args!(
+                    "rank {} of group {}: {missing}rank 0 has made no {what} within {} ms (has it started, does it \
+                     use the same store, has the group formed already without this process?)",
+                    self.rank,
+                    self.name,
+                    self.deadline.elapsed().as_millis()
+                ))
+            }
             _ => error,
         })?;
         self.store.get(key.as_bytes(), self.deadline)
@@ -261,21 +282,27 @@ impl Rendezvous<'_> {
     ) -> Result<()> {
         let borrowed: Vec<&str> = keys.iter().map(String::as_str).collect();
         let outcome = self.wait_for_keys(&borrowed, |told| {
-            told.into_iter().for_each(|lasted| self.tell_of(&self.absent(keys), what, lasted));
+            if let Some(lasted) = told {
+                self.tell_of(&self.absent(keys).unwrap_or_default(), what, lasted);
+            }
             look_around()
         });
         outcome.map_err(|error| match error.kind() {
-            ErrorKind::Timeout => Error::new(
-                ErrorKind::Timeout,
-                format!(
-                    "rank {} of group {} waited {} ms for {} to {}",
-                    self.rank,
-                    self.name,
-                    self.deadline.elapsed().as_millis(),
-                    listed(&self.absent(keys), |_| None),
-                    what.to
-                ),
-            ),
+            ErrorKind::Timeout => {
+                let waited_ms = self.deadline.elapsed().as_millis();
+                let (who, silence) = match self.absent(keys) {
+                    Ok(absent) => (listed(&absent, |_| None), String::new()),
+                    Err(_) => {
+                        let store = self.store.describe();
+                        ("all ranks".to_owned(), format!("; {store} does not answer"))
+                    }
+                };
+                let (rank, name, to) = (self.rank, self.name, what.to);
+                let message = format!(
+                    "rank {rank} of group {name} waited {waited_ms} ms for {who} to {to}{silence}"
+                );
+                Error::new(ErrorKind::Timeout, message)
+            }
             _ => error,
         })
     }
@@ -311,7 +338,7 @@ impl Rendezvous<'_> {
     /// A long wait for rank 0, which mostly waits for others itself.
     #[cold]
     fn tell_of_rank_0(&self, lasted: Seconds) {
-        let absent = self.absent(&self.rank_keys());
+        let absent = self.absent(&self.rank_keys()).unwrap_or_default();
         match absent.is_empty() {
             false => self.tell_of(&absent, JOIN, lasted),
             true => {
@@ -350,12 +377,22 @@ impl Rendezvous<'_> {
         Some(Entry::decode(rank, &bytes).ok()?.who)
     }
 
-    /// The ranks whose keys are missing.
-    fn absent(&self, keys: &[String]) -> Vec<Rank> {
-        let grace = Deadline::after(Duration::from_secs(5));
-        let is_absent =
-            |key: &String| !self.store.check(&[key.as_bytes()], &grace).unwrap_or(false);
-        (0..keys.len()).filter(|&rank| is_absent(&keys[rank])).collect()
+    /// The ranks whose keys are missing, if the store can say so.
+    fn absent(&self, keys: &[String]) -> Result<Vec<Rank>> {
+        let grace = self.afterwards();
+        let mut absent = Vec::new();
+        for (rank, key) in keys.iter().enumerate() {
+            if !self.store.check(&[key.as_bytes()], &grace)? {
+                absent.push(rank);
+            }
+        }
+        Ok(absent)
+    }
+
+    /// What is left of the deadline and of the time granted beyond it.
+    fn afterwards(&self) -> Deadline {
+        let over = self.deadline.elapsed().saturating_sub(self.deadline.allowed());
+        Deadline::after(self.deadline.left() + AFTERWARDS.saturating_sub(over))
     }
 
     fn rank_keys(&self) -> Vec<String> {
@@ -398,75 +435,4 @@ fn confirm_key(rendezvous: &Rendezvous<'_>, id: GroupId, rank: Rank) -> String {
 
 fn as_bytes(keys: &[String]) -> Vec<&[u8]> {
     keys.iter().map(String::as_bytes).collect()
-}
-
-/// The exchange between the members of a group that has an id.
-#[derive(Debug)]
-pub struct StoreExchange<'a> {
-    /// How they met.
-    pub rendezvous: &'a Rendezvous<'a>,
-    /// The group's id.
-    pub id: GroupId,
-}
-
-impl StoreExchange<'_> {
-    fn key(&self, what: &str) -> String {
-        format!("dist/{}/{}/{what}", self.rendezvous.name, self.id)
-    }
-}
-
-impl Exchange for StoreExchange<'_> {
-    fn all(
-        &self,
-        phase: &str,
-        mine: &[u8],
-        over: &dyn Fn() -> Option<Error>,
-    ) -> Result<Vec<Vec<u8>>> {
-        let Rendezvous { store, rank, size, deadline, .. } = self.rendezvous;
-        let key = |rank: Rank| self.key(&format!("{phase}/{rank}"));
-        store.set(key(*rank).as_bytes(), mine, deadline)?;
-        let keys: Vec<String> = (0..*size).map(key).collect();
-        let to = format!("finish the phase \"{phase}\" of starting the group");
-        let not_yet = format!("finished the phase \"{phase}\" of starting it");
-        let what = Awaited { to: &to, not_yet: &not_yet };
-        self.rendezvous.wait_for_ranks(&keys, what, || {
-            over().or_else(|| self.given_up()).map_or(Ok(false), Err)
-        })?;
-        store.multi_get(&as_bytes(&keys), deadline)
-    }
-
-    fn give_up(&self, why: &Error) {
-        let Rendezvous { store, rank, size, who, deadline, .. } = self.rendezvous;
-        // A moment is granted beyond the deadline, which may be the very reason.
-        let limit = Deadline::after(deadline.left().clamp(HEARING, 5 * HEARING));
-        let text = format!("rank {rank} ({who}) gave up starting the group: {why}");
-        let tell = || {
-            let count = store.add(self.key("failures").as_bytes(), 1, &limit)?;
-            if count == 1 {
-                store.set(self.key("failure").as_bytes(), text.as_bytes(), &limit)?;
-            }
-            let all = self.key("failures/all");
-            if usize::try_from(count) == Ok(*size) {
-                store.set(all.as_bytes(), b"", &limit)
-            } else if *rank == 0 {
-                // It may host the store, which the others need for hearing why.
-                store.wait(&[all.as_bytes()], &limit.capped(HEARING))
-            } else {
-                Ok(())
-            }
-        };
-        if let Err(error) = tell() {
-            crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");
-        }
-    }
-
-    fn given_up(&self) -> Option<Error> {
-        let store = &self.rendezvous.store;
-        let (key, limit) = (self.key("failure"), Deadline::after(HEARING));
-        if !store.check(&[key.as_bytes()], &limit).ok()? {
-            return None;
-        }
-        let text = store.get(key.as_bytes(), &limit).ok()?;
-        Some(Error::new(ErrorKind::PeerFailed, String::from_utf8_lossy(&text)))
-    }
 }

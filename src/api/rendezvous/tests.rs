@@ -1,4 +1,5 @@
 use super::*;
+use crate::backend::Exchange as _;
 use crate::store::HashStore;
 
 pub(super) fn rendezvous<'a>(

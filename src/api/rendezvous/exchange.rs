@@ -1,0 +1,80 @@
+//! The exchange between ranks that have met through a store: each writes its part of a phase under the group's id, and
+//! reads those of all.
+
+use super::{Awaited, HEARING, Rendezvous, as_bytes};
+use crate::backend::Exchange;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank};
+use crate::base::log::Level;
+
+/// The exchange between the members of a group that has an id.
+#[derive(Debug)]
+pub struct StoreExchange<'a> {
+    /// How they met.
+    pub rendezvous: &'a Rendezvous<'a>,
+    /// The group's id.
+    pub id: GroupId,
+}
+
+impl StoreExchange<'_> {
+    fn key(&self, what: &str) -> String {
+        format!("dist/{}/{}/{what}", self.rendezvous.name, self.id)
+    }
+}
+
+impl Exchange for StoreExchange<'_> {
+    fn all(
+        &self,
+        phase: &str,
+        mine: &[u8],
+        over: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let Rendezvous { store, rank, size, deadline, .. } = self.rendezvous;
+        let key = |rank: Rank| self.key(&format!("{phase}/{rank}"));
+        store.set(key(*rank).as_bytes(), mine, deadline)?;
+        let keys: Vec<String> = (0..*size).map(key).collect();
+        let to = format!("finish the phase \"{phase}\" of starting the group");
+        let not_yet = format!("finished the phase \"{phase}\" of starting it");
+        let what = Awaited { to: &to, not_yet: &not_yet };
+        self.rendezvous.wait_for_ranks(&keys, what, || {
+            over().or_else(|| self.given_up()).map_or(Ok(false), Err)
+        })?;
+        store.multi_get(&as_bytes(&keys), deadline)
+    }
+
+    fn give_up(&self, why: &Error) {
+        let Rendezvous { store, rank, size, who, .. } = self.rendezvous;
+        // A moment is granted beyond the deadline, which may be the very reason.
+        let limit = self.rendezvous.afterwards().capped(5 * HEARING);
+        let text = format!("rank {rank} ({who}) gave up starting the group: {why}");
+        let tell = || {
+            let count = store.add(self.key("failures").as_bytes(), 1, &limit)?;
+            if count == 1 {
+                store.set(self.key("failure").as_bytes(), text.as_bytes(), &limit)?;
+            }
+            let all = self.key("failures/all");
+            if usize::try_from(count) == Ok(*size) {
+                store.set(all.as_bytes(), b"", &limit)
+            } else if *rank == 0 {
+                // It may host the store, which the others need for hearing why.
+                store.wait(&[all.as_bytes()], &limit.capped(HEARING))
+            } else {
+                Ok(())
+            }
+        };
+        if let Err(error) = tell() {
+            crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");
+        }
+    }
+
+    fn given_up(&self) -> Option<Error> {
+        let store = &self.rendezvous.store;
+        let (key, limit) = (self.key("failure"), Deadline::after(HEARING));
+        if !store.check(&[key.as_bytes()], &limit).ok()? {
+            return None;
+        }
+        let text = store.get(key.as_bytes(), &limit).ok()?;
+        Some(Error::new(ErrorKind::PeerFailed, String::from_utf8_lossy(&text)))
+    }
+}
