@@ -4,6 +4,7 @@ use super::door::{Door, lock};
 use super::hello::Purpose;
 use super::mesh::{HAS_DIED, Out, PRESENT, Shared, leave};
 use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::Level;
@@ -18,6 +19,9 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+
+/// For how long an address that refuses is tried again: of a rank that has died its node tells meanwhile.
+const REFUSED: Duration = Duration::from_millis(500);
 
 /// This process's end of all streams of a group.
 #[derive(Debug)]
@@ -50,7 +54,8 @@ enum Outlook {
 impl Mesh {
     /// Begins to connect a stream that is used for the first time.
     fn begin(&self, to: Rank, channel: Channel) -> Result<usize> {
-        let dial = self.shared.dial(to, Purpose::Stream(channel), None)?;
+        let dial =
+            self.shared.dial(to, Purpose::Stream(channel), Some(Deadline::after(REFUSED)))?;
         *lock(&self.shared.slot(to, channel).out) = Out::Dialing(Arc::clone(&dial));
         // Not under the lock: where it fails at once, that is said in the same place.
         dial.start();
