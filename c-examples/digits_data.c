@@ -1,5 +1,7 @@
 #include "digits_data.h"
 
+#include "rng.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,7 +33,7 @@ static int parse_row(char *text, digit_t *digit)
     return digit->label < 0 ? -1 : 0;
 }
 
-digit_t *digits_load(const char *path)
+static digit_t *load_rows(const char *path)
 {
     FILE *file = fopen(path, "r");
     if (file == NULL) {
@@ -56,4 +58,29 @@ digit_t *digits_load(const char *path)
         return NULL;
     }
     return digits;
+}
+
+digit_t *digits_load_split(const char *path)
+{
+    digit_t *digits = load_rows(path);
+    digit_t *split = malloc(DIGITS_ROWS * sizeof *split);
+    if (digits == NULL || split == NULL) {
+        if (digits != NULL) {
+            fprintf(stderr, "%s: out of memory\n", path);
+        }
+        free(digits);
+        free(split);
+        return NULL;
+    }
+    uint32_t order[DIGITS_ROWS];
+    rng_t rng = {2026};
+    for (uint32_t i = 0; i < DIGITS_ROWS; i++) {
+        order[i] = i;
+    }
+    rng_shuffle(&rng, order, DIGITS_ROWS);
+    for (size_t i = 0; i < DIGITS_ROWS; i++) {
+        split[i] = digits[order[i]];
+    }
+    free(digits);
+    return split;
 }

@@ -25,8 +25,6 @@
 #include <string.h>
 #include <time.h>
 
-#define TRAIN_ROWS 1500
-
 /* This process's part of the job. */
 typedef struct trainer {
     dist_group_t *world;
@@ -45,27 +43,6 @@ static void *required(void *memory)
         exit(2);
     }
     return memory;
-}
-
-/* The rows of the file are not in a random order, so they are split at random, by a seed that never changes. */
-static digit_t *load_split(const char *path)
-{
-    digit_t *digits = digits_load(path);
-    if (digits == NULL) {
-        exit(2);
-    }
-    uint32_t order[DIGITS_ROWS];
-    rng_t rng = {2026};
-    for (uint32_t i = 0; i < DIGITS_ROWS; i++) {
-        order[i] = i;
-    }
-    rng_shuffle(&rng, order, DIGITS_ROWS);
-    digit_t *split = required(malloc(DIGITS_ROWS * sizeof *split));
-    for (size_t i = 0; i < DIGITS_ROWS; i++) {
-        split[i] = digits[order[i]];
-    }
-    free(digits);
-    return split;
 }
 
 /* Only rank 0 draws the initial weights; the others receive them. */
@@ -170,7 +147,10 @@ int main(int argc, char **argv)
 {
     trainer_t trainer = {0};
     trainer.options = train_options_parse(argc, argv);
-    digit_t *digits = load_split(trainer.options.data);
+    digit_t *digits = digits_load_split(trainer.options.data);
+    if (digits == NULL) {
+        return 2;
+    }
     trainer.digits = digits;
     if (mlp_create(&trainer.mlp, trainer.options.hidden) != 0) {
         required(NULL);
