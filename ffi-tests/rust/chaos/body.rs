@@ -10,6 +10,7 @@ use crate::operation::{Operation, Watched, message, room, wrong_message};
 use crate::scenario::{Injection, Kind, Scenario, Step};
 use crate::worker::belongings::Belongings;
 use crate::worker::now_us;
+use dist::ffi::types::DIST_ERR_INTERNAL;
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
@@ -214,6 +215,7 @@ impl<'a, 'b> Runner<'a, 'b> {
             }
             Step::Store { setter, after_ms } => self.meet_in_store(number, setter, after_ms),
             Step::Groups { split } => self.groups(split, turn),
+            Step::Shrink { aborter, after_ms } => self.shrink(aborter, after_ms, turn),
             Step::Finalize => self.timed(limit.max(LEAVING_MS), |_| library::finalize()),
         }
     }
@@ -389,6 +391,25 @@ impl<'a, 'b> Runner<'a, 'b> {
             self.timed(limit, |_| WORLD.some(&members, connect_ms))?
         };
         let Some(group) = group else { return Ok(()) };
+        self.use_up(group, turn)
+    }
+
+    fn shrink(&mut self, aborter: usize, after_ms: u64, turn: usize) -> Outcome {
+        if self.rank == aborter {
+            std::thread::sleep(Duration::from_millis(after_ms));
+            drop(WORLD.abort(&format!("rank {aborter} goes on with the rest")));
+        }
+        // They end with the abort, or with what has gone wrong meanwhile.
+        let ended = self.calls((Kind::AllReduce, 1000), usize::MAX / 2, 1, turn);
+        let is_panic = ended.is_err_and(|failure| failure.status == DIST_ERR_INTERNAL);
+        self.expect(!is_panic, || "there was a panic".to_owned());
+        let (window_ms, connect_ms) = (self.scenario.window_ms(), self.scenario.connect_ms);
+        let group = self.timed(connect_ms, |_| WORLD.shrink(window_ms, connect_ms))?;
+        self.use_up(group, turn + 500_000)
+    }
+
+    /// Some calls in a group, and its end.
+    fn use_up(&mut self, group: Group, turn: usize) -> Outcome {
         let outcome = self.calls_of(group, (Kind::AllReduce, 1000), 5, 1, turn);
         let released = self.timed(LEAVING_MS, |_| group.release());
         outcome.and(released)

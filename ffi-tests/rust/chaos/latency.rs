@@ -3,7 +3,7 @@
 
 use crate::crew::{Crew, Ground, Said};
 use crate::hosts::{ETHERNET, Hosts};
-use crate::scenario::{HEARTBEAT_LIMIT_MS, Injection, Scenario};
+use crate::scenario::{Injection, Scenario};
 use crate::{Folder, Quiet, alone, drive, number, toolchain, wish};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_OK};
 use std::fs;
@@ -12,6 +12,9 @@ use std::time::Duration;
 /// What is measured, and whether on hosts with networks of their own, where they can be made.
 const KINDS: [(&str, bool); 4] =
     [("local-kill", false), ("remote-kill", true), ("stop", false), ("partition", true)];
+
+/// How long a rank may give no sign of life, where nothing else is said: four ranks and little else run.
+const HEARTBEAT_LIMIT_MS: u64 = 500;
 
 /// How often each is measured in the ordinary tests, where nothing depends on the figures.
 const FEW: u64 = 2;

@@ -13,6 +13,7 @@ use dist::ffi::collective_v::{
 };
 use dist::ffi::group::{dist_group_abort, dist_group_release};
 use dist::ffi::group_new::{dist_group_new, dist_group_split};
+use dist::ffi::group_shrink::dist_group_shrink;
 use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::runtime::{
@@ -24,8 +25,8 @@ use dist::ffi::store::{
 use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::types::{
     DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM, DIST_WAIT_FOREVER,
-    dist_group_new_options_t, dist_group_t, dist_init_options_t, dist_status_t,
-    dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t, dist_work_t,
+    dist_group_new_options_t, dist_group_t, dist_init_options_t, dist_shrink_options_t,
+    dist_status_t, dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t, dist_work_t,
 };
 use dist::ffi::work::{dist_work_release, dist_work_wait};
 use std::ffi::{CStr, CString, c_void};
@@ -252,6 +253,18 @@ impl Group {
         // SAFETY: options and list outlive the call, and `group` takes the handle.
         let status = unsafe { dist_group_new(self.0, list, n, &raw const options, &raw mut group) };
         outcome(status).map(|()| (!group.is_null()).then_some(Self(group)))
+    }
+
+    /// A group of those that are left of this one, which fails.
+    pub(crate) fn shrink(self, window_ms: i64, connect_ms: i64) -> Outcome<Self> {
+        let mut options: dist_shrink_options_t = defaults();
+        options.struct_size = size_of::<dist_shrink_options_t>();
+        options.timeout_ms = window_ms;
+        options.connect_timeout_ms = connect_ms;
+        let mut group = null_mut();
+        // SAFETY: the options outlive the call, and `group` takes the handle.
+        let status = unsafe { dist_group_shrink(self.0, &raw const options, &raw mut group) };
+        outcome(status).map(|()| Self(group))
     }
 
     pub(crate) fn release(self) -> Outcome {

@@ -71,6 +71,8 @@ pub(crate) enum Step {
     /// Groups of the even and the odd ranks, by `dist_group_split`, or of all but the last, by `dist_group_new`,
     /// with a call in each.
     Groups { split: bool },
+    /// Calls until rank `aborter` ends them, and then `dist_group_shrink`, with calls in what is left. The world is over.
+    Shrink { aborter: usize, after_ms: u64 },
     /// `dist_finalize`.
     Finalize,
 }
@@ -115,8 +117,9 @@ pub(crate) const INJECTIONS: [(&str, usize); 11] = [
     ("store", 2),
 ];
 
-/// How long a stopped rank is given before it counts as gone (`DIST_HEARTBEAT_LIMIT_MS`), where nothing else is said.
-pub(crate) const HEARTBEAT_LIMIT_MS: u64 = 500;
+/// How long a stopped rank is given before it counts as gone (`DIST_HEARTBEAT_LIMIT_MS`) where one is stopped: longer than
+/// any rank waits for a core while several dozens share it.
+const HEARTBEAT_LIMIT_MS: u64 = 2000;
 /// A deadline that nothing ever reaches, and one that somebody has to.
 const LONG_MS: i64 = 20_000;
 const SHORT_MS: i64 = 1500;
@@ -218,6 +221,14 @@ impl Scenario {
         }
         if matches!(self.steps[self.watched.1], Step::Store { .. }) && !is_harmless {
             self.timeout_ms = SHORT_MS;
+        }
+    }
+
+    /// How long a rank may take to come to those that go on: shorter where one does not come at all.
+    pub(crate) fn window_ms(&self) -> i64 {
+        match self.injection {
+            Injection::Stop | Injection::Partition | Injection::Delay { late: true, .. } => 2000,
+            _ => 10_000,
         }
     }
 
@@ -352,7 +363,8 @@ fn draw_steps(random: &mut Random, size: usize, injection: Injection) -> (Vec<St
             steps.len() - 1
         }
     };
-    if focus != steps.len() && random.once_in(2) {
+    let is_over = matches!(steps.last(), Some(Step::Shrink { .. }));
+    if focus != steps.len() && !is_over && random.once_in(2) {
         steps.push(draw_step(random, size, false));
     }
     steps.push(Step::Finalize);
@@ -370,10 +382,11 @@ fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> Step {
         (true, true) => 3 + random.below(6),
     };
     let small = random.one_of(&[1, 17, 1000]);
-    match random.below(12) {
+    match random.below(13) {
         0 => Step::Store { setter: random.below(size), after_ms: random.next() % 30 },
         1 => Step::Groups { split: random.once_in(2) },
         2 => Step::Ring { count: if is_large { 200_000 } else { small }, times },
+        4 if in_focus => Step::Shrink { aborter: random.below(size), after_ms: random.next() % 30 },
         3 => Step::Pairs { count: if is_large { 200_000 } else { small }, times },
         _ => {
             let kind = random.one_of(&Kind::ALL);

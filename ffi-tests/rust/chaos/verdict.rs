@@ -9,8 +9,8 @@ use dist::ffi::types::{
 
 /// By how much a call may be late on a busy machine.
 const SLACK_MS: i64 = 2000;
-/// The same while ranks come together, for those whose store is beyond a partition: telling it so is tried again.
-const STORE_IS_CUT_OFF_MS: i64 = 10_000;
+/// The same while ranks come together, for those whose store is beyond a partition: it is asked once more who is missing.
+const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
 /// How a process ends that the system, or Rust, denies a little memory.
 const ABORTED: i32 = 128 + libc::SIGABRT;
 
@@ -117,10 +117,6 @@ impl Judge<'_> {
         let step = self.step(step);
         let is_named = self.names_culprit(step, text);
         match (self.scenario.injection, step) {
-            // A rank that was killed before anybody had connected to it.
-            (Injection::Kill { .. }, _) if status == DIST_ERR_CONNECTION => {
-                is_named && text.contains("cannot reach rank")
-            }
             // One that is stopped while a group is made of its group.
             (Injection::Stop, Some(Step::Groups { .. })) => is_named && status == DIST_ERR_TIMEOUT,
             // One that is stopped on a host whose leader has left already.
@@ -160,6 +156,11 @@ impl Judge<'_> {
         }
         if is_meeting && status != DIST_ERR_CONNECTION {
             return None;
+        }
+        // A closed socket proves a death, so that those who are left are all that count.
+        let is_death = matches!(self.scenario.injection, Injection::Kill { .. });
+        if is_death && text.contains("no majority") {
+            return Some("the rest had to go on");
         }
         // The deadline of a call that had to wait for its turn is told by that call, which knows its own rank only.
         if status == DIST_ERR_TIMEOUT && text.contains("behind earlier operations") {
