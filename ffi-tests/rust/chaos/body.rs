@@ -395,12 +395,15 @@ impl<'a, 'b> Runner<'a, 'b> {
     }
 
     fn shrink(&mut self, aborter: usize, after_ms: u64, turn: usize) -> Outcome {
+        // Who leaves it knows that nobody is in an earlier step any more.
+        let entered = self.calls((Kind::Barrier, 0), 1, 1, turn);
         if self.rank == aborter {
             std::thread::sleep(Duration::from_millis(after_ms));
             drop(WORLD.abort(&format!("rank {aborter} goes on with the rest")));
         }
         // They end with the abort, or with what has gone wrong meanwhile.
-        let ended = self.calls((Kind::AllReduce, 1000), usize::MAX / 2, 1, turn);
+        let ended =
+            entered.and_then(|()| self.calls((Kind::AllReduce, 1000), usize::MAX / 2, 1, turn + 1));
         let is_panic = ended.is_err_and(|failure| failure.status == DIST_ERR_INTERNAL);
         self.expect(!is_panic, || "there was a panic".to_owned());
         let (window_ms, connect_ms) = (self.scenario.window_ms(), self.scenario.connect_ms);

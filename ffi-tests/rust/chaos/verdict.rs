@@ -9,7 +9,7 @@ use dist::ffi::types::{
 
 /// By how much a call may be late on a busy machine.
 const SLACK_MS: i64 = 2000;
-/// The same while ranks come together, for those whose store is beyond a partition: it is asked once more who is missing.
+/// The same for those whose store is beyond a partition: it is asked once more what, or who, is missing.
 const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
 /// How a process ends that the system, or Rust, denies a little memory.
 const ABORTED: i32 = 128 + libc::SIGABRT;
@@ -52,7 +52,9 @@ impl Judge<'_> {
                 // A rank that was stopped has not been late.
                 let was_stopped = self.is_victim() && self.scenario.injection == Injection::Stop;
                 let slack_ms = match self.scenario.injection {
-                    Injection::Partition if *step == 0 => STORE_IS_CUT_OFF_MS,
+                    Injection::Partition if self.needs_store(self.step(*step)) => {
+                        STORE_IS_CUT_OFF_MS
+                    }
                     _ => SLACK_MS,
                 };
                 if *over_ms > slack_ms && !was_stopped {
