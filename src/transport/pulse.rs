@@ -25,6 +25,10 @@ pub const PATIENCE: Duration = Duration::from_millis(50);
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 const BEATS: u32 = 8;
 
+/// For how long the reason for which a rank has left may be on its way: longer than one leader may notice the silence of
+/// another later than that one's own node does, which is an interval.
+pub const PARTING: Duration = Duration::from_millis(400);
+
 /// How often a reader tries again that meets a writer.
 const TRIES: u32 = 1000;
 

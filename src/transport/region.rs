@@ -93,12 +93,9 @@ impl Progress {
         self.done.load(Ordering::Acquire)
     }
 
-    /// True where the owner was last seen entering this operation.
-    pub fn is_in(&self, descriptor: &[u64; 3]) -> bool {
-        self.entered
-            .iter()
-            .zip(descriptor)
-            .all(|(cell, &word)| cell.load(Ordering::Relaxed) == word)
+    /// True where the owner has entered an operation and not left it.
+    pub fn is_inside(&self) -> bool {
+        self.entered[2].load(Ordering::Relaxed) > self.finished.load(Ordering::Relaxed)
     }
 
     /// True where the owner was last seen entering this operation of the group, or a later one.

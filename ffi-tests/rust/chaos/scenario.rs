@@ -220,7 +220,11 @@ impl Scenario {
             self.store_ms = SHORT_MS;
         }
         if matches!(self.steps[self.watched.1], Step::Store { .. }) && !is_harmless {
-            self.timeout_ms = SHORT_MS;
+            // Silence is noticed first.
+            self.timeout_ms = match self.injection {
+                Injection::Stop | Injection::Partition => 4 * SHORT_MS,
+                _ => SHORT_MS,
+            };
         }
     }
 

@@ -9,7 +9,7 @@ use dist::ffi::types::{
 
 /// By how much a call may be late on a busy machine.
 const SLACK_MS: i64 = 2000;
-/// The same for those whose store is beyond a partition: it is asked once more what, or who, is missing.
+/// The same for those whose store is stopped, or beyond a partition: it is asked once more what, or who, is missing.
 const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
 /// How a process ends that the system, or Rust, denies a little memory.
 const ABORTED: i32 = 128 + libc::SIGABRT;
@@ -52,7 +52,9 @@ impl Judge<'_> {
                 // A rank that was stopped has not been late.
                 let was_stopped = self.is_victim() && self.scenario.injection == Injection::Stop;
                 let slack_ms = match self.scenario.injection {
-                    Injection::Partition if self.needs_store(self.step(*step)) => {
+                    Injection::Partition | Injection::Stop
+                        if self.needs_store(self.step(*step)) =>
+                    {
                         STORE_IS_CUT_OFF_MS
                     }
                     _ => SLACK_MS,
@@ -121,14 +123,30 @@ impl Judge<'_> {
         match (self.scenario.injection, step) {
             // One that is stopped while a group is made of its group.
             (Injection::Stop, Some(Step::Groups { .. })) => is_named && status == DIST_ERR_TIMEOUT,
-            // One that is stopped on a host whose leader has left already.
-            (Injection::Stop, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
+            // One that is lost where the leader of its host, or that of those who wait for it, has left already.
+            (Injection::Kill { .. } | Injection::Stop | Injection::Partition, _)
+                if self.has_leader_left() =>
+            {
                 is_named && status == DIST_ERR_TIMEOUT
+            }
+            // The end of a message that nobody takes or sends says no more than whose message that is.
+            (Injection::Delay { .. }, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
+                [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
+                    && text.contains("message of")
             }
             // Others wait for one whose connection to the store was lost.
             (Injection::Close { .. }, Some(Step::Init)) => status == DIST_ERR_TIMEOUT,
             _ => false,
         }
+    }
+
+    /// Whether the lowest rank of a host has left in order.
+    fn has_leader_left(&self) -> bool {
+        let hosts = &self.scenario.hosts;
+        let leaders = (0..2).filter_map(|host| hosts.iter().position(|&of| of == host));
+        let last = self.scenario.steps.len() - 1;
+        let mut ended = leaders.flat_map(|leader| &self.crew.member(Some(leader)).said);
+        ended.any(|said| matches!(said, Said::Begin(step) if *step == last))
     }
 
     fn step(&self, step: usize) -> Option<&Step> {
@@ -188,7 +206,14 @@ impl Judge<'_> {
                 |at: usize| !text[at + number.len()..].starts_with(|c: char| c.is_ascii_digit());
             text.contains(&pid) || places.any(|(at, _)| is_whole(at)) || lists(text, rank)
         };
-        let is_at_fault = |rank: &usize| *rank == self.scenario.victim || self.scenario.dies(*rank);
+        // Of a partition, each side may name anybody beyond.
+        let hosts = &self.scenario.hosts;
+        let is_beyond = |rank: usize| {
+            self.scenario.injection == Injection::Partition && hosts[rank] != hosts[self.rank]
+        };
+        let is_at_fault = |rank: &usize| {
+            *rank == self.scenario.victim || self.scenario.dies(*rank) || is_beyond(*rank)
+        };
         let named = (0..self.scenario.size).filter(is_at_fault).any(names);
         // A rank whose message was given up has left in order, and that is what its neighbour hears of.
         let is_message =

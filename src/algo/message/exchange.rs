@@ -28,6 +28,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::frame::{HEADER_BYTES, Header, Kind};
+use crate::transport::pulse::PARTING;
 use crate::transport::{Channel, Direction, Endpoint, Wish};
 use crate::wait::watch::Watch;
 use std::time::{Duration, Instant};
@@ -46,9 +47,6 @@ const ROUNDS_PER_CHECK: u32 = 1000;
 
 /// The longest rest before a look at the deadline and at who else is there.
 const REST: Duration = Duration::from_millis(100);
-
-/// For how long the reason for which a peer has left may be on its way.
-const PARTING: Duration = Duration::from_millis(100);
 
 /// One operation of the group, as far as it goes over messages.
 #[derive(Debug)]
@@ -357,6 +355,7 @@ impl<'x> Exchange<'x> {
                 peer.excuse = header.excuse;
             }
             peer.heard = header.descriptor.sequence;
+            peer.waits_for = None;
             return Ok(true);
         }
         match self.pass_presence(peer, lane, &header)? {
@@ -393,6 +392,7 @@ impl<'x> Exchange<'x> {
             peer.excuse = None;
         }
         peer.heard = sequence;
+        peer.waits_for = header.excuse.map(|excuse| excuse.rank);
         // Who calls the roll reads what has come.
         peer.marks = 0;
         Ok(true)

@@ -40,6 +40,8 @@ pub(super) struct Peer {
     pub(super) heard: u64,
     /// For whom it had waited when it was first seen there.
     pub(super) excuse: Option<Excuse>,
+    /// Whom it waited for when it said last that it was there.
+    pub(super) waits_for: Option<Rank>,
     /// Marks of presence that it may not have read.
     pub(super) marks: u32,
 }

@@ -52,7 +52,8 @@ impl Exchange<'_> {
     /// has come, which may be what a posted message waits for.
     pub(super) fn call_roll(&mut self) -> Result<bool> {
         let others = self.others();
-        let header = Header { kind: Kind::Presence, ..self.header(0, 1, 0, 0) };
+        let excuse = self.waits_for();
+        let header = Header { kind: Kind::Presence, excuse, ..self.header(0, 1, 0, 0) };
         let says = self.lane.mark(&others, &header);
         let mut came = 0;
         for peer in others {
@@ -77,6 +78,7 @@ impl Exchange<'_> {
                         peer.excuse = header.excuse;
                     }
                     peer.heard = header.descriptor.sequence;
+                    peer.waits_for = None;
                     break;
                 }
             }
@@ -185,17 +187,37 @@ impl Exchange<'_> {
         late.into_iter().find(|late| !late.is_empty()).unwrap_or_default()
     }
 
-    /// Who ranks are, where each was seen last, and what it says that it does elsewhere.
+    /// For whom this rank waits, and for how long it has, for those who wait for this rank.
+    fn waits_for(&self) -> Option<Excuse> {
+        let mut awaited =
+            self.awaited(Direction::In).into_iter().chain(self.awaited(Direction::Out));
+        Excuse::new(awaited.next()?, self.operation.deadline.elapsed())
+    }
+
+    /// Who ranks are, where each was seen last, and what it says that it does elsewhere; of one that waited there itself
+    /// also for whom, and so on.
     fn names(&self, ranks: &[Rank]) -> String {
         let say = |(&rank, answer): (&Rank, Option<String>)| {
-            let name = self.endpoint.peer(rank);
-            let elsewhere = whereabouts(answer.as_deref());
-            match self.lane.peers[rank].heard {
-                0 => format!("{name}, which was seen in no operation yet{elsewhere}"),
-                heard => format!("{name}, which was last seen in operation #{heard}{elsewhere}"),
+            let mut text = format!("{}{}", self.last_seen(rank), whereabouts(answer.as_deref()));
+            let mut chain = vec![self.endpoint.rank(), rank];
+            while let Some(next) = self.lane.peers[chain[chain.len() - 1]].waits_for
+                && next < self.lane.peers.len()
+                && !chain.contains(&next)
+            {
+                text = format!("{text}, and waited there for {}", self.last_seen(next));
+                chain.push(next);
             }
+            text
         };
         ranks.iter().zip(self.endpoint.ask(ranks)).map(say).collect::<Vec<_>>().join("; ")
+    }
+
+    fn last_seen(&self, rank: Rank) -> String {
+        let name = self.endpoint.peer(rank);
+        match self.lane.peers[rank].heard {
+            0 => format!("{name}, which was seen in no operation yet"),
+            heard => format!("{name}, which was last seen in operation #{heard}"),
+        }
     }
 
     pub(super) fn late(&self) -> Error {

@@ -47,6 +47,9 @@ use std::time::{Duration, Instant};
 const FIRST_SLICE: Duration = Duration::from_millis(5);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
+/// For how long a rank that cannot name who is late lets others report first.
+const GRACE: Duration = Duration::from_millis(150);
+
 /// After how many looks in a tight loop, some tens of microseconds, a wait is long enough to look who else is late.
 const SHORT_LOOKS: u32 = 1000;
 
@@ -90,13 +93,13 @@ impl<'a> Steps<'a> {
     ) -> Self {
         let words = operation.descriptor.encode();
         domain.region().progress(domain.rank()).enter(&words);
-        let (grace, owes_ring) = (Duration::ZERO, false);
+        let (grace, owes_ring) = (GRACE, false);
         let lateness = Lateness::of(operation);
         Self { domain, lane, operation, words, grace, owes_ring, lateness }
     }
 
-    /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first,
-    /// for this long.
+    /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first
+    /// for this long, since it may take longer.
     #[must_use]
     pub fn with_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -359,15 +362,15 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Where every rank that is missing has entered the operation, the late one is on another node: those who can
-    /// name it speak first.
+    /// Where every rank that is missing is in an operation of the group, it waits itself, and the late one is on another
+    /// node or late for an earlier operation: those who can name it speak first.
     fn defer<T>(
         &self,
         ready: &mut impl FnMut() -> Option<T>,
         arrived: &impl Fn(Rank) -> bool,
     ) -> Option<Result<T>> {
         let region = self.domain.region();
-        let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_in(&self.words);
+        let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_inside();
         // Graces of several waits do not add up.
         let deadline = self.operation.deadline;
         let grace = (deadline.allowed() + self.grace).saturating_sub(deadline.elapsed());

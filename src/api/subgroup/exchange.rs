@@ -15,6 +15,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::process::this;
+use crate::transport::pulse::PARTING;
 use crate::wait::watch::{Seconds, Watch};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -23,9 +24,6 @@ use std::time::Duration;
 
 /// How much longer than the first member the others wait.
 pub(super) const HEARING: Duration = Duration::from_millis(500);
-
-/// How long a rank may be gone before it is not waited for: what it sent before is read first.
-const PARTING: Duration = Duration::from_millis(100);
 
 /// The exchange between the members of a group that has an id.
 #[derive(Debug)]

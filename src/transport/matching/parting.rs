@@ -9,10 +9,8 @@ use super::state::{State, Timed};
 use super::unexpected::Body;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
-use std::time::{Duration, Instant};
-
-/// How long the reason may take.
-const PARTING: Duration = Duration::from_millis(100);
+use crate::transport::pulse::PARTING;
+use std::time::Instant;
 
 impl State {
     /// What came through a stream, or did not, was an error.
