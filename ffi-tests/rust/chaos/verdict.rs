@@ -134,6 +134,8 @@ impl Judge<'_> {
                 [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
                     && text.contains("message of")
             }
+            // One that could not come without the store, which the same leaders would have to tell.
+            (Injection::StoreDeath, _) if self.has_leader_left() => status == DIST_ERR_TIMEOUT,
             // Others wait for one whose connection to the store was lost.
             (Injection::Close { .. }, Some(Step::Init)) => status == DIST_ERR_TIMEOUT,
             _ => false,

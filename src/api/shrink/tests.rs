@@ -198,7 +198,7 @@ fn only_one_thread_shrinks_a_group() {
             let ended = ended.clone();
             scope.spawn(|| {
                 let outcome = shrink(&[&all[0]], 10_000).remove(0);
-                { ended }.send(outcome)
+                drop({ ended }.send(outcome));
             });
         }
         // The other one waits for rank 1.

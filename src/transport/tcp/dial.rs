@@ -26,6 +26,9 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 /// How long to wait before all addresses are tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
+/// How often one is tried again that had a connection and ended it.
+const ENDED_ROUNDS: u32 = 3;
+
 /// Who wants to be connected. Called on any thread; may not block.
 pub(super) trait Caller: Send + Sync + Debug {
     /// There is the connection, both sides have been checked, and the other one has it in its place.
@@ -86,6 +89,8 @@ struct Progress {
     again: Option<Instant>,
     /// What kept each address of this round from answering.
     causes: Vec<Cause>,
+    /// How many rounds an address has ended a connection in.
+    ended: u32,
     over: bool,
 }
 
@@ -208,7 +213,10 @@ impl Dial {
         let may_retry = !all_say(&progress.causes, &[Refusal::Stranger, Refusal::Foreign]);
         let left =
             self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
-        if left.is_some() {
+        // The next round tells whether it has died.
+        let ended = progress.causes.iter().any(|cause| matches!(cause.why, Failed::Ended(_)));
+        progress.ended += u32::from(ended);
+        if left.is_some() || (ended && progress.ended <= ENDED_ROUNDS) {
             progress.next = 0;
             progress.again = Some(Instant::now() + RETRY_AFTER);
             return None;
@@ -315,6 +323,8 @@ enum Failed {
     Refused(Refusal),
     /// The host says that nobody listens there.
     Closed(String),
+    /// It had the connection, and ended it without an answer, as a process does that dies.
+    Ended(String),
     Broken(String),
 }
 
@@ -322,6 +332,9 @@ impl From<std::io::Error> for Failed {
     fn from(cause: std::io::Error) -> Self {
         match cause.kind() {
             std::io::ErrorKind::ConnectionRefused => Self::Closed(cause.to_string()),
+            std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe => {
+                Self::Ended(cause.to_string())
+            }
             _ => Self::Broken(cause.to_string()),
         }
     }
@@ -331,7 +344,7 @@ impl std::fmt::Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(refusal) => write!(f, "refused: {refusal}"),
-            Self::Closed(why) | Self::Broken(why) => f.write_str(why),
+            Self::Closed(why) | Self::Ended(why) | Self::Broken(why) => f.write_str(why),
         }
     }
 }
@@ -361,7 +374,7 @@ impl Current {
         }
         let mut byte = [0];
         match self.stream.receive(&mut byte) {
-            Ok(0) => Err(Failed::Broken("it closed the connection".to_owned())),
+            Ok(0) => Err(Failed::Ended("it closed the connection".to_owned())),
             Ok(_) if byte[0] == TAKEN => Ok(true),
             Ok(_) => Err(Failed::Refused(Refusal::from_number(byte[0]))),
             Err(cause) if is_passing(&cause) => Ok(false),
@@ -373,7 +386,7 @@ impl Current {
     fn read_answer(&mut self, hello: &Hello) -> Result<bool, Failed> {
         while !is_answered(hello, &self.answer[..self.filled]).map_err(Failed::Refused)? {
             match self.stream.receive(&mut self.answer[self.filled..]) {
-                Ok(0) => return Err(Failed::Broken("it closed the connection".to_owned())),
+                Ok(0) => return Err(Failed::Ended("it closed the connection".to_owned())),
                 Ok(got) => self.filled += got,
                 Err(cause) if is_passing(&cause) => return Ok(false),
                 Err(cause) => return Err(cause.into()),
