@@ -34,6 +34,11 @@ pub fn now() -> Moment {
     best.1
 }
 
+/// Now, on the kernel's monotonic clock alone, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` takes the result.
@@ -70,5 +75,6 @@ mod tests {
         assert!(apart.abs_diff(by_number) < Duration::from_secs(5));
         assert!(first.wall_ns > 1_600_000_000_000_000_000);
         assert_eq!(domain(), domain());
+        assert!(monotonic_ns() >= second.monotonic_ns);
     }
 }

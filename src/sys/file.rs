@@ -1,11 +1,14 @@
 //! Files that several processes write to: locks that are never waited for, and writes whose failure is an
 //! error and not a signal.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
 /// What a lock excludes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +17,17 @@ pub enum Lock {
     Shared,
     /// Nobody else holds any.
     Exclusive,
+}
+
+/// Makes a pipe with a name, which only its owner can open.
+///
+/// # Errors
+/// The reason as the system gives it.
+pub fn make_pipe(path: &Path) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: reads a C string, which lives until the call returns.
+    let status = unsafe { libc::mkfifo(name.as_ptr(), 0o600) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Locks the whole of a file if that can be done at once. False: another lock is in the way. What this open

@@ -26,6 +26,37 @@ pub fn count() -> Result<usize> {
     counted.map_err(|cause| Error::system("counting threads in /proc/self/task", &cause))
 }
 
+/// Keeps the calling thread, and those that it starts from now on, on one core: the one with this number among those that it
+/// may use, which are counted again from the first after the last.
+///
+/// # Errors
+/// `System`.
+pub fn pin_to(number: usize) -> Result<()> {
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: a plain array of integers, for which zero is the empty set.
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes at most `size` bytes, the size of the set.
+    if unsafe { libc::sched_getaffinity(0, size, &raw mut allowed) } != 0 {
+        return Err(Error::system("sched_getaffinity", &std::io::Error::last_os_error()));
+    }
+    let all = 0..8 * size;
+    // SAFETY: the numbers are below the size of the set.
+    let cores: Vec<usize> =
+        all.filter(|&core| unsafe { libc::CPU_ISSET(core, &allowed) }).collect();
+    let Some(core) = cores.get(number % cores.len().max(1)) else {
+        return Err(Error::internal("there is no core to run on"));
+    };
+    // SAFETY: as above.
+    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a number that was in a set of this size.
+    unsafe { libc::CPU_SET(*core, &mut one) };
+    // SAFETY: reads the set.
+    if unsafe { libc::sched_setaffinity(0, size, &raw const one) } != 0 {
+        return Err(Error::system("sched_setaffinity", &std::io::Error::last_os_error()));
+    }
+    Ok(())
+}
+
 fn block_all_signals() -> libc::sigset_t {
     let mut all = empty_set();
     let mut before = empty_set();
@@ -51,6 +82,15 @@ fn empty_set() -> libc::sigset_t {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_is_kept_on_one_core() {
+        let pinned = std::thread::spawn(|| {
+            pin_to(usize::MAX).unwrap();
+            crate::sys::host::cores()
+        });
+        assert_eq!(pinned.join().unwrap(), 1);
+    }
 
     #[test]
     fn every_thread_counts() {

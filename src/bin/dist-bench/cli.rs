@@ -1,0 +1,257 @@
+//! The command line. It only parses and checks; it starts nothing.
+
+use crate::cell::{Buffers, Mode, Variant};
+use crate::help::HELP;
+use crate::mpi::{self, Implementation};
+use crate::ops::Op;
+use crate::order::{REDOPS, dtype_named, redop_named};
+use crate::text::parse_size;
+use crate::values::most_ranks;
+use clap::{Parser, ValueEnum};
+use dist::base::dtype::DataType;
+use dist::base::op::ReduceOp;
+use std::path::PathBuf;
+
+/// The sizes that are measured where none are named: of the first sort with few ranks, also of the second.
+const SIZES: [usize; 8] = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20];
+const LARGEST: usize = 256 << 20;
+
+/// With more ranks than this the largest size is left out.
+const FEW: usize = 4;
+
+/// What `--quick` measures.
+const QUICK_SIZES: [usize; 3] = [4, 8 << 10, 512 << 10];
+const QUICK_PAIRS: usize = 2;
+const PAIRS: usize = 10;
+
+/// The operations that are measured where none are named.
+const OPS: usize = 7;
+
+/// Measures what the operations of libdist cost on this host, alone or against other libraries.
+#[derive(Debug, Parser)]
+#[command(name = "dist-bench", version, after_long_help = HELP, max_term_width = 100)]
+pub(crate) struct Options {
+    /// How many ranks; several numbers are measured one after the other
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=60))]
+    ranks: Vec<u16>,
+
+    /// Operations: all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, barrier, sendrecv (the
+    /// default), reduce, gather, scatter
+    #[arg(long, value_name = "OP,...", value_delimiter = ',')]
+    ops: Vec<Op>,
+
+    /// Bytes, with K, M or G [default: 4,64,1K,8K,64K,512K,4M,32M, and with up to 4 ranks 256M]
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
+    sizes: Vec<usize>,
+
+    /// Type of the elements: f32, f64, f16, bf16, i8, u8, ..., as in the library
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = parse_dtype)]
+    pub(crate) dtype: DataType,
+
+    /// How elements of several ranks become one: sum, min, max
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = parse_redop)]
+    pub(crate) redop: ReduceOp,
+
+    /// How ranks of ours meet
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) transport: Transport,
+
+    /// Where our buffers are: in memory of the process, or of dist_mem_alloc
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "ordinary")]
+    buffers: Vec<Buffers>,
+
+    /// Whether callers rewrite their buffers before each call
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',', default_value = "rewritten")]
+    mode: Vec<Mode>,
+
+    /// Results in buffers of their own
+    #[arg(long)]
+    out_of_place: bool,
+
+    /// Our calls are issued with a work, which is waited for
+    #[arg(long = "async")]
+    asynchronous: bool,
+
+    /// Libraries to compare with, in turns
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) peer: Vec<Implementation>,
+
+    /// How many times everybody has a turn [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pairs: Option<u16>,
+
+    /// How many calls make a turn [default: 1000 up to 8 KiB, fewer above]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    calls: Option<u32>,
+
+    /// Few sizes, calls and turns: whether it runs, not how fast
+    #[arg(long)]
+    quick: bool,
+
+    /// Write everything to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Write the figures to a file, as CSV with a line for each engine and cell
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+}
+
+/// What the native back end can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    Auto,
+    Shm,
+    Tcp,
+}
+
+impl Transport {
+    /// Its name for the back end.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+fn parse_dtype(text: &str) -> Result<DataType, String> {
+    dtype_named(text).ok_or_else(|| {
+        let names: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
+fn parse_redop(text: &str) -> Result<ReduceOp, String> {
+    redop_named(text).ok_or_else(|| {
+        let names = REDOPS.map(|(name, _)| name);
+        format!("there are {}", names.join(", "))
+    })
+}
+
+impl Options {
+    /// What does not fit together, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self { dtype, redop, .. } = self;
+        if !redop.is_defined_for(*dtype) && self.ops().iter().any(|op| op.reduces()) {
+            return Err(format!("--redop {redop} means nothing for elements of type {dtype}"));
+        }
+        if !self.peer.is_empty() && !mpi::knows(*dtype) {
+            return Err(format!("--peer knows no elements of type {dtype}"));
+        }
+        let most = most_ranks(*dtype);
+        if self.ranks().iter().any(|&ranks| ranks > most) {
+            return Err(format!("results of type {dtype} can be checked with up to {most} ranks"));
+        }
+        Ok(())
+    }
+
+    /// The numbers of ranks.
+    pub(crate) fn ranks(&self) -> Vec<usize> {
+        self.ranks.iter().map(|&ranks| ranks.into()).collect()
+    }
+
+    /// The operations.
+    pub(crate) fn ops(&self) -> Vec<Op> {
+        if self.ops.is_empty() { Op::ALL[..OPS].to_vec() } else { self.ops.clone() }
+    }
+
+    /// The sizes for so many ranks, in bytes.
+    pub(crate) fn sizes(&self, ranks: usize) -> Vec<usize> {
+        if !self.sizes.is_empty() {
+            return self.sizes.clone();
+        }
+        if self.quick {
+            return QUICK_SIZES.to_vec();
+        }
+        let largest = (ranks <= FEW).then_some(LARGEST);
+        SIZES.into_iter().chain(largest).collect()
+    }
+
+    /// How many turns each has.
+    pub(crate) fn pairs(&self) -> usize {
+        let default = if self.quick { QUICK_PAIRS } else { PAIRS };
+        self.pairs.map_or(default, Into::into)
+    }
+
+    /// How many calls make a turn, where that was said.
+    pub(crate) fn calls(&self) -> Option<usize> {
+        let calls = self.calls.map(|calls| calls as usize);
+        calls.or(self.quick.then_some(20))
+    }
+
+    /// The ways in which ours is called.
+    pub(crate) fn variants(&self) -> Vec<Variant> {
+        let variant = |mode: Mode, buffers: Buffers| Variant {
+            mode,
+            buffers,
+            in_place: !self.out_of_place,
+            asynchronous: self.asynchronous,
+        };
+        let of_mode = |&mode: &Mode| self.buffers.iter().map(move |&kind| variant(mode, kind));
+        self.mode.iter().flat_map(of_mode).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(line: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn without_options_the_usual_is_measured() {
+        let options = parse("dist-bench").unwrap();
+        assert_eq!((options.ranks(), options.pairs(), options.calls()), (vec![2], 10, None));
+        assert_eq!(options.ops().last(), Some(&Op::SendRecv));
+        assert_eq!((options.sizes(4).len(), options.sizes(8).len()), (9, 8));
+        assert_eq!(options.variants().len(), 1);
+        options.check().unwrap();
+    }
+
+    #[test]
+    fn lists_are_taken_apart() {
+        let line = "dist-bench --ranks 2,4,8 --ops barrier,gather --sizes 4,64K --mode \
+                    rewritten,untouched --buffers ordinary,arena --peer openmpi,mpich --async";
+        let options = parse(line).unwrap();
+        assert_eq!(options.ranks(), [2, 4, 8]);
+        assert_eq!(options.ops(), [Op::Barrier, Op::Gather]);
+        assert_eq!(options.sizes(2), [4, 65_536]);
+        assert_eq!((options.variants().len(), options.peer.len()), (4, 2));
+        assert!(options.variants()[3].asynchronous && options.variants()[3].in_place);
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        for line in [
+            "dist-bench --ranks 1",
+            "dist-bench --ops allreduce",
+            "dist-bench --sizes 4k",
+            "dist-bench --dtype float",
+            "dist-bench --redop avg",
+            "dist-bench --peer nccl",
+            "dist-bench --pairs 0",
+            "dist-bench something",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+        for line in [
+            "dist-bench --dtype c64 --redop max",
+            "dist-bench --dtype bf16 --peer mpich",
+            "dist-bench --dtype f8e4m3 --ranks 9",
+        ] {
+            assert!(parse(line).unwrap().check().is_err(), "{line}");
+        }
+        parse("dist-bench --dtype c64 --redop max --ops barrier").unwrap().check().unwrap();
+    }
+}

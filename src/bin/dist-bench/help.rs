@@ -1,0 +1,54 @@
+//! What `dist-bench --help` says behind the options: what is measured, and how.
+
+/// What `--help` says behind the options.
+pub(crate) const HELP: &str = "\
+What the columns mean (as in nccl-tests):
+  size     bytes: the whole result of all_gather and gather, the whole input of reduce_scatter and
+           scatter, one rank's buffer of the other operations
+  count    elements; of one rank's block where there are blocks
+  p50, p99 median and 99th percentile of a call, in microseconds, on the rank where the median is
+           largest; of several runs the median. broadcast and scatter: from the root's call until the
+           last rank has its data; \"root\" is the median of the root's own calls. sendrecv: half a
+           round trip between ranks 0 and 1
+  algbw    size by p50, in GB/s (10^9 bytes)
+  busbw    algbw by what the busiest link has to carry: times 2(n-1)/n for all_reduce, (n-1)/n for
+           operations with blocks, 1 for the others
+  #wrong   elements of a call on known values that are not what they should be
+
+How it is measured:
+  Ranks are processes of this host. They stay alive, and each is kept on one core: rank R on core R, counted
+  from the first again after the last. Before each call a rank rewrites its buffer, as a caller does
+  that has new values (--mode untouched: it does not, which flatters whoever keeps data in caches). Up
+  to 8 KiB a thousand such calls follow each other; above, a barrier comes before each, and there
+  are fewer. Operations in which a rank may run ahead of the others (broadcast, scatter, reduce,
+  gather) have a barrier before each call at every size. Results are in place where an operation
+  knows that, unless --out-of-place. A first call on known values is checked.
+
+Peers:
+  --peer builds and starts programs that do the same through another library, and lets them take
+  turns with ours, in pairs: a run of calls of ours, one of each peer's. Their ranks wait in the kernel
+  when it is not their turn. Open MPI runs with ob1 and vader, single copy (CMA); also with a
+  segmented ring of 128 KiB and 1 MiB for all_reduce; and yielding where ranks are more than cores.
+  MPICH runs as it is installed. A peer that is four times slower than the best one in a trial sits
+  out that cell. The best peer of a cell is the one with the smallest median.
+  ratio    the median over the pairs of our time by the best peer's; below 1 we are faster
+  95 %     the interval of that median, by order statistics (of ten pairs: from the second smallest
+           ratio to the second largest). Where it is wider than +-10 %, pairs are added, twice at most
+  lost     the ratio is above 1 (\"slower\"), or the interval is still too wide (\"wide\")
+  Peers always block, in ordinary memory, also where --async and --buffers say something else of ours.
+
+Exit statuses:
+  0    measured, whatever was lost
+  1    a result was wrong, or dist-bench itself failed
+  2    wrong usage
+  A signal that ends it gives 128 and its number.
+
+Examples:
+  What the operations cost between two processes:
+    dist-bench
+  Where are we slower than MPI, with 2, 4 and 8 ranks:
+    dist-bench --ranks 2,4,8 --peer openmpi,mpich --json result.json
+  Long vectors, in the library's memory and in any:
+    dist-bench --ops all_reduce --sizes 512K,4M,32M --buffers ordinary,arena
+  Only whether it runs:
+    dist-bench --quick --peer openmpi";

@@ -1,0 +1,134 @@
+//! dist-bench: what the operations cost on this machine, and beside them what they cost in other libraries.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `cli`, `help` | the command line |
+//! | `ops`, `values` | the operations, and values by which results are checked |
+//! | `order` | what ranks are told, and what they answer |
+//! | `engine` | rank processes that stay alive and obey; what makes them |
+//! | `ours`, `rank` | libdist's engine, and its ranks |
+//! | `mpi`, `peers/mpi.c` | engines that speak MPI |
+//! | `stage` | the processes and the folder of a run |
+//! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
+//! | `stats` | medians, percentiles, ratios and their intervals |
+//! | `table`, `files`, `progress` | what is printed and written |
+//! | `text` | sizes and times as people read them |
+//!
+//! The driver computes every figure of every engine from the same raw stamps by the same code.
+
+mod cell;
+mod cli;
+mod engine;
+mod files;
+mod help;
+mod measure;
+mod mpi;
+mod ops;
+mod order;
+mod ours;
+mod progress;
+mod rank;
+mod stage;
+mod stats;
+mod table;
+mod text;
+mod values;
+
+use clap::Parser as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+/// A result was wrong, or dist-bench itself failed.
+const NEGATIVE: u8 = 1;
+const USAGE: u8 = 2;
+
+/// Why dist-bench ends, and the exit status that tells so.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The exit status.
+    pub(crate) status: u8,
+    /// The reason; empty where nobody is to be told.
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// A failure with exit status 1.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { status: NEGATIVE, message: message.into() }
+    }
+
+    /// A command line that means nothing.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { status: USAGE, message: message.into() }
+    }
+
+    /// True where somebody wants this process to end.
+    pub(crate) fn is_signal(&self) -> bool {
+        self.status > 128
+    }
+}
+
+impl From<dist::base::Error> for Failure {
+    fn from(error: dist::base::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// A signal has come.
+pub(crate) fn interrupted(signal: i32) -> Failure {
+    let status = u8::try_from(128 + signal).unwrap_or(u8::MAX);
+    let message = format!("{} received", dist::process::ending::signal_name(signal));
+    Failure { status, message }
+}
+
+/// Writes to standard output, and has it on its way when it returns.
+pub(crate) fn say(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
+        // The reader has seen enough, as in `dist-bench | head`.
+        io::ErrorKind::BrokenPipe => Failure { status: 0, message: String::new() },
+        _ => Failure::new(format!("cannot write to standard output: {cause}")),
+    })
+}
+
+/// Writes to standard error. If that is closed, there is nobody to tell.
+pub(crate) fn write_error(text: &str) {
+    drop(io::stderr().lock().write_all(text.as_bytes()));
+}
+
+/// Writes a message of dist-bench's own to standard error.
+pub(crate) fn complain(message: &str) {
+    write_error(&format!("dist-bench: {message}\n"));
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((first, rest)) = words.split_first()
+        && first == ours::AS_RANK
+    {
+        return match rank::run(rest) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                complain(&message);
+                ExitCode::from(NEGATIVE)
+            }
+        };
+    }
+    let options = match cli::Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => {
+            // Help goes to standard output, a complaint to standard error.
+            drop(error.print());
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
+        }
+    };
+    match options.check().map_err(Failure::usage).and_then(|()| measure::run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                complain(&failure.message);
+            }
+            ExitCode::from(failure.status)
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The measurement: engines are started for each number of ranks, and then take turns at each cell until it is certain who
+//! is faster, or twice as many pairs have not made it certain.
+
+use crate::cell::{Cell, Figures, Measured};
+use crate::cli::Options;
+use crate::engine::{Engine, Launch};
+use crate::files::{self, Run};
+use crate::mpi;
+use crate::order::{Order, Stamps};
+use crate::ours::Ours;
+use crate::progress::Progress;
+use crate::stage::Stage;
+use crate::stats::{Times, judge};
+use crate::table;
+use crate::text::size;
+use crate::{Failure, complain, say};
+use dist::sys::host;
+
+/// How often pairs are added where the interval is too wide.
+const REPEATS: usize = 2;
+
+/// A peer that is so many times slower than the best one in a trial sits out a cell.
+const FAR: f64 = 4.0;
+
+/// The part of the memory that buffers may take.
+const SHARE: u64 = 2;
+
+/// Measures all that the options ask for, prints it, and writes the files.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let mut stage = Stage::new()?;
+    let mut peers: Vec<Box<dyn Launch>> = Vec::new();
+    for &implementation in &options.peer {
+        for peer in mpi::peers(implementation, &mut stage)? {
+            peers.push(Box::new(peer));
+        }
+    }
+    let mut bench = Bench {
+        options,
+        stage,
+        peers,
+        progress: Progress::new(options.ranks().iter().map(|&n| cells(options, n).len()).sum()),
+        done: Vec::new(),
+    };
+    let outcome = bench.measure_all();
+    bench.progress.clear();
+    // What there is of results is kept, whatever has ended the measurement.
+    bench.write_files()?;
+    outcome?;
+    say(&table::summary(&bench.done))?;
+    let wrong = bench.done.iter().filter(|measured| has_wrong(measured)).count();
+    if wrong > 0 {
+        return Err(Failure::new(format!("{wrong} cells had wrong results")));
+    }
+    Ok(())
+}
+
+fn has_wrong(measured: &Measured) -> bool {
+    measured.ours.wrong > 0 || measured.peers.iter().any(|peer| peer.wrong > 0)
+}
+
+/// What is measured with so many ranks, in order. Sizes that come to the same are one.
+fn cells(options: &Options, ranks: usize) -> Vec<Cell> {
+    let (dtype, redop) = (options.dtype, options.redop);
+    let mut cells: Vec<Cell> = Vec::new();
+    for variant in options.variants() {
+        for op in options.ops() {
+            let mut counts = Vec::new();
+            for bytes in options.sizes(ranks) {
+                let count = op.elements(bytes, dtype.size(), ranks);
+                if !counts.contains(&count) {
+                    counts.push(count);
+                    cells.push(Cell { ranks, op, count, dtype, redop, variant });
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// An engine that takes part in a cell.
+struct Part {
+    /// Its place in the list of engines; ours is the first.
+    engine: usize,
+    figures: Figures,
+}
+
+/// The measurement under way.
+struct Bench<'a> {
+    options: &'a Options,
+    stage: Stage,
+    peers: Vec<Box<dyn Launch>>,
+    progress: Progress,
+    done: Vec<Measured>,
+}
+
+impl Bench<'_> {
+    fn measure_all(&mut self) -> Result<(), Failure> {
+        for ranks in self.options.ranks() {
+            let cells = cells(self.options, ranks);
+            let ours = Ours { transport: self.options.transport.name() };
+            let mut engines = vec![Some(Engine::start(&ours, ranks, &mut self.stage)?)];
+            for peer in &self.peers {
+                let is_wanted = cells.iter().any(|cell| peer.takes(cell.op, cell.bytes()));
+                engines.push(match is_wanted {
+                    true => Some(Engine::start(&**peer, ranks, &mut self.stage)?),
+                    false => None,
+                });
+            }
+            let mut before: Option<Cell> = None;
+            for cell in cells {
+                self.progress.next();
+                let is_new = before.is_none_or(|b| (b.op, b.variant) != (cell.op, cell.variant));
+                if is_new {
+                    let transport = self.options.transport.name();
+                    self.print(&table::head(&cell, transport, !self.peers.is_empty()))?;
+                }
+                before = Some(cell);
+                if let Some(measured) = self.measure(&cell, &mut engines)? {
+                    self.print(&table::row(&measured))?;
+                    self.done.push(measured);
+                }
+            }
+            for engine in engines.into_iter().flatten() {
+                engine.end(&mut self.stage)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures a cell; nothing where this host has not the memory.
+    fn measure(
+        &mut self,
+        cell: &Cell,
+        engines: &mut [Option<Engine>],
+    ) -> Result<Option<Measured>, Failure> {
+        // Engines keep their buffers until they are told another size.
+        let needed = cell.memory().saturating_mul(engines.iter().flatten().count());
+        if let Some(there) = host::memory_available()
+            && needed as u64 > there / SHARE
+        {
+            self.progress.clear();
+            let (op, bytes, needed) = (cell.op.name(), size(cell.bytes()), needed >> 20);
+            complain(&format!(
+                "{op} of {bytes} is left out: buffers would take {needed} MiB, of {} MiB that there are",
+                there >> 20
+            ));
+            return Ok(None);
+        }
+        let (mut parts, mut left_out) = self.trial(cell, engines)?;
+        let order = cell.order(self.options.calls());
+        for round in 0..=REPEATS {
+            for pair in 0..self.options.pairs() {
+                let turn = round * self.options.pairs() + pair;
+                // Who goes first changes, since what went before leaves the machine as it is.
+                let mut turns: Vec<usize> = (0..parts.len()).collect();
+                turns.rotate_left(turn % parts.len());
+                for index in turns {
+                    let Some(part) = parts.get_mut(index) else { continue };
+                    let name = part.figures.engine.clone();
+                    self.progress.tell(cell, turn + 1, &name);
+                    match run_one(engines, part.engine, &order, &mut self.stage) {
+                        Ok((times, _)) => part.figures.runs.push(times),
+                        Err(failure) => {
+                            self.give_up(engines, part.engine, failure)?;
+                            left_out.push(name);
+                        }
+                    }
+                }
+                parts.retain(|part| engines[part.engine].is_some());
+            }
+            let measured = assemble(cell, &parts, &left_out)?;
+            if measured.ratio().is_none_or(|ratio| ratio.is_narrow() || ratio.interval.is_none())
+                || round == REPEATS
+            {
+                return Ok(Some(measured));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks all engines' results and finds the peers that are worth their turns.
+    fn trial(
+        &mut self,
+        cell: &Cell,
+        engines: &mut [Option<Engine>],
+    ) -> Result<(Vec<Part>, Vec<String>), Failure> {
+        let order = cell.trial(self.options.calls());
+        let (mut tried, mut left_out) = (Vec::new(), Vec::new());
+        for index in 0..engines.len() {
+            let takes = index == 0 || self.peers[index - 1].takes(cell.op, cell.bytes());
+            let Some(engine) = engines[index].as_ref().filter(|_| takes) else { continue };
+            let name = engine.name().to_owned();
+            self.progress.tell(cell, 0, &name);
+            match run_one(engines, index, &order, &mut self.stage) {
+                Ok((times, wrong)) => {
+                    let figures = Figures { engine: name, runs: Vec::new(), wrong };
+                    tried.push((times.p50, Part { engine: index, figures }));
+                }
+                Err(failure) => {
+                    self.give_up(engines, index, failure)?;
+                    left_out.push(name);
+                }
+            }
+        }
+        let peers = tried.iter().filter(|(_, part)| part.engine > 0).map(|(p50, _)| *p50);
+        let best = peers.fold(f64::INFINITY, f64::min);
+        let mut parts = Vec::new();
+        for (p50, part) in tried {
+            if part.engine > 0 && p50 > FAR * best {
+                left_out.push(part.figures.engine);
+            } else {
+                parts.push(part);
+            }
+        }
+        Ok((parts, left_out))
+    }
+
+    /// Goes on without a peer that has failed; without ours, or where a signal has come, there is nothing to go on with.
+    fn give_up(
+        &mut self,
+        engines: &mut [Option<Engine>],
+        index: usize,
+        failure: Failure,
+    ) -> Result<(), Failure> {
+        if index == 0 || failure.is_signal() {
+            return Err(failure);
+        }
+        self.progress.clear();
+        complain(&format!("{}\n  the measurement goes on without it", failure.message));
+        match engines[index].take() {
+            Some(engine) => engine.abandon(&mut self.stage),
+            None => Ok(()),
+        }
+    }
+
+    fn print(&self, text: &str) -> Result<(), Failure> {
+        self.progress.clear();
+        say(text)
+    }
+
+    fn write_files(&self) -> Result<(), Failure> {
+        let Options { json, csv, transport, .. } = self.options;
+        let run = Run { transport: transport.name(), pairs: self.options.pairs() };
+        if let Some(path) = json {
+            files::write(path, &files::json(&run, &self.done))?;
+        }
+        if let Some(path) = csv {
+            files::write(path, &files::csv(&run, &self.done))?;
+        }
+        Ok(())
+    }
+}
+
+/// Has one engine carry out an order; what it took, and how many elements were wrong.
+fn run_one(
+    engines: &mut [Option<Engine>],
+    index: usize,
+    order: &Order,
+    stage: &mut Stage,
+) -> Result<(Times, u64), Failure> {
+    let Some(engine) = engines.get_mut(index).and_then(Option::as_mut) else {
+        return Err(Failure::new("an engine is not there"));
+    };
+    let stamps: Vec<Stamps> = engine.run(order, stage)?;
+    let wrong = stamps.iter().map(|rank| rank.wrong).sum();
+    let times = judge(order.op, &stamps);
+    times
+        .map(|times| (times, wrong))
+        .ok_or_else(|| Failure::new("a rank has not measured anything"))
+}
+
+fn assemble(cell: &Cell, parts: &[Part], left_out: &[String]) -> Result<Measured, Failure> {
+    let mut figures = parts.iter().map(|part| part.figures.clone());
+    let ours = figures.next().ok_or_else(|| Failure::new("nothing was measured"))?;
+    Ok(Measured { cell: *cell, ours, peers: figures.collect(), left_out: left_out.to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Op;
+    use clap::Parser as _;
+
+    #[test]
+    fn cells_are_the_product_of_all_that_is_asked_for() {
+        let line = "dist-bench --sizes 4,8,64 --ops all_reduce,all_gather,barrier --mode \
+                    rewritten,untouched";
+        let options = Options::parse_from(line.split(' '));
+        let cells = cells(&options, 4);
+        // 4 and 8 bytes of all_gather are both one element of each of four ranks, and a barrier has no size.
+        let of = |op: Op| cells.iter().filter(|cell| cell.op == op).count();
+        assert_eq!([Op::AllReduce, Op::AllGather, Op::Barrier].map(of), [6, 4, 2]);
+        let gathered: Vec<usize> =
+            cells.iter().filter(|c| c.op == Op::AllGather).map(Cell::bytes).collect();
+        assert_eq!(gathered, [16, 64, 16, 64]);
+    }
+}

@@ -1,0 +1,158 @@
+//! The operations that are measured: their names, what their bytes mean, and which times count.
+
+use std::str::FromStr;
+
+/// The root of operations that have one, and the rank that starts a ping-pong.
+pub(crate) const ROOT: usize = 0;
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    AllReduce,
+    Broadcast,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Barrier,
+    SendRecv,
+    Reduce,
+    Gather,
+    Scatter,
+}
+
+/// Which of the ranks' times is an operation's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judged {
+    /// From a rank's call to its return, on the rank with the largest median.
+    SlowestRank,
+    /// From the root's call until the last rank has returned.
+    LastAfterRoot,
+    /// Half of the time from the call to the return of the rank that starts.
+    HalfRoundTrip,
+}
+
+impl Op {
+    /// Every operation, in the order in which they are measured.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::AllReduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::Barrier,
+        Self::SendRecv,
+        Self::Reduce,
+        Self::Gather,
+        Self::Scatter,
+    ];
+
+    /// The name on the command line, in tables and in orders.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Barrier => "barrier",
+            Self::SendRecv => "sendrecv",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+        }
+    }
+
+    /// True where elements of several ranks become one.
+    pub(crate) const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// True where the bytes are those of all ranks' blocks together.
+    pub(crate) const fn has_blocks(self) -> bool {
+        matches!(
+            self,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter
+        )
+    }
+
+    /// True where a rank may be calls ahead of another one: without a barrier before each call, the time of one call would
+    /// be that of a queue of them.
+    pub(crate) const fn may_run_ahead(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Scatter | Self::Reduce | Self::Gather)
+    }
+
+    /// Which times count.
+    pub(crate) const fn judged(self) -> Judged {
+        match self {
+            Self::Broadcast | Self::Scatter => Judged::LastAfterRoot,
+            Self::SendRecv => Judged::HalfRoundTrip,
+            _ => Judged::SlowestRank,
+        }
+    }
+
+    /// How many elements so many bytes are: whole blocks, one element each at least. A barrier has none.
+    pub(crate) fn elements(self, bytes: usize, element: usize, ranks: usize) -> usize {
+        let count = (bytes / element).max(1);
+        match self {
+            Self::Barrier => 0,
+            _ if self.has_blocks() => (count / ranks).max(1) * ranks,
+            _ => count,
+        }
+    }
+
+    /// What nccl-tests calls the count: the elements of one rank's block where there are blocks.
+    pub(crate) const fn shown_count(self, elements: usize, ranks: usize) -> usize {
+        if self.has_blocks() { elements / ranks } else { elements }
+    }
+
+    /// What the bandwidth of the algorithm is multiplied with to be that of the bus.
+    #[allow(clippy::cast_precision_loss, reason = "a small number of ranks")]
+    pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
+        let ranks = ranks as f64;
+        match self {
+            Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            _ if self.has_blocks() => (ranks - 1.0) / ranks,
+            _ => 1.0,
+        }
+    }
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|op| op.name()).collect();
+            format!("there are {}", names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_understood() {
+        for op in Op::ALL {
+            assert_eq!(op.name().parse(), Ok(op));
+        }
+        assert!("allreduce".parse::<Op>().unwrap_err().contains("all_reduce, broadcast"));
+    }
+
+    #[test]
+    fn bytes_mean_what_they_do_in_nccl_tests() {
+        assert_eq!(Op::AllReduce.elements(64, 4, 8), 16);
+        assert_eq!(Op::AllReduce.elements(2, 4, 8), 1);
+        assert_eq!(Op::AllGather.elements(64, 4, 8), 16);
+        assert_eq!(Op::AllGather.elements(4, 4, 8), 8);
+        assert_eq!(Op::AllToAll.elements(100, 4, 8), 24);
+        assert_eq!(Op::Barrier.elements(64, 4, 8), 0);
+        assert_eq!(Op::ReduceScatter.shown_count(16, 8), 2);
+        assert_eq!(Op::Broadcast.shown_count(16, 8), 16);
+        let factor = |op: Op| (op.bus_factor(4) * 100.0).round();
+        assert_eq!(factor(Op::AllReduce), 150.0);
+        assert_eq!(factor(Op::ReduceScatter), 75.0);
+        assert_eq!(factor(Op::Broadcast), 100.0);
+    }
+}

@@ -1,0 +1,181 @@
+//! One order to the ranks of an engine: which operation, on how much, how often, and how. It travels as a line of words,
+//! which `peers/mpi.c` reads too; what a rank answers is its stamps, in a file of 64-bit numbers, little endian.
+
+use crate::ops::Op;
+use dist::base::dtype::DataType;
+use dist::base::op::ReduceOp;
+use std::str::{FromStr, SplitAsciiWhitespace};
+
+/// What ends a rank.
+pub(crate) const QUIT: &str = "quit";
+
+/// The word before an order.
+const RUN: &str = "run";
+
+/// An order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) op: Op,
+    pub(crate) dtype: DataType,
+    pub(crate) redop: ReduceOp,
+    /// Elements, of all blocks together where there are blocks.
+    pub(crate) count: usize,
+    /// Calls before those that are timed, made in the same way.
+    pub(crate) warm_up: usize,
+    /// Calls that are timed.
+    pub(crate) calls: usize,
+    /// All ranks meet before each call.
+    pub(crate) barrier: bool,
+    /// With what a rank fills its buffer before each call; 0: it does not.
+    pub(crate) rewrite: u64,
+    /// The result takes the place of the input.
+    pub(crate) in_place: bool,
+    /// Buffers are memory of the library.
+    pub(crate) arena: bool,
+    /// Calls are issued, and their works waited for.
+    pub(crate) asynchronous: bool,
+    /// A call on known values comes first, and its result is looked at.
+    pub(crate) verify: bool,
+}
+
+impl Order {
+    /// The line, with its end.
+    pub(crate) fn line(&self) -> String {
+        let Self { op, dtype, redop, count, warm_up, calls, rewrite, .. } = self;
+        let flags = [self.barrier, self.in_place, self.arena, self.asynchronous, self.verify];
+        let flags: Vec<String> = flags.iter().map(|&flag| u8::from(flag).to_string()).collect();
+        let (op, dtype, redop) = (op.name(), dtype.name(), redop_name(*redop));
+        format!(
+            "{RUN} {op} {dtype} {redop} {count} {warm_up} {calls} {rewrite} {}\n",
+            flags.join(" ")
+        )
+    }
+
+    /// Reads a line.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        if words.next()? != RUN {
+            return None;
+        }
+        let order = Self {
+            op: next(&mut words)?,
+            dtype: words.next().and_then(dtype_named)?,
+            redop: words.next().and_then(redop_named)?,
+            count: next(&mut words)?,
+            warm_up: next(&mut words)?,
+            calls: next(&mut words)?,
+            rewrite: next(&mut words)?,
+            barrier: flag(&mut words)?,
+            in_place: flag(&mut words)?,
+            arena: flag(&mut words)?,
+            asynchronous: flag(&mut words)?,
+            verify: flag(&mut words)?,
+        };
+        words.next().is_none().then_some(order)
+    }
+}
+
+fn next<T: FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
+    words.next()?.parse().ok()
+}
+
+fn flag(words: &mut SplitAsciiWhitespace<'_>) -> Option<bool> {
+    match words.next()? {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+/// The element type with this name.
+pub(crate) fn dtype_named(name: &str) -> Option<DataType> {
+    DataType::ALL.into_iter().find(|dtype| dtype.name() == name)
+}
+
+/// The operators that are measured, by their names here.
+pub(crate) const REDOPS: [(&str, ReduceOp); 3] =
+    [("sum", ReduceOp::Sum), ("min", ReduceOp::Min), ("max", ReduceOp::Max)];
+
+/// The operator with this name.
+pub(crate) fn redop_named(name: &str) -> Option<ReduceOp> {
+    REDOPS.into_iter().find(|(known, _)| *known == name).map(|(_, op)| op)
+}
+
+/// The name of an operator.
+pub(crate) fn redop_name(op: ReduceOp) -> &'static str {
+    REDOPS.into_iter().find(|(_, known)| *known == op).map_or("none", |(name, _)| name)
+}
+
+/// What one rank has measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamps {
+    /// Elements of the verified call that are not what they should be.
+    pub(crate) wrong: u64,
+    /// Start and end of each timed call on the kernel's monotonic clock, in nanoseconds.
+    pub(crate) calls: Vec<(u64, u64)>,
+}
+
+impl Stamps {
+    /// As the bytes of a file.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let times = self.calls.iter().flat_map(|&(start, end)| [start, end]);
+        std::iter::once(self.wrong).chain(times).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// From the bytes of a file with so many calls.
+    pub(crate) fn decode(bytes: &[u8], calls: usize) -> Option<Self> {
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let (wrong, times) = numbers.split_first()?;
+        let (times, half) = times.as_chunks::<2>();
+        let calls_are =
+            times.iter().map(|[start, end]| (u64::from_le_bytes(*start), u64::from_le_bytes(*end)));
+        let stamps = Self { wrong: u64::from_le_bytes(*wrong), calls: calls_are.collect() };
+        // A rank that has no part in an operation has no times.
+        let is_whole = rest.is_empty() && half.is_empty();
+        (is_whole && [0, calls].contains(&stamps.calls.len())).then_some(stamps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> Order {
+        Order {
+            op: Op::AllGather,
+            dtype: DataType::Bf16,
+            redop: ReduceOp::Max,
+            count: 1000,
+            warm_up: 7,
+            calls: 30,
+            barrier: true,
+            rewrite: u64::MAX,
+            in_place: false,
+            arena: true,
+            asynchronous: false,
+            verify: true,
+        }
+    }
+
+    #[test]
+    fn an_order_is_read_as_it_was_written() {
+        let line = order().line();
+        assert_eq!(line, format!("run all_gather bf16 max 1000 7 30 {} 1 0 1 0 1\n", u64::MAX));
+        assert_eq!(Order::parse(&line), Some(order()));
+        for wrong in ["", "run", "run all_gather", &line.replace("run", "go"), &format!("{line} 1")]
+        {
+            assert_eq!(Order::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn stamps_are_read_as_they_were_written() {
+        let stamps = Stamps { wrong: 3, calls: vec![(1, 2), (5, u64::MAX)] };
+        let bytes = stamps.encode();
+        assert_eq!(Stamps::decode(&bytes, 2), Some(stamps));
+        assert_eq!(Stamps::decode(&bytes, 3), None);
+        assert_eq!(Stamps::decode(&bytes[..bytes.len() - 1], 2), None);
+        assert_eq!(Stamps::decode(&[], 2), None);
+        assert_eq!(Stamps::decode(&[0; 8], 2), Some(Stamps::default()));
+    }
+}

@@ -1,0 +1,42 @@
+//! The engine of libdist: this program itself, started once for each rank.
+
+use crate::Failure;
+use crate::engine::Launch;
+use crate::ops::Op;
+use std::path::Path;
+use std::process::Command;
+
+/// The first word on the command line of a rank.
+pub(crate) const AS_RANK: &str = "--as-rank";
+
+/// The name in tables.
+pub(crate) const NAME: &str = "libdist";
+
+/// Our engine.
+#[derive(Debug)]
+pub(crate) struct Ours {
+    /// What the back end is asked for.
+    pub(crate) transport: &'static str,
+}
+
+impl Launch for Ours {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
+        let program = std::env::current_exe()
+            .map_err(|cause| Failure::new(format!("finding this program: {cause}")))?;
+        let command = |rank: usize| {
+            let mut command = Command::new(&program);
+            command.args([AS_RANK, &rank.to_string(), &ranks.to_string(), self.transport]);
+            command.arg(place);
+            command
+        };
+        Ok((0..ranks).map(command).collect())
+    }
+
+    fn takes(&self, _op: Op, _bytes: usize) -> bool {
+        true
+    }
+}

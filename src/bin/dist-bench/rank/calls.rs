@@ -1,0 +1,269 @@
+//! The calls themselves, through the C interface: what a C caller pays is in the time, arguments and handles included.
+#![allow(unsafe_code, reason = "the C interface takes raw pointers")]
+
+use super::memory::Buffers;
+use crate::ops::{Op, ROOT};
+use crate::order::Order;
+use dist::ffi::types::{
+    DIST_DEVICE_HOST, DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_init_options_t,
+    dist_status_t, dist_work_t,
+};
+use dist::ffi::{collective, memory, point_to_point, runtime, work};
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{null, null_mut};
+
+/// The root, as the interface wants ranks.
+const ROOT_RANK: i32 = ROOT as i32;
+
+/// Tags of the messages of a ping-pong, and of those by which its ranks meet.
+const BALL: i32 = 0;
+const WHISTLE: i32 = 1;
+
+/// Memory of the library.
+///
+/// # Errors
+/// The library's reason.
+pub(super) fn allocate(bytes: usize) -> Result<*mut u8, String> {
+    let mut ptr: *mut c_void = null_mut();
+    // SAFETY: `ptr` takes the result; NULL is the world.
+    check(unsafe { memory::dist_mem_alloc(null(), bytes, DIST_DEVICE_HOST, &raw mut ptr) })?;
+    Ok(ptr.cast())
+}
+
+/// Gives it back.
+pub(super) fn free(ptr: *mut u8) {
+    // SAFETY: what `allocate` has given, once, and no operation uses it any more.
+    let status = unsafe { memory::dist_mem_free(ptr.cast()) };
+    debug_assert_eq!(status, DIST_OK);
+}
+
+fn check(status: dist_status_t) -> Result<(), String> {
+    if status == DIST_OK {
+        return Ok(());
+    }
+    // SAFETY: valid until the next failing call of this thread.
+    let message = unsafe { CStr::from_ptr(runtime::dist_last_error()) };
+    Err(message.to_string_lossy().into_owned())
+}
+
+/// One call of an operation: all that is the same each time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    op: Op,
+    input: *const c_void,
+    output: *mut c_void,
+    /// Elements of all blocks.
+    count: usize,
+    dtype: i32,
+    redop: i32,
+    asynchronous: bool,
+}
+
+impl Call {
+    pub(super) fn new(order: &Order, buffers: &Buffers) -> Self {
+        Self {
+            op: order.op,
+            input: buffers.input().cast(),
+            output: buffers.output().cast(),
+            count: order.count,
+            dtype: i32::from(order.dtype as u8),
+            redop: i32::from(order.redop as u8),
+            asynchronous: order.asynchronous,
+        }
+    }
+
+    /// Calls a function that takes a place for its work: NULL where it is to block.
+    fn issue(
+        &self,
+        function: impl FnOnce(*mut *mut dist_work_t) -> dist_status_t,
+    ) -> Result<(), String> {
+        if !self.asynchronous {
+            return check(function(null_mut()));
+        }
+        let mut issued: *mut dist_work_t = null_mut();
+        check(function(&raw mut issued))?;
+        // SAFETY: a work of ours.
+        let done = check(unsafe { work::dist_work_wait(issued, DIST_WAIT_FOREVER) });
+        // SAFETY: as above; released once.
+        check(unsafe { work::dist_work_release(issued) })?;
+        done
+    }
+}
+
+/// The world group, which this process has joined.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+}
+
+impl World {
+    /// Joins it.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn meet(
+        place: &str,
+        rank: usize,
+        ranks: usize,
+        transport: &str,
+    ) -> Result<Self, String> {
+        let number = |number: usize| i32::try_from(number).map_err(|error| error.to_string());
+        let text = |text: String| CString::new(text).map_err(|error| error.to_string());
+        let (init_method, wishes) =
+            (text(place.to_owned())?, text(format!("transport={transport}"))?);
+        let options = dist_init_options_t {
+            struct_size: size_of::<dist_init_options_t>(),
+            fields: DIST_FIELD_RANK,
+            backend: null(),
+            init_method: init_method.as_ptr(),
+            store: null(),
+            rank: number(rank)?,
+            world_size: number(ranks)?,
+            timeout_ms: 0,
+            connect_timeout_ms: 0,
+            group_name: null(),
+            backend_options: wishes.as_ptr(),
+        };
+        // SAFETY: the structure and its texts live until the call returns.
+        check(unsafe { runtime::dist_init(&raw const options) })?;
+        Ok(Self { rank, ranks })
+    }
+
+    /// Leaves it.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn leave(self) -> Result<(), String> {
+        // SAFETY: no call is under way.
+        check(unsafe { runtime::dist_finalize() })
+    }
+
+    /// All ranks come together.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn barrier(&self) -> Result<(), String> {
+        // SAFETY: NULL is the world, no options, and no work.
+        check(unsafe { collective::dist_barrier(null_mut(), null(), null_mut()) })
+    }
+
+    /// The starter of a ping-pong waits until the other one is ready.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        let mut byte = 0u8;
+        let buf: *mut c_void = (&raw mut byte).cast();
+        let (group, none, source) = (null_mut(), null(), null_mut());
+        if self.rank == ROOT {
+            // SAFETY: one byte, which lives until the call returns.
+            check(unsafe {
+                point_to_point::dist_recv(
+                    group,
+                    buf,
+                    1,
+                    DIST_U8,
+                    1,
+                    WHISTLE,
+                    source,
+                    none,
+                    null_mut(),
+                )
+            })
+        } else {
+            // SAFETY: as above.
+            check(unsafe {
+                point_to_point::dist_send(
+                    group,
+                    buf,
+                    1,
+                    DIST_U8,
+                    ROOT_RANK,
+                    WHISTLE,
+                    none,
+                    null_mut(),
+                )
+            })
+        }
+    }
+
+    /// Makes one call. The buffers that it names hold what the operation needs of them on this rank.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn call(&self, call: &Call) -> Result<(), String> {
+        let Call { op, input, output, count, dtype, redop, .. } = *call;
+        let (world, none, block) = (null_mut(), null(), count / self.ranks);
+        // SAFETY: in each call: `Buffers` has made room for what the operation reads and writes on this rank, in place where
+        // both are in one buffer, and keeps it until the call, or the wait for its work, has returned.
+        match op {
+            Op::AllReduce => call.issue(|work| unsafe {
+                collective::dist_all_reduce(world, input, output, count, dtype, redop, none, work)
+            }),
+            // SAFETY: as above.
+            Op::Reduce => call.issue(|work| unsafe {
+                collective::dist_reduce(
+                    world, input, output, count, dtype, redop, ROOT_RANK, none, work,
+                )
+            }),
+            // SAFETY: as above.
+            Op::Broadcast => call.issue(|work| unsafe {
+                collective::dist_broadcast(world, output, count, dtype, ROOT_RANK, none, work)
+            }),
+            // SAFETY: as above.
+            Op::AllGather => call.issue(|work| unsafe {
+                collective::dist_all_gather(world, input, output, block, dtype, none, work)
+            }),
+            // SAFETY: as above.
+            Op::ReduceScatter => call.issue(|work| unsafe {
+                collective::dist_reduce_scatter(
+                    world, input, output, block, dtype, redop, none, work,
+                )
+            }),
+            // SAFETY: as above.
+            Op::AllToAll => call.issue(|work| unsafe {
+                collective::dist_all_to_all(world, input, output, block, dtype, none, work)
+            }),
+            // SAFETY: as above.
+            Op::Gather => call.issue(|work| unsafe {
+                collective::dist_gather(world, input, output, block, dtype, ROOT_RANK, none, work)
+            }),
+            // SAFETY: as above.
+            Op::Scatter => call.issue(|work| unsafe {
+                collective::dist_scatter(world, input, output, block, dtype, ROOT_RANK, none, work)
+            }),
+            // SAFETY: nothing is read or written.
+            Op::Barrier => {
+                call.issue(|work| unsafe { collective::dist_barrier(world, none, work) })
+            }
+            Op::SendRecv => self.ping_pong(call),
+        }
+    }
+
+    /// One round trip; the other rank's half of it.
+    fn ping_pong(&self, call: &Call) -> Result<(), String> {
+        let Call { input, output, count, dtype, .. } = *call;
+        let (world, none, source) = (null_mut(), null(), null_mut());
+        let peer = if self.rank == ROOT { 1 } else { ROOT_RANK };
+        let send = || {
+            // SAFETY: the first buffer has `count` elements.
+            call.issue(|work| unsafe {
+                point_to_point::dist_send(world, input, count, dtype, peer, BALL, none, work)
+            })
+        };
+        let receive = || {
+            // SAFETY: and so has the second.
+            call.issue(|work| unsafe {
+                point_to_point::dist_recv(
+                    world, output, count, dtype, peer, BALL, source, none, work,
+                )
+            })
+        };
+        if self.rank == ROOT {
+            send().and_then(|()| receive())
+        } else {
+            receive().and_then(|()| send())
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What times say: medians, percentiles, ratios with the interval in which their median lies. Pure, and the same for all
+//! engines.
+
+use crate::ops::{Judged, Op, ROOT};
+use crate::order::Stamps;
+
+/// Two sides of 2.5 %.
+const OUTSIDE: f64 = 0.05;
+
+/// What one run of calls took, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Times {
+    /// The median of the calls.
+    pub(crate) p50: f64,
+    /// The 99th percentile.
+    pub(crate) p99: f64,
+    /// Where another rank's end counts: the median of the root's own calls.
+    pub(crate) root: Option<f64>,
+}
+
+/// A value with the interval that has it with a probability of 95 %, where there were enough pairs to tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) value: f64,
+    pub(crate) interval: Option<(f64, f64)>,
+}
+
+impl Estimate {
+    /// True where the interval does not reach further than 10 % of the value to each side, on average.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.interval.is_some_and(|(low, high)| high - low <= 0.2 * self.value)
+    }
+}
+
+/// What the stamps of all ranks say about an operation. `None` where a rank that counts has none.
+pub(crate) fn judge(op: Op, ranks: &[Stamps]) -> Option<Times> {
+    let own = |stamps: &Stamps| -> Vec<f64> {
+        stamps.calls.iter().map(|&(start, end)| span(start, end)).collect()
+    };
+    let root = ranks.get(ROOT).filter(|stamps| !stamps.calls.is_empty())?;
+    Some(match op.judged() {
+        Judged::HalfRoundTrip => {
+            let times: Vec<f64> = own(root).iter().map(|time| time / 2.0).collect();
+            Times { p50: median(&times), p99: percentile(&times, 99), root: None }
+        }
+        Judged::SlowestRank => {
+            let all: Vec<Vec<f64>> = ranks.iter().map(own).collect();
+            let most = |of: &dyn Fn(&[f64]) -> f64| all.iter().map(|t| of(t)).fold(0.0, f64::max);
+            let (p50, p99) = (most(&median), most(&|times| percentile(times, 99)));
+            Times { p50, p99, root: None }
+        }
+        Judged::LastAfterRoot => {
+            let ends = |call: usize| ranks.iter().filter_map(move |rank| rank.calls.get(call));
+            let last = |call: usize| ends(call).map(|&(_, end)| end).max().unwrap_or(0);
+            let starts = root.calls.iter().enumerate();
+            let times: Vec<f64> =
+                starts.map(|(call, &(start, _))| span(start, last(call))).collect();
+            let root = Some(median(&own(root)));
+            Times { p50: median(&times), p99: percentile(&times, 99), root }
+        }
+    })
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a time of less than a month")]
+fn span(start: u64, end: u64) -> f64 {
+    end.saturating_sub(start) as f64
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
+}
+
+/// The median: of an even number of values the mean of the middle two. 0 of none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let sorted = sorted(values);
+    let half = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        length if length.is_multiple_of(2) => f64::midpoint(sorted[half - 1], sorted[half]),
+        _ => sorted[half],
+    }
+}
+
+/// The smallest value that so many of a hundred do not exceed. 0 of none.
+pub(crate) fn percentile(values: &[f64], of_hundred: usize) -> f64 {
+    let place = (values.len() * of_hundred).div_ceil(100);
+    sorted(values).get(place.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// The geometric mean. 1 of none.
+pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
+    #[allow(clippy::cast_precision_loss, reason = "a small number of values")]
+    let count = values.len().max(1) as f64;
+    (values.iter().map(|value| value.ln()).sum::<f64>() / count).exp()
+}
+
+/// The median of paired ratios. The interval is between two of the ratios themselves: that the median of all possible ones
+/// lies outside is as improbable as that a coin falls so unevenly, whatever their distribution. Fewer than six tell nothing.
+pub(crate) fn estimate(ratios: &[f64]) -> Estimate {
+    let value = median(ratios);
+    let (sorted, cut) = (sorted(ratios), unlikely(ratios.len()));
+    let interval = (cut > 0).then(|| (sorted[cut - 1], sorted[sorted.len() - cut]));
+    Estimate { value, interval }
+}
+
+/// The largest number of heads of which, or of fewer, a fair coin that is tossed `tosses` times shows with a probability of
+/// at most 2.5 %; plus one. 0: not even none is so improbable.
+fn unlikely(tosses: usize) -> usize {
+    #[allow(clippy::cast_precision_loss, reason = "a small number of pairs")]
+    let number = |count: usize| count as f64;
+    let (mut chance, mut sum) = (0.5f64.powf(number(tosses)), 0.0);
+    for heads in 0..tosses {
+        sum += chance;
+        if sum > OUTSIDE / 2.0 {
+            return heads;
+        }
+        chance *= number(tosses - heads) / number(heads + 1);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamps(calls: &[(u64, u64)]) -> Stamps {
+        Stamps { wrong: 0, calls: calls.to_vec() }
+    }
+
+    #[test]
+    fn medians_and_percentiles_are_the_usual_ones() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(&[]), 0.0);
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(percentile(&hundred, 99), 99.0);
+        assert_eq!(percentile(&hundred[..10], 99), 100.0);
+        assert_eq!(percentile(&[], 99), 0.0);
+        assert!((geometric_mean(&[0.5, 2.0, 8.0]) - 2.0).abs() < 1e-12);
+        assert_eq!(geometric_mean(&[]), 1.0);
+    }
+
+    #[test]
+    fn the_slowest_rank_counts() {
+        let quick = stamps(&[(0, 10), (20, 30), (40, 50)]);
+        let slow = stamps(&[(0, 30), (20, 45), (40, 60)]);
+        let times = judge(Op::AllReduce, &[quick.clone(), slow]).unwrap();
+        assert_eq!((times.p50, times.p99, times.root), (25.0, 30.0, None));
+        assert!(judge(Op::AllReduce, &[Stamps::default(), quick]).is_none());
+    }
+
+    #[test]
+    fn a_broadcast_ends_with_the_last_and_begins_with_the_root() {
+        let root = stamps(&[(100, 110), (200, 210), (300, 312)]);
+        let others = [stamps(&[(90, 150), (190, 240), (320, 330)]), stamps(&[(0, 120); 3])];
+        let all = [root, others[0].clone(), others[1].clone()];
+        let times = judge(Op::Broadcast, &all).unwrap();
+        assert_eq!((times.p50, times.p99, times.root), (40.0, 50.0, Some(10.0)));
+    }
+
+    #[test]
+    fn a_ping_pong_is_half_of_what_its_starter_sees() {
+        let all = [stamps(&[(0, 10), (10, 30)]), stamps(&[(0, 1000); 2]), Stamps::default()];
+        assert_eq!(judge(Op::SendRecv, &all).unwrap().p50, 7.5);
+    }
+
+    #[test]
+    fn the_interval_is_that_of_the_binomial_distribution() {
+        assert_eq!([5, 6, 8, 9, 10, 20, 30].map(unlikely), [0, 1, 1, 2, 2, 6, 10]);
+        let ratios: Vec<f64> = (1..=10).map(f64::from).collect();
+        let Estimate { value, interval } = estimate(&ratios);
+        assert_eq!((value, interval), (5.5, Some((2.0, 9.0))));
+        assert_eq!(estimate(&ratios[..5]).interval, None);
+        assert_eq!(estimate(&[]).interval, None);
+    }
+
+    #[test]
+    fn a_narrow_interval_is_within_a_tenth() {
+        let with = |low, high| Estimate { value: 1.0, interval: Some((low, high)) };
+        assert!(with(0.95, 1.1).is_narrow() && !with(0.85, 1.1).is_narrow());
+        assert!(!Estimate { value: 1.0, interval: None }.is_narrow());
+    }
+}

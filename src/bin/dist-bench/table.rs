@@ -1,0 +1,218 @@
+//! The table as people read it, and what is said at its end. Pure.
+
+use crate::cell::{Cell, Measured, Verdict};
+use crate::ops::Op;
+use crate::order::redop_name;
+use crate::stats::{Estimate, geometric_mean};
+use crate::text::{count, microseconds, size};
+
+/// Cells in whose 99th percentile we may be behind.
+const TAIL_ALLOWED: f64 = 0.05;
+
+/// What stands above the rows of one operation: the way of calling, and the names of the columns.
+pub(crate) fn head(cell: &Cell, transport: &str, has_peers: bool) -> String {
+    let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
+    let mut columns = format!(
+        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>8} {:>8} {:>6}",
+        "size B", "count", "type", "redop", "p50 us", "p99 us", "algbw", "busbw", "#wrong"
+    );
+    if has_root(cell.op) {
+        columns.push_str(&format!(" {:>10}", "root us"));
+    }
+    if has_peers {
+        columns.push_str(&format!(
+            "  {:<17} {:>10} {:>10} {:>6} {:<14} {}",
+            "best peer", "p50 us", "p99 us", "ratio", "95 %", "lost"
+        ));
+    }
+    format!("\n{op}, {ranks} ranks, {words}, transport {transport}\n{}\n", columns.trim_end())
+}
+
+/// Whether the root's own calls are told beside.
+fn has_root(op: Op) -> bool {
+    op.judged() == crate::ops::Judged::LastAfterRoot
+}
+
+/// A row.
+pub(crate) fn row(measured: &Measured) -> String {
+    let Measured { cell, ours, .. } = measured;
+    let (algbw, busbw) = measured.bandwidths(ours.p50());
+    let redop = if cell.op.reduces() { redop_name(cell.redop) } else { "none" };
+    let wrong = ours.wrong + measured.peers.iter().map(|peer| peer.wrong).sum::<u64>();
+    let mut text = format!(
+        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>8.2} {:>8.2} {:>6}",
+        cell.bytes(),
+        cell.op.shown_count(cell.count, cell.ranks),
+        cell.dtype.name(),
+        redop,
+        microseconds(ours.p50()),
+        microseconds(ours.p99()),
+        algbw,
+        busbw,
+        wrong
+    );
+    if has_root(cell.op) {
+        let root = ours.root().map_or_else(|| "-".to_owned(), microseconds);
+        text.push_str(&format!(" {root:>10}"));
+    }
+    if let (Some(best), Some(ratio)) = (measured.best(), measured.ratio()) {
+        let lost = measured.verdict().and_then(Verdict::lost).unwrap_or("");
+        text.push_str(&format!(
+            "  {:<17} {:>10} {:>10} {:>6.2} {:<14} {lost}",
+            best.engine,
+            microseconds(best.p50()),
+            microseconds(best.p99()),
+            ratio.value,
+            interval(&ratio)
+        ));
+    } else if !measured.left_out.is_empty() {
+        text.push_str("  no peer was left");
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+fn interval(ratio: &Estimate) -> String {
+    ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
+}
+
+/// What the operation of a cell was called like, for the end.
+fn kind(cell: &Cell) -> (usize, [&'static str; 4], &'static str) {
+    (cell.ranks, cell.variant.describe(), cell.op.name())
+}
+
+/// One operation, called in one way, against the best peers of its cells.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mean {
+    pub(crate) ranks: usize,
+    pub(crate) words: [&'static str; 4],
+    pub(crate) op: &'static str,
+    /// The geometric mean of the ratios.
+    pub(crate) ratio: f64,
+    pub(crate) cells: usize,
+    pub(crate) lost: usize,
+}
+
+/// The operations, in the order in which they were measured; nothing where there was no peer.
+pub(crate) fn means(all: &[Measured]) -> Vec<Mean> {
+    let mut kinds: Vec<(usize, [&str; 4], &str)> = Vec::new();
+    for measured in all.iter().filter(|measured| measured.ratio().is_some()) {
+        if !kinds.contains(&kind(&measured.cell)) {
+            kinds.push(kind(&measured.cell));
+        }
+    }
+    let mean = |(ranks, words, op): (usize, [&'static str; 4], &'static str)| {
+        let own = all.iter().filter(|measured| kind(&measured.cell) == (ranks, words, op));
+        let (mut ratios, mut lost) = (Vec::new(), 0);
+        for measured in own {
+            ratios.extend(measured.ratio().map(|ratio| ratio.value));
+            lost += usize::from(measured.verdict().is_some_and(|v| v.lost().is_some()));
+        }
+        Mean { ranks, words, op, ratio: geometric_mean(&ratios), cells: ratios.len(), lost }
+    };
+    kinds.into_iter().map(mean).collect()
+}
+
+/// In how many cells our 99th percentile is above the best peer's, and of how many.
+pub(crate) fn tails(all: &[Measured]) -> (usize, usize) {
+    let pairs =
+        all.iter().filter_map(|measured| Some((measured.ours.p99(), measured.best()?.p99())));
+    pairs.fold((0, 0), |(above, cells), (ours, peer)| (above + usize::from(ours > peer), cells + 1))
+}
+
+/// What is said at the end; nothing where there was no peer.
+pub(crate) fn summary(all: &[Measured]) -> String {
+    let means = means(all);
+    if means.is_empty() {
+        return String::new();
+    }
+    let mut text = "\nTime by the best peer's, geometric means:\n".to_owned();
+    for Mean { ranks, words, op, ratio, cells, lost } in &means {
+        let (words, cells) = (words.join(", "), count(*cells, "cell"));
+        text.push_str(&format!(
+            "{ratio:>6.2}  {op:<15} {ranks} ranks, {words}: {cells}, {lost} lost\n"
+        ));
+    }
+    let (above, cells) = tails(all);
+    #[allow(clippy::cast_precision_loss, reason = "a share is shown as a whole number")]
+    let share = above as f64 / cells.max(1) as f64;
+    let allowed = TAIL_ALLOWED * 100.0;
+    text.push_str(&format!(
+        "p99 is above the best peer's in {above} of {} ({:.0} %; {allowed:.0} % are allowed)\n",
+        count(cells, "cell"),
+        share * 100.0
+    ));
+    text + &lost_cells(all)
+}
+
+fn lost_cells(all: &[Measured]) -> String {
+    let mut text = String::new();
+    for measured in all {
+        let Some(why) = measured.verdict().and_then(Verdict::lost) else { continue };
+        let (Some(ratio), Some(best)) = (measured.ratio(), measured.best()) else { continue };
+        let Cell { ranks, op, variant, .. } = measured.cell;
+        let (op, size, words) = (op.name(), size(measured.cell.bytes()), variant.describe());
+        text.push_str(&format!(
+            "  {op} {size}, {ranks} ranks, {}: {:.2} ({}) of {}, {why}\n",
+            words.join(", "),
+            ratio.value,
+            interval(&ratio),
+            best.engine
+        ));
+    }
+    if text.is_empty() { "No cell is lost.\n".to_owned() } else { format!("Lost cells:\n{text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::samples::measured;
+
+    #[test]
+    fn a_row_has_a_word_for_each_column() {
+        let row = row(&measured(Op::AllReduce, 65_536, &[]));
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let expected = ["65536", "16384", "f32", "sum", "1.000", "2.000", "65.54", "65.54", "0"];
+        assert_eq!(words, expected);
+        let head = head(&measured(Op::AllReduce, 4, &[]).cell, "auto", false);
+        let lines: Vec<&str> = head.lines().collect();
+        assert!(lines[1].starts_with("all_reduce, 2 ranks, rewritten, ordinary, in place"));
+        assert_eq!(lines[2].len(), row.trim_end().len());
+    }
+
+    #[test]
+    fn a_row_against_peers_says_who_won() {
+        let text = row(&measured(Op::AllGather, 64, &[("mpich", 1250.0), ("openmpi", 2000.0)]));
+        assert!(
+            text.ends_with("mpich                  1.250      2.500   0.80 0.80 to 0.80\n"),
+            "{text}"
+        );
+        assert!(text.trim_start().starts_with("64           8     f32   none"), "{text}");
+        let text = row(&measured(Op::AllReduce, 64, &[("openmpi", 800.0)]));
+        assert!(text.ends_with("1.25 1.25 to 1.25   slower\n"), "{text}");
+    }
+
+    #[test]
+    fn the_root_is_told_of_a_broadcast() {
+        let mut broadcast = measured(Op::Broadcast, 64, &[]);
+        broadcast.ours.runs.iter_mut().for_each(|times| times.root = Some(250.0));
+        assert!(row(&broadcast).ends_with(" 0.250\n"));
+        assert!(head(&broadcast.cell, "shm", false).ends_with("root us\n"));
+    }
+
+    #[test]
+    fn the_end_has_means_and_lost_cells() {
+        let all = [
+            measured(Op::AllReduce, 4, &[("openmpi", 4000.0)]),
+            measured(Op::AllReduce, 65_536, &[("mpich", 250.0)]),
+            measured(Op::Barrier, 0, &[("mpich", 2000.0)]),
+        ];
+        let text = summary(&all);
+        assert!(text.contains("  1.00  all_reduce      2 ranks, rewritten, ordinary"), "{text}");
+        assert!(text.contains("2 cells, 1 lost") && text.contains("1 cell, 0 lost"), "{text}");
+        assert!(text.contains("above the best peer's in 1 of 3 cells (33 %"), "{text}");
+        assert!(text.contains("  all_reduce 64 KiB, 2 ranks"), "{text}");
+        assert!(text.ends_with("4.00 (4.00 to 4.00) of mpich, slower\n"), "{text}");
+        assert!(summary(&all[..1]).ends_with("No cell is lost.\n"));
+        assert_eq!(summary(&[measured(Op::AllReduce, 4, &[])]), "");
+    }
+}

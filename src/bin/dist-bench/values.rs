@@ -1,0 +1,211 @@
+//! Values by which a result is known to be right: small whole numbers, which depend on rank and place and whose sums every
+//! element type can hold. `peers/mpi.c` has the same.
+
+use crate::ops::{Op, ROOT};
+use crate::order::Order;
+use dist::base::dtype::DataType;
+use dist::base::op::ReduceOp;
+
+/// What buffers hold before a verified call; no element of a result looks like this.
+pub(crate) const POISON: u8 = 0xa5;
+
+/// How many ranks' values every type can sum up without rounding.
+pub(crate) const fn most_ranks(dtype: DataType) -> usize {
+    match dtype {
+        // The narrower of the two has whole numbers up to 8.
+        DataType::F8E4M3 | DataType::F8E5M2 => 8,
+        _ => 60,
+    }
+}
+
+/// The values of a type are below this.
+const fn base(dtype: DataType) -> u32 {
+    match dtype {
+        DataType::F8E4M3 | DataType::F8E5M2 | DataType::Bool => 2,
+        _ => 3,
+    }
+}
+
+/// What a rank has at a place of its input.
+#[allow(clippy::cast_possible_truncation, reason = "the lower bits are all that is wanted")]
+fn value(base: u32, rank: usize, place: usize) -> u32 {
+    let place = (place as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
+    let rank = (rank as u32).wrapping_add(1).wrapping_mul(0x85eb_ca6b);
+    ((place ^ rank) >> 16) % base
+}
+
+/// What the ranks' values at a place become.
+fn folded(base: u32, redop: ReduceOp, ranks: usize, place: usize) -> u32 {
+    let all = (0..ranks).map(|rank| value(base, rank, place));
+    match redop {
+        ReduceOp::Min => all.min().unwrap_or(0),
+        ReduceOp::Max => all.max().unwrap_or(0),
+        _ => all.sum(),
+    }
+}
+
+/// A small number as the bits of a float with so many bits of mantissa.
+fn float(number: u32, mantissa: u32, bias: u32) -> u64 {
+    let Some(exponent) = number.checked_ilog2() else { return 0 };
+    let (number, one) = (u64::from(number), 1u64 << mantissa);
+    let scaled = (number << mantissa) >> exponent;
+    (u64::from(exponent + bias) << mantissa) | (scaled & (one - 1))
+}
+
+/// A small number as an element: its bytes come first.
+fn encode(dtype: DataType, number: u32) -> [u8; 16] {
+    let (single, double) = (float(number, 23, 127), float(number, 52, 1023));
+    let bits = match dtype {
+        DataType::F8E4M3 => float(number, 3, 7),
+        DataType::F8E5M2 => float(number, 2, 15),
+        DataType::F16 => float(number, 10, 15),
+        DataType::Bf16 => float(number, 7, 127),
+        DataType::F32 => single,
+        DataType::C64 => single << 32 | single,
+        DataType::F64 | DataType::C128 => double,
+        DataType::Bool => u64::from(number != 0),
+        _ => u64::from(number),
+    };
+    let mut element = [0; 16];
+    element[..8].copy_from_slice(&bits.to_le_bytes());
+    // The second part of the widest type.
+    element[8..].copy_from_slice(&bits.to_le_bytes());
+    element
+}
+
+/// Eight bytes of ones, to fill buffers with.
+pub(crate) fn ones(dtype: DataType) -> u64 {
+    let (one, size) = (encode(dtype, 1), dtype.size().min(8));
+    let mut word = [0; 8];
+    word.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(&one[..size]));
+    u64::from_le_bytes(word)
+}
+
+/// Fills memory with the input of a rank.
+pub(crate) fn fill(dtype: DataType, rank: usize, input: &mut [u8]) {
+    let base = base(dtype);
+    let codes: Vec<[u8; 16]> = (0..base).map(|number| encode(dtype, number)).collect();
+    let size = dtype.size();
+    for (place, element) in input.chunks_exact_mut(size).enumerate() {
+        let code = &codes[value(base, rank, place) as usize];
+        element.copy_from_slice(&code[..size]);
+    }
+}
+
+/// How many elements of a rank's result are not what the operation should have left there.
+pub(crate) fn count_wrong(order: &Order, rank: usize, ranks: usize, result: &[u8]) -> u64 {
+    let Order { op, dtype, redop, count, .. } = *order;
+    let (base, block) = (base(dtype), (count / ranks).max(1));
+    let own = rank * block;
+    let expected = |place: usize| match op {
+        Op::AllReduce | Op::Reduce => folded(base, redop, ranks, place),
+        Op::ReduceScatter => folded(base, redop, ranks, own + place),
+        Op::Broadcast => value(base, ROOT, place),
+        Op::Scatter => value(base, ROOT, own + place),
+        Op::AllGather | Op::Gather => value(base, place / block, place % block),
+        Op::AllToAll => value(base, place / block, own + place % block),
+        Op::SendRecv => value(base, 1 - rank.min(1), place),
+        Op::Barrier => 0,
+    };
+    // Sums are the largest that there are.
+    let most = base * u32::try_from(ranks).unwrap_or(u32::MAX);
+    let codes: Vec<[u8; 16]> = (0..most).map(|number| encode(dtype, number)).collect();
+    let (size, mut wrong) = (dtype.size(), 0);
+    for (place, element) in result.chunks_exact(size).enumerate() {
+        let code = codes.get(expected(place) as usize);
+        wrong += u64::from(code.is_none_or(|code| element != &code[..size]));
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(op: Op, dtype: DataType, count: usize) -> Order {
+        let line = format!("run {} {} sum {count} 0 1 0 0 1 0 0 1", op.name(), dtype.name());
+        Order::parse(&line).unwrap()
+    }
+
+    fn input(dtype: DataType, rank: usize, count: usize) -> Vec<u8> {
+        let mut input = vec![0; count * dtype.size()];
+        fill(dtype, rank, &mut input);
+        input
+    }
+
+    #[test]
+    fn small_numbers_are_what_the_types_say() {
+        for number in 0..120 {
+            let single = encode(DataType::F32, number);
+            assert_eq!(
+                single[..4],
+                f64::from(number).to_string().parse::<f32>().unwrap().to_le_bytes()
+            );
+            assert_eq!(encode(DataType::F64, number)[..8], f64::from(number).to_le_bytes());
+            let half = half::f16::from_f64(number.into());
+            assert_eq!(encode(DataType::F16, number)[..2], half.to_le_bytes());
+            let half = half::bf16::from_f64(number.into());
+            assert_eq!(encode(DataType::Bf16, number)[..2], half.to_le_bytes());
+        }
+        // The exponents of 8 and 1, and the mantissa of 3 and 7, as the formats are written down.
+        assert_eq!([1, 3, 7, 8].map(|n| encode(DataType::F8E4M3, n)[0]), [0x38, 0x44, 0x4e, 0x50]);
+        assert_eq!([1, 3, 7, 8].map(|n| encode(DataType::F8E5M2, n)[0]), [0x3c, 0x42, 0x47, 0x48]);
+        assert_eq!(encode(DataType::I64, 7)[..8], 7i64.to_le_bytes());
+        assert_eq!(ones(DataType::F32), 0x3f80_0000_3f80_0000);
+        assert_eq!(ones(DataType::I8), 0x0101_0101_0101_0101);
+        assert_eq!(ones(DataType::C128), 1f64.to_bits());
+    }
+
+    #[test]
+    fn what_is_right_is_found_right() {
+        let (ranks, count) = (4, 48);
+        for dtype in DataType::ALL {
+            let inputs: Vec<Vec<u8>> = (0..ranks).map(|rank| input(dtype, rank, count)).collect();
+            let block = count / ranks * dtype.size();
+            for rank in 0..ranks {
+                let gathered: Vec<u8> =
+                    inputs.iter().flat_map(|input| input[..block].to_vec()).collect();
+                let exchanged: Vec<u8> = inputs
+                    .iter()
+                    .flat_map(|input| input[rank * block..][..block].to_vec())
+                    .collect();
+                let scattered = &inputs[ROOT][rank * block..][..block];
+                for (op, result) in [
+                    (Op::Broadcast, &inputs[ROOT][..]),
+                    (Op::AllGather, &gathered),
+                    (Op::AllToAll, &exchanged),
+                    (Op::Scatter, scattered),
+                ] {
+                    let order = order(op, dtype, count);
+                    assert_eq!(count_wrong(&order, rank, ranks, result), 0, "{op:?} {dtype}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_those_of_all_ranks() {
+        let (ranks, count) = (4, 40);
+        let mut sums = vec![0u8; count];
+        for rank in 0..ranks {
+            for (sum, value) in sums.iter_mut().zip(input(DataType::U8, rank, count)) {
+                *sum += value;
+            }
+        }
+        let all = order(Op::AllReduce, DataType::U8, count);
+        assert_eq!(count_wrong(&all, 0, ranks, &sums), 0);
+        let part = order(Op::ReduceScatter, DataType::U8, count);
+        assert_eq!(count_wrong(&part, 2, ranks, &sums[20..30]), 0);
+        // Another rank's part.
+        assert!(count_wrong(&part, 1, ranks, &sums[20..30]) > 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_counted() {
+        let order = order(Op::Broadcast, DataType::F32, 100);
+        let mut result = input(DataType::F32, ROOT, 100);
+        result[40..48].fill(POISON);
+        assert_eq!(count_wrong(&order, 1, 2, &result), 2);
+        assert!(count_wrong(&order, 1, 2, &input(DataType::F32, 1, 100)) > 30);
+    }
+}
