@@ -148,7 +148,7 @@ pub(crate) enum Verdict {
     /// The peer took less.
     Slower,
     /// Who took less is not certain enough.
-    Wide,
+    Uncertain,
 }
 
 impl Verdict {
@@ -157,7 +157,7 @@ impl Verdict {
         match self {
             Self::Won => None,
             Self::Slower => Some("slower"),
-            Self::Wide => Some("wide"),
+            Self::Uncertain => Some("uncertain"),
         }
     }
 }
@@ -193,7 +193,7 @@ impl Measured {
         let ratio = self.ratio()?;
         Some(match () {
             () if ratio.value > 1.0 => Verdict::Slower,
-            () if !ratio.is_narrow() => Verdict::Wide,
+            () if !ratio.is_narrow() => Verdict::Uncertain,
             () => Verdict::Won,
         })
     }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(slower.verdict().and_then(Verdict::lost), Some("slower"));
         let mut wide = measured(Op::AllReduce, 64, &[("a", 2000.0)]);
         wide.peers[0] = figures("a", &[1100.0, 1200.0, 1500.0, 2000.0, 2500.0, 2600.0, 3000.0]);
-        assert_eq!(wide.verdict().and_then(Verdict::lost), Some("wide"));
+        assert_eq!(wide.verdict().and_then(Verdict::lost), Some("uncertain"));
         let alone = measured(Op::AllReduce, 64, &[]);
         assert_eq!((alone.ratio(), alone.verdict()), (None, None));
     }

@@ -37,9 +37,9 @@ pub(crate) struct Options {
     ranks: Vec<u16>,
 
     /// Operations: all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, barrier, sendrecv (the
-    /// default), reduce, gather, scatter
-    #[arg(long, value_name = "OP,...", value_delimiter = ',')]
-    ops: Vec<Op>,
+    /// default), reduce, gather, scatter, or all
+    #[arg(long, value_name = "OP,...", value_delimiter = ',', value_parser = parse_ops)]
+    ops: Vec<Ops>,
 
     /// Bytes, with K, M or G [default: 4,64,1K,8K,64K,512K,4M,32M, and with up to 4 ranks 256M]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
@@ -117,6 +117,17 @@ impl Transport {
     }
 }
 
+/// What one word among the operations stands for.
+#[derive(Clone, Debug)]
+struct Ops(Vec<Op>);
+
+fn parse_ops(text: &str) -> Result<Ops, String> {
+    match text {
+        "all" => Ok(Ops(Op::ALL.to_vec())),
+        name => name.parse().map(|op| Ops(vec![op])),
+    }
+}
+
 fn parse_dtype(text: &str) -> Result<DataType, String> {
     dtype_named(text).ok_or_else(|| {
         let names: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();
@@ -155,7 +166,13 @@ impl Options {
 
     /// The operations.
     pub(crate) fn ops(&self) -> Vec<Op> {
-        if self.ops.is_empty() { Op::ALL[..OPS].to_vec() } else { self.ops.clone() }
+        let mut ops: Vec<Op> = Vec::new();
+        for &op in self.ops.iter().flat_map(|Ops(named)| named) {
+            if !ops.contains(&op) {
+                ops.push(op);
+            }
+        }
+        if ops.is_empty() { Op::ALL[..OPS].to_vec() } else { ops }
     }
 
     /// The sizes for so many ranks, in bytes.
@@ -228,6 +245,7 @@ mod tests {
         assert_eq!(options.ops(), [Op::Barrier, Op::Gather]);
         assert_eq!(options.sizes(2), [4, 65_536]);
         assert_eq!((options.variants().len(), options.peer.len()), (4, 2));
+        assert_eq!(parse("dist-bench --ops gather,all").unwrap().ops().len(), Op::ALL.len());
         assert!(options.variants()[3].asynchronous && options.variants()[3].in_place);
     }
 

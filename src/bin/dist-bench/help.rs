@@ -33,8 +33,10 @@ Peers:
   out that cell. The best peer of a cell is the one with the smallest median.
   ratio    the median over the pairs of our time by the best peer's; below 1 we are faster
   95 %     the interval of that median, by order statistics (of ten pairs: from the second smallest
-           ratio to the second largest). Where it is wider than +-10 %, pairs are added, twice at most
-  lost     the ratio is above 1 (\"slower\"), or the interval is still too wide (\"wide\")
+           ratio to the second largest; fewer than six tell nothing). Where it is wider than +-10 %,
+           as many pairs are added, twice at most
+  lost     the ratio is above 1 (\"slower\"), or the interval is still too wide, or there is none
+           (\"uncertain\")
   Peers always block, in ordinary memory, also where --async and --buffers say something else of ours.
 
 Exit statuses:

@@ -168,14 +168,13 @@ impl Bench<'_> {
                 }
                 parts.retain(|part| engines[part.engine].is_some());
             }
-            let measured = assemble(cell, &parts, &left_out)?;
-            if measured.ratio().is_none_or(|ratio| ratio.is_narrow() || ratio.interval.is_none())
-                || round == REPEATS
-            {
-                return Ok(Some(measured));
+            // Too few pairs for an interval are what the user wants; more would not be the same.
+            let ratio = assemble(cell, &parts, &left_out)?.ratio();
+            if ratio.is_none_or(|ratio| ratio.is_narrow() || ratio.interval.is_none()) {
+                break;
             }
         }
-        Ok(None)
+        assemble(cell, &parts, &left_out).map(Some)
     }
 
     /// Checks all engines' results and finds the peers that are worth their turns.

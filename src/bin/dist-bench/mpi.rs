@@ -127,17 +127,20 @@ impl Implementation {
         }
     }
 
+    /// What to do where something of it is missing.
+    fn remedy(self) -> String {
+        let (name, packages) = (self.name(), self.packages());
+        format!(
+            "install {packages} (the names of Debian and Ubuntu), or leave {name} out of --peer"
+        )
+    }
+
     /// Where one of its programs is.
     fn find(self, program: &str) -> Result<PathBuf, Failure> {
         let path = config::text(PATH)?.unwrap_or_default();
-        let found = std::env::split_paths(&path).map(|folder| folder.join(program));
-        found.filter(|file| file.is_file()).next().ok_or_else(|| {
-            let (name, packages) = (self.name(), self.packages());
-            Failure::new(format!(
-                "{program} not found: install {packages} (the names of Debian and Ubuntu), or leave \
-                 {name} out of --peer"
-            ))
-        })
+        let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
+        let found = places.find(|file| file.is_file());
+        found.ok_or_else(|| Failure::new(format!("{program} not found: {}", self.remedy())))
     }
 }
 
@@ -233,7 +236,8 @@ fn compiled(
         stage.end(&compiling)?;
         let said = fs::read_to_string(&log).unwrap_or_default();
         let why = if has_ended { "failed" } else { "takes too long" };
-        return Err(Failure::new(format!("{} {why}:\n{said}", compiler.display())));
+        let (compiler, remedy) = (compiler.display(), implementation.remedy());
+        return Err(Failure::new(format!("{compiler} {why}: {remedy}\n{}", said.trim_end())));
     }
     // The cache may be on another file system; put in place in one step, since others may be doing the same.
     let beside = folder.join(format!("{name}.{}", host::pid()));

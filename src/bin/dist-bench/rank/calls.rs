@@ -13,7 +13,8 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
 /// The root, as the interface wants ranks.
-const ROOT_RANK: i32 = ROOT as i32;
+const ROOT_RANK: i32 = 0;
+const _: () = assert!(ROOT == 0, "the two are the same rank");
 
 /// Tags of the messages of a ping-pong, and of those by which its ranks meet.
 const BALL: i32 = 0;
@@ -42,7 +43,9 @@ fn check(status: dist_status_t) -> Result<(), String> {
         return Ok(());
     }
     // SAFETY: valid until the next failing call of this thread.
-    let message = unsafe { CStr::from_ptr(runtime::dist_last_error()) };
+    let message = unsafe { runtime::dist_last_error() };
+    // SAFETY: a C string, as above.
+    let message = unsafe { CStr::from_ptr(message) };
     Err(message.to_string_lossy().into_owned())
 }
 
@@ -195,9 +198,9 @@ impl World {
     pub(super) fn call(&self, call: &Call) -> Result<(), String> {
         let Call { op, input, output, count, dtype, redop, .. } = *call;
         let (world, none, block) = (null_mut(), null(), count / self.ranks);
-        // SAFETY: in each call: `Buffers` has made room for what the operation reads and writes on this rank, in place where
-        // both are in one buffer, and keeps it until the call, or the wait for its work, has returned.
         match op {
+            // SAFETY: `Buffers` has made room for what the operation reads and writes on this rank, in place where both are in one
+            // buffer, and keeps it until the call, or the wait for its work, has returned.
             Op::AllReduce => call.issue(|work| unsafe {
                 collective::dist_all_reduce(world, input, output, count, dtype, redop, none, work)
             }),
@@ -233,10 +236,10 @@ impl World {
             Op::Scatter => call.issue(|work| unsafe {
                 collective::dist_scatter(world, input, output, block, dtype, ROOT_RANK, none, work)
             }),
-            // SAFETY: nothing is read or written.
-            Op::Barrier => {
-                call.issue(|work| unsafe { collective::dist_barrier(world, none, work) })
-            }
+            Op::Barrier => call.issue(|work| {
+                // SAFETY: nothing is read or written.
+                unsafe { collective::dist_barrier(world, none, work) }
+            }),
             Op::SendRecv => self.ping_pong(call),
         }
     }

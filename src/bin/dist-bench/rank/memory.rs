@@ -203,7 +203,7 @@ mod tests {
     fn shape(op: &str, in_place: u8, rank: usize) -> ((usize, usize), (usize, usize), bool) {
         let Shape { first, second, input, result, together } =
             Shape::new(&order(op, in_place), rank, 3);
-        assert_eq!(input.at + input.len <= first, true);
+        assert!(input.at + input.len <= first);
         assert!(result.at + result.len <= if together { first } else { second });
         ((input.at, input.len), (result.at, result.len), together)
     }

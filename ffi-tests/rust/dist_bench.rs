@@ -1,0 +1,151 @@
+//! dist-bench as its users meet it: the built program, which measures libdist alone and against what is installed. Nothing here
+//! depends on how fast anything is.
+#![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
+#[path = "program/mod.rs"]
+mod program;
+
+use program::{Ended, Folder, Program, until};
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+
+/// dist-bench without what a launcher or a user may have set, and with its files in a test's folder.
+fn command(args: &str, folder: &Folder) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dist-bench"));
+    for name in ["DIST_TRANSPORT", "DIST_HOST_ID", "DIST_ALGORITHM", "DIST_TUNING_FILE"] {
+        command.env_remove(name);
+    }
+    command.env("TMPDIR", &folder.0).env("XDG_CACHE_HOME", folder.path("cache"));
+    command.args(args.split_whitespace()).current_dir(&folder.0).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &str, folder: &Folder) -> Ended {
+    Program::start(command(args, folder), |_| {}).end()
+}
+
+/// What is left in the folder for temporary files.
+fn left_behind(folder: &Folder) -> Vec<String> {
+    let entries = std::fs::read_dir(&folder.0).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("dist-bench-")).collect()
+}
+
+/// The cells of a file that was written, each with its operation.
+fn cells(folder: &Folder) -> Vec<(String, Value)> {
+    let value: Value = serde_json::from_slice(&folder.bytes("result.json")).unwrap();
+    let cells = value["cells"].as_array().unwrap();
+    cells.iter().map(|cell| (cell["op"].as_str().unwrap().to_owned(), cell.clone())).collect()
+}
+
+fn all_right(figures: &Value) {
+    assert_eq!(figures["wrong"], json!(0), "{figures}");
+    let (p50, p99) = (figures["p50_us"].as_f64().unwrap(), figures["p99_us"].as_f64().unwrap());
+    assert!(p50 > 0.0 && p50 <= p99, "{figures}");
+}
+
+#[test]
+fn all_operations_are_measured_and_right() {
+    let folder = Folder::new();
+    let ended = run("--quick --ops all --sizes 4,96K --json result.json --csv result.csv", &folder);
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
+    let cells = cells(&folder);
+    // A barrier has one size.
+    assert_eq!(cells.len(), 19);
+    for (op, cell) in &cells {
+        all_right(&cell["ours"]);
+        assert_eq!((&cell["ratio"], &cell["ranks"]), (&Value::Null, &json!(2)));
+        assert_eq!(
+            cell["ours"]["root_p50_us"].is_null(),
+            !["broadcast", "scatter"].contains(&op.as_str())
+        );
+        assert!(ended.out.contains(&format!("\n{op}, 2 ranks, rewritten, ordinary")));
+    }
+    assert_eq!(folder.text("result.csv").lines().count(), 20);
+    assert_eq!(left_behind(&folder), [""; 0]);
+}
+
+#[test]
+fn every_way_to_call_is_measured_and_right() {
+    let folder = Folder::new();
+    for (args, count) in [
+        (
+            "--ranks 2,3 --mode rewritten,untouched --buffers ordinary,arena --ops all_reduce,gather",
+            16,
+        ),
+        ("--async --transport tcp --ops all_reduce,sendrecv,broadcast --ranks 3", 3),
+        ("--out-of-place --dtype bf16 --redop max --ops reduce_scatter,all_gather,scatter", 3),
+        ("--dtype f8e5m2 --ops all_reduce,all_to_all --ranks 3 --calls 3 --pairs 1", 2),
+    ] {
+        let args = format!("--quick --sizes 100K {args} --json result.json");
+        let ended = run(&args, &folder);
+        assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{args}: {}", ended.out);
+        let cells = cells(&folder);
+        // Each number of ranks has its own cells.
+        assert_eq!(cells.len(), count, "{args}");
+        cells.iter().for_each(|(_, cell)| all_right(&cell["ours"]));
+    }
+}
+
+#[test]
+fn peers_take_turns_where_they_are_installed() {
+    for name in ["openmpi", "mpich"] {
+        let folder = Folder::new();
+        let args = "--quick --pairs 6 --ranks 3 --ops all --sizes 4,96K --json result.json --peer";
+        let ended = run(&format!("{args} {name}"), &folder);
+        // The compiler, the launcher, or the header that some packages leave out.
+        if ended.status == 1 && ended.err.contains(": install lib") {
+            println!("skipped: {}", ended.err.trim());
+            assert!(
+                ended.err.contains("not found") || ended.err.contains("mpi.h"),
+                "{}",
+                ended.err
+            );
+            continue;
+        }
+        assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
+        for (op, cell) in cells(&folder) {
+            all_right(&cell["ours"]);
+            cell["peers"].as_array().unwrap().iter().for_each(all_right);
+            let best = cell["best_peer"].as_str().unwrap();
+            assert!(best.starts_with(name), "{op}: {best}");
+            let [low, ratio, high] =
+                ["ratio_low", "ratio", "ratio_high"].map(|part| cell[part].as_f64().unwrap());
+            assert!(low <= ratio && ratio <= high, "{op}: {low} {ratio} {high}");
+        }
+        assert!(ended.out.contains("geometric means"), "{}", ended.out);
+        assert_eq!(left_behind(&folder), [""; 0]);
+    }
+}
+
+#[test]
+fn a_signal_ends_it_and_what_there_is_is_kept() {
+    let folder = Folder::new();
+    let command = command("--ops barrier,all_reduce --pairs 60000 --json result.json", &folder);
+    let program = Program::start(command, |_| {});
+    until("its ranks", || !left_behind(&folder).is_empty());
+    program.lines(3);
+    program.signal("INT");
+    let ended = program.end();
+    assert_eq!((ended.status, ended.err.as_str()), (130, "dist-bench: SIGINT received\n"));
+    assert!(cells(&folder).is_empty());
+    assert_eq!(left_behind(&folder), [""; 0]);
+}
+
+#[test]
+fn wrong_usage_and_what_cannot_be_written_are_told() {
+    let folder = Folder::new();
+    for (args, status, text) in [
+        ("--ops allreduce", 2, "there are all_reduce, broadcast"),
+        ("--dtype bf16 --peer mpich", 2, "--peer knows no elements of type bf16"),
+        ("--quick --ops barrier --json no/folder.json", 1, "no/folder.json"),
+    ] {
+        let ended = run(args, &folder);
+        assert_eq!(ended.status, status, "{args}: {}", ended.err);
+        assert!(ended.err.contains(text), "{args}: {}", ended.err);
+    }
+    let help = run("--help", &folder);
+    assert_eq!((help.status, help.err.as_str()), (0, ""));
+    assert!(help.out.contains("order statistics") && help.out.lines().all(|l| l.len() <= 110));
+}
