@@ -19,8 +19,11 @@ const VOLUME: usize = 128 << 20;
 const FEWEST: usize = 3;
 const MOST: usize = 200;
 
-/// A trial: whether a peer is worth its turns.
+/// A trial: how long a call takes, and whether a peer is worth its turns.
 const TRIAL: usize = 11;
+
+/// A run lasts no longer, in nanoseconds, unless it has no more calls than a trial.
+const LONGEST: f64 = 1e9;
 
 /// Whether callers write new values before each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -80,12 +83,19 @@ impl Cell {
         self.bytes().saturating_mul(2 * self.ranks)
     }
 
-    /// The order for one run; `calls` where the user has said how many.
-    pub(crate) fn order(&self, calls: Option<usize>) -> Order {
+    /// The order for one run: for an engine that has taken so many nanoseconds for a call; `calls` where the user has said
+    /// how many.
+    pub(crate) fn order(&self, calls: Option<usize>, took: f64) -> Order {
         let bytes = self.bytes();
         let is_short = bytes <= SHORT;
         let usual = if is_short { MANY } else { (VOLUME / bytes).clamp(FEWEST, MOST) };
-        let calls = calls.unwrap_or(usual);
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "a bound that may be the largest number"
+        )]
+        #[allow(clippy::cast_sign_loss, reason = "times are not negative")]
+        let bearable = (LONGEST / took.max(1.0)) as usize;
+        let calls = calls.unwrap_or(usual.min(bearable.max(TRIAL)));
         let rewrites = self.variant.mode == Mode::Rewritten && self.count > 0;
         Order {
             op: self.op,
@@ -105,7 +115,7 @@ impl Cell {
 
     /// The order that comes first: a checked call, and a few timed ones.
     pub(crate) fn trial(&self, calls: Option<usize>) -> Order {
-        let order = self.order(calls);
+        let order = self.order(calls, 0.0);
         let calls = order.calls.min(TRIAL);
         Order { verify: self.op != Op::Barrier, warm_up: 1, calls, ..order }
     }
@@ -242,7 +252,7 @@ mod tests {
 
     #[test]
     fn short_calls_are_many_and_long_ones_have_barriers() {
-        let order = |op, bytes| cell(op, bytes).order(None);
+        let order = |op, bytes| cell(op, bytes).order(None, 1000.0);
         let short = order(Op::AllReduce, 8 << 10);
         assert_eq!((short.calls, short.warm_up, short.barrier), (1000, 100, false));
         assert!(short.rewrite != 0 && !short.verify);
@@ -252,7 +262,9 @@ mod tests {
         assert_eq!(order(Op::AllReduce, 256 << 20).calls, 3);
         assert!(order(Op::Broadcast, 4).barrier);
         assert_eq!(order(Op::Barrier, 4).rewrite, 0);
-        assert_eq!(cell(Op::AllReduce, 4).order(Some(7)).calls, 7);
+        assert_eq!(cell(Op::AllReduce, 4).order(Some(7), 1e12).calls, 7);
+        let slow = |ns: f64| cell(Op::AllReduce, 4).order(None, ns).calls;
+        assert_eq!([2e6, 8e7, 9e9].map(slow), [500, 12, 11]);
         let trial = cell(Op::AllReduce, 4).trial(None);
         assert_eq!((trial.calls, trial.warm_up, trial.verify), (11, 1, true));
         assert!(!cell(Op::Barrier, 4).trial(None).verify);

@@ -99,6 +99,8 @@ impl Engine {
 
     /// Has all ranks carry out an order; what each has measured.
     pub(crate) fn run(&mut self, order: &Order, stage: &mut Stage) -> Result<Vec<Stamps>, Failure> {
+        // Also where all answers come at once.
+        stage.look()?;
         self.tell(&order.line())?;
         let what = format!("for {} of {} elements", order.op.name(), order.count);
         self.await_answers(stage, &Deadline::after(ORDERED), &what)?;
@@ -150,7 +152,7 @@ impl Engine {
                 missing -= self.take_answers()?.min(missing);
                 continue;
             }
-            stage.look(&Deadline::after_ms(0))?;
+            stage.look()?;
             let ended = self.members.iter().filter_map(|&number| stage.ending(number)).next();
             if let Some(ending) = ended {
                 let how = ending.shell_status();

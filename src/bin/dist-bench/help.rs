@@ -20,7 +20,7 @@ How it is measured:
   from the first again after the last. Before each call a rank rewrites its buffer, as a caller does
   that has new values (--mode untouched: it does not, which flatters whoever keeps data in caches). Up
   to 8 KiB a thousand such calls follow each other; above, a barrier comes before each, and there
-  are fewer. Operations in which a rank may run ahead of the others (broadcast, scatter, reduce,
+  are fewer. Where an engine is so slow that they would take longer than a second, it makes fewer. Operations in which a rank may run ahead of the others (broadcast, scatter, reduce,
   gather) have a barrier before each call at every size. Results are in place where an operation
   knows that, unless --out-of-place. A first call on known values is checked.
 

@@ -81,6 +81,7 @@ fn cells(options: &Options, ranks: usize) -> Vec<Cell> {
 struct Part {
     /// Its place in the list of engines; ours is the first.
     engine: usize,
+    order: Order,
     figures: Figures,
 }
 
@@ -147,7 +148,6 @@ impl Bench<'_> {
             return Ok(None);
         }
         let (mut parts, mut left_out) = self.trial(cell, engines)?;
-        let order = cell.order(self.options.calls());
         for round in 0..=REPEATS {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
@@ -158,7 +158,7 @@ impl Bench<'_> {
                     let Some(part) = parts.get_mut(index) else { continue };
                     let name = part.figures.engine.clone();
                     self.progress.tell(cell, turn + 1, &name);
-                    match run_one(engines, part.engine, &order, &mut self.stage) {
+                    match run_one(engines, part.engine, &part.order, &mut self.stage) {
                         Ok((times, _)) => part.figures.runs.push(times),
                         Err(failure) => {
                             self.give_up(engines, part.engine, failure)?;
@@ -183,17 +183,19 @@ impl Bench<'_> {
         cell: &Cell,
         engines: &mut [Option<Engine>],
     ) -> Result<(Vec<Part>, Vec<String>), Failure> {
-        let order = cell.trial(self.options.calls());
+        let calls = self.options.calls();
+        let trial = cell.trial(calls);
         let (mut tried, mut left_out) = (Vec::new(), Vec::new());
         for index in 0..engines.len() {
             let takes = index == 0 || self.peers[index - 1].takes(cell.op, cell.bytes());
             let Some(engine) = engines[index].as_ref().filter(|_| takes) else { continue };
             let name = engine.name().to_owned();
             self.progress.tell(cell, 0, &name);
-            match run_one(engines, index, &order, &mut self.stage) {
+            match run_one(engines, index, &trial, &mut self.stage) {
                 Ok((times, wrong)) => {
+                    let order = cell.order(calls, times.p50);
                     let figures = Figures { engine: name, runs: Vec::new(), wrong };
-                    tried.push((times.p50, Part { engine: index, figures }));
+                    tried.push((times.p50, Part { engine: index, order, figures }));
                 }
                 Err(failure) => {
                     self.give_up(engines, index, failure)?;

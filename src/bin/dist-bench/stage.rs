@@ -71,8 +71,12 @@ impl Stage {
         Ok(self.crew.members().len() - 1)
     }
 
-    /// Notes what has happened to the processes; an error where this process is to end.
-    pub(crate) fn look(&mut self, deadline: &Deadline) -> Result<(), Failure> {
+    /// Notes what has happened to the processes, without waiting; an error where this process is to end.
+    pub(crate) fn look(&mut self) -> Result<(), Failure> {
+        self.wait(&Deadline::after_ms(0))
+    }
+
+    fn wait(&mut self, deadline: &Deadline) -> Result<(), Failure> {
         match self.crew.next(deadline)? {
             Event::Signal(number) => Err(interrupted(number)),
             Event::Ended(_) | Event::Deadline => Ok(()),
@@ -94,7 +98,7 @@ impl Stage {
             if deadline.has_passed() {
                 return Ok(false);
             }
-            self.look(deadline)?;
+            self.wait(deadline)?;
         }
         Ok(true)
     }
