@@ -74,7 +74,7 @@ pub(crate) fn release() -> Result<Stage, String> {
 /// Beside the library goes a link under its soname, by which programs ask for it at run time.
 fn stage_files(built: &Path, stage: &Path) -> std::io::Result<()> {
     fs::create_dir_all(stage)?;
-    for name in ["libdist.so", "libdist.a", "distrun", "dist-store", "dist-doctor"] {
+    for name in ["libdist.so", "libdist.a", "distrun", "dist-store", "dist-doctor", "dist-bench"] {
         // A running program's file cannot be written, but it can be replaced.
         let fresh = stage.join(format!("{name}.new"));
         fs::copy(built.join(name), &fresh)?;
