@@ -78,9 +78,15 @@ impl Cell {
         self.count * self.dtype.size()
     }
 
-    /// What it asks of a machine, for one engine: two buffers for each rank at most.
+    /// What the buffers of one engine's ranks take at most, in bytes.
     pub(crate) const fn memory(&self) -> usize {
-        self.bytes().saturating_mul(2 * self.ranks)
+        let buffers = match self.op {
+            Op::SendRecv => 2 * 2,
+            Op::AllToAll => 2 * self.ranks,
+            _ if self.variant.in_place => self.ranks,
+            _ => 2 * self.ranks,
+        };
+        self.bytes().saturating_mul(buffers)
     }
 
     /// The order for one run: for an engine that has taken so many nanoseconds for a call; `calls` where the user has said
@@ -177,7 +183,7 @@ impl Verdict {
 pub(crate) struct Measured {
     pub(crate) cell: Cell,
     pub(crate) ours: Figures,
-    /// Those that took part to the end; each has as many runs as ours.
+    /// Those that took part; whoever was far behind after a round has fewer runs than ours.
     pub(crate) peers: Vec<Figures>,
     /// Those that were too slow for that, or failed.
     pub(crate) left_out: Vec<String>,
@@ -262,6 +268,8 @@ mod tests {
         assert_eq!(order(Op::AllReduce, 256 << 20).calls, 3);
         assert!(order(Op::Broadcast, 4).barrier);
         assert_eq!(order(Op::Barrier, 4).rewrite, 0);
+        let memory = [Op::AllReduce, Op::AllToAll].map(|op| cell(op, 1 << 20).memory() >> 20);
+        assert_eq!(memory, [2, 4]);
         assert_eq!(cell(Op::AllReduce, 4).order(Some(7), 1e12).calls, 7);
         let slow = |ns: f64| cell(Op::AllReduce, 4).order(None, ns).calls;
         assert_eq!([2e6, 8e7, 9e9].map(slow), [500, 12, 11]);

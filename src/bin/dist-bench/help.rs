@@ -16,11 +16,12 @@ What the columns mean (as in nccl-tests):
   #wrong   elements of a call on known values that are not what they should be
 
 How it is measured:
-  Ranks are processes of this host. They stay alive, and each is kept on one core: rank R on core R, counted
-  from the first again after the last. Before each call a rank rewrites its buffer, as a caller does
-  that has new values (--mode untouched: it does not, which flatters whoever keeps data in caches). Up
-  to 8 KiB a thousand such calls follow each other; above, a barrier comes before each, and there
-  are fewer. Where an engine is so slow that they would take longer than a second, it makes fewer. Operations in which a rank may run ahead of the others (broadcast, scatter, reduce,
+  Ranks are processes of this host. They stay alive, and each is kept on one core: rank R on core R,
+  counted from the first again after the last. Before each call a rank rewrites its buffer, as a
+  caller does that has new values (--mode untouched: it does not, which flatters whoever keeps data
+  in caches). Up to 8 KiB a thousand such calls follow each other; above, a barrier comes before
+  each, and there are fewer. Where an engine is so slow that they would take longer than a second,
+  it makes fewer. Operations in which a rank may run ahead of the others (broadcast, scatter, reduce,
   gather) have a barrier before each call at every size. Results are in place where an operation
   knows that, unless --out-of-place. A first call on known values is checked.
 
@@ -30,11 +31,12 @@ Peers:
   when it is not their turn. Open MPI runs with ob1 and vader, single copy (CMA); also with a
   segmented ring of 128 KiB and 1 MiB for all_reduce; and yielding where ranks are more than cores.
   MPICH runs as it is installed. A peer that is four times slower than the best one in a trial sits
-  out that cell. The best peer of a cell is the one with the smallest median.
+  out that cell, and one that is a quarter slower has no part in pairs that are added. The best
+  peer of a cell is the one with the smallest median.
   ratio    the median over the pairs of our time by the best peer's; below 1 we are faster
   95 %     the interval of that median, by order statistics (of ten pairs: from the second smallest
-           ratio to the second largest; fewer than six tell nothing). Where it is wider than +-10 %,
-           as many pairs are added, twice at most
+           ratio to the second largest; fewer than six tell nothing). Where it is wider than +-10 %
+           and not above 1 as a whole, as many pairs are added, twice at most
   lost     the ratio is above 1 (\"slower\"), or the interval is still too wide, or there is none
            (\"uncertain\")
   Peers always block, in ordinary memory, also where --async and --buffers say something else of ours.

@@ -22,8 +22,8 @@ const REPEATS: usize = 2;
 /// A peer that is so many times slower than the best one in a trial sits out a cell.
 const FAR: f64 = 4.0;
 
-/// The part of the memory that buffers may take.
-const SHARE: u64 = 2;
+/// One that is so many times slower after a round has no further turns.
+const BEHIND: f64 = 1.25;
 
 /// Measures all that the options ask for, prints it, and writes the files.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
@@ -83,6 +83,8 @@ struct Part {
     engine: usize,
     order: Order,
     figures: Figures,
+    /// It has further turns.
+    plays: bool,
 }
 
 /// The measurement under way.
@@ -134,17 +136,7 @@ impl Bench<'_> {
         cell: &Cell,
         engines: &mut [Option<Engine>],
     ) -> Result<Option<Measured>, Failure> {
-        // Engines keep their buffers until they are told another size.
-        let needed = cell.memory().saturating_mul(engines.iter().flatten().count());
-        if let Some(there) = host::memory_available()
-            && needed as u64 > there / SHARE
-        {
-            self.progress.clear();
-            let (op, bytes, needed) = (cell.op.name(), size(cell.bytes()), needed >> 20);
-            complain(&format!(
-                "{op} of {bytes} is left out: buffers would take {needed} MiB, of {} MiB that there are",
-                there >> 20
-            ));
+        if !self.has_memory(cell) {
             return Ok(None);
         }
         let (mut parts, mut left_out) = self.trial(cell, engines)?;
@@ -152,8 +144,9 @@ impl Bench<'_> {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
                 // Who goes first changes, since what went before leaves the machine as it is.
-                let mut turns: Vec<usize> = (0..parts.len()).collect();
-                turns.rotate_left(turn % parts.len());
+                let mut turns: Vec<usize> = (0..parts.len()).filter(|&i| parts[i].plays).collect();
+                let first = turn % turns.len();
+                turns.rotate_left(first);
                 for index in turns {
                     let Some(part) = parts.get_mut(index) else { continue };
                     let name = part.figures.engine.clone();
@@ -168,13 +161,35 @@ impl Bench<'_> {
                 }
                 parts.retain(|part| engines[part.engine].is_some());
             }
-            // Too few pairs for an interval are what the user wants; more would not be the same.
-            let ratio = assemble(cell, &parts, &left_out)?.ratio();
-            if ratio.is_none_or(|ratio| ratio.is_narrow() || ratio.interval.is_none()) {
+            let so_far = assemble(cell, &parts, &left_out)?;
+            if is_certain(&so_far) {
                 break;
+            }
+            let limit = so_far.best().map_or(f64::INFINITY, Figures::p50) * BEHIND;
+            for part in parts.iter_mut().filter(|part| part.engine > 0) {
+                part.plays = part.figures.p50() <= limit;
             }
         }
         assemble(cell, &parts, &left_out).map(Some)
+    }
+
+    /// Whether this host has memory for the buffers of all engines, which keep them until they are told another size.
+    fn has_memory(&self, cell: &Cell) -> bool {
+        let takes = self.peers.iter().filter(|peer| peer.takes(cell.op, cell.bytes()));
+        let needed = cell.memory().saturating_mul(1 + takes.count());
+        let there = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
+        let Some(there) = there else { return true };
+        // Not to the last byte: the engines need some themselves.
+        if needed <= there / 4 * 3 {
+            return true;
+        }
+        self.progress.clear();
+        let (op, bytes, needed, there) =
+            (cell.op.name(), size(cell.bytes()), needed >> 20, there >> 20);
+        complain(&format!(
+            "{op} of {bytes} is left out: buffers would take {needed} MiB, of {there} MiB that there are"
+        ));
+        false
     }
 
     /// Checks all engines' results and finds the peers that are worth their turns.
@@ -195,7 +210,7 @@ impl Bench<'_> {
                 Ok((times, wrong)) => {
                     let order = cell.order(calls, times.p50);
                     let figures = Figures { engine: name, runs: Vec::new(), wrong };
-                    tried.push((times.p50, Part { engine: index, order, figures }));
+                    tried.push((times.p50, Part { engine: index, order, figures, plays: true }));
                 }
                 Err(failure) => {
                     self.give_up(engines, index, failure)?;
@@ -270,6 +285,13 @@ fn run_one(
         .ok_or_else(|| Failure::new("a rank has not measured anything"))
 }
 
+/// Whether more pairs would tell nothing new: the interval is narrow, or all of it says that we are slower. Too few pairs for
+/// an interval are what the user wants.
+fn is_certain(measured: &Measured) -> bool {
+    let Some(ratio) = measured.ratio() else { return true };
+    ratio.is_narrow() || ratio.interval.is_none_or(|(low, _)| low > 1.0)
+}
+
 fn assemble(cell: &Cell, parts: &[Part], left_out: &[String]) -> Result<Measured, Failure> {
     let mut figures = parts.iter().map(|part| part.figures.clone());
     let ours = figures.next().ok_or_else(|| Failure::new("nothing was measured"))?;
@@ -279,8 +301,22 @@ fn assemble(cell: &Cell, parts: &[Part], left_out: &[String]) -> Result<Measured
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::samples;
     use crate::ops::Op;
     use clap::Parser as _;
+
+    #[test]
+    fn it_is_certain_where_more_pairs_would_tell_nothing() {
+        let against = |runs: &[f64]| {
+            let mut measured = samples::measured(Op::AllReduce, 64, &[("a", 1000.0)]);
+            measured.peers[0] = samples::figures("a", runs);
+            is_certain(&measured)
+        };
+        assert!(against(&[900.0, 910.0, 920.0, 930.0, 940.0, 950.0]));
+        assert!(against(&[500.0, 600.0, 700.0, 800.0, 900.0, 950.0]));
+        assert!(!against(&[500.0, 600.0, 700.0, 800.0, 900.0, 1050.0]));
+        assert!(against(&[500.0, 2000.0]) && is_certain(&samples::measured(Op::Barrier, 0, &[])));
+    }
 
     #[test]
     fn cells_are_the_product_of_all_that_is_asked_for() {

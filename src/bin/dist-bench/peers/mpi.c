@@ -1,11 +1,11 @@
 /*
- * The ranks of a peer that speaks MPI: does what dist-bench orders, and waits for the next order in the kernel, so that a
- * library that polls while it waits leaves the processor to others in the meantime.
+ * The ranks of a peer that speaks MPI: does what dist-bench orders, and waits for the next order in the kernel, so
+ * that a library that polls while it waits leaves the processor to others in the meantime.
  *
  *     mpi PLACE
  *
- * Orders come, a line each, from the pipe PLACE.RANK.orders (order.rs has their words); answers go to PLACE.answers, and the
- * stamps of each order to PLACE.RANK.sample. Values and their places are those of values.rs and rank/memory.rs.
+ * Orders come, a line each, from the pipe PLACE.RANK.orders (order.rs has their words); answers go to PLACE.answers,
+ * and the stamps of each order to PLACE.RANK.sample. Values and their places are those of values.rs and rank/memory.rs.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 #define ROOT 0
-#define PAGE 4096
 #define POISON 0xa5
 
 enum { BALL, WHISTLE }; /* tags */
@@ -67,8 +66,6 @@ static void fail(const char *what)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* --- elements ------------------------------------------------------------------------------------------------------- */
-
 #define ELEMENT(type, word)                                                                                        \
     static void put_##word(void *at, uint32_t number)                                                              \
     {                                                                                                              \
@@ -112,8 +109,6 @@ static const struct dtype *find_dtype(const char *name)
     return NULL;
 }
 
-/* --- values --------------------------------------------------------------------------------------------------------- */
-
 static uint32_t value(uint32_t of_rank, size_t at)
 {
     return ((((uint32_t)at + 1) * 0x9e3779b1u ^ (of_rank + 1) * 0x85ebca6bu) >> 16) % 3;
@@ -156,13 +151,11 @@ static uint32_t expected(const struct order *order, size_t at)
     }
 }
 
-/* --- buffers -------------------------------------------------------------------------------------------------------- */
-
 /* The elements of the two buffers on this rank: input in the first, result in the second unless that is empty. */
 static void shape(const struct order *order, size_t *first, size_t *second)
 {
     size_t all = (size_t)order->count, block = (size_t)order->block;
-    int is_root = rank == ROOT;
+    int is_root = rank == ROOT, apart = !order->in_place;
     *first = all;
     *second = 0;
     switch (order->op) {
@@ -174,25 +167,21 @@ static void shape(const struct order *order, size_t *first, size_t *second)
         *second = all;
         break;
     case ALL_REDUCE:
-        *second = order->in_place ? 0 : all;
-        break;
     case REDUCE:
-        *second = is_root && !order->in_place ? all : 0;
+        *second = apart && (is_root || order->op == ALL_REDUCE) ? all : 0;
         break;
     case ALL_GATHER:
-        *first = order->in_place ? all : block;
-        *second = order->in_place ? 0 : all;
+    case GATHER:
+        is_root = is_root || order->op == ALL_GATHER;
+        *first = is_root && !apart ? all : block;
+        *second = is_root && apart ? all : 0;
         break;
     case REDUCE_SCATTER:
-        *second = order->in_place ? 0 : block;
-        break;
-    case GATHER:
-        *first = is_root && order->in_place ? all : block;
-        *second = is_root && !order->in_place ? all : 0;
+        *second = apart ? block : 0;
         break;
     case SCATTER:
         *first = is_root ? all : block;
-        *second = is_root && !order->in_place ? block : 0;
+        *second = is_root && apart ? block : 0;
         break;
     default:
         break;
@@ -202,10 +191,7 @@ static void shape(const struct order *order, size_t *first, size_t *second)
 static char *allocate(size_t bytes)
 {
     void *memory = NULL;
-    if (bytes == 0) {
-        return NULL;
-    }
-    if (posix_memalign(&memory, PAGE, bytes) != 0) {
+    if (posix_memalign(&memory, 4096, bytes) != 0) {
         fail("there is no memory for the buffers");
     }
     memset(memory, 0, bytes);
@@ -237,12 +223,8 @@ static void provide(struct buffers *buffers, const struct order *order)
 static void fill(struct buffers *buffers, const struct order *order)
 {
     size_t size = order->dtype->size, from = 0, length = (size_t)order->count;
-    if (buffers->first_bytes > 0) {
-        memset(buffers->first, POISON, buffers->first_bytes);
-    }
-    if (buffers->second_bytes > 0) {
-        memset(buffers->second, POISON, buffers->second_bytes);
-    }
+    memset(buffers->first, POISON, buffers->first_bytes);
+    memset(buffers->second, POISON, buffers->second_bytes);
     if (order->op == ALL_GATHER || order->op == GATHER) {
         length = (size_t)order->block;
         from = order->op == ALL_GATHER && order->in_place ? (size_t)rank * length : 0;
@@ -258,7 +240,7 @@ static uint64_t count_wrong(const struct buffers *buffers, const struct order *o
 {
     int is_root = rank == ROOT;
     size_t size = order->dtype->size, length = (size_t)order->count;
-    const char *result = buffers->second != NULL ? buffers->second : buffers->first;
+    const char *result = buffers->second_bytes > 0 ? buffers->second : buffers->first;
     if (order->op == REDUCE_SCATTER || order->op == SCATTER) {
         length = (size_t)order->block;
     } else if ((order->op == REDUCE || order->op == GATHER) && !is_root) {
@@ -274,43 +256,36 @@ static uint64_t count_wrong(const struct buffers *buffers, const struct order *o
 static void rewrite(struct buffers *buffers, uint64_t word)
 {
     uint64_t *words = (uint64_t *)(void *)buffers->first;
-    size_t count = buffers->first_bytes / sizeof word;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < buffers->first_bytes / sizeof word; i++) {
         words[i] = word;
     }
 }
-
-/* --- calls ---------------------------------------------------------------------------------------------------------- */
 
 static void call(const struct order *order, struct buffers *buffers)
 {
     char *a = buffers->first, *b = buffers->second;
     MPI_Datatype type = order->dtype->mpi;
     MPI_Comm world = MPI_COMM_WORLD;
-    int n = order->count, k = order->block, in_place = order->in_place, is_root = rank == ROOT;
+    int n = order->count, k = order->block, is_root = rank == ROOT;
+    int has_root = order->op == REDUCE || order->op == GATHER;
+    /* Results of others than the root are of no account where there is one. */
+    void *from = order->in_place && (is_root || !has_root) ? MPI_IN_PLACE : a;
+    void *into = order->in_place ? a : b;
     switch (order->op) {
     case ALL_REDUCE:
-        MPI_Allreduce(in_place ? MPI_IN_PLACE : a, in_place ? a : b, n, type, order->redop, world);
+        MPI_Allreduce(from, into, n, type, order->redop, world);
         break;
     case REDUCE:
-        if (is_root) {
-            MPI_Reduce(in_place ? MPI_IN_PLACE : a, in_place ? a : b, n, type, order->redop, ROOT, world);
-        } else {
-            MPI_Reduce(a, NULL, n, type, order->redop, ROOT, world);
-        }
+        MPI_Reduce(from, into, n, type, order->redop, ROOT, world);
         break;
     case BROADCAST:
         MPI_Bcast(a, n, type, ROOT, world);
         break;
     case ALL_GATHER:
-        if (in_place) {
-            MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, a, k, type, world);
-        } else {
-            MPI_Allgather(a, k, type, b, k, type, world);
-        }
+        MPI_Allgather(from, k, type, into, k, type, world);
         break;
     case REDUCE_SCATTER:
-        MPI_Reduce_scatter_block(in_place ? MPI_IN_PLACE : a, in_place ? a : b, k, type, order->redop, world);
+        MPI_Reduce_scatter_block(from, into, k, type, order->redop, world);
         break;
     case ALL_TO_ALL:
         MPI_Alltoall(a, k, type, b, k, type, world);
@@ -319,22 +294,10 @@ static void call(const struct order *order, struct buffers *buffers)
         MPI_Barrier(world);
         break;
     case GATHER:
-        if (!is_root) {
-            MPI_Gather(a, k, type, NULL, 0, type, ROOT, world);
-        } else if (in_place) {
-            MPI_Gather(MPI_IN_PLACE, 0, type, a, k, type, ROOT, world);
-        } else {
-            MPI_Gather(a, k, type, b, k, type, ROOT, world);
-        }
+        MPI_Gather(from, k, type, into, k, type, ROOT, world);
         break;
     case SCATTER:
-        if (!is_root) {
-            MPI_Scatter(NULL, 0, type, a, k, type, ROOT, world);
-        } else if (in_place) {
-            MPI_Scatter(a, k, type, MPI_IN_PLACE, 0, type, ROOT, world);
-        } else {
-            MPI_Scatter(a, k, type, b, k, type, ROOT, world);
-        }
+        MPI_Scatter(a, k, type, !is_root ? a : order->in_place ? MPI_IN_PLACE : b, k, type, ROOT, world);
         break;
     case SENDRECV:
         if (is_root) {
@@ -370,7 +333,7 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Makes the calls; the count of wrong elements and the stamps go to `stamps`, which has room. How many numbers it has. */
+/* Makes the calls; the count of wrong elements and the stamps go to `stamps`, which has room. How many these are. */
 static size_t carry_out(const struct order *order, struct buffers *buffers, uint64_t *stamps)
 {
     size_t used = 1;
@@ -409,8 +372,6 @@ static size_t carry_out(const struct order *order, struct buffers *buffers, uint
     }
     return used;
 }
-
-/* --- orders --------------------------------------------------------------------------------------------------------- */
 
 static int parse(const char *line, struct order *order)
 {
