@@ -142,6 +142,17 @@ fn peers_take_turns_with_ours() {
 }
 
 #[test]
+fn the_limits_of_the_machine_come_first() {
+    let folder = Folder::new();
+    let ended = run("--limits --quick --ops barrier --json result.json", &folder);
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
+    assert!(ended.out.starts_with("Limits of this machine\n"), "{}", ended.out);
+    let value: Value = serde_json::from_slice(&folder.bytes("result.json")).unwrap();
+    let rates = value["limits"]["rates"].as_array().unwrap();
+    assert!(rates.len() >= 8 && rates.iter().all(|rate| rate["gb_per_s"].as_f64() > Some(0.0)));
+}
+
+#[test]
 fn a_signal_ends_it_and_what_there_is_is_kept() {
     let folder = Folder::new();
     let command = command("--ops barrier,all_reduce --pairs 60000 --json result.json", &folder);

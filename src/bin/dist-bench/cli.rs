@@ -85,6 +85,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     calls: Option<u32>,
 
+    /// First measure what the machine allows: how fast cores copy and add, see each other's writes, and wake
+    #[arg(long)]
+    pub(crate) limits: bool,
+
     /// Few sizes, calls and turns: whether it runs, not how fast
     #[arg(long)]
     quick: bool,

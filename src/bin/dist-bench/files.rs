@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::cell::{Cell, Figures, Measured, Verdict};
+use crate::limits::Limits;
 use crate::order::redop_name;
 use crate::table::{means, tails};
 use dist::sys::host;
@@ -22,7 +23,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// Everything, as JSON with a line's end.
-pub(crate) fn json(run: &Run, all: &[Measured]) -> String {
+pub(crate) fn json(run: &Run, limits: Option<&Limits>, all: &[Measured]) -> String {
     let (above, cells) = tails(all);
     let means: Vec<Value> = means(all)
         .into_iter()
@@ -41,6 +42,7 @@ pub(crate) fn json(run: &Run, all: &[Measured]) -> String {
         "transport": run.transport,
         "pairs": run.pairs,
         "interval": "95 %, order statistics of the paired ratios",
+        "limits": limits.map(Limits::json),
         "cells": all.iter().map(cell_json).collect::<Vec<Value>>(),
         "geometric_means": means,
         "p99_above_best_peer": {"cells": above, "of": cells},
@@ -147,7 +149,7 @@ mod tests {
             measured(Op::AllReduce, 64, &[("openmpi", 800.0), ("mpich", 4000.0)]),
             measured(Op::Barrier, 0, &[]),
         ];
-        let value: Value = serde_json::from_str(&json(&RUN, &all)).unwrap();
+        let value: Value = serde_json::from_str(&json(&RUN, None, &all)).unwrap();
         let cell = &value["cells"][0];
         assert_eq!((&cell["op"], &cell["size"]), (&json!("all_reduce"), &json!(64)));
         assert_eq!((&cell["best_peer"], &cell["lost"]), (&json!("openmpi"), &json!("slower")));

@@ -54,5 +54,7 @@ Examples:
     dist-bench --ranks 2,4,8 --peer openmpi,mpich --json result.json
   Long vectors, in the library's memory and in any:
     dist-bench --ops all_reduce --sizes 512K,4M,32M --buffers ordinary,arena
+  What this machine allows, and what comes of it:
+    dist-bench --limits --ops all_reduce
   Only whether it runs:
     dist-bench --quick --peer openmpi";

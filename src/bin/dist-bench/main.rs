@@ -10,6 +10,7 @@
 //! | `mpi`, `peers/mpi.c` | engines that speak MPI |
 //! | `stage` | the processes and the folder of a run |
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
+//! | `limits` | what the machine itself allows |
 //! | `stats` | medians, percentiles, ratios and their intervals |
 //! | `table`, `files`, `progress` | what is printed and written |
 //! | `text` | sizes and times as people read them |
@@ -21,6 +22,7 @@ mod cli;
 mod engine;
 mod files;
 mod help;
+mod limits;
 mod measure;
 mod mpi;
 mod ops;

@@ -5,6 +5,7 @@ use crate::cell::{Cell, Figures, Measured};
 use crate::cli::Options;
 use crate::engine::{Engine, Launch};
 use crate::files::{self, Run};
+use crate::limits::{self, Limits};
 use crate::mpi;
 use crate::order::{Order, Stamps};
 use crate::ours::Ours;
@@ -38,6 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         options,
         stage,
         peers,
+        limits: None,
         progress: Progress::new(options.ranks().iter().map(|&n| cells(options, n).len()).sum()),
         done: Vec::new(),
     };
@@ -92,12 +94,18 @@ struct Bench<'a> {
     options: &'a Options,
     stage: Stage,
     peers: Vec<Box<dyn Launch>>,
+    limits: Option<Limits>,
     progress: Progress,
     done: Vec<Measured>,
 }
 
 impl Bench<'_> {
     fn measure_all(&mut self) -> Result<(), Failure> {
+        if self.options.limits {
+            let limits = limits::measure()?;
+            say(&limits.text())?;
+            self.limits = Some(limits);
+        }
         for ranks in self.options.ranks() {
             let cells = cells(self.options, ranks);
             let ours = Ours { transport: self.options.transport.name() };
@@ -258,7 +266,7 @@ impl Bench<'_> {
         let Options { json, csv, transport, .. } = self.options;
         let run = Run { transport: transport.name(), pairs: self.options.pairs() };
         if let Some(path) = json {
-            files::write(path, &files::json(&run, &self.done))?;
+            files::write(path, &files::json(&run, self.limits.as_ref(), &self.done))?;
         }
         if let Some(path) = csv {
             files::write(path, &files::csv(&run, &self.done))?;

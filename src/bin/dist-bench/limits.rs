@@ -1,0 +1,302 @@
+//! What the machine itself allows: how fast cores copy and add, how soon one sees what another has written, and how soon a
+//! sleeper wakes. Threads of this process, kept on cores as ranks are.
+
+use crate::Failure;
+use crate::stats::median;
+use crate::text::{microseconds, size};
+use dist::sys::{host, thread};
+use serde_json::{Value, json};
+use std::hint::{black_box, spin_loop};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _, pipe};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The sizes of what is copied and added, in bytes: in the first cache, the second, the last, and in none.
+const SIZES: [usize; 4] = [16 << 10, 512 << 10, 8 << 20, 128 << 20];
+
+/// How long each is done.
+const LASTING: Duration = Duration::from_millis(150);
+
+/// Round trips in a run, and runs.
+const ROUND_TRIPS: u64 = 1000;
+const RUNS: usize = 21;
+
+/// A rate for a size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rate {
+    what: &'static str,
+    bytes: usize,
+    cores: usize,
+    /// Of results, in GB/s, of all cores together.
+    gb_per_s: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Limits {
+    cores: usize,
+    /// From a write until another core has seen it, in nanoseconds, where there is one.
+    line: Option<f64>,
+    /// From a wake-up until the sleeper runs on another core, in nanoseconds.
+    wake_up: Option<f64>,
+    rates: Vec<Rate>,
+}
+
+/// Measures them, which takes some seconds.
+pub(crate) fn measure() -> Result<Limits, Failure> {
+    let cores = host::cores();
+    let (mut line, mut wake_up) = (None, None);
+    if cores > 1 {
+        line = Some(half_round_trip(&Lines::default())?);
+        wake_up = Some(half_round_trip(&Pipes::new().map_err(|cause| failed(&cause))?)?);
+    }
+    let mut rates = Vec::new();
+    for (what, work) in WORKS {
+        for bytes in SIZES {
+            for count in [1, cores] {
+                if !rates.iter().any(|r: &Rate| (r.what, r.bytes, r.cores) == (what, bytes, count))
+                {
+                    let gb_per_s = rate(work, bytes, count)?;
+                    rates.push(Rate { what, bytes, cores: count, gb_per_s });
+                }
+            }
+        }
+    }
+    Ok(Limits { cores, line, wake_up, rates })
+}
+
+impl Limits {
+    /// As people read them.
+    pub(crate) fn text(&self) -> String {
+        let us = |ns: Option<f64>| ns.map_or_else(|| "-".to_owned(), microseconds);
+        let (line, wake_up) = (us(self.line), us(self.wake_up));
+        let mut text = format!(
+            "Limits of this machine\n{line:>10} us  from a write to its sight on another core\n\
+             {wake_up:>10} us  from a wake-up to the sleeper on another core\n"
+        );
+        for Rate { what, bytes, cores, gb_per_s } in &self.rates {
+            let (size, on) = (size(*bytes), if *cores == 1 { "core" } else { "cores" });
+            text.push_str(&format!("{gb_per_s:>10.2} GB/s  {what} of {size}, {cores} {on}\n"));
+        }
+        text
+    }
+
+    /// For other programs.
+    pub(crate) fn json(&self) -> Value {
+        let rates = self.rates.iter().map(|rate| {
+            json!({
+                "what": rate.what, "bytes": rate.bytes, "cores": rate.cores,
+                "gb_per_s": rate.gb_per_s,
+            })
+        });
+        json!({
+            "cores": self.cores,
+            "cache_line_one_way_us": self.line.map(|ns| ns / 1e3),
+            "wake_up_one_way_us": self.wake_up.map(|ns| ns / 1e3),
+            "rates": rates.collect::<Vec<Value>>(),
+        })
+    }
+}
+
+fn failed(cause: &io::Error) -> Failure {
+    Failure::new(format!("measuring the limits: {cause}"))
+}
+
+/// Threads that begin at once, each on a core of its own, or not at all.
+struct Start {
+    together: Barrier,
+    threads: usize,
+    pinned: AtomicUsize,
+}
+
+impl Start {
+    fn new(threads: usize) -> Self {
+        Self { together: Barrier::new(threads), threads, pinned: AtomicUsize::new(0) }
+    }
+
+    fn on_core(&self, core: usize) -> io::Result<()> {
+        let pinned = thread::pin_to(core);
+        if pinned.is_ok() {
+            self.pinned.fetch_add(1, Ordering::Relaxed);
+        }
+        // The barrier orders what was counted.
+        self.together.wait();
+        pinned.map_err(io::Error::other)?;
+        match self.pinned.load(Ordering::Relaxed) == self.threads {
+            true => Ok(()),
+            false => Err(io::Error::other("a thread cannot be kept on its core")),
+        }
+    }
+}
+
+/// A way from one core to another and back.
+trait RoundTrip: Sync {
+    /// Goes there and waits for the answer.
+    fn ask(&self, number: u64) -> io::Result<()>;
+
+    /// Waits for the other one, and goes back.
+    fn answer(&self, number: u64) -> io::Result<()>;
+}
+
+/// Half of a round trip between two cores, the median of some runs, in nanoseconds.
+fn half_round_trip(way: &dyn RoundTrip) -> Result<f64, Failure> {
+    let calls = 1..=ROUND_TRIPS * RUNS as u64;
+    let start = Start::new(2);
+    let outcome = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            start.on_core(1)?;
+            calls.clone().try_for_each(|number| way.answer(number))
+        });
+        let asking = scope.spawn(|| {
+            start.on_core(0)?;
+            let mut runs = Vec::new();
+            for run in 0..RUNS as u64 {
+                let began = Instant::now();
+                for number in 1..=ROUND_TRIPS {
+                    way.ask(run * ROUND_TRIPS + number)?;
+                }
+                runs.push(nanoseconds(began.elapsed()) / count_of(2 * ROUND_TRIPS));
+            }
+            Ok(median(&runs))
+        });
+        let (asked, answered) = (asking.join(), other.join());
+        let panicked = |_| io::Error::other("a thread has panicked");
+        answered.map_err(panicked)??;
+        asked.map_err(panicked)?
+    });
+    outcome.map_err(|cause: io::Error| failed(&cause))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a time of less than a month")]
+fn nanoseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a small number")]
+fn count_of(number: u64) -> f64 {
+    number as f64
+}
+
+/// A word with no other near it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+impl Line {
+    fn wait_for(&self, number: u64) {
+        while self.0.load(Ordering::Acquire) != number {
+            spin_loop();
+        }
+    }
+}
+
+/// One for each direction.
+#[derive(Default)]
+struct Lines {
+    there: Line,
+    back: Line,
+}
+
+impl RoundTrip for Lines {
+    fn ask(&self, number: u64) -> io::Result<()> {
+        self.there.0.store(number, Ordering::Release);
+        self.back.wait_for(number);
+        Ok(())
+    }
+
+    fn answer(&self, number: u64) -> io::Result<()> {
+        self.there.wait_for(number);
+        self.back.0.store(number, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// One pipe for each direction: whoever reads sleeps.
+struct Pipes {
+    there: (PipeReader, PipeWriter),
+    back: (PipeReader, PipeWriter),
+}
+
+impl Pipes {
+    fn new() -> io::Result<Self> {
+        Ok(Self { there: pipe()?, back: pipe()? })
+    }
+}
+
+impl RoundTrip for Pipes {
+    fn ask(&self, _number: u64) -> io::Result<()> {
+        (&self.there.1).write_all(&[0])?;
+        (&self.back.0).read_exact(&mut [0])
+    }
+
+    fn answer(&self, _number: u64) -> io::Result<()> {
+        (&self.there.0).read_exact(&mut [0])?;
+        (&self.back.1).write_all(&[0])
+    }
+}
+
+/// What makes a vector out of two: into the first, from the second.
+type Work = fn(&mut [f32], &[f32]);
+
+const WORKS: [(&str, Work); 2] = [("copy", copy), ("sum", sum)];
+
+fn copy(into: &mut [f32], from: &[f32]) {
+    into.copy_from_slice(from);
+}
+
+fn sum(into: &mut [f32], from: &[f32]) {
+    for (sum, value) in into.iter_mut().zip(from) {
+        *sum += value;
+    }
+}
+
+/// How many bytes of results a number of cores make at once, each in memory of its own, in GB/s.
+fn rate(work: Work, bytes: usize, cores: usize) -> Result<f64, Failure> {
+    let start = Start::new(cores);
+    let body = |core: usize| -> io::Result<f64> {
+        let count = bytes / size_of::<f32>();
+        let (mut into, from) = (vec![1.0f32; count], vec![1.0f32; count]);
+        work(&mut into, &from);
+        start.on_core(core)?;
+        let (began, mut done) = (Instant::now(), 0);
+        while began.elapsed() < LASTING {
+            work(black_box(&mut into), black_box(&from));
+            done += bytes as u64;
+        }
+        Ok(count_of(done) / nanoseconds(began.elapsed()))
+    };
+    let outcome: io::Result<f64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|core| scope.spawn(move || body(core))).collect();
+        let panicked = |_| io::Error::other("a thread has panicked");
+        threads.into_iter().map(|thread| thread.join().map_err(panicked)?).sum()
+    });
+    outcome.map_err(|cause| failed(&cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn works_do_what_they_are_called() {
+        let mut into = [1.0, 2.0];
+        sum(&mut into, &[3.0, 4.0]);
+        assert_eq!(into, [4.0, 6.0]);
+        copy(&mut into, &[7.0, 8.0]);
+        assert_eq!(into, [7.0, 8.0]);
+    }
+
+    #[test]
+    fn they_are_told_with_their_units() {
+        let rate = Rate { what: "copy", bytes: 8 << 20, cores: 2, gb_per_s: 25.5 };
+        let limits = Limits { cores: 2, line: Some(155.0), wake_up: None, rates: vec![rate] };
+        let text = limits.text();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines[1], "0.155 us  from a write to its sight on another core");
+        assert!(lines[2].starts_with("- us  from a wake-up"));
+        assert_eq!(lines[3], "25.50 GB/s  copy of 8 MiB, 2 cores");
+        assert_eq!(limits.json()["cache_line_one_way_us"], json!(0.155));
+        assert_eq!(limits.json()["rates"][0]["cores"], json!(2));
+    }
+}
