@@ -26,32 +26,39 @@ pub fn count() -> Result<usize> {
     counted.map_err(|cause| Error::system("counting threads in /proc/self/task", &cause))
 }
 
+/// A set of cores, as the kernel has it; larger than any machine's.
+type CoreSet = [u64; 128];
+
+/// The cores that the calling thread may run on, in ascending order.
+///
+/// # Errors
+/// `System`.
+pub fn allowed_cores() -> Result<Vec<usize>> {
+    let mut set: CoreSet = [0; 128];
+    // SAFETY: writes at most as many bytes as the set has.
+    let status =
+        unsafe { libc::sched_getaffinity(0, size_of::<CoreSet>(), set.as_mut_ptr().cast()) };
+    if status != 0 {
+        return Err(Error::system("sched_getaffinity", &std::io::Error::last_os_error()));
+    }
+    let is_in = |&core: &usize| set[core / 64] >> (core % 64) & 1 == 1;
+    Ok((0..64 * set.len()).filter(is_in).collect())
+}
+
 /// Keeps the calling thread, and those that it starts from now on, on one core: the one with this number among those that it
 /// may use, which are counted again from the first after the last.
 ///
 /// # Errors
 /// `System`.
 pub fn pin_to(number: usize) -> Result<()> {
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: a plain array of integers, for which zero is the empty set.
-    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: writes at most `size` bytes, the size of the set.
-    if unsafe { libc::sched_getaffinity(0, size, &raw mut allowed) } != 0 {
-        return Err(Error::system("sched_getaffinity", &std::io::Error::last_os_error()));
-    }
-    let all = 0..8 * size;
-    // SAFETY: the numbers are below the size of the set.
-    let cores: Vec<usize> =
-        all.filter(|&core| unsafe { libc::CPU_ISSET(core, &allowed) }).collect();
+    let cores = allowed_cores()?;
     let Some(core) = cores.get(number % cores.len().max(1)) else {
         return Err(Error::internal("there is no core to run on"));
     };
-    // SAFETY: as above.
-    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a number that was in a set of this size.
-    unsafe { libc::CPU_SET(*core, &mut one) };
+    let mut one: CoreSet = [0; 128];
+    one[core / 64] = 1 << (core % 64);
     // SAFETY: reads the set.
-    if unsafe { libc::sched_setaffinity(0, size, &raw const one) } != 0 {
+    if unsafe { libc::sched_setaffinity(0, size_of::<CoreSet>(), one.as_ptr().cast()) } != 0 {
         return Err(Error::system("sched_setaffinity", &std::io::Error::last_os_error()));
     }
     Ok(())

@@ -38,22 +38,17 @@ pub enum Interrupt {
 /// How a wait behaves before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long to spin on the core first.
+    /// How long to spin on the core first. A sleeper needs tens of microseconds to wake, so that it pays to spin for
+    /// longer than that.
     pub spin: Duration,
-    /// More threads than cores want to run: give the core away after each look.
+    /// More threads than cores want to run, and spinning would keep the awaited one from it: give the core away after
+    /// each look.
     pub crowded: bool,
 }
 
 impl Pace {
     /// For waits that may well be long: sleep soon.
     pub const PATIENT: Self = Self { spin: Duration::ZERO, crowded: true };
-
-    /// The pace for `waiters` threads of one host that may all wait at once on `cores` cores. A sleeper
-    /// needs tens of microseconds to wake, so it pays to spin for longer than that; but not where
-    /// the spinning keeps the awaited thread from running.
-    pub fn new(waiters: usize, cores: usize, spin: Duration) -> Self {
-        Self { spin, crowded: waiters > cores }
-    }
 }
 
 /// Waits until `ready` gives a value, the deadline passes, or `halted` gives an error. What became

@@ -101,6 +101,10 @@ impl Judge<'_> {
             Injection::Partition if self.needs_store(self.step(step)) => {
                 self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_TIMEOUT], status)
             }
+            // A rank that lost the store in an earlier step aborts, which may reach others before the heartbeat's limit.
+            Injection::Partition if text.contains("dist_store_") => {
+                self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED], status)
+            }
             Injection::Partition => self.one_of(&[DIST_ERR_PEER_FAILED], status),
             Injection::StoreDeath => {
                 let only_store = matches!(self.step(step), Some(Step::Store { .. } | Step::Init));

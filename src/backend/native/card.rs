@@ -1,5 +1,6 @@
 //! What a rank publishes about itself before the ranks meet.
 
+use super::cores::Cores;
 use super::tuning;
 use crate::algo::rules::{self, Rule, Source};
 use crate::backend::{Context, Parent};
@@ -33,8 +34,8 @@ pub(super) struct Card {
     pub(super) nonce: Nonce,
     /// The name of its Unix socket.
     pub(super) socket: String,
-    /// How many cores it may use.
-    pub(super) cores: usize,
+    /// The cores that it may use.
+    pub(super) cores: Cores,
     /// `auto`, `shm`, `inproc` or `tcp`; that of rank 0 counts.
     pub(super) transport: String,
     /// The slot size it would like; that of rank 0 counts.
@@ -64,7 +65,7 @@ impl Card {
             process: host::process_nonce()?,
             nonce: host::random_nonce()?,
             socket: socket.to_owned(),
-            cores: host::cores(),
+            cores: Cores::of_this_thread()?,
             transport,
             slot_bytes,
             heartbeat_ms,
@@ -81,7 +82,7 @@ impl Card {
             "process": self.process.to_string(),
             "nonce": self.nonce.to_string(),
             "socket": self.socket,
-            "cores": self.cores,
+            "cores": self.cores.to_string(),
             "transport": self.transport,
             "slot_bytes": self.slot_bytes,
             "heartbeat_ms": self.heartbeat_ms,
@@ -102,7 +103,7 @@ impl Card {
             process: Nonce::parse(&text("process")?)?,
             nonce: Nonce::parse(&text("nonce")?)?,
             socket: text("socket")?,
-            cores: number("cores")?,
+            cores: Cores::parse(&text("cores")?)?,
             transport: text("transport")?,
             slot_bytes: number("slot_bytes")?,
             heartbeat_ms: check_heartbeat(card.get("heartbeat_ms")?.as_u64()?, "").ok()?,

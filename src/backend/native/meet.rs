@@ -2,6 +2,7 @@
 //! them, those of a node meet in shared memory, the nodes connect, and each rank reports whether it did.
 
 use super::card::{Card, check_transport};
+use super::cores::are_crowded;
 use super::{Lanes, Membership, Native, malformed};
 use crate::algo::Shape;
 use crate::algo::rules::Rules;
@@ -136,9 +137,11 @@ impl Plan {
         let hosts: Vec<&str> = cards.iter().map(|card| card.host_id.as_str()).collect();
         let hosts = Nodes::by_label(&hosts);
         let nodes = if transport == "tcp" { Nodes::apart(cards.len()) } else { hosts.clone() };
-        let cores = cards.iter().map(|card| card.cores).min().unwrap_or(1);
         let spin = Duration::from_micros(config::bounded(config::SPIN_US, 200, 0, 1_000_000)?);
-        let pace = Pace::new(hosts.largest(), cores, spin);
+        let pace = Pace {
+            spin,
+            crowded: (0..hosts.count()).any(|host| is_crowded(cards, hosts.members(host))),
+        };
         let least = (cards.len() * LARGEST_ELEMENT).max(cards[0].slot_bytes);
         let shape = Shape::of(&nodes, pace.crowded);
         Ok(Self {
@@ -263,6 +266,11 @@ impl Plan {
         let members = cards.iter().enumerate().map(member).collect();
         Port::new(context.group, context.rank, members, meeting.into_listener(), gate)
     }
+}
+
+/// Whether the ranks of a host cannot all run at once.
+fn is_crowded(cards: &[Card], members: &[Rank]) -> bool {
+    are_crowded(&members.iter().map(|&rank| &cards[rank].cores).collect::<Vec<_>>())
 }
 
 fn places(cards: &[Card], hosts: &Nodes) -> Vec<Place> {

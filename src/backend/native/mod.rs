@@ -3,6 +3,7 @@
 
 pub mod card;
 mod choices;
+mod cores;
 pub mod meet;
 mod tuning;
 

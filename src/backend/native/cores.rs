@@ -1,0 +1,161 @@
+//! Whether the ranks of a host have a core each, so that those that wait may look again and again without keeping
+//! the awaited ones from running.
+//!
+//! What a rank may use is what its thread may run on when it joins, and what its control group grants. Ranks that
+//! a launcher has bound to one core each are as free as those that share all cores; ranks bound to the same core
+//! are not, however many cores there are beside.
+
+use crate::base::error::Result;
+use crate::sys::{host, thread};
+use std::fmt;
+
+/// Beyond this there is no core.
+const MOST_CORES: usize = 8192;
+
+/// What one rank may run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cores {
+    /// The numbers, ascending.
+    allowed: Vec<usize>,
+    /// How many of them at once.
+    at_once: usize,
+}
+
+impl Cores {
+    /// Those of the calling thread.
+    pub(super) fn of_this_thread() -> Result<Self> {
+        let allowed = thread::allowed_cores()?;
+        let at_once = host::cores().min(allowed.len());
+        Ok(Self { allowed, at_once })
+    }
+
+    /// The inverse of its text.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (at_once, list) = text.split_once(" of ")?;
+        let mut allowed = Vec::new();
+        for range in list.split(',').filter(|range| !range.is_empty()) {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+            if last < first
+                || last >= MOST_CORES
+                || allowed.last().is_some_and(|&before| before >= first)
+            {
+                return None;
+            }
+            allowed.extend(first..=last);
+        }
+        let at_once = at_once.parse().ok()?;
+        (at_once <= allowed.len()).then_some(Self { allowed, at_once })
+    }
+}
+
+impl fmt::Display for Cores {
+    /// How many at once, and the numbers as the kernel lists them: `2 of 0-3,8`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of ", self.at_once)?;
+        let runs = self.allowed.chunk_by(|one, next| one + 1 == *next);
+        for (place, run) in runs.enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            match run {
+                [only] => write!(f, "{comma}{only}")?,
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the ranks of one host, which may run on these cores, cannot all run at once.
+pub(super) fn are_crowded(ranks: &[&Cores]) -> bool {
+    let is_granted = |rank: &&Cores| {
+        let is_limited = rank.at_once < rank.allowed.len();
+        !is_limited || ranks.len() <= rank.at_once
+    };
+    !ranks.iter().all(is_granted) || !have_one_each(ranks)
+}
+
+/// Whether each rank can have a core of its own: a matching that leaves no rank out, found by augmenting paths.
+fn have_one_each(ranks: &[&Cores]) -> bool {
+    let mut all: Vec<usize> = ranks.iter().flat_map(|rank| rank.allowed.iter().copied()).collect();
+    all.sort_unstable();
+    all.dedup();
+    if all.len() < ranks.len() {
+        return false;
+    }
+    let mut owners = vec![None; all.last().map_or(0, |last| last + 1)];
+    (0..ranks.len()).all(|rank| {
+        let mut asked = vec![false; owners.len()];
+        finds_one(rank, ranks, &mut owners, &mut asked)
+    })
+}
+
+/// Finds a core for a rank; whoever has it must find another.
+fn finds_one(
+    rank: usize,
+    ranks: &[&Cores],
+    owners: &mut [Option<usize>],
+    asked: &mut [bool],
+) -> bool {
+    // A free one first: where all may use all, nobody is asked to move.
+    let free = ranks[rank].allowed.iter().find(|&&core| owners[core].is_none());
+    if let Some(&core) = free {
+        owners[core] = Some(rank);
+        return true;
+    }
+    for &core in &ranks[rank].allowed {
+        if std::mem::replace(&mut asked[core], true) {
+            continue;
+        }
+        let moves = owners[core].is_none_or(|owner| finds_one(owner, ranks, owners, asked));
+        if moves {
+            owners[core] = Some(rank);
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores(texts: &[&str]) -> Vec<Cores> {
+        texts.iter().map(|text| Cores::parse(text).unwrap()).collect()
+    }
+
+    fn crowded(texts: &[&str]) -> bool {
+        are_crowded(&cores(texts).iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_list_survives_its_text() {
+        for text in ["2 of 0-1", "1 of 7", "3 of 0-1,3-4,8", "0 of "] {
+            assert_eq!(Cores::parse(text).unwrap().to_string(), text);
+        }
+        let mine = Cores::of_this_thread().unwrap();
+        assert_eq!(Cores::parse(&mine.to_string()), Some(mine));
+        for bad in ["", "2", "0-1", "3 of 0-1", "1 of 3-2", "1 of 0,0", "1 of 0-99999", "x of 1"] {
+            assert_eq!(Cores::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_are_bound_to_different_cores_have_one_each() {
+        assert!(!crowded(&["1 of 0", "1 of 1"]));
+        assert!(!crowded(&["2 of 0-1", "2 of 0-1"]));
+        // The first finds room only if it leaves core 0 to the second.
+        assert!(!crowded(&["2 of 0-1", "1 of 0", "3 of 0-2"]));
+        assert!(!crowded(&["2 of 0-1", "2 of 1-2", "2 of 2-3", "1 of 0"]));
+    }
+
+    #[test]
+    fn ranks_that_share_a_core_are_crowded_whatever_there_is_beside() {
+        assert!(crowded(&["1 of 0", "1 of 0"]));
+        assert!(crowded(&["1 of 0", "8 of 0-7", "1 of 0"]));
+        assert!(crowded(&["2 of 0-1", "2 of 0-1", "2 of 0-1", "8 of 0-7"]));
+        // A control group grants two cores' time on eight.
+        assert!(crowded(&["2 of 0-7", "2 of 0-7", "2 of 0-7"]));
+        assert!(!crowded(&["2 of 0-7", "2 of 0-7"]));
+    }
+}
