@@ -23,14 +23,16 @@ pub struct Shape {
     pub largest: usize,
     /// The hosts have fewer cores than ranks, so that each wait costs a context switch.
     pub crowded: bool,
+    /// Each rank can read the memory of those of its node.
+    pub attached: bool,
 }
 
 impl Shape {
-    /// The shape of a group with these nodes.
+    /// The shape of a group with these nodes, whose ranks cannot read each other's memory.
     pub fn of(nodes: &Nodes, crowded: bool) -> Self {
         let (ranks, count) = (nodes.ranks(), nodes.count());
         let (smallest, largest) = (nodes.smallest(), nodes.largest());
-        Self { ranks, nodes: count, smallest, largest, crowded }
+        Self { ranks, nodes: count, smallest, largest, crowded, attached: false }
     }
 }
 

@@ -4,6 +4,7 @@
 //! the shared algorithms; between nodes one that goes inside, between, inside, where a node has several ranks; else
 //! one of messages alone. A row that never pays here may still be asked for, or be the only one that folds in rank order.
 
+use super::fold::FEW;
 use super::hierarchical::{self, Levels};
 use super::message::{self, Call, Team};
 use super::operation::Operation;
@@ -17,6 +18,7 @@ use std::sync::LazyLock;
 static ALGORITHMS: &[&Algorithm] = &[
     &shared::all_reduce::inline::ROW,
     &shared::all_reduce::one_shot::ROW,
+    &shared::all_reduce::pull::ROW,
     &shared::all_reduce::two_shot::ROW,
     &hierarchical::all_reduce::leader::ROW,
     &hierarchical::all_reduce::lanes::ROW,
@@ -37,10 +39,12 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::broadcast::tree::ROW,
     &message::broadcast::chain::ROW,
     &shared::all_gather::inline::ROW,
+    &shared::all_gather::pull::ROW,
     &shared::all_gather::staged::ROW,
     &hierarchical::all_gather::lanes::ROW,
     &message::all_gather::bruck::ROW,
     &message::all_gather::ring::ROW,
+    &shared::reduce_scatter::pull::ROW,
     &shared::reduce_scatter::staged::ROW,
     &hierarchical::reduce_scatter::lanes::ROW,
     &message::reduce_scatter::pairwise::ROW,
@@ -54,6 +58,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &hierarchical::scatter::leaders::ROW,
     &message::scatter::tree::ROW,
     &message::scatter::direct::ROW,
+    &shared::all_to_all::pull::ROW,
     &shared::all_to_all::staged::ROW,
     &message::all_to_all::bruck::ROW,
     &message::all_to_all::pairwise::ROW,
@@ -78,6 +83,10 @@ pub type Test = fn(bytes: usize, shape: &Shape) -> bool;
 
 /// For any call.
 pub const ALWAYS: Test = |_, _| true;
+/// For ranks that read each other's memory; a lone one has none to read.
+pub const ATTACHED: Test = |_, shape| shape.attached || shape.ranks == 1;
+/// For so few of them that what is known of each lives on the stack.
+pub const ATTACHED_FEW: Test = |bytes, shape| ATTACHED(bytes, shape) && shape.ranks <= FEW;
 /// For what fits beside the step number.
 pub const FITS_A_LINE: Test = |bytes, _| bytes <= INLINE_BYTES;
 

@@ -83,6 +83,7 @@ mod tests {
     use crate::base::ids::Nonce;
     use crate::transport::{Descriptor, Extent, OpKind};
     use std::sync::Arc;
+    use std::time::Instant;
 
     fn barrier(sequence: u64) -> Descriptor {
         let (kind, extent) = (OpKind::Barrier, Extent::Count(0));
@@ -110,10 +111,11 @@ mod tests {
             backend: &backend,
         });
         assert_eq!(of(here, &groups), "has been in no operation yet");
-        let own = recorder::begin(here, 3, &barrier(1), true);
+        let origin = |group, rank| recorder::Origin { group, rank, at: Instant::now() };
+        let own = recorder::begin(origin(here, 3), &barrier(1), true);
         assert_eq!(of(here, &groups), "");
-        let others =
-            [7, 8].map(|sequence| recorder::begin(there, 1, &barrier(sequence), sequence == 7));
+        let others = [7, 8]
+            .map(|sequence| recorder::begin(origin(there, 1), &barrier(sequence), sequence == 7));
         assert_eq!(of(here, &groups), "is in barrier #7 of group pp (rank 1)");
         assert!(of(there, &groups).starts_with("is in barrier #1 of group 6163746976697479"));
         assert_eq!(ahead(there, 1, 7), None);

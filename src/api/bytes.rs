@@ -31,6 +31,7 @@ use crate::transport::{Completion, Delivery, Descriptor, Extent, OpKind};
 use crate::wait::Interrupt;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// The bytes of a length.
 const WORD: usize = 8;
@@ -145,7 +146,7 @@ impl<'a> BytesCall<'a> {
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.bytes_call(group.rank(), list)?;
         let descriptor = call.descriptor(first.sequence + 1);
-        let record = group.record(&descriptor, true);
+        let record = group.record(&descriptor, Instant::now(), true);
         let options = CallOptions::default();
         let outcome = group.backend.run(&call.operation(
             descriptor,
@@ -282,7 +283,7 @@ impl Group {
         let ticket = self.queue.issue_several(OPERATIONS);
         let descriptor = call.first(ticket.sequence());
         let runs = self.queue.has_turn(&ticket);
-        let record = self.record(&descriptor, runs);
+        let record = self.record(&descriptor, deadline.started(), runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
                 record.runs();

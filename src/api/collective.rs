@@ -28,7 +28,7 @@ impl Group {
         let operation = call.operation(descriptor, options, of, &self.observer);
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let runs = self.queue.has_turn(&ticket);
-        let record = self.record(&descriptor, runs);
+        let record = self.record(&descriptor, deadline.started(), runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
                 record.runs();
@@ -37,7 +37,10 @@ impl Group {
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
         };
-        record.end(&outcome);
+        match runs && self.observer.was_short() {
+            true => record.end_at_once(&outcome),
+            false => record.end(&outcome),
+        }
         let outcome = outcome.context(|| format!("{descriptor} on {}", self.whom()));
         outcome.inspect_err(|error| self.hand_out(error))
     }

@@ -197,7 +197,7 @@ pub(super) fn enqueue<T: Task>(group: Arc<Group>, deadline: Deadline, task: T) -
     let enqueued = queue.enqueue_several(task.operations(), |ticket| {
         let descriptor = task.descriptor(ticket.sequence());
         task.works().iter().for_each(|work| work.issued(ticket.sequence(), deadline));
-        let record = group.record(&descriptor, false);
+        let record = group.record(&descriptor, deadline.started(), false);
         Box::new(Queued { group, deadline, descriptor, record, task })
     });
     enqueued.inspect_err(|_| (0..works).for_each(|_| queue.work_ends()))

@@ -3,7 +3,7 @@
 
 use super::group::Group;
 use super::point_to_point::Message;
-use super::recorder::{self, Record};
+use super::recorder::{self, Origin, Record};
 use super::straggler::Straggler;
 use super::trace::{self, Span, Track};
 use crate::backend::Place;
@@ -13,7 +13,7 @@ use crate::base::probe::Probe;
 use crate::transport::Descriptor;
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The bits of a rank beside a time.
@@ -30,6 +30,8 @@ pub(super) struct Observer {
     straggler: Straggler,
     /// Of the operation that runs: microseconds, and below them the rank; 0 where nobody was late.
     latest: AtomicU64,
+    /// The operation that ran last was short.
+    was_short: AtomicBool,
     track: Arc<Track>,
 }
 
@@ -47,9 +49,15 @@ impl Observer {
             names: places.iter().map(|place| place.name.to_string()).collect(),
             rank,
             latest: AtomicU64::new(0),
+            was_short: AtomicBool::new(false),
             straggler: Straggler::new(rank, ranks.len()),
             track: Arc::new(Track::new(id, name, rank, ranks)),
         }
+    }
+
+    /// Whether the operation that ran last took a moment only.
+    pub(super) fn was_short(&self) -> bool {
+        self.was_short.load(Ordering::Relaxed)
     }
 
     /// The arrival skew of ranks, and the last warning.
@@ -65,9 +73,14 @@ impl Probe for Observer {
 
     fn begins(&self, algorithm: &'static str) {
         self.latest.store(0, Ordering::Relaxed);
+        self.was_short.store(false, Ordering::Relaxed);
         if trace::is_on() {
             self.track.chosen(algorithm);
         }
+    }
+
+    fn was_short(&self) {
+        self.was_short.store(true, Ordering::Relaxed);
     }
 
     fn waited(&self, rank: Rank, began: Instant, ended: Instant) {
@@ -113,10 +126,14 @@ impl Drop for Observer {
 }
 
 impl Group {
+    fn origin(&self, at: Instant) -> Origin {
+        Origin { group: self.id(), rank: self.rank(), at }
+    }
+
     /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now on, or it waits for its
     /// turn.
-    pub(super) fn record(&self, descriptor: &Descriptor, runs: bool) -> Record {
-        let record = recorder::begin(self.id(), self.rank(), descriptor, runs);
+    pub(super) fn record(&self, descriptor: &Descriptor, issued: Instant, runs: bool) -> Record {
+        let record = recorder::begin(self.origin(issued), descriptor, runs);
         if trace::is_on() {
             record.with_span(Span::collective(&self.observer.track, descriptor))
         } else {
@@ -125,8 +142,13 @@ impl Group {
     }
 
     /// Notes that a message is posted.
-    pub(super) fn record_message(&self, message: &Message, sequence: u64) -> Record {
-        let record = recorder::begin_message(self.id(), self.rank(), message, sequence);
+    pub(super) fn record_message(
+        &self,
+        message: &Message,
+        sequence: u64,
+        issued: Instant,
+    ) -> Record {
+        let record = recorder::begin_message(self.origin(issued), message, sequence);
         if trace::is_on() {
             record.with_span(Span::message(&self.observer.track, message, sequence))
         } else {

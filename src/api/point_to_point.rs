@@ -177,7 +177,7 @@ impl Group {
         }
         self.queue.work_begins()?;
         let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
-        let record = self.record_message(&message, sequence);
+        let record = self.record_message(&message, sequence, deadline.started());
         work.hold(Held { group: Arc::clone(self), record });
         work.issued(sequence, deadline);
         let Message { peer, tag, dtype, .. } = message;

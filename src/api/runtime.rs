@@ -15,7 +15,9 @@ use crate::base::log::Level;
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 /// How long `dist_finalize` waits, for asynchronous operations and then for the other ranks to leave the store that this
@@ -67,15 +69,45 @@ static WORLD: RwLock<Option<World>> = RwLock::new(None);
 /// Held while the world is made or ended, so that two threads cannot do so at once.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// The world group.
+/// How often the world has changed; counted while it is locked.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The world that this thread has seen last, and how often it had changed until then. It does not keep it alive.
+    static SEEN: RefCell<(u64, Weak<Group>)> = const { RefCell::new((0, Weak::new())) };
+}
+
+/// The world group. Nearly every call asks for it, so that a thread looks for a change before it takes the lock.
 ///
 /// # Errors
 /// `NotInitialized`.
 pub fn world() -> Result<Arc<Group>> {
+    let changes = CHANGES.load(Ordering::Acquire);
+    let seen = |seen: &RefCell<(u64, Weak<Group>)>| {
+        let (at, group) = &*seen.borrow();
+        (*at == changes).then(|| group.upgrade()).flatten()
+    };
+    SEEN.try_with(seen).ok().flatten().map_or_else(world_under_lock, Ok)
+}
+
+#[cold]
+fn world_under_lock() -> Result<Arc<Group>> {
     let world = WORLD.read().unwrap_or_else(PoisonError::into_inner);
-    world.as_ref().map(|world| Arc::clone(&world.group)).ok_or_else(|| {
-        Error::new(ErrorKind::NotInitialized, "there is no world group: call dist_init first")
-    })
+    let Some(World { group, .. }) = &*world else {
+        let message = "there is no world group: call dist_init first";
+        return Err(Error::new(ErrorKind::NotInitialized, message));
+    };
+    let seen = (CHANGES.load(Ordering::Acquire), Arc::downgrade(group));
+    // A thread that ends looks here each time.
+    let _kept = SEEN.try_with(|place| place.replace(seen));
+    Ok(Arc::clone(group))
+}
+
+/// Exchanges the world.
+fn change_world(world: Option<World>) -> Option<World> {
+    let mut place = WORLD.write().unwrap_or_else(PoisonError::into_inner);
+    CHANGES.fetch_add(1, Ordering::Release);
+    std::mem::replace(&mut *place, world)
 }
 
 /// True between `dist_init` and `dist_finalize`.
@@ -131,7 +163,7 @@ fn make_world(options: InitOptions) -> Result<()> {
     })?;
     let Place { store, hosts_store, .. } = place;
     let world = World { group: Arc::new(group), store, hosts_store };
-    *WORLD.write().unwrap_or_else(PoisonError::into_inner) = Some(world);
+    drop(change_world(Some(world)));
     Ok(())
 }
 
@@ -144,7 +176,7 @@ fn make_world(options: InitOptions) -> Result<()> {
 pub fn finalize() -> Result<()> {
     callbacks::refuse_to_block("dist_finalize")?;
     let _changing = change();
-    let world = WORLD.write().unwrap_or_else(PoisonError::into_inner).take();
+    let world = change_world(None);
     let Some(World { group, store, hosts_store }) = world else {
         let message = "there is no world group to leave: dist_init has not been called";
         return Err(Error::new(ErrorKind::NotInitialized, message));

@@ -78,8 +78,8 @@ struct Outcome {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Issue {
     pub(super) sequence: u64,
+    /// It begins with the issue.
     pub(super) deadline: Deadline,
-    pub(super) at: Instant,
 }
 
 /// What a message's work keeps while it is pending.
@@ -179,7 +179,7 @@ impl Work {
 
     /// Notes that it is issued, which happens once.
     pub(super) fn issued(&self, sequence: u64, deadline: Deadline) {
-        let fresh = self.issue.set(Issue { sequence, deadline, at: Instant::now() });
+        let fresh = self.issue.set(Issue { sequence, deadline });
         debug_assert!(fresh.is_ok(), "a work was issued twice");
         if let Some(place) = backtrace::capture() {
             drop(self.issued_at.set(Arc::new(place)));
@@ -258,7 +258,7 @@ impl Work {
     pub fn elapsed(&self) -> Duration {
         let Some(issue) = self.issue.get() else { return Duration::ZERO };
         let end = self.outcome.ended().map_or_else(Instant::now, |ended| ended.at);
-        end.saturating_duration_since(issue.at)
+        end.saturating_duration_since(issue.deadline.started())
     }
 
     /// Who sent the message that was received, or who gets the one that is sent.

@@ -45,7 +45,7 @@ impl Messages {
         let group = host::random_nonce()?;
         let peers = vec![name.clone()];
         let domain = Arc::new(Domain::join(group, 0, 0, peers, geometry, Pace::PATIENT)?);
-        let engine = Engine::new(Arc::clone(&domain) as Arc<dyn SharedDomain>, None)?;
+        let engine = Engine::new(Arc::clone(&domain) as Arc<dyn SharedDomain>, None, true)?;
         Ok(Self { engine, domain })
     }
 }

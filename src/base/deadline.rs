@@ -38,6 +38,11 @@ impl Deadline {
         self.left().is_zero()
     }
 
+    /// When it was made.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     /// The time since it was made.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()

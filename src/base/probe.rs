@@ -19,6 +19,10 @@ pub trait Probe: Sync + Debug {
     /// An operation begins, by this algorithm.
     fn begins(&self, algorithm: &'static str);
 
+    /// The operation was small, and has waited for a moment at most: it took less than some ten microseconds. Not told by
+    /// every algorithm.
+    fn was_short(&self) {}
+
     /// The operation has waited for a rank; told where every wait is wanted.
     fn waited(&self, rank: Rank, began: Instant, ended: Instant);
 

@@ -29,6 +29,9 @@ impl WorkOut {
 
 /// The options of a call.
 pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOptions> {
+    if options.is_null() {
+        return Ok(CallOptions::default());
+    }
     let options = options::read(options)?;
     let flags = flags(options.flags)?;
     Ok(CallOptions {

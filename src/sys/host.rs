@@ -169,12 +169,20 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// # Errors
 /// `System` where the kernel has no random bytes to give.
 pub fn process_nonce() -> Result<Nonce> {
-    static NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
-    let (maker, nonce) = match NONCE.get() {
+    let (maker, nonce) = match PROCESS_NONCE.get() {
         Some(&known) => known,
-        None => *NONCE.get_or_init(|| (pid(), random_nonce().unwrap_or_default())),
+        None => *PROCESS_NONCE.get_or_init(|| (pid(), random_nonce().unwrap_or_default())),
     };
     if maker == pid() && nonce != Nonce::default() { Ok(nonce) } else { random_nonce() }
+}
+
+static PROCESS_NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
+
+/// Where it lies in the memory of this process, for others that want to know whether they can read that; `None` where it lies
+/// nowhere, as in a forked child.
+pub fn process_nonce_address() -> Option<u64> {
+    let (maker, nonce) = PROCESS_NONCE.get()?;
+    (*maker == pid()).then(|| nonce.0.as_ptr().addr() as u64)
 }
 
 #[cfg(test)]

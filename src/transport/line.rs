@@ -26,7 +26,8 @@ pub struct Line {
 
 impl Line {
     /// Writes the line for `step`. Only its owner does, and only when no reader needs the step that
-    /// the line held before.
+    /// the line held before. The step is stored by a sequentially consistent read-modify-write, after which bells may be
+    /// rung without a fence.
     pub fn publish(&self, step: u64, chain: u64, descriptor: &[u64; 3], payload: &[u8]) {
         self.chain.store(chain, Ordering::Relaxed);
         for (cell, &word) in self.descriptor.iter().zip(descriptor) {
@@ -35,9 +36,17 @@ impl Line {
         for (cell, bytes) in self.inline.iter().zip(payload.chunks(8)) {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
-            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
+            // The bytes lie in memory in their order, whatever the machine's.
+            cell.store(u64::from_le_bytes(word).to_le(), Ordering::Relaxed);
         }
-        self.step.store(step, Ordering::Release);
+        // A fence would cost more than the exchange.
+        self.step.swap(step, Ordering::SeqCst);
+    }
+
+    /// Makes the line this core's own before it is written, so that the next [`Line::publish`] need not wait for that; for
+    /// its owner, under the same condition. Readers that look for older steps see none.
+    pub fn prepare(&self) {
+        self.chain.store(0, Ordering::Relaxed);
     }
 
     /// The step that the line holds.
@@ -57,9 +66,14 @@ impl Line {
     pub fn read_payload(&self, into: &mut [u8]) {
         assert!(into.len() <= INLINE_BYTES, "an inline payload has at most {INLINE_BYTES} bytes");
         for (cell, bytes) in self.inline.iter().zip(into.chunks_mut(8)) {
-            let word = cell.load(Ordering::Relaxed).to_le_bytes();
+            let word = cell.load(Ordering::Relaxed).to_le().to_le_bytes();
             bytes.copy_from_slice(&word[..bytes.len()]);
         }
+    }
+
+    /// Where the bytes of the payload lie.
+    pub(super) fn payload_address(&self) -> *const u8 {
+        self.inline.as_ptr().cast()
     }
 
     /// The description of the operation that the line belongs to.

@@ -13,6 +13,7 @@
 
 pub mod abort;
 pub mod arena;
+pub mod attach;
 pub mod descriptor;
 pub mod endpoint;
 pub mod frame;

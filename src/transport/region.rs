@@ -12,7 +12,7 @@
 
 use super::abort::Failure;
 use super::descriptor::Descriptor;
-use super::line::Line;
+use super::line::{INLINE_BYTES, Line};
 use super::matching::Desk;
 use super::pulse::Pulse;
 use super::ring::{Cursor, Ring};
@@ -288,6 +288,17 @@ impl Region {
     pub fn line(&self, rank: Rank, step: u64) -> &Line {
         let index = self.index(rank, step, LINES);
         self.at(self.layout.lines + index * size_of::<Line>())
+    }
+
+    /// The first bytes of the payload in the line of a rank that is used for a step, where they lie.
+    ///
+    /// # Panics
+    /// If a payload cannot be as long.
+    pub fn payload(&self, rank: Rank, step: u64, len: usize) -> Src<'_> {
+        assert!(len <= INLINE_BYTES, "an inline payload has at most {INLINE_BYTES} bytes");
+        let start = self.line(rank, step).payload_address();
+        // SAFETY: inside the line, and thereby the backing, which outlives `self`. No reference to the bytes is made.
+        unsafe { Src::new(start, len) }
     }
 
     /// The slot of a rank that is used for a step, for its owner.

@@ -4,7 +4,9 @@
 //! sleeps on the word. A publisher stores what it has to say, and then reads the mode. Both sides put
 //! a sequentially consistent fence between their store and their load (Dekker's pattern), so at
 //! least one of them sees the other: either the waiter's second look finds the news, or the publisher
-//! finds the sleeper and rings. The word is bumped before the wake, so a ring that falls between the
+//! finds the sleeper and rings. A publisher whose store is a sequentially consistent read-modify-write needs no fence:
+//! that and the load of the mode, which is sequentially consistent too, have their places in the one order with the
+//! waiter's fence. The word is bumped before the wake, so a ring that falls between the
 //! second look and the sleep makes the sleep return at once.
 //!
 //! A bell lives in process memory or in a segment shared between processes; it has one owner, who
@@ -42,9 +44,10 @@ impl Bell {
         self.ring_fenced();
     }
 
-    /// [`Bell::ring`] for a caller that rings several bells after one `fence(SeqCst)` of its own.
+    /// [`Bell::ring`] for a caller that rings several bells after one `fence(SeqCst)` of its own, or whose store was a
+    /// sequentially consistent read-modify-write followed by [`fence_after_rmw`](crate::base::sync::fence_after_rmw).
     pub fn ring_fenced(&self) {
-        if self.sleepers.load(Ordering::Relaxed) != 0 {
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.word.bump();
         }
     }
@@ -60,9 +63,9 @@ impl Bell {
         self.listeners.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether the owner listens; for ringers, after a `fence(SeqCst)` of their own.
+    /// Whether the owner listens; for ringers, as [`Bell::ring_fenced`].
     pub fn has_listeners(&self) -> bool {
-        self.listeners.load(Ordering::Relaxed) != 0
+        self.listeners.load(Ordering::SeqCst) != 0
     }
 
     /// Sleeps until rung or for `limit`, unless there is something to see; `look` is asked before and after.

@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 /// How many looks a wait takes before it checks deadline and abort again.
 const LOOKS_PER_CHECK: u32 = 1000;
 
+/// How many looks it takes at first without a pause between them: a pause lasts as long as a cache line needs from core to
+/// core.
+const FIRST_LOOKS: u32 = 100;
+
 /// How long a wait keeps yielding the core before it sleeps.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
 
@@ -130,7 +134,13 @@ fn spin<T>(
     if pace.crowded || !PATIENT {
         return None;
     }
-    let started = Instant::now();
+    // Most waits are over before the clock, which costs as much as many looks, is looked at for the first time.
+    let mut started = None;
+    for _ in 0..FIRST_LOOKS {
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+    }
     loop {
         for _ in 0..LOOKS_PER_CHECK {
             if let Some(value) = ready() {
@@ -138,6 +148,7 @@ fn spin<T>(
             }
             std::hint::spin_loop();
         }
+        let started = started.get_or_insert_with(Instant::now);
         if halted().is_some() || started.elapsed() >= pace.spin {
             return None;
         }

@@ -3,7 +3,8 @@
 //! The product of all of them is the matrix. Nothing is left out of it but what cannot be, and the two sizes that cost
 //! most: of these each combination of everything else meets every [`Size::deal`]th pair of type and operator, in turn.
 
-use dist::algo::{Shape, algorithms};
+use crate::ranks::shape_of;
+use dist::algo::algorithms;
 use dist::base::dtype::DataType;
 use dist::base::nodes::Nodes;
 use dist::base::op::ReduceOp;
@@ -321,7 +322,7 @@ fn product(scene: &Scene) -> Vec<Variant> {
 
 fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {
     let Scene { kind, dtype, ranks, size, .. } = *scene;
-    let shape = Shape::of(&layout.nodes(ranks), false);
+    let shape = shape_of(&layout.nodes(ranks));
     let bytes = match kind {
         // Not all ranks know them all.
         OpKind::GatherV | OpKind::ScatterV | OpKind::AllToAllV => usize::MAX,

@@ -28,7 +28,7 @@ fn run(
 }
 
 fn shape(layout: &str) -> Shape {
-    Shape::of(&Nodes::by_label(&layout.chars().collect::<Vec<_>>()), false)
+    ranks::shape_of(&Nodes::by_label(&layout.chars().collect::<Vec<_>>()))
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Which algorithm runs: calls that want the vectors folded in rank order, wherever ranks are, and overrides.
 
-use crate::ranks::{RankUnderTest, run_with};
-use dist::algo::{Shape, algorithms};
+use crate::ranks::{RankUnderTest, run_with, shape_of};
+use dist::algo::algorithms;
 use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::dtype::DataType;
@@ -97,7 +97,7 @@ fn canonical_results_are_the_same_bits_wherever_ranks_are_and_by_every_algorithm
     ] {
         let hosts: Vec<char> = layout.chars().collect();
         let nodes = if transport == "tcp" { Nodes::apart(4) } else { Nodes::by_label(&hosts) };
-        let shape = Shape::of(&nodes, false);
+        let shape = shape_of(&nodes);
         run(transport, layout, "", |rank| {
             for (kind, with) in KINDS.into_iter().flat_map(|kind| FOLDS.map(|with| (kind, with))) {
                 for count in [1, 12, 1001, 20_011] {

@@ -1,23 +1,27 @@
 //! Algorithms for the ranks of one host, over the lines and slots that they share.
 //!
-//! [`steps`] is the protocol; the rest is a folder per collective and a file per algorithm.
+//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read in the memory of their ranks; the rest is a folder per collective and a file per algorithm.
 
 mod counts;
+mod exposure;
 pub mod steps;
 
 /// Everybody's block to everybody.
 pub mod all_gather {
     pub mod inline;
+    pub mod pull;
     pub mod staged;
 }
 /// The fold of all vectors to everybody.
 pub mod all_reduce {
     pub mod inline;
     pub mod one_shot;
+    pub mod pull;
     pub mod two_shot;
 }
 /// To everybody what each has for it.
 pub mod all_to_all {
+    pub mod pull;
     pub mod staged;
 }
 /// Nobody leaves before all have come.
@@ -40,6 +44,7 @@ pub mod reduce {
 }
 /// To everybody its block of the fold of all vectors.
 pub mod reduce_scatter {
+    pub mod pull;
     pub mod staged;
 }
 /// The root's blocks, one to each.

@@ -35,7 +35,7 @@ use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::log::Level;
 use crate::transport::line::Line;
 use crate::transport::pulse::whereabouts;
-use crate::transport::region::{LINES, SLOTS};
+use crate::transport::region::{LINES, Region, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
 use crate::wait::watch::{Seconds, Watch};
 use crate::wait::{Interrupt, Pace, until, until_watched};
@@ -75,6 +75,9 @@ impl Lane {
 #[derive(Debug)]
 pub struct Steps<'a> {
     domain: &'a dyn SharedDomain,
+    /// What the domain says of itself, which would be a call through a table each time.
+    region: &'a Region,
+    rank: Rank,
     lane: &'a mut Lane,
     operation: &'a Operation<'a>,
     words: [u64; 3],
@@ -92,10 +95,11 @@ impl<'a> Steps<'a> {
         operation: &'a Operation<'a>,
     ) -> Self {
         let words = operation.descriptor.encode();
-        domain.region().progress(domain.rank()).enter(&words);
+        let (region, rank) = (domain.region(), domain.rank());
+        region.progress(rank).enter(&words);
         let (grace, owes_ring) = (GRACE, false);
         let lateness = Lateness::of(operation);
-        Self { domain, lane, operation, words, grace, owes_ring, lateness }
+        Self { domain, region, rank, lane, operation, words, grace, owes_ring, lateness }
     }
 
     /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first
@@ -108,12 +112,17 @@ impl<'a> Steps<'a> {
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.domain.rank()
+        self.rank
     }
 
     /// The number of ranks.
     pub fn size(&self) -> WorldSize {
-        self.domain.size()
+        self.region.geometry().ranks
+    }
+
+    /// What the ranks share.
+    pub(super) fn domain(&self) -> &'a dyn SharedDomain {
+        self.domain
     }
 
     /// Who a rank is.
@@ -128,21 +137,20 @@ impl<'a> Steps<'a> {
 
     /// The bytes of a slot.
     pub fn slot_bytes(&self) -> usize {
-        self.domain.region().geometry().slot_bytes
+        self.region.geometry().slot_bytes
     }
 
     /// The other ranks, the next one first, so that not all read from the same one at once.
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
-        let (rank, size) = (self.rank(), self.size());
+        let (rank, size) = (self.rank, self.size());
         (1..size).map(move |distance| (rank + distance) % size)
     }
 
     /// Whether this rank's slot for the coming step is free.
     pub fn has_slot(&self) -> bool {
         let step = (self.lane.step + 1).saturating_sub(SLOTS);
-        let is_done = |rank: Rank| {
-            self.lane.done[rank] >= step || self.domain.region().progress(rank).done() >= step
-        };
+        let is_done =
+            |rank: Rank| self.lane.done[rank] >= step || self.region.progress(rank).done() >= step;
         self.others().all(is_done)
     }
 
@@ -152,15 +160,16 @@ impl<'a> Steps<'a> {
     /// What ended the wait: `Timeout`, `PeerFailed`, `Aborted`.
     pub fn next_slot(&mut self) -> Result<Dst<'a>> {
         self.await_done((self.lane.step + 1).saturating_sub(SLOTS))?;
-        Ok(self.domain.region().own_slot(self.rank(), self.lane.step + 1))
+        Ok(self.region.own_slot(self.rank, self.lane.step + 1))
     }
 
     /// Publishes the coming step, with a payload that fits a line, and wakes who waits for it.
     ///
     /// # Errors
     /// As [`Steps::next_slot`].
+    #[inline]
     pub fn publish(&mut self, payload: &[u8]) -> Result<()> {
-        self.pass(payload)?;
+        self.pass(payload, self.lane.step)?;
         self.ring_others();
         Ok(())
     }
@@ -170,8 +179,8 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::next_slot`].
     pub fn give(&mut self, payload: &[u8]) -> Result<()> {
-        self.pass(payload)?;
-        self.checkpoint();
+        self.pass(payload, self.lane.step + 1)?;
+        self.ring_others();
         Ok(())
     }
 
@@ -181,7 +190,7 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::next_slot`].
     pub fn note(&mut self) -> Result<()> {
-        self.pass(&[])?;
+        self.pass(&[], self.lane.step)?;
         if self.owes_ring {
             self.ring_others();
         }
@@ -203,14 +212,14 @@ impl<'a> Steps<'a> {
     /// As [`Steps::await_all`].
     pub fn await_rank(&mut self, rank: Rank) -> Result<()> {
         let step = self.lane.step;
-        let line = self.domain.region().line(rank, step);
+        let line = self.region.line(rank, step);
         if line.step() < step {
             let began = self.lateness.wait_begins();
             let looks = Cell::new(self.short_looks());
             let ready = || {
                 if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) }
             };
-            let has_published = |other| self.domain.region().line(other, step).step() >= step;
+            let has_published = |other| self.region.line(other, step).step() >= step;
             self.wait_for(rank, ready, has_published)?;
             self.ends_waiting(began, rank);
         }
@@ -224,47 +233,65 @@ impl<'a> Steps<'a> {
 
     /// The payload of a rank that has published the current step.
     pub fn payload(&self, rank: Rank, into: &mut [u8]) {
-        self.domain.region().line(rank, self.lane.step).read_payload(into);
+        self.region.line(rank, self.lane.step).read_payload(into);
+    }
+
+    /// The first bytes of the payload of a rank that has published the current step, where they lie until this rank publishes
+    /// the next one.
+    pub fn payload_in_place(&self, rank: Rank, len: usize) -> Src<'a> {
+        self.region.payload(rank, self.lane.step, len)
     }
 
     /// The slot of a rank that has published the current step.
     pub fn slot(&self, rank: Rank) -> Src<'a> {
-        self.domain.region().slot(rank, self.lane.step)
+        self.region.slot(rank, self.lane.step)
     }
 
     /// In the middle of a rooted operation: says at once that this rank reads nothing of its steps so far any
     /// more, so that whoever runs ahead may reuse their slots.
     pub fn checkpoint(&mut self) {
-        self.domain.region().progress(self.rank()).pass(self.lane.step);
+        self.region.progress(self.rank).pass(self.lane.step);
+        fence(Ordering::SeqCst);
         self.ring_others();
+    }
+
+    /// Whether any wait of the operation was longer than a moment.
+    pub fn has_waited_long(&self) -> bool {
+        self.lateness.is_long()
     }
 
     /// Leaves the operation: this rank reads nothing of it any more.
     pub fn finish(mut self) {
         let sequence = self.operation.descriptor.sequence;
-        self.domain.region().progress(self.rank()).finish(self.lane.step, sequence);
+        self.region.progress(self.rank).finish(self.lane.step, sequence);
         if self.owes_ring {
+            fence(Ordering::SeqCst);
             self.ring_others();
+        }
+        let next = self.lane.step + 1;
+        if self.others().all(|rank| self.lane.done[rank] + LINES >= next) {
+            self.region.line(self.rank, next).prepare();
         }
     }
 
-    fn pass(&mut self, payload: &[u8]) -> Result<()> {
+    /// Stores the coming step, once all have finished with what its line held before, and says that this rank has finished
+    /// all steps up to `finished`: the one before at least, which in the middle of a rooted operation is all that the
+    /// others hear of this rank.
+    fn pass(&mut self, payload: &[u8], finished: u64) -> Result<()> {
         let step = self.lane.step + 1;
         self.await_done(step.saturating_sub(LINES))?;
-        // Whoever publishes a step has finished the one before; in the middle of a rooted operation
-        // that is all that the others hear of this rank.
-        self.domain.region().progress(self.rank()).pass(step - 1);
+        self.region.progress(self.rank).pass(finished);
         let chain = fingerprint::extend(self.lane.chain, &self.words);
-        let line = self.domain.region().line(self.rank(), step);
+        let line = self.region.line(self.rank, step);
         line.publish(step, chain, &self.words, payload);
         self.lane.step = step;
         self.lane.chain = chain;
         Ok(())
     }
 
+    /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or before a fence.
     fn ring_others(&mut self) {
         self.owes_ring = false;
-        fence(Ordering::SeqCst);
         self.others().for_each(|rank| self.domain.ring_fenced(rank));
     }
 
@@ -274,7 +301,7 @@ impl<'a> Steps<'a> {
             if self.lane.done[rank] >= step {
                 continue;
             }
-            let progress = |rank| self.domain.region().progress(rank).done();
+            let progress = |rank| self.region.progress(rank).done();
             let ready = || Some(progress(rank)).filter(|&done| done >= step);
             let arrived = |other| progress(other) >= step;
             let began = self.lateness.wait_begins();
@@ -302,7 +329,7 @@ impl<'a> Steps<'a> {
 
     /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was awaited for.
     fn look_around(&self, awaited: Option<Rank>) {
-        let (region, sequence) = (self.domain.region(), self.operation.descriptor.sequence);
+        let (region, sequence) = (self.region, self.operation.descriptor.sequence);
         let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(sequence);
         let blame = |rank, by| (self.domain.peer(rank).rank, by);
         // All are noted at the first look.
@@ -325,7 +352,7 @@ impl<'a> Steps<'a> {
         ready: &impl Fn() -> Option<u64>,
         arrived: &impl Fn(Rank) -> bool,
     ) {
-        let (bell, deadline) = (self.domain.region().bell(self.rank()), self.operation.deadline);
+        let (bell, deadline) = (self.region.bell(self.rank), self.operation.deadline);
         let halted = || self.halted(rank);
         let mut pace = self.domain.pace();
         let (mut slice, mut watch) = (FIRST_SLICE, Watch::default());
@@ -347,7 +374,7 @@ impl<'a> Steps<'a> {
         mut ready: impl FnMut() -> Option<T>,
         arrived: impl Fn(Rank) -> bool,
     ) -> Result<T> {
-        let bell = self.domain.region().bell(self.rank());
+        let bell = self.region.bell(self.rank);
         let halted = || self.halted(rank);
         let (pace, deadline) = (self.domain.pace(), self.operation.deadline);
         let mut watch = Watch::default();
@@ -369,7 +396,7 @@ impl<'a> Steps<'a> {
         ready: &mut impl FnMut() -> Option<T>,
         arrived: &impl Fn(Rank) -> bool,
     ) -> Option<Result<T>> {
-        let region = self.domain.region();
+        let region = self.region;
         let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_inside();
         // Graces of several waits do not add up.
         let deadline = self.operation.deadline;
@@ -377,7 +404,7 @@ impl<'a> Steps<'a> {
         if grace.is_zero() || !self.others().all(is_inside) {
             return None;
         }
-        let bell = region.bell(self.rank());
+        let bell = region.bell(self.rank);
         let halted = || self.domain.failure();
         match until(bell, Pace::PATIENT, &Deadline::after(grace), halted, ready) {
             Ok(value) => Some(Ok(value)),
@@ -400,15 +427,15 @@ impl<'a> Steps<'a> {
 
     /// Whether the newest that a rank has published differs from what this rank has.
     fn parted(&self, rank: Rank) -> Option<Error> {
-        let done = self.domain.region().progress(rank).done();
+        let done = self.region.progress(rank).done();
         let newest = done.max(1)..=done + 1;
         newest.rev().any(|step| self.differs(rank, step)).then(|| self.mismatch(rank))
     }
 
     /// Whether a rank's line of a step and this rank's are both there, and not alike.
     fn differs(&self, rank: Rank, step: u64) -> bool {
-        let region = self.domain.region();
-        let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
+        let region = self.region;
+        let (ours, theirs) = (region.line(self.rank, step), region.line(rank, step));
         let both = || ours.step() == step && theirs.step() == step;
         both() && ours.chain() != theirs.chain() && both()
     }
@@ -416,7 +443,7 @@ impl<'a> Steps<'a> {
     fn departed(&self, rank: Rank) -> Option<Error> {
         self.domain.has_left(rank).then(|| {
             let name = self.domain.peer(rank);
-            let doing = self.domain.region().progress(rank).describe();
+            let doing = self.region.progress(rank).describe();
             let message = format!("{name} has left the group; it {doing}");
             Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank)
         })
@@ -431,14 +458,14 @@ impl<'a> Steps<'a> {
             "{} of group {}: {} has waited {lasted} for {}",
             self.operation.descriptor,
             self.operation.group,
-            self.domain.peer(self.rank()),
+            self.domain.peer(self.rank),
             self.names(&missing)
         );
     }
 
     /// Who ranks are, and what each did last.
     fn names(&self, ranks: &[Rank]) -> String {
-        let region = self.domain.region();
+        let region = self.region;
         let name = |(&rank, answer): (&Rank, Option<String>)| {
             let (name, progress) = (self.domain.peer(rank), region.progress(rank));
             format!("{name}, which {}{}", progress.describe(), whereabouts(answer.as_deref()))
@@ -452,7 +479,7 @@ impl<'a> Steps<'a> {
         let message = format!(
             "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
             self.operation.descriptor,
-            self.domain.peer(self.rank()),
+            self.domain.peer(self.rank),
             deadline.elapsed().as_millis(),
             deadline.allowed().as_millis(),
             self.names(&missing)
@@ -466,16 +493,16 @@ impl<'a> Steps<'a> {
 
     /// Where this rank and another parted, as far back as both remember.
     fn mismatch(&self, rank: Rank) -> Error {
-        let region = self.domain.region();
+        let region = self.region;
         let first = self.lane.step.saturating_sub(LINES - 1).max(1);
         let parted = (first..=self.lane.step).find(|&step| self.differs(rank, step));
         let step = parted.unwrap_or(self.lane.step);
-        let (ours, theirs) = (region.line(self.rank(), step), region.line(rank, step));
+        let (ours, theirs) = (region.line(self.rank, step), region.line(rank, step));
         let say = |line: &Line, other: &Line| match (line.descriptor(), other.descriptor()) {
             (None, _) => "something unreadable".to_owned(),
             (Some(one), other) => beside(&one, &other.unwrap_or(one)),
         };
-        let (me, peer) = (self.domain.peer(self.rank()), self.domain.peer(rank));
+        let (me, peer) = (self.domain.peer(self.rank), self.domain.peer(rank));
         let (said, they_said) = (say(ours, theirs), say(theirs, ours));
         // What parted them is older than any line.
         let message = if said == they_said {

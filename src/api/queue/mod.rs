@@ -39,7 +39,7 @@ mod tests;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence_after_rmw};
 use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use std::collections::VecDeque;
@@ -90,7 +90,8 @@ impl Turns {
     }
 
     fn end(&self, count: u64) {
-        self.ended.fetch_add(count, Ordering::Release);
+        // Sequentially consistent for the ring that follows.
+        self.ended.fetch_add(count, Ordering::SeqCst);
     }
 }
 
@@ -407,6 +408,7 @@ impl Turn<'_> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.queue.turns.end(self.count);
-        self.queue.bell.ring();
+        fence_after_rmw();
+        self.queue.bell.ring_fenced();
     }
 }

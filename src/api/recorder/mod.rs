@@ -1,8 +1,8 @@
 //! The flight recorder: the last 2000 operations of the process, always on.
 //!
-//! Recording is a handful of relaxed stores to one entry that nobody else writes, and a look at the clock where an
-//! operation begins and where it ends; one that has its turn at once began when it was issued, which takes no look of
-//! its own. Each entry carries the number it was written under, before and after, so that a reader can tell an entry
+//! Recording is a handful of relaxed stores to one entry that nobody else writes. Looks at the clock cost more than that:
+//! an operation is issued when its deadline began; one that has its turn at once begins when it is issued; and one that was
+//! over at once ends when it began (see [`Record::end_at_once`]). Each entry carries the number it was written under, before and after, so that a reader can tell an entry
 //! that was overwritten while it was being read; such a one is left out.
 //!
 //! | file | what it is |
@@ -86,8 +86,12 @@ fn in_ns(time: Duration) -> u64 {
 }
 
 /// From 1, so that 0 means never.
+fn at_ns(at: Instant) -> u64 {
+    in_ns(at.saturating_duration_since(RECORDER.origin)).max(1)
+}
+
 fn now_ns() -> u64 {
-    in_ns(RECORDER.origin.elapsed()).max(1)
+    at_ns(Instant::now())
 }
 
 fn entry(number: u64) -> &'static Entry {
@@ -100,18 +104,30 @@ pub(super) fn short(group: GroupId) -> u64 {
     group.0[..8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Notes that a collective is issued. It runs from now on, or it waits for its turn.
-pub fn begin(group: GroupId, rank: Rank, descriptor: &Descriptor, runs: bool) -> Record {
-    begin_words(group, rank, &descriptor.encode(), runs)
+/// Whose operation it is, and when it was issued.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The group.
+    pub group: GroupId,
+    /// This process's rank in it.
+    pub rank: Rank,
+    /// When.
+    pub at: Instant,
+}
+
+/// Notes that a collective is issued. It runs from then on, or it waits for its turn.
+pub fn begin(origin: Origin, descriptor: &Descriptor, runs: bool) -> Record {
+    begin_words(origin, &descriptor.encode(), runs)
 }
 
 /// Notes that a message is posted.
-pub fn begin_message(group: GroupId, rank: Rank, message: &Message, sequence: u64) -> Record {
-    begin_words(group, rank, &entries::encode_message(message, sequence), true)
+pub fn begin_message(origin: Origin, message: &Message, sequence: u64) -> Record {
+    begin_words(origin, &entries::encode_message(message, sequence), true)
 }
 
 #[inline]
-fn begin_words<const N: usize>(group: GroupId, rank: Rank, words: &[u64; N], runs: bool) -> Record {
+fn begin_words<const N: usize>(origin: Origin, words: &[u64; N], runs: bool) -> Record {
+    let Origin { group, rank, at } = origin;
     let number = RECORDER.next.fetch_add(1, Ordering::Relaxed);
     let entry = entry(number);
     entry.stamp.store(0, Ordering::Relaxed);
@@ -121,9 +137,9 @@ fn begin_words<const N: usize>(group: GroupId, rank: Rank, words: &[u64; N], run
     for (cell, word) in entry.words.iter().zip(words) {
         cell.store(*word, Ordering::Relaxed);
     }
-    let (now, state) = (now_ns(), if runs { RUNNING } else { WAITING });
-    entry.issued_ns.store(now, Ordering::Relaxed);
-    entry.started_ns.store(if runs { now } else { 0 }, Ordering::Relaxed);
+    let (at, state) = (at_ns(at), if runs { RUNNING } else { WAITING });
+    entry.issued_ns.store(at, Ordering::Relaxed);
+    entry.started_ns.store(if runs { at } else { 0 }, Ordering::Relaxed);
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(state, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);
@@ -156,7 +172,18 @@ impl Record {
     }
 
     /// Notes how the operation ended.
-    pub fn end(mut self, outcome: &Result<()>) {
+    pub fn end(self, outcome: &Result<()>) {
+        self.end_at(outcome, |_| now_ns());
+    }
+
+    /// Notes the end of a small operation that has run since it was issued and has waited for some ten microseconds at most:
+    /// less than the clocks of several ranks can be compared to, so that it may as well have ended when it began.
+    pub fn end_at_once(self, outcome: &Result<()>) {
+        self.end_at(outcome, |entry| entry.started_ns.load(Ordering::Relaxed));
+    }
+
+    #[inline]
+    fn end_at(mut self, outcome: &Result<()>, at: impl FnOnce(&Entry) -> u64) {
         if let Some(span) = self.span.take() {
             span.end(outcome);
         }
@@ -168,7 +195,7 @@ impl Record {
                 u64::from(error.kind().code()) | culprit << 8
             }
         };
-        entry.ended_ns.store(now_ns(), Ordering::Relaxed);
+        entry.ended_ns.store(at(entry), Ordering::Relaxed);
         entry.state.store(state, Ordering::Release);
     }
 }
@@ -196,7 +223,8 @@ mod tests {
     fn the_last_entries_are_kept_with_their_outcome() {
         let group = Nonce(*b"recorder-test-id");
         for sequence in 1..=5 {
-            let record = begin(group, 1, &barrier(sequence), sequence != 3);
+            let origin = Origin { group, rank: 1, at: Instant::now() };
+            let record = begin(origin, &barrier(sequence), sequence != 3);
             match sequence {
                 1 => record.end(&Ok(())),
                 2 => record.end(&Err(Error::new(ErrorKind::Timeout, "late").with_culprit(7))),
@@ -204,7 +232,7 @@ mod tests {
                 _ => {}
             }
         }
-        let _waiting = begin(group, 1, &barrier(6), false);
+        let _waiting = begin(Origin { group, rank: 1, at: Instant::now() }, &barrier(6), false);
         let dump = dump(Some(group), Why::Asked);
         let entries = dump["entries"].as_array().unwrap();
         let states: Vec<_> = entries.iter().map(|e| e["state"].as_str().unwrap()).collect();

@@ -24,6 +24,7 @@ use crate::transport::{Descriptor, Extent, OpKind};
 use crate::wait::Interrupt;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 const MAGIC: [u8; 7] = *b"libdist";
 const RECORD_BYTES: usize = 48;
@@ -176,7 +177,7 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
     let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
     let operation = Operation { group: group.name(), probe: &group.observer, ..operation };
     let runs = group.queue.has_turn(&ticket);
-    let record = group.record(&descriptor, runs);
+    let record = group.record(&descriptor, Instant::now(), runs);
     let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
         Ok(_turn) => {
             record.runs();

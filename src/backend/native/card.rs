@@ -30,6 +30,8 @@ pub(super) struct Card {
     pub(super) pid: u32,
     /// The same for all ranks of one process.
     pub(super) process: Nonce,
+    /// Where that lies in the process's memory; `None` where nobody shall look there.
+    pub(super) mark: Option<u64>,
     /// This rank's own.
     pub(super) nonce: Nonce,
     /// The name of its Unix socket.
@@ -57,12 +59,14 @@ impl Card {
             0 => wishes.overrides(context.parent)?,
             _ => Vec::new(),
         };
-        let Wishes { transport, slot_bytes, heartbeat_ms, host_id, .. } = wishes;
+        let Wishes { transport, slot_bytes, heartbeat_ms, host_id, attach, .. } = wishes;
+        let process = host::process_nonce()?;
         Ok(Self {
             host_id: host_id.unwrap_or_else(host::identity),
             host_name: host::name(),
             pid: host::pid(),
-            process: host::process_nonce()?,
+            process,
+            mark: attach.then(host::process_nonce_address).flatten(),
             nonce: host::random_nonce()?,
             socket: socket.to_owned(),
             cores: Cores::of_this_thread()?,
@@ -80,6 +84,7 @@ impl Card {
             "host_name": self.host_name,
             "pid": self.pid,
             "process": self.process.to_string(),
+            "mark": self.mark,
             "nonce": self.nonce.to_string(),
             "socket": self.socket,
             "cores": self.cores.to_string(),
@@ -101,6 +106,7 @@ impl Card {
             host_name: text("host_name")?,
             pid: u32::try_from(number("pid")?).ok()?,
             process: Nonce::parse(&text("process")?)?,
+            mark: card.get("mark")?.as_u64(),
             nonce: Nonce::parse(&text("nonce")?)?,
             socket: text("socket")?,
             cores: Cores::parse(&text("cores")?)?,
@@ -153,6 +159,8 @@ struct Wishes {
     slot_bytes: usize,
     heartbeat_ms: u64,
     host_id: Option<String>,
+    /// The ranks of a host may read each other's memory.
+    attach: bool,
     rules: Vec<Rule>,
     /// In the options; nothing where they ask for none.
     own_file: Option<String>,
@@ -170,6 +178,7 @@ impl Wishes {
         let variable = config::HEARTBEAT_LIMIT_MS;
         let asked = config::number(variable)?.unwrap_or(DEFAULT_HEARTBEAT);
         let mut heartbeat_ms = check_heartbeat(asked, variable.name)?;
+        let mut attach = config::switch(config::ATTACH)?.unwrap_or(true);
         let mut own_file = None;
         let name = config::ALGORITHM.name;
         let wanted = config::text(config::ALGORITHM)?.unwrap_or_default();
@@ -182,6 +191,8 @@ impl Wishes {
                     rules.extend(rules::parse(list, Source::Options).context(|| "algorithm")?);
                 }
                 Some(("tuning_file", path)) => own_file = Some(path.to_owned()),
+                Some(("attach", "1")) => attach = true,
+                Some(("attach", "0")) => attach = false,
                 Some(("slot_bytes", bytes)) => {
                     let wanted = bytes.parse().ok().filter(|bytes| (low..=high).contains(bytes));
                     slot_bytes = wanted.ok_or_else(|| {
@@ -200,7 +211,7 @@ impl Wishes {
                     return Err(Error::invalid(format!(
                         "the native back end has no option \"{option}\"; it has \
                          transport=auto|shm|inproc|tcp, host_id=LABEL, slot_bytes=N, \
-                         heartbeat_ms=N, algorithm=OPERATION=ALGORITHM,... and tuning_file=PATH"
+                         heartbeat_ms=N, attach=0|1, algorithm=OPERATION=ALGORITHM,... and tuning_file=PATH"
                     )));
                 }
             }
@@ -210,6 +221,7 @@ impl Wishes {
             slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
             heartbeat_ms,
             host_id,
+            attach,
             rules,
             own_file,
             general_file: config::text(config::TUNING_FILE)?,

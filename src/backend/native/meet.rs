@@ -13,6 +13,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::nodes::Nodes;
+use crate::transport::attach;
 use crate::transport::matching::Engine;
 use crate::transport::reunion::{self, Port};
 use crate::transport::shm::{Meeting, Member, Party};
@@ -88,9 +89,12 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     let (domain, inside) = plan.meet_node(context, &cards, &meeting, exchange)?;
     let (mesh, gate) = plan.join_nodes(context, &cards, &domain, exchange)?.unzip();
     let gate: Option<tcp::Gate> = gate.flatten();
-    let messages = Engine::new(Arc::clone(&domain), mesh.clone())?;
+    let may_be_read = mine.mark.is_some();
+    let messages = Engine::new(Arc::clone(&domain), mesh.clone(), may_be_read)?;
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
-    exchange.all("met", b"", &|| domain.failure())?;
+    let reads = if plan.reads_node(context.rank, &cards) { READS } else { READS_NOT };
+    let met = exchange.all("met", reads, &|| domain.failure())?;
+    let plan = plan.attached(met.iter().all(|reads| reads == READS));
     let port = Arc::new(plan.port(context, &cards, meeting, gate));
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
@@ -124,6 +128,10 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     })
 }
 
+/// What a rank says when it has met the others: whether it can read the memory of those of its node.
+const READS: &[u8] = b"reads";
+const READS_NOT: &[u8] = b"reads not";
+
 impl Plan {
     fn of(cards: &[Card]) -> Result<Self> {
         let transport = cards[0].transport.as_str();
@@ -154,6 +162,20 @@ impl Plan {
             pace,
             heartbeat_ms: cards[0].heartbeat_ms,
         })
+    }
+
+    /// Whether a rank can read the memory of the others of its node.
+    fn reads_node(&self, rank: Rank, cards: &[Card]) -> bool {
+        let others = self.nodes.members(self.nodes.node_of(rank)).iter().filter(|&&it| it != rank);
+        others.map(|&other| &cards[other]).all(|card| {
+            card.mark.is_some_and(|mark| attach::recognises(card.pid, mark, &card.process))
+        })
+    }
+
+    /// The ranks of each node can read each other's memory, or not.
+    fn attached(mut self, attached: bool) -> Self {
+        self.shape.attached = attached;
+        self
     }
 
     /// What joins the ranks, for people; `inside` joins those of a node.

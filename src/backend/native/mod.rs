@@ -23,6 +23,9 @@ use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+/// Up to this many bytes an operation takes no longer than its waits.
+const SHORT_BYTES: usize = 4096;
+
 /// A group of two ranks or more.
 #[derive(Debug)]
 pub struct Native {
@@ -191,6 +194,7 @@ impl Backend for Native {
             "network": self.mesh.as_ref().map(|mesh| mesh.describe()),
             "slot_bytes": self.domain.region().geometry().slot_bytes,
             "crowded": self.shape.crowded,
+            "attached": self.shape.attached,
             "heartbeat_ms": self.heartbeat_ms,
             "algorithms": choices::describe(&self.shape, &self.rules),
         })
@@ -207,6 +211,9 @@ impl Native {
         let Body::Shared(run) = chosen.body else { return Err(misplaced(chosen)) };
         let mut steps = Steps::begin(&*self.domain, &mut lanes.steps, operation);
         run(&mut steps, operation)?;
+        if operation.bytes() <= SHORT_BYTES && !steps.has_waited_long() {
+            operation.probe.was_short();
+        }
         steps.finish();
         Ok(())
     }

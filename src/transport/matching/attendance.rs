@@ -107,9 +107,13 @@ impl Core {
     pub(super) fn new(
         domain: Arc<dyn SharedDomain>,
         endpoint: Option<Arc<dyn Endpoint>>,
+        may_be_read: bool,
     ) -> Result<Arc<Self>> {
         let mark = host::random_nonce()?;
         let state = State::new(Arc::clone(&domain), endpoint.clone(), mark)?;
+        if may_be_read {
+            state.show_mark();
+        }
         let watch = Watch { listens: true, ..Watch::default() };
         let core = Arc::new(Self {
             domain,

@@ -52,12 +52,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of the rank that the domain is a membership of; the endpoint leads to the ranks of other nodes.
+    /// The engine of the rank that the domain is a membership of; the endpoint leads to the ranks of other nodes. Others
+    /// may read this process's memory if `may_be_read`.
     ///
     /// # Errors
     /// `System` where the service thread cannot be reached, `Internal` where a rank cannot be reached in any way.
-    pub fn new(domain: Arc<dyn SharedDomain>, endpoint: Option<Arc<dyn Endpoint>>) -> Result<Self> {
-        Ok(Self { core: Core::new(domain, endpoint)? })
+    pub fn new(
+        domain: Arc<dyn SharedDomain>,
+        endpoint: Option<Arc<dyn Endpoint>>,
+        may_be_read: bool,
+    ) -> Result<Self> {
+        Ok(Self { core: Core::new(domain, endpoint, may_be_read)? })
     }
 }
 

@@ -98,7 +98,7 @@ impl State {
         let links = (0..size).map(link).collect::<Result<_>>()?;
         let mut neighbours: Vec<Rank> = near.into_keys().filter(|&peer| peer != rank).collect();
         neighbours.sort_unstable();
-        let state = Self {
+        Ok(Self {
             rank,
             limits: Limits::new(size),
             links,
@@ -120,12 +120,11 @@ impl State {
             last_number: 0,
             domain,
             endpoint,
-        };
-        state.show_mark();
-        Ok(state)
+        })
     }
 
-    fn show_mark(&self) {
+    /// Tells the others where they find a mark in this process's memory, which they may read.
+    pub(super) fn show_mark(&self) {
         let address = u64::try_from(self.mark.0.as_ptr().addr()).unwrap_or(0);
         self.desk().show_mark(address, super::transfer::words(&self.mark));
     }

@@ -1,7 +1,7 @@
 //! Payloads that fit beside the step number: one cache line from each rank, one hop.
 
 use crate::algo::Operation;
-use crate::algo::fold::{FEW, Fold, contribute};
+use crate::algo::fold::{Fold, contribute};
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::base::buffer::{Dst, Src};
@@ -30,31 +30,20 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     contribute(operation, Dst::from(&mut own[..bytes]), operation.send)?;
     steps.publish(&own[..bytes])?;
     steps.await_all()?;
-    fold_payloads(steps, operation, &own)
+    fold_payloads(steps, operation, Src::from(&own[..bytes]))
 }
 
-/// Folds the payloads of all ranks into the result; `own` is this rank's.
+/// Folds the payloads of all ranks into the result, where they lie; `own` is this rank's, which need not be in its line.
 pub(in crate::algo::shared) fn fold_payloads(
     steps: &Steps<'_>,
     operation: &Operation<'_>,
-    own: &[u8; INLINE_BYTES],
+    own: Src<'_>,
 ) -> Result<()> {
     let bytes = operation.bytes();
-    if bytes == 0 {
-        return Ok(());
+    if bytes > 0 {
+        let theirs = |rank| steps.payload_in_place(rank, bytes);
+        let payload = |rank| if rank == steps.rank() { own } else { theirs(rank) };
+        Fold::of(operation)?.in_order(operation.recv, steps.size(), payload);
     }
-    let mut few = [[0; INLINE_BYTES]; FEW];
-    let mut many = Vec::new();
-    let payloads = match few.get_mut(..steps.size()) {
-        Some(few) => few,
-        None => {
-            many.resize(steps.size(), [0; INLINE_BYTES]);
-            many.as_mut_slice()
-        }
-    };
-    payloads[steps.rank()] = *own;
-    steps.others().for_each(|rank| steps.payload(rank, &mut payloads[rank][..bytes]));
-    Fold::of(operation)?
-        .in_order(operation.recv, steps.size(), |rank| Src::from(&payloads[rank][..bytes]));
     Ok(())
 }

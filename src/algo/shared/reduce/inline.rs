@@ -6,7 +6,7 @@ use crate::algo::fold::contribute;
 use crate::algo::shared::all_reduce::inline::fold_payloads;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
-use crate::base::buffer::Dst;
+use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 use crate::transport::line::INLINE_BYTES;
@@ -35,5 +35,5 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     }
     steps.note()?;
     steps.await_all()?;
-    fold_payloads(steps, operation, &own)
+    fold_payloads(steps, operation, Src::from(&own[..bytes]))
 }

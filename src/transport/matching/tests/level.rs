@@ -136,7 +136,7 @@ fn nobody_is_called_for_the_streams_of_an_engine_that_has_failed() {
         let domain = Domain::join(group, 0, 0, vec![name(0)], geometry, PACE).unwrap();
         let domain: Arc<dyn SharedDomain> = Arc::new(domain);
         let level = Level::new(Arc::clone(&domain));
-        let engine = Engine::new(Arc::clone(&domain), Some(level.clone())).unwrap();
+        let engine = Engine::new(Arc::clone(&domain), Some(level.clone()), true).unwrap();
         let post = || {
             let outcome = Arc::new(Outcome::default());
             engine.receive(incoming(Some(1), None, 1), outcome.clone()).unwrap();

@@ -84,7 +84,7 @@ pub(super) fn world(spread: Spread, ranks: WorldSize) -> Vec<Member> {
             let endpoint: Arc<dyn Endpoint> = Arc::new(fabric);
             endpoint
         });
-        let engine = Engine::new(Arc::clone(&domain), endpoint.clone()).unwrap();
+        let engine = Engine::new(Arc::clone(&domain), endpoint.clone(), true).unwrap();
         Member { engine, endpoint, domain }
     };
     domains.into_iter().enumerate().map(member).collect()

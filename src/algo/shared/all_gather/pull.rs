@@ -1,0 +1,33 @@
+//! Large blocks, read where they lie: each is copied once by each rank that wants it.
+
+use crate::algo::Operation;
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ATTACHED, Algorithm, Body};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather, OpKind::AllGatherV],
+    name: "pull",
+    description: "blocks read in the memory of their ranks; one hop",
+    fits: ATTACHED,
+    pays: |bytes, shape| shape.attached && bytes >= if shape.crowded { 64 << 10 } else { 16 << 10 },
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// Two steps: where the blocks are, and that all have been read.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    steps.expose(operation.send, 1.0)?;
+    kernel::copy(operation.recv_block(steps.rank()), operation.send);
+    for rank in steps.others() {
+        let theirs = steps.exposed(rank)?;
+        steps.pull(theirs, 0, operation.recv_block(rank))?;
+    }
+    steps.close()
+}

@@ -1,0 +1,36 @@
+//! Large blocks, read where they lie: each is copied once.
+
+use crate::algo::Operation;
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ATTACHED, Algorithm, Body};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllToAll],
+    name: "pull",
+    description: "blocks read in the memory of their ranks; one hop",
+    fits: ATTACHED,
+    pays: |bytes, shape| shape.attached && bytes >= 64 << 10,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// Two steps: where the blocks are, and that all have been read.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let me = steps.rank();
+    steps.expose(operation.send, 1.0)?;
+    kernel::copy(operation.recv_block(me), operation.send_block(me));
+    for rank in steps.others() {
+        let theirs = steps.exposed(rank)?;
+        let place = operation.recv_block(rank);
+        // All blocks have one length.
+        steps.pull(theirs, me * place.len(), place)?;
+    }
+    steps.close()
+}

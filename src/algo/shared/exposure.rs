@@ -1,0 +1,97 @@
+//! Buffers that are read where they lie: a rank says where its buffer is, and the others copy out of the memory of its
+//! process what they need, so that large vectors are moved once and not in and out of slots.
+//!
+//! * A rank *exposes* its buffer with a step, and *closes* it with a later one: it may write there, or return to its caller,
+//!   once those who read have published that. Between the two it writes only what nobody else reads.
+//! * Whether the ranks of a group can read each other's memory was tried when they met, and is the same for all
+//!   ([`Shape::attached`](crate::algo::select::Shape)).
+//! * What was read counts only once the reader has seen the owner's closing step, or knows otherwise that the owner had
+//!   not returned before: a rank that gives up fails the group before it returns.
+
+use super::steps::Steps;
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::transport::attach;
+use crate::wait::{Interrupt, Pace, until};
+use std::time::Duration;
+
+/// How long a rank whose memory cannot be read has to be known as dead, or to have failed the group.
+const HEARING: Duration = Duration::from_millis(150);
+
+/// What the line of an exposing step says: the address, and the factor of what lies there.
+const WORDS: usize = 16;
+
+/// The buffer of another rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exposed {
+    rank: Rank,
+    address: u64,
+    /// What its elements are to be multiplied by, where the operator wants that.
+    pub(super) factor: f64,
+}
+
+impl Steps<'_> {
+    /// Publishes the coming step with the place of a buffer, and a factor.
+    ///
+    /// # Errors
+    /// As [`Steps::publish`].
+    pub(super) fn expose(&mut self, buffer: Src<'_>, factor: f64) -> Result<()> {
+        let mut words = [0; WORDS];
+        let (address, rest) = words.split_at_mut(WORDS / 2);
+        address.copy_from_slice(&(buffer.as_ptr().addr() as u64).to_le_bytes());
+        rest.copy_from_slice(&factor.to_le_bytes());
+        self.publish(&words)
+    }
+
+    /// What a rank exposed with the current step.
+    ///
+    /// # Errors
+    /// As [`Steps::await_rank`].
+    pub(super) fn exposed(&mut self, rank: Rank) -> Result<Exposed> {
+        self.await_rank(rank)?;
+        let mut words = [0; WORDS];
+        self.payload(rank, &mut words);
+        let word =
+            |from: usize| words[from..].iter().take(8).rev().fold(0, |w, &b| w << 8 | u64::from(b));
+        Ok(Exposed { rank, address: word(0), factor: f64::from_bits(word(8)) })
+    }
+
+    /// Copies what lies at `offset` in an exposed buffer.
+    ///
+    /// # Errors
+    /// Why the group has failed; `System` where the memory cannot be read for another reason, which fails it.
+    pub(super) fn pull(&self, from: Exposed, offset: usize, into: Dst<'_>) -> Result<()> {
+        let domain = self.domain();
+        match attach::read(domain, from.rank, from.address + offset as u64, into) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() != ErrorKind::System => Err(error),
+            Err(error) => Err(self.unreadable(from.rank, error)),
+        }
+    }
+
+    /// Publishes the coming step, and waits until everybody has: nobody reads what was exposed any more.
+    ///
+    /// # Errors
+    /// As [`Steps::await_all`].
+    pub(super) fn close(&mut self) -> Result<()> {
+        self.publish(&[])?;
+        self.await_all()
+    }
+
+    /// Why memory cannot be read: mostly because of a death that is known in a moment.
+    #[cold]
+    fn unreadable(&self, rank: Rank, error: Error) -> Error {
+        let domain = self.domain();
+        let bell = domain.region().bell(self.rank());
+        let never = || None::<()>;
+        let halted = || domain.failure();
+        match until(bell, Pace::PATIENT, &Deadline::after(HEARING), halted, never) {
+            Err(Interrupt::Halted(reason)) => reason,
+            Ok(()) | Err(Interrupt::Deadline) => {
+                self.fail(error.with_culprit(self.peer(rank).rank))
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Large vectors, read where they lie: each rank folds its block of all of them.
+
+use crate::algo::Operation;
+use crate::algo::fold::{FEW, Fold, contribute};
+use crate::algo::pattern::slices::{chunks, share};
+use crate::algo::shared::exposure::Exposed;
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ATTACHED_FEW, Algorithm, Body};
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::base::op::ReduceOp;
+use crate::kernel;
+use crate::transport::OpKind;
+use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::ReduceScatter],
+    name: "pull",
+    description: "vectors read in the memory of their ranks, each rank folds its own block; one hop",
+    fits: ATTACHED_FEW,
+    pays: |bytes, shape| {
+        shape.attached && bytes >= if shape.crowded { 256 << 10 } else { 32 << 10 }
+    },
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// Two steps: where the vectors are, and that all have been read.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let len = operation.recv.len();
+    let start = steps.rank() * len;
+    steps.expose(operation.send, operation.factor)?;
+    fold_part(steps, operation, start..start + len, operation.recv)?;
+    steps.close()
+}
+
+/// Folds a part of the vectors that all ranks exposed with the current step. The slot of the coming step holds what is
+/// read until it is folded, a part for each rank that stays in the cache.
+pub(in crate::algo::shared) fn fold_part(
+    steps: &mut Steps<'_>,
+    operation: &Operation<'_>,
+    part: Range<usize>,
+    result: Dst<'_>,
+) -> Result<()> {
+    let (me, size, op) = (steps.rank(), steps.size(), operation.op()?);
+    let scratch = steps.next_slot()?;
+    let most = share(steps.slot_bytes(), size);
+    let own = operation.send.slice(part.start, part.len());
+    let mut theirs: [Option<Exposed>; FEW] = [None; FEW];
+    for chunk in chunks(part.len(), most) {
+        let place = |rank: Rank| scratch.slice(rank * most, chunk.len());
+        for rank in steps.others() {
+            let from = match theirs[rank] {
+                Some(from) => from,
+                None => *theirs[rank].insert(steps.exposed(rank)?),
+            };
+            steps.pull(from, part.start + chunk.start, place(rank))?;
+            if op == ReduceOp::PremulSum {
+                kernel::scale_copy(
+                    operation.dtype(),
+                    from.factor,
+                    place(rank),
+                    place(rank).as_src(),
+                );
+            }
+        }
+        let mut mine = own.slice(chunk.start, chunk.len());
+        if op == ReduceOp::PremulSum {
+            contribute(operation, place(me), mine)?;
+            mine = place(me).as_src();
+        }
+        let vector = |rank| -> Src<'_> { if rank == me { mine } else { place(rank).as_src() } };
+        Fold::of(operation)?.in_order(result.slice(chunk.start, chunk.len()), size, vector);
+    }
+    Ok(())
+}
