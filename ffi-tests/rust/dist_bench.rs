@@ -88,13 +88,15 @@ fn every_way_to_call_is_measured_and_right() {
     }
 }
 
-/// Runs against a peer; none where it is not installed, whole: the compiler, the launcher, or the header that some packages
-/// leave out.
+/// Runs against a peer; none where it is not installed, whole: the compiler, the launcher, the header that some packages
+/// leave out, or torch.
 fn against(name: &str, args: &str, folder: &Folder) -> Option<Ended> {
     let ended = run(&format!("{args} --json result.json --peer {name}"), folder);
-    if ended.status == 1 && ended.err.contains(": install lib") {
+    if ended.status == 1 && [": install lib", ": pip install"].iter().any(|t| ended.err.contains(t))
+    {
         println!("skipped: {}", ended.err.trim());
-        assert!(ended.err.contains("not found") || ended.err.contains("mpi.h"), "{}", ended.err);
+        let reasons = ["not found", "mpi.h", "gloo/", "has no torch"];
+        assert!(reasons.iter().any(|reason| ended.err.contains(reason)), "{}", ended.err);
         return None;
     }
     assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
@@ -102,23 +104,70 @@ fn against(name: &str, args: &str, folder: &Folder) -> Option<Ended> {
     Some(ended)
 }
 
-#[test]
-fn all_operations_of_peers_are_right() {
-    for name in ["openmpi", "mpich"] {
+/// Whether a peer has an operation at all.
+fn offers(name: &str, op: &str, is_in_place: bool) -> bool {
+    match name {
+        "gloo" => is_in_place || !["all_reduce", "reduce"].contains(&op),
+        "gloo-cpp" => op != "reduce_scatter",
+        _ => true,
+    }
+}
+
+/// Three ranks, so that blocks are not halves; they may be slow, so that there are few calls.
+fn all_operations_are_right(names: [&str; 2]) {
+    for name in names {
         let folder = Folder::new();
-        // Three ranks, so that blocks are not halves; they may be slow, so that there are few calls.
         let args = "--ranks 3 --ops all --sizes 4,24K --calls 1 --pairs 1";
-        for more in ["", "--out-of-place --dtype i16 --redop min"] {
+        for (more, is_in_place) in [("", true), ("--out-of-place --dtype i8 --redop min", false)] {
             let Some(_) = against(name, &format!("{args} {more}"), &folder) else { continue };
             let cells = cells(&folder);
             assert_eq!(cells.len(), 19);
             for (op, cell) in cells {
                 let peers = cell["peers"].as_array().unwrap();
-                assert!(!peers.is_empty(), "{op}");
+                assert_eq!(!peers.is_empty(), offers(name, &op, is_in_place), "{name} {op}");
+                assert_eq!(cell["left_out"], json!([]), "{name} {op}");
                 peers.iter().for_each(all_right);
             }
         }
     }
+}
+
+#[test]
+fn all_operations_of_mpi_are_right() {
+    all_operations_are_right(["openmpi", "mpich"]);
+}
+
+#[test]
+fn all_operations_of_gloo_are_right() {
+    all_operations_are_right(["gloo", "gloo-cpp"]);
+}
+
+#[test]
+fn what_a_peer_does_not_offer_is_a_cell_without_it() {
+    let folder = Folder::new();
+    let args = "--ops all_reduce,sendrecv --dtype i16 --sizes 4K --calls 1 --pairs 1";
+    let Some(ended) = against("gloo", args, &folder) else { return };
+    let with_peers: Vec<String> = cells(&folder)
+        .into_iter()
+        .filter(|(_, cell)| !cell["peers"].as_array().unwrap().is_empty())
+        .map(|(op, _)| op)
+        .collect();
+    assert_eq!(with_peers, ["sendrecv"], "{}", ended.out);
+}
+
+#[test]
+fn a_python_without_torch_is_told_with_what_to_do() {
+    let folder = Folder::new();
+    // A Python that knows no module.
+    std::fs::write(folder.path("python"), "#!/bin/sh\nexit 1\n").unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path("python"), executable).unwrap();
+    let mut command = command("--quick --peer gloo", &folder);
+    command.env("DIST_BENCH_PYTHON", folder.path("python"));
+    let ended = Program::start(command, |_| {}).end();
+    assert_eq!(ended.status, 1);
+    assert!(ended.err.contains("has no torch: pip install torch"), "{}", ended.err);
+    assert!(ended.err.contains("DIST_BENCH_PYTHON"), "{}", ended.err);
 }
 
 #[test]

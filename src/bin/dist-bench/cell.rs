@@ -185,7 +185,7 @@ pub(crate) struct Measured {
     pub(crate) ours: Figures,
     /// Those that took part; whoever was far behind after a round has fewer runs than ours.
     pub(crate) peers: Vec<Figures>,
-    /// Those that were too slow for that, or failed.
+    /// Those that failed.
     pub(crate) left_out: Vec<String>,
 }
 

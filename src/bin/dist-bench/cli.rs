@@ -2,9 +2,9 @@
 
 use crate::cell::{Buffers, Mode, Variant};
 use crate::help::HELP;
-use crate::mpi::{self, Implementation};
 use crate::ops::Op;
 use crate::order::{REDOPS, dtype_named, redop_named};
+use crate::peer::Peer;
 use crate::text::parse_size;
 use crate::values::most_ranks;
 use clap::{Parser, ValueEnum};
@@ -75,7 +75,7 @@ pub(crate) struct Options {
 
     /// Libraries to compare with, in turns
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    pub(crate) peer: Vec<Implementation>,
+    pub(crate) peer: Vec<Peer>,
 
     /// How many times everybody has a turn [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -153,7 +153,7 @@ impl Options {
         if !redop.is_defined_for(*dtype) && self.ops().iter().any(|op| op.reduces()) {
             return Err(format!("--redop {redop} means nothing for elements of type {dtype}"));
         }
-        if !self.peer.is_empty() && !mpi::knows(*dtype) {
+        if self.peer.iter().any(|peer| !peer.knows(*dtype)) {
             return Err(format!("--peer knows no elements of type {dtype}"));
         }
         let most = most_ranks(*dtype);

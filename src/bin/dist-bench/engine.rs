@@ -5,7 +5,7 @@
 
 use crate::Failure;
 use crate::ops::Op;
-use crate::order::{Order, QUIT, Stamps};
+use crate::order::{DONE, NOT_OFFERED, Order, QUIT, Stamps};
 use crate::stage::Stage;
 use dist::base::deadline::Deadline;
 use dist::sys::file::make_pipe;
@@ -62,6 +62,8 @@ pub(crate) struct Engine {
     answers: File,
     /// What has come of answers, and is no whole line yet.
     half: String,
+    /// A rank has answered that its library has nothing for the order.
+    is_refused: bool,
 }
 
 impl Engine {
@@ -82,8 +84,8 @@ impl Engine {
         let orders = (0..ranks).map(|rank| open(file(&place, Some(rank), ORDERS)));
         let orders = orders.collect::<Result<Vec<File>, Failure>>()?;
         let answers = open(file(&place, None, ANSWERS))?;
-        let mut engine =
-            Self { name, place, members: Vec::new(), orders, answers, half: String::new() };
+        let (members, half) = (Vec::new(), String::new());
+        let mut engine = Self { name, place, members, orders, answers, half, is_refused: false };
         let log = file(&engine.place, None, LOG);
         for mut command in launch.commands(ranks, &engine.place)? {
             engine.members.push(stage.start(&mut command, &log)?);
@@ -97,13 +99,21 @@ impl Engine {
         &self.name
     }
 
-    /// Has all ranks carry out an order; what each has measured.
-    pub(crate) fn run(&mut self, order: &Order, stage: &mut Stage) -> Result<Vec<Stamps>, Failure> {
+    /// Has all ranks carry out an order; what each has measured. `None`: the library has nothing for that.
+    pub(crate) fn run(
+        &mut self,
+        order: &Order,
+        stage: &mut Stage,
+    ) -> Result<Option<Vec<Stamps>>, Failure> {
         // Also where all answers come at once.
         stage.look()?;
+        self.is_refused = false;
         self.tell(&order.line())?;
         let what = format!("for {} of {} elements", order.op.name(), order.count);
         self.await_answers(stage, &Deadline::after(ORDERED), &what)?;
+        if self.is_refused {
+            return Ok(None);
+        }
         let read = |rank: usize| {
             let path = file(&self.place, Some(rank), SAMPLE);
             let bytes = fs::read(&path).map_err(|cause| cause.to_string());
@@ -112,7 +122,7 @@ impl Engine {
             });
             stamps.map_err(|why| Failure::new(format!("{}: {why}", path.display())))
         };
-        (0..self.orders.len()).map(read).collect()
+        (0..self.orders.len()).map(read).collect::<Result<_, _>>().map(Some)
     }
 
     /// Lets the ranks leave; what has not ended then is ended.
@@ -176,7 +186,11 @@ impl Engine {
             let (line, rest) = (line.to_owned(), rest.to_owned());
             self.half = rest;
             match line.split_once(' ') {
-                Some((_, "ok")) => count += 1,
+                Some((_, DONE)) => count += 1,
+                Some((_, NOT_OFFERED)) => {
+                    self.is_refused = true;
+                    count += 1;
+                }
                 Some((rank, what)) => return Err(self.failed(&format!("rank {rank}: {what}"))),
                 None => return Err(self.failed(&format!("an answer that is none: {line}"))),
             }

@@ -30,9 +30,12 @@ Peers:
   turns with ours, in pairs: a run of calls of ours, one of each peer's. Their ranks wait in the kernel
   when it is not their turn. Open MPI runs with ob1 and vader, single copy (CMA); also with a
   segmented ring of 128 KiB and 1 MiB for all_reduce; and yielding where ranks are more than cores.
-  MPICH runs as it is installed. A peer that is four times slower than the best one in a trial sits
-  out that cell, and one that is a quarter slower has no part in pairs that are added. The best
-  peer of a cell is the one with the smallest median.
+  MPICH runs as it is installed. gloo is Gloo through the torch of python3, or of the Python that
+  DIST_BENCH_PYTHON names; gloo-cpp is Gloo from C++. Both use one thread and the loopback interface.
+  torch reduces in place only, and has other results in buffers of their own only. What a library has
+  nothing for is a cell without it. A peer that is four times slower than the best one in a trial has
+  one turn only, and one that is a quarter slower has no part in pairs that are added. The best peer
+  of a cell is the one with the smallest median.
   ratio    the median over the pairs of our time by the best peer's; below 1 we are faster
   95 %     the interval of that median, by order statistics (of ten pairs: from the second smallest
            ratio to the second largest; fewer than six tell nothing). Where it is wider than +-10 %

@@ -7,7 +7,10 @@
 //! | `order` | what ranks are told, and what they answer |
 //! | `engine` | rank processes that stay alive and obey; what makes them |
 //! | `ours`, `rank` | libdist's engine, and its ranks |
+//! | `peer` | the libraries that ours is compared with |
 //! | `mpi`, `peers/mpi.c` | engines that speak MPI |
+//! | `gloo`, `peers/gloo.py`, `peers/gloo.cc` | engines of Gloo |
+//! | `build`, `peers/rank.h` | how their programs are made, and what those in C and C++ have in common |
 //! | `stage` | the processes and the folder of a run |
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
 //! | `limits` | what the machine itself allows |
@@ -17,10 +20,12 @@
 //!
 //! The driver computes every figure of every engine from the same raw stamps by the same code.
 
+mod build;
 mod cell;
 mod cli;
 mod engine;
 mod files;
+mod gloo;
 mod help;
 mod limits;
 mod measure;
@@ -28,6 +33,7 @@ mod mpi;
 mod ops;
 mod order;
 mod ours;
+mod peer;
 mod progress;
 mod rank;
 mod stage;

@@ -6,8 +6,7 @@ use crate::cli::Options;
 use crate::engine::{Engine, Launch};
 use crate::files::{self, Run};
 use crate::limits::{self, Limits};
-use crate::mpi;
-use crate::order::{Order, Stamps};
+use crate::order::Order;
 use crate::ours::Ours;
 use crate::progress::Progress;
 use crate::stage::Stage;
@@ -20,7 +19,7 @@ use dist::sys::host;
 /// How often pairs are added where the interval is too wide.
 const REPEATS: usize = 2;
 
-/// A peer that is so many times slower than the best one in a trial sits out a cell.
+/// A peer that is so many times slower than the best one in a trial has one turn, to be shown, and no more.
 const FAR: f64 = 4.0;
 
 /// One that is so many times slower after a round has no further turns.
@@ -30,10 +29,8 @@ const BEHIND: f64 = 1.25;
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut stage = Stage::new()?;
     let mut peers: Vec<Box<dyn Launch>> = Vec::new();
-    for &implementation in &options.peer {
-        for peer in mpi::peers(implementation, &mut stage)? {
-            peers.push(Box::new(peer));
-        }
+    for peer in &options.peer {
+        peers.extend(peer.engines(&mut stage)?);
     }
     let mut bench = Bench {
         options,
@@ -85,8 +82,14 @@ struct Part {
     engine: usize,
     order: Order,
     figures: Figures,
-    /// It has further turns.
-    plays: bool,
+    /// How many turns it has at most.
+    turns: usize,
+}
+
+impl Part {
+    fn has_a_turn(&self) -> bool {
+        self.figures.runs.len() < self.turns
+    }
 }
 
 /// The measurement under way.
@@ -152,14 +155,17 @@ impl Bench<'_> {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
                 // Who goes first changes, since what went before leaves the machine as it is.
-                let mut turns: Vec<usize> = (0..parts.len()).filter(|&i| parts[i].plays).collect();
+                let mut turns: Vec<usize> =
+                    (0..parts.len()).filter(|&i| parts[i].has_a_turn()).collect();
                 let first = turn % turns.len();
                 turns.rotate_left(first);
                 for index in turns {
                     let Some(part) = parts.get_mut(index) else { continue };
                     let name = part.figures.engine.clone();
                     self.progress.tell(cell, turn + 1, &name);
-                    match run_one(engines, part.engine, &part.order, &mut self.stage) {
+                    let outcome = run_one(engines, part.engine, &part.order, &mut self.stage);
+                    let refused = || Failure::new(format!("{name}: not offered any more"));
+                    match outcome.and_then(|done| done.ok_or_else(refused)) {
                         Ok((times, _)) => part.figures.runs.push(times),
                         Err(failure) => {
                             self.give_up(engines, part.engine, failure)?;
@@ -175,7 +181,9 @@ impl Bench<'_> {
             }
             let limit = so_far.best().map_or(f64::INFINITY, Figures::p50) * BEHIND;
             for part in parts.iter_mut().filter(|part| part.engine > 0) {
-                part.plays = part.figures.p50() <= limit;
+                if part.figures.p50() > limit {
+                    part.turns = part.figures.runs.len();
+                }
             }
         }
         assemble(cell, &parts, &left_out).map(Some)
@@ -215,11 +223,14 @@ impl Bench<'_> {
             let name = engine.name().to_owned();
             self.progress.tell(cell, 0, &name);
             match run_one(engines, index, &trial, &mut self.stage) {
-                Ok((times, wrong)) => {
+                Ok(Some((times, wrong))) => {
                     let order = cell.order(calls, times.p50);
                     let figures = Figures { engine: name, runs: Vec::new(), wrong };
-                    tried.push((times.p50, Part { engine: index, order, figures, plays: true }));
+                    let turns = usize::MAX;
+                    tried.push((times.p50, Part { engine: index, order, figures, turns }));
                 }
+                // It has no part in this cell.
+                Ok(None) => {}
                 Err(failure) => {
                     self.give_up(engines, index, failure)?;
                     left_out.push(name);
@@ -228,14 +239,11 @@ impl Bench<'_> {
         }
         let peers = tried.iter().filter(|(_, part)| part.engine > 0).map(|(p50, _)| *p50);
         let best = peers.fold(f64::INFINITY, f64::min);
-        let mut parts = Vec::new();
-        for (p50, part) in tried {
-            if part.engine > 0 && p50 > FAR * best {
-                left_out.push(part.figures.engine);
-            } else {
-                parts.push(part);
-            }
-        }
+        let judged = tried.into_iter().map(|(p50, part)| {
+            let is_far = part.engine > 0 && p50 > FAR * best;
+            Part { turns: if is_far { 1 } else { part.turns }, ..part }
+        });
+        let parts = judged.collect();
         Ok((parts, left_out))
     }
 
@@ -275,21 +283,21 @@ impl Bench<'_> {
     }
 }
 
-/// Has one engine carry out an order; what it took, and how many elements were wrong.
+/// Has one engine carry out an order; what it took, and how many elements were wrong. `None`: it has nothing for that.
 fn run_one(
     engines: &mut [Option<Engine>],
     index: usize,
     order: &Order,
     stage: &mut Stage,
-) -> Result<(Times, u64), Failure> {
+) -> Result<Option<(Times, u64)>, Failure> {
     let Some(engine) = engines.get_mut(index).and_then(Option::as_mut) else {
         return Err(Failure::new("an engine is not there"));
     };
-    let stamps: Vec<Stamps> = engine.run(order, stage)?;
+    let Some(stamps) = engine.run(order, stage)? else { return Ok(None) };
     let wrong = stamps.iter().map(|rank| rank.wrong).sum();
     let times = judge(order.op, &stamps);
     times
-        .map(|times| (times, wrong))
+        .map(|times| Some((times, wrong)))
         .ok_or_else(|| Failure::new("a rank has not measured anything"))
 }
 

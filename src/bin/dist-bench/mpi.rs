@@ -2,44 +2,20 @@
 //! the settings that were found to be the best.
 
 use crate::Failure;
+use crate::build::{Source, find};
 use crate::engine::Launch;
 use crate::ops::Op;
 use crate::stage::Stage;
-use clap::ValueEnum;
-use dist::base::config::{self, Variable};
-use dist::base::deadline::Deadline;
-use dist::base::dtype::DataType;
 use dist::sys::host;
-use std::ffi::OsString;
-use std::fs;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-/// The program.
-const SOURCE: &str = include_str!("peers/mpi.c");
-
-/// How long compiling it may take.
-const COMPILING: Duration = Duration::from_secs(120);
-
-const CACHE: Variable = Variable {
-    name: "XDG_CACHE_HOME",
-    set_by: "user",
-    default: ".cache in HOME",
-    meaning: "Where programs keep what they can make again.",
-};
-const HOME: Variable =
-    Variable { name: "HOME", set_by: "login", default: "none", meaning: "The user's own folder." };
-const PATH: Variable = Variable {
-    name: "PATH",
-    set_by: "login",
-    default: "none",
-    meaning: "Where programs are looked for.",
-};
+/// The files of the program.
+const FILES: &[(&str, &str)] =
+    &[("mpi.c", include_str!("peers/mpi.c")), ("rank.h", include_str!("peers/rank.h"))];
 
 /// An implementation of MPI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Implementation {
     Openmpi,
     Mpich,
@@ -135,19 +111,11 @@ impl Implementation {
         )
     }
 
-    /// Where one of its programs is.
-    fn find(self, program: &str) -> Result<PathBuf, Failure> {
-        let path = config::text(PATH)?.unwrap_or_default();
-        let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
-        let found = places.find(|file| file.is_file());
-        found.ok_or_else(|| Failure::new(format!("{program} not found: {}", self.remedy())))
+    /// The program.
+    fn source(self) -> Source {
+        let name = if self == Self::Openmpi { "mpi-openmpi" } else { "mpi-mpich" };
+        Source { name, files: FILES, options: &["-std=gnu11", "-O3"], libraries: &[] }
     }
-}
-
-/// Whether the C program knows a type of elements.
-pub(crate) const fn knows(dtype: DataType) -> bool {
-    use DataType::*;
-    matches!(dtype, I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64 | F32 | F64)
 }
 
 /// An implementation with a setting, compiled.
@@ -164,17 +132,16 @@ pub(crate) struct Mpi {
 pub(crate) fn peers(
     implementation: Implementation,
     stage: &mut Stage,
-) -> Result<Vec<Mpi>, Failure> {
-    let compiler = implementation.find(implementation.compiler())?;
-    let launcher = implementation.find(implementation.launcher())?;
-    let program = compiled(implementation, &compiler, stage)?;
+) -> Result<Vec<Box<dyn Launch>>, Failure> {
+    let remedy = implementation.remedy();
+    let compiler = find(implementation.compiler(), &remedy)?;
+    let launcher = find(implementation.launcher(), &remedy)?;
+    let program = implementation.source().compiled(&compiler, &remedy, stage)?;
     let settings = implementation.settings().iter();
-    let peer = |&setting: &Setting| Mpi {
-        name: format!("{}{}", implementation.name(), setting.name),
-        implementation,
-        setting,
-        launcher: launcher.clone(),
-        program: program.clone(),
+    let peer = |&setting: &Setting| -> Box<dyn Launch> {
+        let name = format!("{}{}", implementation.name(), setting.name);
+        let (launcher, program) = (launcher.clone(), program.clone());
+        Box::new(Mpi { name, implementation, setting, launcher, program })
     };
     Ok(settings.map(peer).collect())
 }
@@ -205,57 +172,6 @@ impl Launch for Mpi {
     fn takes(&self, op: Op, bytes: usize) -> bool {
         self.setting.only.is_none_or(|(only, least)| op == only && bytes >= least)
     }
-}
-
-/// The compiled program: from the cache, or made.
-fn compiled(
-    implementation: Implementation,
-    compiler: &Path,
-    stage: &mut Stage,
-) -> Result<PathBuf, Failure> {
-    let mut hasher = DefaultHasher::new();
-    // Another version of the compiler's files is another compiler.
-    let changed = fs::metadata(compiler).and_then(|data| data.modified()).ok();
-    (SOURCE, compiler, changed).hash(&mut hasher);
-    let name = format!("mpi-{}-{:016x}", implementation.name(), hasher.finish());
-    let folder = cache(stage)?;
-    let program = folder.join(&name);
-    if program.is_file() {
-        return Ok(program);
-    }
-    let made = |cause: std::io::Error| Failure::new(format!("{}: {cause}", folder.display()));
-    fs::create_dir_all(&folder).map_err(made)?;
-    let (source, fresh) = (stage.folder().join(format!("{name}.c")), stage.folder().join(&name));
-    let log = stage.folder().join(format!("{name}.log"));
-    fs::write(&source, SOURCE).map_err(made)?;
-    let mut command = Command::new(compiler);
-    command.args(["-std=gnu11", "-O3", "-o"]).arg(&fresh).arg(&source);
-    let compiling = [stage.start(&mut command, &log)?];
-    let has_ended = stage.await_ends(&compiling, &Deadline::after(COMPILING))?;
-    if !has_ended || !stage.ending(compiling[0]).is_some_and(|ending| ending.is_success()) {
-        stage.end(&compiling)?;
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        let why = if has_ended { "failed" } else { "takes too long" };
-        let (compiler, remedy) = (compiler.display(), implementation.remedy());
-        return Err(Failure::new(format!("{compiler} {why}: {remedy}\n{}", said.trim_end())));
-    }
-    // The cache may be on another file system; put in place in one step, since others may be doing the same.
-    let beside = folder.join(format!("{name}.{}", host::pid()));
-    fs::copy(&fresh, &beside).and_then(|_| fs::rename(&beside, &program)).map_err(made)?;
-    Ok(program)
-}
-
-/// Where compiled programs are kept: for this run only, where the user has no place.
-fn cache(stage: &Stage) -> Result<PathBuf, Failure> {
-    let own = |name: OsString| PathBuf::from(name).join("dist-bench");
-    if let Some(folder) = config::text(CACHE)? {
-        return Ok(own(folder.into()));
-    }
-    let home = config::text(HOME)?;
-    Ok(home.map_or_else(
-        || stage.folder().join("cache"),
-        |home| own(Path::new(&home).join(".cache").into_os_string()),
-    ))
 }
 
 #[cfg(test)]
@@ -295,9 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_told_with_what_to_install() {
-        let failure = Implementation::Mpich.find("mpicc.nowhere").unwrap_err();
-        let text = "mpicc.nowhere not found: install libmpich-dev and mpich";
-        assert!(failure.message.starts_with(text), "{}", failure.message);
+    fn what_to_install_is_told() {
+        let remedy = Implementation::Mpich.remedy();
+        assert!(remedy.starts_with("install libmpich-dev and mpich"), "{remedy}");
     }
 }

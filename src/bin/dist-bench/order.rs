@@ -1,5 +1,5 @@
 //! One order to the ranks of an engine: which operation, on how much, how often, and how. It travels as a line of words,
-//! which `peers/mpi.c` reads too; what a rank answers is its stamps, in a file of 64-bit numbers, little endian.
+//! which `peers/rank.h` and `peers/gloo.py` read too; what a rank answers is its stamps, in a file of 64-bit numbers, little endian.
 
 use crate::ops::Op;
 use dist::base::dtype::DataType;
@@ -8,6 +8,12 @@ use std::str::{FromStr, SplitAsciiWhitespace};
 
 /// What ends a rank.
 pub(crate) const QUIT: &str = "quit";
+
+/// What a rank answers that has carried out an order.
+pub(crate) const DONE: &str = "ok";
+
+/// What it answers where its library has nothing for that, which all ranks say alike.
+pub(crate) const NOT_OFFERED: &str = "not offered";
 
 /// The word before an order.
 const RUN: &str = "run";

@@ -6,7 +6,7 @@ mod memory;
 
 use crate::engine::{ANSWERS, ORDERS, SAMPLE};
 use crate::ops::Op;
-use crate::order::{Order, QUIT, Stamps};
+use crate::order::{DONE, Order, QUIT, Stamps};
 use crate::values;
 use calls::{Call, World};
 use dist::sys::{clock, thread};
@@ -62,7 +62,7 @@ fn serve(task: &Task, orders: &mut BufReader<File>, answers: &mut File) -> Resul
     thread::pin_to(task.rank).map_err(|error| error.to_string())?;
     let mut buffers = None;
     loop {
-        let ready = format!("{} ok\n", task.rank);
+        let ready = format!("{} {DONE}\n", task.rank);
         answers.write_all(ready.as_bytes()).map_err(|cause| format!("answering: {cause}"))?;
         let mut line = String::new();
         orders.read_line(&mut line).map_err(|cause| format!("reading orders: {cause}"))?;

@@ -1,0 +1,139 @@
+//! Gloo as a peer: through PyTorch, as most of its users have it, and from C++, without Python and torch between.
+
+use crate::Failure;
+use crate::build::{Source, find};
+use crate::engine::Launch;
+use crate::ops::Op;
+use crate::stage::Stage;
+use dist::base::config::{self, Variable};
+use dist::base::deadline::Deadline;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The program for torch.
+const SCRIPT: &str = include_str!("peers/gloo.py");
+
+/// The program in C++.
+const SOURCE: Source = Source {
+    name: "gloo-cpp",
+    files: &[("gloo.cc", include_str!("peers/gloo.cc")), ("rank.h", include_str!("peers/rank.h"))],
+    options: &["-std=gnu++17", "-O3"],
+    libraries: &["-lgloo", "-lpthread"],
+};
+
+const PYTHON: Variable = Variable {
+    name: "DIST_BENCH_PYTHON",
+    set_by: "user",
+    default: "python3",
+    meaning: "The Python whose torch dist-bench compares with.",
+};
+
+/// Says whether there is a torch, without loading it.
+const PROBE: &str = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)";
+
+/// How long that may take, from a slow disk.
+const PROBING: Duration = Duration::from_secs(60);
+
+const TORCH_REMEDY: &str =
+    "pip install torch, name another Python in DIST_BENCH_PYTHON, or leave gloo out of --peer";
+const CPP_REMEDY: &str = "install libgloo-dev and g++ (the names of Debian and Ubuntu), or leave \
+                          gloo-cpp out of --peer";
+
+/// Gloo through torch.
+#[derive(Debug)]
+struct Torch {
+    python: PathBuf,
+    program: PathBuf,
+}
+
+/// The engine of Gloo through torch.
+pub(crate) fn through_torch(stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, Failure> {
+    let named = config::text(PYTHON)?;
+    let python = named.map_or_else(|| find("python3", TORCH_REMEDY), |path| Ok(path.into()))?;
+    let log = stage.folder().join("python.log");
+    let mut command = Command::new(&python);
+    let probing = [stage.start(command.args(["-c", PROBE]), &log)?];
+    let has_ended = stage.await_ends(&probing, &Deadline::after(PROBING))?;
+    if !has_ended || !stage.ending(probing[0]).is_some_and(|ending| ending.is_success()) {
+        stage.end(&probing)?;
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        let text = format!("{} has no torch: {TORCH_REMEDY}\n{said}", python.display());
+        return Err(Failure::new(text.trim_end()));
+    }
+    let program = stage.folder().join("gloo.py");
+    let written = fs::write(&program, SCRIPT);
+    written.map_err(|cause| Failure::new(format!("{}: {cause}", program.display())))?;
+    Ok(vec![Box::new(Torch { python, program })])
+}
+
+impl Launch for Torch {
+    fn name(&self) -> &str {
+        "gloo"
+    }
+
+    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
+        let command = |rank: usize| {
+            let mut command = Command::new(&self.python);
+            command.arg(&self.program).args([rank.to_string(), ranks.to_string()]).arg(place);
+            // One thread, as all have; and this host alone.
+            command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
+            command
+        };
+        Ok((0..ranks).map(command).collect())
+    }
+
+    fn takes(&self, _op: Op, _bytes: usize) -> bool {
+        true
+    }
+}
+
+/// Gloo from C++, compiled.
+#[derive(Debug)]
+struct Cpp {
+    program: PathBuf,
+}
+
+/// The engine of Gloo from C++.
+pub(crate) fn from_cpp(stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, Failure> {
+    let compiler = find("g++", CPP_REMEDY)?;
+    let program = SOURCE.compiled(&compiler, CPP_REMEDY, stage)?;
+    Ok(vec![Box::new(Cpp { program })])
+}
+
+impl Launch for Cpp {
+    fn name(&self) -> &str {
+        "gloo-cpp"
+    }
+
+    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
+        let command = |rank: usize| {
+            let mut command = Command::new(&self.program);
+            command.args([rank.to_string(), ranks.to_string()]).arg(place);
+            command
+        };
+        Ok((0..ranks).map(command).collect())
+    }
+
+    fn takes(&self, _op: Op, _bytes: usize) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_is_told_which_it_is() {
+        let torch = Torch { python: "python3".into(), program: "gloo.py".into() };
+        let commands = torch.commands(3, Path::new("/place")).unwrap();
+        let words: Vec<String> =
+            commands[2].get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        assert_eq!(
+            (commands.len(), words),
+            (3, ["gloo.py", "2", "3", "/place"].map(str::to_owned).to_vec())
+        );
+    }
+}

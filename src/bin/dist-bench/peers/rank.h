@@ -1,0 +1,434 @@
+/*
+ * What a rank of any peer in C or C++ does: obeys orders until it is told to leave, and waits for the next one in the
+ * kernel, so that a library that polls while it waits leaves the processor to others in the meantime.
+ *
+ * Orders come, a line each, from the pipe PLACE.RANK.orders (order.rs has their words); answers go to PLACE.answers,
+ * and the stamps of each order to PLACE.RANK.sample. Values and their places are those of values.rs and rank/memory.rs.
+ *
+ * The file knows nothing of any library: whoever includes it defines `fail`, `call`, `meet` and `meet_all`.
+ */
+#ifndef DIST_BENCH_RANK_H
+#define DIST_BENCH_RANK_H
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ROOT 0
+#define POISON 0xa5
+
+enum op {
+    ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, SENDRECV, REDUCE, GATHER, SCATTER, NO_OP
+};
+
+static const char *const OPS[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all",
+                                  "barrier", "sendrecv", "reduce", "gather", "scatter"};
+
+enum redop { SUM, MIN, MAX };
+
+enum kind { I8, U8, I16, U16, I32, U32, I64, U64, F32, F64 };
+
+struct dtype {
+    const char *name;
+    enum kind kind;
+    size_t size;
+    void (*put)(void *at, uint32_t number);
+    int (*is)(const void *at, uint32_t number);
+};
+
+struct order {
+    enum op op;
+    const struct dtype *dtype;
+    enum redop redop;
+    int count; /* elements of all blocks */
+    int block;
+    size_t warm_up, calls;
+    uint64_t rewrite;
+    int barrier, in_place, verify;
+};
+
+struct buffers {
+    char *first, *second;
+    size_t first_bytes, second_bytes;
+};
+
+static int rank, ranks;
+static const char *place;
+
+/* Ends all ranks, with a reason. */
+static void fail(const char *what);
+
+/* Makes one call of the library; 0: it has nothing for that, which all ranks say alike. */
+static int call(const struct order *order, struct buffers *buffers);
+
+/* The ranks that take part come together: for a ping-pong the two of it. */
+static void meet(const struct order *order);
+
+/* All ranks come together. */
+static void meet_all(void);
+
+#define ELEMENT(type, word)                                                                                        \
+    static void put_##word(void *at, uint32_t number)                                                              \
+    {                                                                                                              \
+        *(type *)at = (type)number;                                                                                \
+    }                                                                                                              \
+    static int is_##word(const void *at, uint32_t number)                                                          \
+    {                                                                                                              \
+        return *(const type *)at == (type)number;                                                                  \
+    }
+
+ELEMENT(int8_t, i8)
+ELEMENT(uint8_t, u8)
+ELEMENT(int16_t, i16)
+ELEMENT(uint16_t, u16)
+ELEMENT(int32_t, i32)
+ELEMENT(uint32_t, u32)
+ELEMENT(int64_t, i64)
+ELEMENT(uint64_t, u64)
+ELEMENT(float, f32)
+ELEMENT(double, f64)
+
+#define ROW(word, kind, type) {#word, kind, sizeof(type), put_##word, is_##word}
+
+static const struct dtype DTYPES[] = {
+    ROW(i8, I8, int8_t),   ROW(u8, U8, uint8_t),   ROW(i16, I16, int16_t), ROW(u16, U16, uint16_t),
+    ROW(i32, I32, int32_t), ROW(u32, U32, uint32_t), ROW(i64, I64, int64_t), ROW(u64, U64, uint64_t),
+    ROW(f32, F32, float),  ROW(f64, F64, double),
+};
+
+static uint32_t value(uint32_t of_rank, size_t at)
+{
+    return ((((uint32_t)at + 1) * 0x9e3779b1u ^ (of_rank + 1) * 0x85ebca6bu) >> 16) % 3;
+}
+
+static uint32_t folded(const struct order *order, size_t at)
+{
+    uint32_t sum = 0, least = 2, most = 0;
+    for (int from = 0; from < ranks; from++) {
+        uint32_t one = value((uint32_t)from, at);
+        sum += one;
+        least = one < least ? one : least;
+        most = one > most ? one : most;
+    }
+    return order->redop == MIN ? least : order->redop == MAX ? most : sum;
+}
+
+static uint32_t expected(const struct order *order, size_t at)
+{
+    size_t block = (size_t)order->block, own = (size_t)rank * block;
+    switch (order->op) {
+    case ALL_REDUCE:
+    case REDUCE:
+        return folded(order, at);
+    case REDUCE_SCATTER:
+        return folded(order, own + at);
+    case BROADCAST:
+        return value(ROOT, at);
+    case SCATTER:
+        return value(ROOT, own + at);
+    case ALL_GATHER:
+    case GATHER:
+        return value((uint32_t)(at / block), at % block);
+    case ALL_TO_ALL:
+        return value((uint32_t)(at / block), own + at % block);
+    case SENDRECV:
+        return value((uint32_t)(rank == ROOT), at);
+    default:
+        return 0;
+    }
+}
+
+/* The elements of the two buffers on this rank: input in the first, result in the second unless that is empty. */
+static void shape(const struct order *order, size_t *first, size_t *second)
+{
+    size_t all = (size_t)order->count, block = (size_t)order->block;
+    int is_root = rank == ROOT, apart = !order->in_place;
+    *first = all;
+    *second = 0;
+    switch (order->op) {
+    case BARRIER:
+        *first = 0;
+        break;
+    case ALL_TO_ALL:
+    case SENDRECV:
+        *second = all;
+        break;
+    case ALL_REDUCE:
+    case REDUCE:
+        *second = apart && (is_root || order->op == ALL_REDUCE) ? all : 0;
+        break;
+    case ALL_GATHER:
+    case GATHER:
+        is_root = is_root || order->op == ALL_GATHER;
+        *first = is_root && !apart ? all : block;
+        *second = is_root && apart ? all : 0;
+        break;
+    case REDUCE_SCATTER:
+        *second = apart ? block : 0;
+        break;
+    case SCATTER:
+        *first = is_root ? all : block;
+        *second = is_root && apart ? block : 0;
+        break;
+    default:
+        break;
+    }
+}
+
+static char *allocate(size_t bytes)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, 4096, bytes) != 0) {
+        fail("there is no memory for the buffers");
+    }
+    memset(memory, 0, bytes);
+    return (char *)memory;
+}
+
+static size_t whole_words(size_t bytes)
+{
+    return (bytes + 7) / 8 * 8;
+}
+
+/* Keeps the buffers of the order before, if they have the right size. */
+static void provide(struct buffers *buffers, const struct order *order)
+{
+    size_t first, second;
+    shape(order, &first, &second);
+    first = whole_words(first * order->dtype->size);
+    second = whole_words(second * order->dtype->size);
+    if (first != buffers->first_bytes || second != buffers->second_bytes) {
+        free(buffers->first);
+        free(buffers->second);
+        buffers->first_bytes = first;
+        buffers->second_bytes = second;
+        buffers->first = allocate(first);
+        buffers->second = allocate(second);
+    }
+}
+
+static void fill(struct buffers *buffers, const struct order *order)
+{
+    size_t size = order->dtype->size, from = 0, length = (size_t)order->count;
+    memset(buffers->first, POISON, buffers->first_bytes);
+    memset(buffers->second, POISON, buffers->second_bytes);
+    if (order->op == ALL_GATHER || order->op == GATHER) {
+        length = (size_t)order->block;
+        from = order->op == ALL_GATHER && order->in_place ? (size_t)rank * length : 0;
+    } else if ((order->op == BROADCAST || order->op == SCATTER) && rank != ROOT) {
+        length = 0;
+    }
+    for (size_t i = 0; i < length; i++) {
+        order->dtype->put(buffers->first + (from + i) * size, value((uint32_t)rank, i));
+    }
+}
+
+static uint64_t count_wrong(const struct buffers *buffers, const struct order *order)
+{
+    int is_root = rank == ROOT;
+    size_t size = order->dtype->size, length = (size_t)order->count;
+    const char *result = buffers->second_bytes > 0 ? buffers->second : buffers->first;
+    if (order->op == REDUCE_SCATTER || order->op == SCATTER) {
+        length = (size_t)order->block;
+    } else if ((order->op == REDUCE || order->op == GATHER) && !is_root) {
+        length = 0;
+    }
+    uint64_t wrong = 0;
+    for (size_t i = 0; i < length; i++) {
+        wrong += !order->dtype->is(result + i * size, expected(order, i));
+    }
+    return wrong;
+}
+
+static void rewrite(struct buffers *buffers, uint64_t word)
+{
+    uint64_t *words = (uint64_t *)(void *)buffers->first;
+    for (size_t i = 0; i < buffers->first_bytes / sizeof word; i++) {
+        words[i] = word;
+    }
+}
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/*
+ * Makes the calls; the count of wrong elements and the stamps go to `stamps`, which has room. How many these are; 0: the
+ * library has nothing for that.
+ */
+static size_t carry_out(const struct order *order, struct buffers *buffers, uint64_t *stamps)
+{
+    size_t used = 1;
+    stamps[0] = 0;
+    if (order->op == SENDRECV && rank > 1) {
+        return used;
+    }
+    provide(buffers, order);
+    if (order->verify) {
+        fill(buffers, order);
+        if (!call(order, buffers)) {
+            return 0;
+        }
+        stamps[0] = count_wrong(buffers, order);
+    }
+    if (order->rewrite != 0) {
+        rewrite(buffers, order->rewrite);
+    }
+    meet(order);
+    for (size_t number = 0; number < order->warm_up + order->calls; number++) {
+        if (order->rewrite != 0) {
+            rewrite(buffers, order->rewrite);
+        }
+        if (order->barrier) {
+            meet(order);
+        }
+        uint64_t start = now();
+        int offered = call(order, buffers);
+        uint64_t end = now();
+        if (!offered) {
+            return 0;
+        }
+        if (number >= order->warm_up) {
+            stamps[used++] = start;
+            stamps[used++] = end;
+        }
+    }
+    /* Nobody goes to sleep while another rank may still need it. */
+    if (order->op != SENDRECV) {
+        meet_all();
+    }
+    return used;
+}
+
+static int parse(const char *line, struct order *order)
+{
+    char op[32], dtype[16], redop[8];
+    long long count;
+    unsigned long long warm_up, calls, word;
+    int arena, asynchronous;
+    int got = sscanf(line, "run %31s %15s %7s %lld %llu %llu %llu %d %d %d %d %d", op, dtype, redop, &count, &warm_up,
+                     &calls, &word, &order->barrier, &order->in_place, &arena, &asynchronous, &order->verify);
+    if (got != 12 || count < 0 || count > INT_MAX) {
+        return 0;
+    }
+    order->op = NO_OP;
+    for (int number = 0; number < NO_OP; number++) {
+        order->op = strcmp(op, OPS[number]) == 0 ? (enum op)number : order->op;
+    }
+    order->dtype = NULL;
+    for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
+        order->dtype = strcmp(dtype, DTYPES[i].name) == 0 ? &DTYPES[i] : order->dtype;
+    }
+    order->redop = strcmp(redop, "min") == 0 ? MIN : strcmp(redop, "max") == 0 ? MAX : SUM;
+    order->count = (int)count;
+    order->block = order->count / ranks;
+    order->warm_up = (size_t)warm_up;
+    order->calls = (size_t)calls;
+    order->rewrite = word;
+    return order->op != NO_OP && order->dtype != NULL;
+}
+
+static void name_file(char *path, size_t room, const char *ending)
+{
+    snprintf(path, room, "%s.%d%s", place, rank, ending);
+}
+
+static void save(const uint64_t *numbers, size_t count)
+{
+    char path[PATH_MAX];
+    name_file(path, sizeof path, ".sample");
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) {
+        fail("the sample cannot be written");
+    }
+    int failed = 0;
+    for (size_t i = 0; i < count; i++) {
+        unsigned char bytes[8];
+        for (int byte = 0; byte < 8; byte++) {
+            bytes[byte] = (unsigned char)(numbers[i] >> (8 * byte));
+        }
+        failed |= fwrite(bytes, sizeof bytes, 1, file) != 1;
+    }
+    if (fclose(file) != 0 || failed) {
+        fail("the sample cannot be written");
+    }
+}
+
+static void answer(int answers, const char *what)
+{
+    char text[64];
+    int length = snprintf(text, sizeof text, "%d %s\n", rank, what);
+    if (write(answers, text, (size_t)length) != length) {
+        fail("the answer cannot be written");
+    }
+}
+
+static void obey(FILE *orders, int answers)
+{
+    struct buffers buffers = {NULL, NULL, 0, 0};
+    char line[256];
+    answer(answers, "ok");
+    while (fgets(line, sizeof line, orders) != NULL && strcmp(line, "quit\n") != 0) {
+        struct order order;
+        if (!parse(line, &order)) {
+            fail("an order cannot be understood");
+        }
+        uint64_t *stamps = (uint64_t *)malloc((1 + 2 * order.calls) * sizeof *stamps);
+        if (stamps == NULL) {
+            fail("there is no memory for the stamps");
+        }
+        size_t count = carry_out(&order, &buffers, stamps);
+        save(stamps, count);
+        free(stamps);
+        answer(answers, count > 0 ? "ok" : "not offered");
+    }
+    free(buffers.first);
+    free(buffers.second);
+}
+
+/* Stays on one core, as the ranks of the other engines do. */
+static void pin(void)
+{
+    cpu_set_t allowed, one;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+        fail("sched_getaffinity failed");
+    }
+    int left = rank % CPU_COUNT(&allowed), core = 0;
+    while (!CPU_ISSET(core, &allowed) || left-- > 0) {
+        core++;
+    }
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) {
+        fail("sched_setaffinity failed");
+    }
+}
+
+/* The life of a rank, whose library has started and has said which one it is. */
+static void serve(const char *at)
+{
+    char path[PATH_MAX];
+    place = at;
+    pin();
+    name_file(path, sizeof path, ".orders");
+    FILE *orders = fopen(path, "r");
+    snprintf(path, sizeof path, "%s.answers", place);
+    int answers = open(path, O_WRONLY);
+    if (orders == NULL || answers < 0) {
+        fail("the pipes cannot be opened");
+    }
+    obey(orders, answers);
+    fclose(orders);
+    close(answers);
+}
+
+#endif
