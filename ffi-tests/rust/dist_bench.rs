@@ -201,6 +201,49 @@ fn the_limits_of_the_machine_come_first() {
     assert!(rates.len() >= 8 && rates.iter().all(|rate| rate["gb_per_s"].as_f64() > Some(0.0)));
 }
 
+/// A file that can take a report.
+fn with_marks(folder: &Folder) -> String {
+    let path = folder.path("REPORT.md");
+    std::fs::write(&path, "before\n<!-- dist-bench:begin -->\nold\n<!-- dist-bench:end -->\n")
+        .unwrap();
+    path
+}
+
+#[test]
+fn a_report_is_made_by_a_run_and_again_of_its_files() {
+    let folder = Folder::new();
+    let path = with_marks(&folder);
+    let measured = |args: &str| {
+        let ended = run(&format!("--quick --sizes 64K {args}"), &folder);
+        assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
+    };
+    measured(&format!("--ranks 2,3 --ops all_reduce,barrier --json a.json --report {path}"));
+    let first = folder.text("REPORT.md");
+    let names = ["all_reduce", "barrier"];
+    let plots = || names.map(|name| folder.text(&format!("docs/plots/{name}.svg")));
+    let first_plots = plots();
+    assert!(first.starts_with("before\n<!-- dist-bench:begin -->\nlibdist "), "{first}");
+    assert!(first.ends_with("<!-- dist-bench:end -->\n") && !first.contains("old"), "{first}");
+    assert!(
+        first.contains("dist-bench --quick --sizes 64K --ranks 2,3 --ops all_reduce,barrier\n")
+    );
+    for (name, plot) in names.iter().zip(&first_plots) {
+        assert!(first.contains(&format!("![{name}](docs/plots/{name}.svg)")), "{first}");
+        assert!(plot.contains(">3 ranks<") && plot.contains(">libdist<"), "{plot}");
+    }
+    // Of its file comes the same.
+    let again = run(&format!("--report {path} --report-from a.json"), &folder);
+    assert_eq!((again.status, again.err.as_str(), again.out.as_str()), (0, "", ""));
+    assert_eq!((folder.text("REPORT.md"), plots()), (first, first_plots));
+    // Two files: what only one of them has, and their commands.
+    measured("--ops broadcast --json b.json");
+    run(&format!("--report {path} --report-from a.json,b.json"), &folder);
+    let both = folder.text("REPORT.md");
+    assert!(both.contains("### broadcast\n") && both.contains("### barrier\n"), "{both}");
+    assert!(both.contains("--ops broadcast\n"), "{both}");
+    assert_eq!(left_behind(&folder), [""; 0]);
+}
+
 #[test]
 fn a_signal_ends_it_and_what_there_is_is_kept() {
     let folder = Folder::new();
@@ -218,10 +261,19 @@ fn a_signal_ends_it_and_what_there_is_is_kept() {
 #[test]
 fn wrong_usage_and_what_cannot_be_written_are_told() {
     let folder = Folder::new();
+    with_marks(&folder);
+    for (name, text) in [("unmarked.md", "text\n"), ("other.json", "{}")] {
+        std::fs::write(folder.path(name), text).unwrap();
+    }
     for (args, status, text) in [
         ("--ops allreduce", 2, "there are all_reduce, broadcast"),
         ("--dtype bf16 --peer mpich", 2, "--peer knows no elements of type bf16"),
         ("--quick --ops barrier --json no/folder.json", 1, "no/folder.json"),
+        ("--report-from a.json", 2, "--report <FILE>"),
+        ("--report no.md", 1, "no.md"),
+        ("--report unmarked.md", 1, "lacks the lines <!-- dist-bench:begin -->"),
+        ("--report REPORT.md --report-from no.json", 1, "no.json"),
+        ("--report REPORT.md --report-from other.json", 1, "is not what dist-bench --json writes"),
     ] {
         let ended = run(args, &folder);
         assert_eq!(ended.status, status, "{args}: {}", ended.err);

@@ -185,6 +185,8 @@ pub(crate) struct Measured {
     pub(crate) ours: Figures,
     /// Those that took part; whoever was far behind after a round has fewer runs than ours.
     pub(crate) peers: Vec<Figures>,
+    /// What a program by hand takes, where there is one.
+    pub(crate) bound: Option<Figures>,
     /// Those that failed.
     pub(crate) left_out: Vec<String>,
 }
@@ -247,7 +249,7 @@ pub(crate) mod samples {
     pub(crate) fn measured(op: Op, bytes: usize, peers: &[(&str, f64)]) -> Measured {
         let peers = peers.iter().map(|(name, ns)| figures(name, &[*ns; 10])).collect();
         let ours = figures("libdist", &[1000.0; 10]);
-        Measured { cell: cell(op, bytes), ours, peers, left_out: Vec::new() }
+        Measured { cell: cell(op, bytes), ours, peers, bound: None, left_out: Vec::new() }
     }
 }
 

@@ -27,6 +27,9 @@ const PAIRS: usize = 10;
 /// The operations that are measured where none are named.
 const OPS: usize = 7;
 
+/// The options that name a file.
+const FILES: [&str; 3] = ["--json", "--csv", "--report"];
+
 /// Measures what the operations of libdist cost on this host, alone or against other libraries.
 #[derive(Debug, Parser)]
 #[command(name = "dist-bench", version, after_long_help = HELP, max_term_width = 100)]
@@ -100,6 +103,16 @@ pub(crate) struct Options {
     /// Write the figures to a file, as CSV with a line for each engine and cell
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+
+    /// Put all tables into a Markdown file, between its lines <!-- dist-bench:begin --> and <!-- dist-bench:end -->, and
+    /// plots into docs/plots beside it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Measure nothing: make that report of files that --json has written; of a cell that several have, the last one's
+    #[arg(long, value_name = "FILE,...", value_delimiter = ',', requires = "report")]
+    #[arg(conflicts_with_all = ["ranks", "ops", "sizes", "peer", "limits", "quick", "json", "csv"])]
+    pub(crate) report_from: Vec<PathBuf>,
 }
 
 /// What the native back end can be asked for.
@@ -146,6 +159,19 @@ fn parse_redop(text: &str) -> Result<ReduceOp, String> {
     })
 }
 
+fn without_files(words: impl Iterator<Item = String>) -> String {
+    let (mut kept, mut is_file) = (vec!["dist-bench".to_owned()], false);
+    for word in words {
+        let (name, value) = word.split_once('=').map_or((&word[..], None), |(n, v)| (n, Some(v)));
+        let names_file = FILES.contains(&name);
+        if !is_file && !names_file {
+            kept.push(word.clone());
+        }
+        is_file = names_file && value.is_none();
+    }
+    kept.join(" ")
+}
+
 impl Options {
     /// What does not fit together, in words.
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -161,6 +187,11 @@ impl Options {
             return Err(format!("results of type {dtype} can be checked with up to {most} ranks"));
         }
         Ok(())
+    }
+
+    /// The command line as others can use it: without the files that it names.
+    pub(crate) fn told() -> String {
+        without_files(std::env::args().skip(1))
     }
 
     /// The numbers of ranks.
@@ -251,6 +282,21 @@ mod tests {
         assert_eq!((options.variants().len(), options.peer.len()), (4, 2));
         assert_eq!(parse("dist-bench --ops gather,all").unwrap().ops().len(), Op::ALL.len());
         assert!(options.variants()[3].asynchronous && options.variants()[3].in_place);
+    }
+
+    #[test]
+    fn a_command_is_told_without_its_files() {
+        let line = "--ranks 2,4 --json a.json --limits --csv=b.csv --report C.md --peer mpich";
+        let told = without_files(line.split(' ').map(str::to_owned));
+        assert_eq!(told, "dist-bench --ranks 2,4 --limits --peer mpich");
+    }
+
+    #[test]
+    fn a_report_of_files_measures_nothing() {
+        let options = parse("dist-bench --report a.md --report-from b.json,c.json").unwrap();
+        assert_eq!(options.report_from.len(), 2);
+        assert!(parse("dist-bench --report-from b.json").is_err());
+        assert!(parse("dist-bench --report a.md --report-from b.json --limits").is_err());
     }
 
     #[test]

@@ -3,18 +3,29 @@
 use crate::Failure;
 use crate::cell::{Cell, Figures, Measured, Verdict};
 use crate::limits::Limits;
+use crate::machine::Machine;
 use crate::order::redop_name;
 use crate::table::{means, tails};
-use dist::sys::host;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
 /// What the whole run has in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Run {
-    pub(crate) transport: &'static str,
+    pub(crate) transport: String,
     pub(crate) pairs: usize,
+    /// The command line, without the files that it names.
+    pub(crate) command: String,
+    pub(crate) machine: Machine,
+}
+
+/// All that was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Results {
+    pub(crate) run: Run,
+    pub(crate) limits: Option<Limits>,
+    pub(crate) cells: Vec<Measured>,
 }
 
 /// Writes a file.
@@ -23,7 +34,8 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// Everything, as JSON with a line's end.
-pub(crate) fn json(run: &Run, limits: Option<&Limits>, all: &[Measured]) -> String {
+pub(crate) fn json(results: &Results) -> String {
+    let Results { run, limits, cells: all } = results;
     let (above, cells) = tails(all);
     let means: Vec<Value> = means(all)
         .into_iter()
@@ -38,11 +50,12 @@ pub(crate) fn json(run: &Run, limits: Option<&Limits>, all: &[Measured]) -> Stri
     let value = json!({
         "program": "dist-bench",
         "version": env!("CARGO_PKG_VERSION"),
-        "host": {"name": host::name(), "cores": host::cores()},
+        "command": run.command,
+        "host": run.machine.json(),
         "transport": run.transport,
         "pairs": run.pairs,
         "interval": "95 %, order statistics of the paired ratios",
-        "limits": limits.map(Limits::json),
+        "limits": limits.as_ref().map(Limits::json),
         "cells": all.iter().map(cell_json).collect::<Vec<Value>>(),
         "geometric_means": means,
         "p99_above_best_peer": {"cells": above, "of": cells},
@@ -68,6 +81,7 @@ fn cell_json(measured: &Measured) -> Value {
         "call": call,
         "ours": figures_json(measured, &measured.ours),
         "peers": measured.peers.iter().map(|peer| figures_json(measured, peer)).collect::<Vec<_>>(),
+        "bound": measured.bound.as_ref().map(|bound| figures_json(measured, bound)),
         "left_out": measured.left_out,
         "best_peer": measured.best().map(|best| best.engine.as_str()),
         "ratio": ratio.map(|ratio| ratio.value),
@@ -92,13 +106,16 @@ fn figures_json(measured: &Measured, figures: &Figures) -> Value {
 }
 
 /// The figures, with a line for each engine of each cell.
-pub(crate) fn csv(run: &Run, all: &[Measured]) -> String {
+pub(crate) fn csv(results: &Results) -> String {
+    let Results { run, cells: all, .. } = results;
     let mut text = "engine,transport,ranks,op,size,count,type,redop,mode,buffers,place,call,p50_us,p99_us,\
                     root_p50_us,algbw_gb_per_s,busbw_gb_per_s,wrong,ratio,ratio_low,ratio_high,lost\n"
         .to_owned();
     for measured in all {
         text.push_str(&line(run, measured, &measured.ours));
-        measured.peers.iter().for_each(|peer| text.push_str(&line(run, measured, peer)));
+        for others in measured.peers.iter().chain(&measured.bound) {
+            text.push_str(&line(run, measured, others));
+        }
     }
     text
 }
@@ -113,7 +130,7 @@ fn line(run: &Run, measured: &Measured, figures: &Figures) -> String {
     let lost = measured.verdict().filter(|_| is_ours).and_then(Verdict::lost);
     let words = [
         figures.engine.clone(),
-        if is_ours { run.transport.to_owned() } else { String::new() },
+        if is_ours { run.transport.clone() } else { String::new() },
         ranks.to_string(),
         op.name().to_owned(),
         measured.cell.bytes().to_string(),
@@ -135,13 +152,29 @@ fn line(run: &Run, measured: &Measured, figures: &Figures) -> String {
     words.join(",") + "\n"
 }
 
+/// Results for tests.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+
+    pub(crate) fn results(cells: Vec<Measured>) -> Results {
+        let machine = Machine {
+            cores: 2,
+            processor: "Some Processor".to_owned(),
+            memory: 24 << 30,
+            system: "Linux 6.1".to_owned(),
+        };
+        let (transport, command) = ("auto".to_owned(), "dist-bench --peer mpich".to_owned());
+        Results { run: Run { transport, pairs: 10, command, machine }, limits: None, cells }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::samples::results;
     use super::*;
     use crate::cell::samples::measured;
     use crate::ops::Op;
-
-    const RUN: Run = Run { transport: "auto", pairs: 10 };
 
     #[test]
     fn json_has_cells_and_means() {
@@ -149,7 +182,7 @@ mod tests {
             measured(Op::AllReduce, 64, &[("openmpi", 800.0), ("mpich", 4000.0)]),
             measured(Op::Barrier, 0, &[]),
         ];
-        let value: Value = serde_json::from_str(&json(&RUN, None, &all)).unwrap();
+        let value: Value = serde_json::from_str(&json(&results(all.to_vec()))).unwrap();
         let cell = &value["cells"][0];
         assert_eq!((&cell["op"], &cell["size"]), (&json!("all_reduce"), &json!(64)));
         assert_eq!((&cell["best_peer"], &cell["lost"]), (&json!("openmpi"), &json!("slower")));
@@ -164,7 +197,7 @@ mod tests {
     #[test]
     fn csv_has_as_many_words_as_its_head() {
         let all = [measured(Op::AllGather, 64, &[("openmpi", 800.0)])];
-        let text = csv(&RUN, &all);
+        let text = csv(&results(all.to_vec()));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         let words = |line: &str| line.split(',').count();

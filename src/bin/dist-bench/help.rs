@@ -44,6 +44,12 @@ Peers:
            (\"uncertain\")
   Peers always block, in ordinary memory, also where --async and --buffers say something else of ours.
 
+Reports:
+  --report puts all tables, the lost cells, the machine and its limits and the command into a file
+  such as BENCHMARKS.md, between two marks, and a plot for each operation into docs/plots beside it.
+  A long measurement can be cut into pieces: --json of each, then --report with --report-from, which
+  makes the same out of these files. They have to be of one machine, transport, type and operator.
+
 Exit statuses:
   0    measured, whatever was lost
   1    a result was wrong, or dist-bench itself failed
@@ -57,6 +63,8 @@ Examples:
     dist-bench --ranks 2,4,8 --peer openmpi,mpich --json result.json
   Long vectors, in the library's memory and in any:
     dist-bench --ops all_reduce --sizes 512K,4M,32M --buffers ordinary,arena
+  The same as tables and plots, of several runs:
+    dist-bench --report BENCHMARKS.md --report-from two.json,four.json,eight.json
   What this machine allows, and what comes of it:
     dist-bench --limits --ops all_reduce
   Only whether it runs:

@@ -99,6 +99,40 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// From what `json` gives.
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        let time = |name: &str| match &value[name] {
+            Value::Null => Some(None),
+            us => positive(us).map(|us| Some(us * 1e3)),
+        };
+        let rate = |value: &Value| {
+            let (what, _) = WORKS.into_iter().find(|(what, _)| value["what"] == *what)?;
+            let (bytes, cores) = (number(&value["bytes"])?, number(&value["cores"])?);
+            Some(Rate { what, bytes, cores, gb_per_s: positive(&value["gb_per_s"])? })
+        };
+        Some(Self {
+            cores: number(&value["cores"])?,
+            line: time("cache_line_one_way_us")?,
+            wake_up: time("wake_up_one_way_us")?,
+            rates: value["rates"].as_array()?.iter().map(rate).collect::<Option<_>>()?,
+        })
+    }
+
+    /// From a write until another core has seen it, in nanoseconds.
+    pub(crate) const fn line(&self) -> Option<f64> {
+        self.line
+    }
+}
+
+fn number(value: &Value) -> Option<usize> {
+    value.as_u64().and_then(|number| usize::try_from(number).ok())
+}
+
+fn positive(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|number| number.is_finite() && *number > 0.0)
+}
+
 fn failed(cause: &io::Error) -> Failure {
     Failure::new(format!("measuring the limits: {cause}"))
 }
@@ -298,5 +332,7 @@ mod tests {
         assert_eq!(lines[3], "25.50 GB/s  copy of 8 MiB, 2 cores");
         assert_eq!(limits.json()["cache_line_one_way_us"], json!(0.155));
         assert_eq!(limits.json()["rates"][0]["cores"], json!(2));
+        assert_eq!(Limits::from_json(&limits.json()), Some(limits));
+        assert_eq!(Limits::from_json(&json!({"cores": 2})), None);
     }
 }

@@ -13,9 +13,11 @@
 //! | `build`, `peers/rank.h` | how their programs are made, and what those in C and C++ have in common |
 //! | `stage` | the processes and the folder of a run |
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
-//! | `limits` | what the machine itself allows |
+//! | `limits`, `machine` | what the machine itself allows, and which one it is |
 //! | `stats` | medians, percentiles, ratios and their intervals |
+//! | `shares` | what comes of the machine's limits |
 //! | `table`, `files`, `progress` | what is printed and written |
+//! | `read`, `report` | files that were written, and the report that is made of them |
 //! | `text` | sizes and times as people read them |
 //!
 //! The driver computes every figure of every engine from the same raw stamps by the same code.
@@ -28,6 +30,7 @@ mod files;
 mod gloo;
 mod help;
 mod limits;
+mod machine;
 mod measure;
 mod mpi;
 mod ops;
@@ -36,6 +39,9 @@ mod ours;
 mod peer;
 mod progress;
 mod rank;
+mod read;
+mod report;
+mod shares;
 mod stage;
 mod stats;
 mod table;
@@ -130,7 +136,7 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
         }
     };
-    match options.check().map_err(Failure::usage).and_then(|()| measure::run(&options)) {
+    match carry_out(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -138,5 +144,13 @@ fn main() -> ExitCode {
             }
             ExitCode::from(failure.status)
         }
+    }
+}
+
+fn carry_out(options: &cli::Options) -> Result<(), Failure> {
+    options.check().map_err(Failure::usage)?;
+    match &options.report {
+        Some(path) if !options.report_from.is_empty() => report::make(path, &options.report_from),
+        _ => measure::run(options),
     }
 }

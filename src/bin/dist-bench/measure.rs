@@ -4,11 +4,14 @@
 use crate::cell::{Cell, Figures, Measured};
 use crate::cli::Options;
 use crate::engine::{Engine, Launch};
-use crate::files::{self, Run};
+use crate::files::{self, Results, Run};
 use crate::limits::{self, Limits};
+use crate::machine::Machine;
 use crate::order::Order;
 use crate::ours::Ours;
 use crate::progress::Progress;
+use crate::report;
+use crate::shares;
 use crate::stage::Stage;
 use crate::stats::{Times, judge};
 use crate::table;
@@ -27,6 +30,7 @@ const BEHIND: f64 = 1.25;
 
 /// Measures all that the options ask for, prints it, and writes the files.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    options.report.as_deref().map_or(Ok(()), report::check)?;
     let mut stage = Stage::new()?;
     let mut peers: Vec<Box<dyn Launch>> = Vec::new();
     for peer in &options.peer {
@@ -42,13 +46,26 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     };
     let outcome = bench.measure_all();
     bench.progress.clear();
+    let results = bench.into_results();
     // What there is of results is kept, whatever has ended the measurement.
-    bench.write_files()?;
+    write_files(options, &results)?;
     outcome?;
-    say(&table::summary(&bench.done))?;
-    let wrong = bench.done.iter().filter(|measured| has_wrong(measured)).count();
+    say(&(table::summary(&results.cells) + &shares::text(&results)))?;
+    let wrong = results.cells.iter().filter(|measured| has_wrong(measured)).count();
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells had wrong results")));
+    }
+    // Only what is right and whole replaces a report.
+    options.report.as_deref().map_or(Ok(()), |path| report::put(path, &[results]))
+}
+
+/// Writes the files for other programs.
+fn write_files(options: &Options, results: &Results) -> Result<(), Failure> {
+    if let Some(path) = &options.json {
+        files::write(path, &files::json(results))?;
+    }
+    if let Some(path) = &options.csv {
+        files::write(path, &files::csv(results))?;
     }
     Ok(())
 }
@@ -270,16 +287,14 @@ impl Bench<'_> {
         say(text)
     }
 
-    fn write_files(&self) -> Result<(), Failure> {
-        let Options { json, csv, transport, .. } = self.options;
-        let run = Run { transport: transport.name(), pairs: self.options.pairs() };
-        if let Some(path) = json {
-            files::write(path, &files::json(&run, self.limits.as_ref(), &self.done))?;
-        }
-        if let Some(path) = csv {
-            files::write(path, &files::csv(&run, &self.done))?;
-        }
-        Ok(())
+    fn into_results(self) -> Results {
+        let run = Run {
+            transport: self.options.transport.name().to_owned(),
+            pairs: self.options.pairs(),
+            command: Options::told(),
+            machine: Machine::here(),
+        };
+        Results { run, limits: self.limits, cells: self.done }
     }
 }
 
@@ -311,7 +326,8 @@ fn is_certain(measured: &Measured) -> bool {
 fn assemble(cell: &Cell, parts: &[Part], left_out: &[String]) -> Result<Measured, Failure> {
     let mut figures = parts.iter().map(|part| part.figures.clone());
     let ours = figures.next().ok_or_else(|| Failure::new("nothing was measured"))?;
-    Ok(Measured { cell: *cell, ours, peers: figures.collect(), left_out: left_out.to_vec() })
+    let (peers, left_out) = (figures.collect(), left_out.to_vec());
+    Ok(Measured { cell: *cell, ours, peers, bound: None, left_out })
 }
 
 #[cfg(test)]

@@ -132,16 +132,19 @@ pub(crate) fn summary(all: &[Measured]) -> String {
             "{ratio:>6.2}  {op:<15} {ranks} ranks, {words}: {cells}, {lost} lost\n"
         ));
     }
-    let (above, cells) = tails(all);
-    #[allow(clippy::cast_precision_loss, reason = "a share is shown as a whole number")]
-    let share = above as f64 / cells.max(1) as f64;
-    let allowed = TAIL_ALLOWED * 100.0;
-    text.push_str(&format!(
-        "p99 is above the best peer's in {above} of {} ({:.0} %; {allowed:.0} % are allowed)\n",
-        count(cells, "cell"),
-        share * 100.0
-    ));
+    text.push_str(&format!("{}\n", tails_text(all)));
     text + &lost_cells(all)
+}
+
+/// The same in words.
+pub(crate) fn tails_text(all: &[Measured]) -> String {
+    let (above, cells) = tails(all);
+    #[allow(clippy::cast_precision_loss, reason = "a share is shown with few digits")]
+    let share = 100.0 * above as f64 / cells.max(1) as f64;
+    let (cells, allowed) = (count(cells, "cell"), TAIL_ALLOWED * 100.0);
+    format!(
+        "p99 is above the best peer's in {above} of {cells} ({share:.1} %; {allowed:.0} % are allowed)"
+    )
 }
 
 fn lost_cells(all: &[Measured]) -> String {
@@ -209,7 +212,7 @@ mod tests {
         let text = summary(&all);
         assert!(text.contains("  1.00  all_reduce      2 ranks, rewritten, ordinary"), "{text}");
         assert!(text.contains("2 cells, 1 lost") && text.contains("1 cell, 0 lost"), "{text}");
-        assert!(text.contains("above the best peer's in 1 of 3 cells (33 %"), "{text}");
+        assert!(text.contains("above the best peer's in 1 of 3 cells (33.3 %"), "{text}");
         assert!(text.contains("  all_reduce 64 KiB, 2 ranks"), "{text}");
         assert!(text.ends_with("4.00 (4.00 to 4.00) of mpich, slower\n"), "{text}");
         assert!(summary(&all[..1]).ends_with("No cell is lost.\n"));

@@ -1,0 +1,77 @@
+//! The machine that figures are from, as a report names it: nothing by which one host could be told from another of its kind.
+
+use dist::sys::host;
+use serde_json::{Value, json};
+use std::fs;
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) cores: u64,
+    pub(crate) processor: String,
+    /// In bytes.
+    pub(crate) memory: u64,
+    pub(crate) system: String,
+}
+
+impl Machine {
+    /// This one.
+    pub(crate) fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let processors = read("/proc/cpuinfo");
+        let names = processors.lines().filter_map(|line| line.strip_prefix("model name"));
+        let name = names.map(|rest| rest.trim_start_matches([' ', '\t', ':'])).next();
+        Self {
+            cores: host::cores() as u64,
+            processor: name.unwrap_or("unknown processor").to_owned(),
+            memory: host::memory_total().unwrap_or(0),
+            system: format!("Linux {}", numbers(&read("/proc/sys/kernel/osrelease"))),
+        }
+    }
+
+    /// In words.
+    pub(crate) fn describe(&self) -> String {
+        let Self { cores, processor, memory, system } = self;
+        format!("{cores} cores of {processor}, {} GiB, {system}", memory.div_ceil(1 << 30))
+    }
+
+    /// For other programs.
+    pub(crate) fn json(&self) -> Value {
+        let Self { cores, processor, memory, system } = self;
+        json!({
+            "name": host::name(), "cores": cores, "processor": processor, "memory_bytes": memory,
+            "system": system,
+        })
+    }
+
+    /// From what `json` gives.
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        let text = |name: &str| value[name].as_str().map(str::to_owned);
+        Some(Self {
+            cores: value["cores"].as_u64()?,
+            processor: text("processor")?,
+            memory: value["memory_bytes"].as_u64()?,
+            system: text("system")?,
+        })
+    }
+}
+
+/// A version without what a distribution or a host has added to it.
+fn numbers(version: &str) -> &str {
+    let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    version.get(..end.unwrap_or(version.len())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_read_as_it_was_written() {
+        let here = Machine::here();
+        assert_eq!(Machine::from_json(&here.json()), Some(here.clone()));
+        assert!(here.describe().contains(" cores of "));
+        assert_eq!(Machine::from_json(&json!({"cores": 2})), None);
+        assert_eq!([numbers("6.1.0-18-amd64\n"), numbers("6.12")], ["6.1.0", "6.12"]);
+    }
+}

@@ -1,0 +1,260 @@
+//! A plot as SVG: panels side by side, both axes logarithmic, and a legend. Text stays text; colours are those of the reader's
+//! light or dark mode, and each line has marks of its own shape, so that nobody needs the colours. Pure.
+
+use crate::text::size;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Series {
+    pub(super) name: String,
+    /// Which of the colours.
+    pub(super) colour: usize,
+    /// Bytes and microseconds, above 0 both but for operations without a size.
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// What was measured with one number of ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) series: Vec<Series>,
+}
+
+/// Of a panel, the room around its frame, and of the whole, in pixels.
+const WIDTH: f64 = 300.0;
+const HEIGHT: f64 = 260.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 24.0;
+const TOP: f64 = 52.0;
+const BOTTOM: f64 = 46.0;
+const LEGEND: f64 = 20.0;
+
+/// Powers of two between two labels of the axis of sizes.
+const STEP: i32 = 4;
+
+const STYLE: &str = "\
+svg{font:11px system-ui,sans-serif}.bg{fill:#fff}text{fill:#1f2328}.title{font-size:14px;font-weight:600}\
+.frame{fill:none;stroke:#8c959f}.grid{stroke:#d8dee4}.line{fill:none;stroke-width:1.5}\
+.c0{color:#0969da}.c1{color:#bc4c00}.c2{color:#1a7f37}.c3{color:#8250df}.c4{color:#9a6700}.c5{color:#bf3989}\
+.line{stroke:currentColor}.mark{fill:currentColor}\
+@media(prefers-color-scheme:dark){.bg{fill:#0d1117}text{fill:#e6edf3}.frame{stroke:#6e7681}.grid{stroke:#30363d}\
+.c0{color:#58a6ff}.c1{color:#ffa657}.c2{color:#56d364}.c3{color:#d2a8ff}.c4{color:#e3b341}.c5{color:#f778ba}}";
+
+const COLOURS: usize = 6;
+
+/// From values to a stretch of pixels.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Axis {
+    fn place(&self, value: f64) -> f64 {
+        let share = (value - self.low) / (self.high - self.low).max(f64::MIN_POSITIVE);
+        self.from + share * (self.to - self.from)
+    }
+}
+
+/// The picture.
+pub(super) fn svg(title: &str, panels: &[Panel]) -> String {
+    let names = names(panels);
+    #[allow(clippy::cast_precision_loss, reason = "a small number of panels and lines")]
+    let (across, lines) = (panels.len().max(1) as f64, names.len() as f64);
+    let width = across * (LEFT + WIDTH + RIGHT);
+    let legend_rows = (lines * 120.0 / width).ceil();
+    let height = TOP + HEIGHT + BOTTOM + legend_rows * LEGEND;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
+         height=\"{height:.0}\" role=\"img\"><title>{title}: time over size</title><style>{STYLE}</style>\n\
+         <rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n\
+         <text class=\"title\" x=\"{LEFT}\" y=\"20\">{title}</text>\n",
+    );
+    let (bytes, times) = (range(panels, |(bytes, _)| bytes.max(1.0).log2()), decades(panels));
+    let mut left = 0.0;
+    for panel in panels {
+        let x = Axis { low: bytes.0, high: bytes.1, from: left + LEFT, to: left + LEFT + WIDTH };
+        let y = Axis { low: times.0, high: times.1, from: TOP + HEIGHT, to: TOP };
+        frame(&mut text, panel, x, y);
+        for series in &panel.series {
+            let shape = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
+            line(&mut text, series, shape, x, y);
+        }
+        left += LEFT + WIDTH + RIGHT;
+    }
+    legend(&mut text, &names, width);
+    text + "</svg>\n"
+}
+
+/// All lines that are anywhere, each once, with its colour.
+fn names(panels: &[Panel]) -> Vec<(String, usize)> {
+    let mut names: Vec<(String, usize)> = Vec::new();
+    for series in panels.iter().flat_map(|panel| &panel.series) {
+        if names.iter().all(|(name, _)| *name != series.name) {
+            names.push((series.name.clone(), series.colour % COLOURS));
+        }
+    }
+    names
+}
+
+/// From the smallest to the largest of all points; with room around it where these are one.
+fn range(panels: &[Panel], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
+    let series = panels.iter().flat_map(|panel| &panel.series);
+    let values = series.flat_map(|series| series.points.iter().map(|&point| of(point)));
+    let (low, high) =
+        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+    match () {
+        () if low > high => (0.0, 1.0),
+        () if low == high => (low - 1.0, high + 1.0),
+        () => (low, high),
+    }
+}
+
+/// Whole powers of ten that all times are between.
+fn decades(panels: &[Panel]) -> (f64, f64) {
+    let (low, high) = range(panels, |(_, us)| us.log10());
+    (low.floor(), high.ceil().max(low.floor() + 1.0))
+}
+
+/// The frame of a panel, with the labels of its axes.
+fn frame(text: &mut String, panel: &Panel, x: Axis, y: Axis) {
+    let middle = f64::midpoint(x.from, x.to);
+    text.push_str(&format!(
+        "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
+        TOP - 8.0,
+        panel.title
+    ));
+    #[allow(clippy::cast_possible_truncation, reason = "exponents of times and sizes")]
+    let (decades, powers) = (y.low as i32..=y.high as i32, x.low.ceil() as i32..=x.high as i32);
+    for decade in decades {
+        let at = y.place(f64::from(decade));
+        text.push_str(&format!(
+            "<line class=\"grid\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
+            x.from,
+            x.to,
+            x.from - 6.0,
+            at + 4.0,
+            time(decade)
+        ));
+    }
+    let first = *powers.start();
+    for power in powers.filter(|power| (power - first) % STEP == 0 && *power > 0) {
+        let at = x.place(f64::from(power));
+        text.push_str(&format!(
+            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
+            y.to,
+            y.from,
+            y.from + 16.0,
+            size(1usize << power.clamp(0, 60))
+        ));
+    }
+    text.push_str(&format!(
+        "<rect class=\"frame\" x=\"{:.1}\" y=\"{:.1}\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
+        x.from, y.to
+    ));
+}
+
+/// A power of ten of microseconds, in the unit that people say.
+fn time(decade: i32) -> String {
+    match decade {
+        ..0 => format!("{} ns", 10f64.powi(decade + 3)),
+        0..3 => format!("{} µs", 10f64.powi(decade)),
+        3..6 => format!("{} ms", 10f64.powi(decade - 3)),
+        _ => format!("{} s", 10f64.powi(decade - 6)),
+    }
+}
+
+fn line(text: &mut String, series: &Series, shape: usize, x: Axis, y: Axis) {
+    let mut points: Vec<(f64, f64)> = series
+        .points
+        .iter()
+        .map(|&(bytes, us)| (x.place(bytes.max(1.0).log2()), y.place(us.log10())))
+        .collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let places: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let marks: String = points.iter().map(|&point| mark(shape, point)).collect();
+    text.push_str(&format!(
+        "<g class=\"c{}\"><polyline class=\"line\" points=\"{}\"/>{marks}</g>\n",
+        series.colour % COLOURS,
+        places.join(" ")
+    ));
+}
+
+/// A mark at a point: a circle, a square, a triangle up or down, a diamond, a cross bar.
+fn mark(shape: usize, (x, y): (f64, f64)) -> String {
+    let path = match shape % 6 {
+        0 => return format!("<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"),
+        1 => "m-3,-3h6v6h-6z",
+        2 => "m0,-4l4,7h-8z",
+        3 => "m0,4l4,-7h-8z",
+        4 => "m0,-4l4,4l-4,4l-4,-4z",
+        _ => "m-4,-1h8v2h-8z",
+    };
+    format!("<path class=\"mark\" d=\"M{x:.1},{y:.1}{path}\"/>")
+}
+
+fn legend(text: &mut String, names: &[(String, usize)], width: f64) {
+    let (mut x, mut y) = (LEFT, TOP + HEIGHT + BOTTOM - 4.0);
+    for (shape, (name, colour)) in names.iter().enumerate() {
+        #[allow(clippy::cast_precision_loss, reason = "the length of a name")]
+        let needed = 30.0 + 7.0 * name.len() as f64;
+        if x + needed > width && x > LEFT {
+            (x, y) = (LEFT, y + LEGEND);
+        }
+        text.push_str(&format!(
+            "<g class=\"c{colour}\"><path class=\"line\" d=\"M{:.1},{y:.1}h20\"/>{}</g>\
+             <text x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
+            x - 4.0,
+            mark(shape, (x + 6.0, y)),
+            x + 21.0,
+            y + 4.0
+        ));
+        x += needed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn panel(points: &[(f64, f64)]) -> Panel {
+        let series =
+            |name: &str, colour| Series { name: name.to_owned(), colour, points: points.to_vec() };
+        Panel {
+            title: "2 ranks".to_owned(),
+            series: vec![series("libdist", 0), series("mpich", 2)],
+        }
+    }
+
+    #[test]
+    fn points_lie_where_their_logarithms_are() {
+        let x = Axis { low: 2.0, high: 12.0, from: 0.0, to: 100.0 };
+        assert_eq!([2.0, 7.0, 12.0].map(|power| x.place(power)), [0.0, 50.0, 100.0]);
+        let svg = svg("all_reduce", &[panel(&[(4096.0, 10.0), (4.0, 1.0)])]);
+        // From the lower left to the upper right corner of the frame, in the order of sizes.
+        let (bottom, right) = (TOP + HEIGHT, LEFT + WIDTH);
+        assert!(
+            svg.contains(&format!("points=\"{LEFT:.1},{bottom:.1} {right:.1},{TOP:.1}\"")),
+            "{svg}"
+        );
+        for label in ["4 B", "64 B", "1 KiB", "1 µs", "10 µs", ">mpich<", ">2 ranks<"] {
+            assert!(svg.contains(label), "{label}");
+        }
+    }
+
+    #[test]
+    fn what_is_opened_is_closed() {
+        let panels = [panel(&[(4.0, 1.0), (64.0, 3000.0)]), panel(&[(0.0, 0.2)]), panel(&[])];
+        for panels in [&panels[..], &panels[1..], &panels[2..], &[]] {
+            let svg = svg("barrier", panels);
+            assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
+            assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+            assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"));
+        }
+        assert_eq!([-1, 0, 2, 4, 6].map(time), ["100 ns", "1 µs", "100 µs", "10 ms", "1 s"]);
+    }
+}
