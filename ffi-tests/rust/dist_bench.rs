@@ -245,6 +245,32 @@ fn a_report_is_made_by_a_run_and_again_of_its_files() {
 }
 
 #[test]
+fn an_all_reduce_is_shown_as_a_share_of_its_bound() {
+    let folder = Folder::new();
+    let args = "--limits --quick --ops all_reduce --sizes 4,64K --buffers ordinary,arena";
+    let ended = run(&format!("{args} --json result.json"), &folder);
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
+    let bounds: Vec<(Value, Value)> = cells(&folder)
+        .iter()
+        .map(|(_, cell)| (cell["buffers"].clone(), cell["bound"].clone()))
+        .filter(|(_, bound)| !bound.is_null())
+        .collect();
+    for (buffers, bound) in &bounds {
+        let name = if *buffers == json!("arena") { "direct" } else { "pull attach" };
+        assert_eq!(bound["engine"], json!(name));
+        all_right(bound);
+    }
+    // A machine with one core has no bound, and some forbid one of the two ways.
+    if bounds.is_empty() {
+        println!("skipped: this machine has no bounds");
+    } else {
+        assert!(ended.out.contains("Shares of what is possible:\n"), "{}", ended.out);
+        assert!(ended.out.contains("2.5 cache lines + 60 ns"), "{}", ended.out);
+    }
+    assert_eq!(left_behind(&folder), [""; 0]);
+}
+
+#[test]
 fn a_signal_ends_it_and_what_there_is_is_kept() {
     let folder = Folder::new();
     let command = command("--ops barrier,all_reduce --pairs 60000 --json result.json", &folder);

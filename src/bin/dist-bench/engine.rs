@@ -4,7 +4,7 @@
 //! leaves its stamps in a file.
 
 use crate::Failure;
-use crate::ops::Op;
+use crate::cell::Cell;
 use crate::order::{DONE, NOT_OFFERED, Order, QUIT, Stamps};
 use crate::stage::Stage;
 use dist::base::deadline::Deadline;
@@ -48,8 +48,13 @@ pub(crate) trait Launch: fmt::Debug {
     /// The commands that start all ranks. A rank finds its files at `place`, followed by its number and an ending.
     fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure>;
 
-    /// Whether it is to take part where this operation is called on so many bytes.
-    fn takes(&self, op: Op, bytes: usize) -> bool;
+    /// Whether it is to take part in a cell.
+    fn takes(&self, cell: &Cell) -> bool;
+
+    /// It is no library to compare with, but what a program by hand takes.
+    fn is_bound(&self) -> bool {
+        false
+    }
 }
 
 /// The running ranks of one.

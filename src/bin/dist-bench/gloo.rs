@@ -2,8 +2,8 @@
 
 use crate::Failure;
 use crate::build::{Source, find};
+use crate::cell::Cell;
 use crate::engine::Launch;
-use crate::ops::Op;
 use crate::stage::Stage;
 use dist::base::config::{self, Variable};
 use dist::base::deadline::Deadline;
@@ -84,7 +84,7 @@ impl Launch for Torch {
         Ok((0..ranks).map(command).collect())
     }
 
-    fn takes(&self, _op: Op, _bytes: usize) -> bool {
+    fn takes(&self, _cell: &Cell) -> bool {
         true
     }
 }
@@ -116,7 +116,7 @@ impl Launch for Cpp {
         Ok((0..ranks).map(command).collect())
     }
 
-    fn takes(&self, _op: Op, _bytes: usize) -> bool {
+    fn takes(&self, _cell: &Cell) -> bool {
         true
     }
 }

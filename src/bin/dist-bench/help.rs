@@ -44,6 +44,14 @@ Peers:
            (\"uncertain\")
   Peers always block, in ordinary memory, also where --async and --buffers say something else of ours.
 
+Limits:
+  --limits measures copies, sums, cache lines and wake-ups, and lets a program by hand take turns with
+  all_reduce (f32, sum, in place) of two ranks from 4 KiB on: in ordinary memory each rank reads the
+  other's half out of its process, adds, and reads the sums of the other half (pull attach, in the
+  pieces that are best in a trial); in memory that both map each adds one half for both (direct).
+  Its time by ours is our share of what is possible. For 4 bytes that is 2.5 times the way of a cache
+  line and 60 ns. It makes no promise that a library makes.
+
 Reports:
   --report puts all tables, the lost cells, the machine and its limits and the command into a file
   such as BENCHMARKS.md, between two marks, and a plot for each operation into docs/plots beside it.

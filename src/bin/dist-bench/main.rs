@@ -15,13 +15,14 @@
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
 //! | `limits`, `machine` | what the machine itself allows, and which one it is |
 //! | `stats` | medians, percentiles, ratios and their intervals |
-//! | `shares` | what comes of the machine's limits |
+//! | `bound`, `shares` | what an all_reduce takes that is made by hand, and how ours compares with it |
 //! | `table`, `files`, `progress` | what is printed and written |
 //! | `read`, `report` | files that were written, and the report that is made of them |
 //! | `text` | sizes and times as people read them |
 //!
 //! The driver computes every figure of every engine from the same raw stamps by the same code.
 
+mod bound;
 mod build;
 mod cell;
 mod cli;
@@ -117,16 +118,18 @@ pub(crate) fn complain(message: &str) {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = words.split_first()
-        && first == ours::AS_RANK
-    {
-        return match rank::run(rest) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(message) => {
-                complain(&message);
-                ExitCode::from(NEGATIVE)
-            }
-        };
+    let outcome = match words.split_first() {
+        Some((first, rest)) if first == ours::AS_RANK => Some(rank::run(rest)),
+        Some((first, rest)) if first == bound::AS_BOUND => Some(bound::run(rest)),
+        _ => None,
+    };
+    match outcome {
+        Some(Ok(())) => return ExitCode::SUCCESS,
+        Some(Err(message)) => {
+            complain(&message);
+            return ExitCode::from(NEGATIVE);
+        }
+        None => {}
     }
     let options = match cli::Options::try_parse() {
         Ok(options) => options,

@@ -1,6 +1,7 @@
 //! The measurement: engines are started for each number of ranks, and then take turns at each cell until it is certain who
 //! is faster, or twice as many pairs have not made it certain.
 
+use crate::bound::Bound;
 use crate::cell::{Cell, Figures, Measured};
 use crate::cli::Options;
 use crate::engine::{Engine, Launch};
@@ -11,7 +12,7 @@ use crate::order::Order;
 use crate::ours::Ours;
 use crate::progress::Progress;
 use crate::report;
-use crate::shares;
+use crate::shares::{self, bound_name};
 use crate::stage::Stage;
 use crate::stats::{Times, judge};
 use crate::table;
@@ -35,6 +36,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut peers: Vec<Box<dyn Launch>> = Vec::new();
     for peer in &options.peer {
         peers.extend(peer.engines(&mut stage)?);
+    }
+    if options.limits {
+        peers.push(Box::new(Bound));
     }
     let mut bench = Bench {
         options,
@@ -99,11 +103,17 @@ struct Part {
     engine: usize,
     order: Order,
     figures: Figures,
+    is_bound: bool,
     /// How many turns it has at most.
     turns: usize,
 }
 
 impl Part {
+    /// It is a library to compare with.
+    fn is_peer(&self) -> bool {
+        self.engine > 0 && !self.is_bound
+    }
+
     fn has_a_turn(&self) -> bool {
         self.figures.runs.len() < self.turns
     }
@@ -131,7 +141,7 @@ impl Bench<'_> {
             let ours = Ours { transport: self.options.transport.name() };
             let mut engines = vec![Some(Engine::start(&ours, ranks, &mut self.stage)?)];
             for peer in &self.peers {
-                let is_wanted = cells.iter().any(|cell| peer.takes(cell.op, cell.bytes()));
+                let is_wanted = cells.iter().any(|cell| peer.takes(cell));
                 engines.push(match is_wanted {
                     true => Some(Engine::start(&**peer, ranks, &mut self.stage)?),
                     false => None,
@@ -143,7 +153,7 @@ impl Bench<'_> {
                 let is_new = before.is_none_or(|b| (b.op, b.variant) != (cell.op, cell.variant));
                 if is_new {
                     let transport = self.options.transport.name();
-                    self.print(&table::head(&cell, transport, !self.peers.is_empty()))?;
+                    self.print(&table::head(&cell, transport, !self.options.peer.is_empty()))?;
                 }
                 before = Some(cell);
                 if let Some(measured) = self.measure(&cell, &mut engines)? {
@@ -197,7 +207,7 @@ impl Bench<'_> {
                 break;
             }
             let limit = so_far.best().map_or(f64::INFINITY, Figures::p50) * BEHIND;
-            for part in parts.iter_mut().filter(|part| part.engine > 0) {
+            for part in parts.iter_mut().filter(|part| part.is_peer()) {
                 if part.figures.p50() > limit {
                     part.turns = part.figures.runs.len();
                 }
@@ -208,7 +218,7 @@ impl Bench<'_> {
 
     /// Whether this host has memory for the buffers of all engines, which keep them until they are told another size.
     fn has_memory(&self, cell: &Cell) -> bool {
-        let takes = self.peers.iter().filter(|peer| peer.takes(cell.op, cell.bytes()));
+        let takes = self.peers.iter().filter(|peer| peer.takes(cell));
         let needed = cell.memory().saturating_mul(1 + takes.count());
         let there = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
         let Some(there) = there else { return true };
@@ -235,7 +245,7 @@ impl Bench<'_> {
         let trial = cell.trial(calls);
         let (mut tried, mut left_out) = (Vec::new(), Vec::new());
         for index in 0..engines.len() {
-            let takes = index == 0 || self.peers[index - 1].takes(cell.op, cell.bytes());
+            let takes = index == 0 || self.peers[index - 1].takes(cell);
             let Some(engine) = engines[index].as_ref().filter(|_| takes) else { continue };
             let name = engine.name().to_owned();
             self.progress.tell(cell, 0, &name);
@@ -243,8 +253,9 @@ impl Bench<'_> {
                 Ok(Some((times, wrong))) => {
                     let order = cell.order(calls, times.p50);
                     let figures = Figures { engine: name, runs: Vec::new(), wrong };
-                    let turns = usize::MAX;
-                    tried.push((times.p50, Part { engine: index, order, figures, turns }));
+                    let is_bound = index > 0 && self.peers[index - 1].is_bound();
+                    let (engine, turns) = (index, usize::MAX);
+                    tried.push((times.p50, Part { engine, order, figures, is_bound, turns }));
                 }
                 // It has no part in this cell.
                 Ok(None) => {}
@@ -254,10 +265,10 @@ impl Bench<'_> {
                 }
             }
         }
-        let peers = tried.iter().filter(|(_, part)| part.engine > 0).map(|(p50, _)| *p50);
+        let peers = tried.iter().filter(|(_, part)| part.is_peer()).map(|(p50, _)| *p50);
         let best = peers.fold(f64::INFINITY, f64::min);
         let judged = tried.into_iter().map(|(p50, part)| {
-            let is_far = part.engine > 0 && p50 > FAR * best;
+            let is_far = part.is_peer() && p50 > FAR * best;
             Part { turns: if is_far { 1 } else { part.turns }, ..part }
         });
         let parts = judged.collect();
@@ -324,10 +335,15 @@ fn is_certain(measured: &Measured) -> bool {
 }
 
 fn assemble(cell: &Cell, parts: &[Part], left_out: &[String]) -> Result<Measured, Failure> {
-    let mut figures = parts.iter().map(|part| part.figures.clone());
-    let ours = figures.next().ok_or_else(|| Failure::new("nothing was measured"))?;
-    let (peers, left_out) = (figures.collect(), left_out.to_vec());
-    Ok(Measured { cell: *cell, ours, peers, bound: None, left_out })
+    let ours = parts.iter().find(|part| part.engine == 0);
+    let ours = ours.ok_or_else(|| Failure::new("nothing was measured"))?.figures.clone();
+    let peers = parts.iter().filter(|part| part.is_peer());
+    let peers = peers.map(|part| part.figures.clone()).collect();
+    let bound = parts.iter().find(|part| part.is_bound).map(|part| Figures {
+        engine: bound_name(cell.variant.buffers).to_owned(),
+        ..part.figures.clone()
+    });
+    Ok(Measured { cell: *cell, ours, peers, bound, left_out: left_out.to_vec() })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use crate::Failure;
 use crate::build::{Source, find};
+use crate::cell::Cell;
 use crate::engine::Launch;
 use crate::ops::Op;
 use crate::stage::Stage;
@@ -169,14 +170,15 @@ impl Launch for Mpi {
         Ok(vec![command])
     }
 
-    fn takes(&self, op: Op, bytes: usize) -> bool {
-        self.setting.only.is_none_or(|(only, least)| op == only && bytes >= least)
+    fn takes(&self, cell: &Cell) -> bool {
+        self.setting.only.is_none_or(|(only, least)| cell.op == only && cell.bytes() >= least)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::samples::cell;
 
     fn peer(implementation: Implementation, setting: Setting) -> Mpi {
         let name = format!("{}{}", implementation.name(), setting.name);
@@ -205,9 +207,10 @@ mod tests {
     #[test]
     fn a_ring_takes_part_where_it_can_be_the_best() {
         let ring = peer(Implementation::Openmpi, OPENMPI[2]);
-        assert!(ring.takes(Op::AllReduce, 1 << 20) && !ring.takes(Op::AllReduce, 1 << 10));
-        assert!(!ring.takes(Op::Broadcast, 1 << 20));
-        assert!(peer(Implementation::Mpich, PLAIN).takes(Op::Barrier, 0));
+        let takes = |op, bytes| ring.takes(&cell(op, bytes));
+        assert!(takes(Op::AllReduce, 1 << 20) && !takes(Op::AllReduce, 1 << 10));
+        assert!(!takes(Op::Broadcast, 1 << 20));
+        assert!(peer(Implementation::Mpich, PLAIN).takes(&cell(Op::Barrier, 0)));
     }
 
     #[test]

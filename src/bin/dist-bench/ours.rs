@@ -1,8 +1,8 @@
 //! The engine of libdist: this program itself, started once for each rank.
 
 use crate::Failure;
+use crate::cell::Cell;
 use crate::engine::Launch;
-use crate::ops::Op;
 use std::path::Path;
 use std::process::Command;
 
@@ -36,7 +36,7 @@ impl Launch for Ours {
         Ok((0..ranks).map(command).collect())
     }
 
-    fn takes(&self, _op: Op, _bytes: usize) -> bool {
+    fn takes(&self, _cell: &Cell) -> bool {
         true
     }
 }

@@ -1,6 +1,6 @@
 //! What comes of the machine's limits: how much of what is possible an all_reduce between two ranks reaches. Pure.
 
-use crate::cell::Measured;
+use crate::cell::{Buffers, Measured};
 use crate::files::Results;
 use crate::ops::Op;
 use crate::text::{microseconds, size};
@@ -48,6 +48,14 @@ pub(crate) fn shares(results: &Results) -> Vec<Share> {
         Some(Share { what, bound, bound_ns, ours_ns: ours.p50() })
     };
     results.cells.iter().filter_map(share).collect()
+}
+
+/// What is done by hand for a kind of buffer.
+pub(crate) const fn bound_name(buffers: Buffers) -> &'static str {
+    match buffers {
+        Buffers::Ordinary => "pull attach",
+        Buffers::Arena => "direct",
+    }
 }
 
 /// As people read them; nothing where there are none.

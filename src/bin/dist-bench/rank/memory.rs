@@ -5,6 +5,7 @@ use super::calls;
 use crate::ops::{Op, ROOT};
 use crate::order::Order;
 use crate::values::{self, POISON};
+use dist::sys::shm::Segment;
 use std::alloc::Layout;
 
 /// Pages, so that all engines' buffers lie alike.
@@ -20,6 +21,8 @@ enum Maker {
     Process(Layout),
     /// `dist_mem_alloc`.
     Library,
+    /// Whoever has made the segment.
+    Segment(#[allow(dead_code, reason = "it keeps the memory mapped")] Segment),
     /// Nobody: it is empty.
     Nobody,
 }
@@ -54,6 +57,11 @@ impl Memory {
         Ok(Self { ptr, len, maker: Maker::Process(layout) })
     }
 
+    fn of_segment(segment: Segment) -> Self {
+        let (ptr, len) = (segment.as_mut_ptr(), segment.len());
+        Self { ptr, len, maker: Maker::Segment(segment) }
+    }
+
     fn bytes(&self) -> &[u8] {
         // SAFETY: `len` initialised bytes of ours, which no call uses between calls.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
@@ -71,7 +79,7 @@ impl Drop for Memory {
             // SAFETY: allocated with this layout, and freed once.
             Maker::Process(layout) => unsafe { std::alloc::dealloc(self.ptr, layout) },
             Maker::Library => calls::free(self.ptr),
-            Maker::Nobody => {}
+            Maker::Segment(_) | Maker::Nobody => {}
         }
     }
 }
@@ -141,7 +149,7 @@ impl Shape {
 
 /// The buffers of one rank for one kind of order.
 #[derive(Debug)]
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     first: Memory,
     second: Memory,
     shape: Shape,
@@ -149,11 +157,18 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    pub(super) fn new(order: &Order, rank: usize, ranks: usize) -> Result<Self, String> {
+    pub(crate) fn new(order: &Order, rank: usize, ranks: usize) -> Result<Self, String> {
         let (shape, element) = (Shape::new(order, rank, ranks), order.dtype.size());
         let first = Memory::new(shape.first * element, order.arena)?;
         let second = Memory::new(shape.second * element, order.arena)?;
         Ok(Self { first, second, shape, element })
+    }
+
+    /// The first buffer is a segment, of as many bytes as it takes; the second one is empty.
+    pub(crate) fn in_segment(order: &Order, rank: usize, ranks: usize, segment: Segment) -> Self {
+        let (shape, element) = (Shape::new(order, rank, ranks), order.dtype.size());
+        let second = Memory { ptr: std::ptr::dangling_mut(), len: 0, maker: Maker::Nobody };
+        Self { first: Memory::of_segment(segment), second, shape, element }
     }
 
     /// Where a call is to read.
@@ -162,13 +177,13 @@ impl Buffers {
     }
 
     /// Where a call is to write.
-    pub(super) fn output(&self) -> *mut u8 {
+    pub(crate) fn output(&self) -> *mut u8 {
         let memory = if self.shape.together { &self.first } else { &self.second };
         memory.ptr.wrapping_add(self.shape.result.at * self.element)
     }
 
     /// Puts known values where a call reads, and what cannot be a result everywhere else.
-    pub(super) fn fill(&mut self, order: &Order, rank: usize) {
+    pub(crate) fn fill(&mut self, order: &Order, rank: usize) {
         self.first.bytes_mut().fill(POISON);
         self.second.bytes_mut().fill(POISON);
         let Part { at, len } = self.shape.input;
@@ -177,14 +192,14 @@ impl Buffers {
     }
 
     /// What a call has written.
-    pub(super) fn result(&self) -> &[u8] {
+    pub(crate) fn result(&self) -> &[u8] {
         let memory = if self.shape.together { &self.first } else { &self.second };
         let Part { at, len } = self.shape.result;
         &memory.bytes()[at * self.element..][..len * self.element]
     }
 
     /// Writes the whole of the first buffer anew, as a caller does that has new values.
-    pub(super) fn rewrite(&mut self, word: u64) {
+    pub(crate) fn rewrite(&mut self, word: u64) {
         let word = word.to_le_bytes();
         for place in self.first.bytes_mut().chunks_exact_mut(WORD) {
             place.copy_from_slice(&word);
