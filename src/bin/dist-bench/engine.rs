@@ -25,8 +25,8 @@ pub(crate) const SAMPLE: &str = ".sample";
 pub(crate) const ANSWERS: &str = ".answers";
 const LOG: &str = ".log";
 
-/// How long the ranks may take to come together.
-const STARTING: Duration = Duration::from_secs(60);
+/// How long the ranks may take to come together: Python has much to load, and there may be many ranks for few cores.
+const STARTING: Duration = Duration::from_secs(180);
 
 /// How long they may take for one order.
 const ORDERED: Duration = Duration::from_secs(180);
