@@ -294,7 +294,8 @@ typedef struct dist_init_options_t {
     /**
      * What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
      * transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
-     * rank 0 count, and host_id=LABEL: ranks with the same label are on one host, whatever the truth (for tests).
+     * rank 0 count, attach=0|1 (as DIST_ATTACH), and host_id=LABEL: ranks with the same label are on one host, whatever
+     * the truth (for tests).
      */
     const char *backend_options;
 } dist_init_options_t;
