@@ -3,7 +3,7 @@
 //! What is read counts only if the caller's protocol says that the rank had not taken it back.
 
 use super::SharedDomain;
-use crate::base::buffer::Dst;
+use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::sys;
@@ -35,10 +35,44 @@ pub fn read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'_>) 
     Ok(())
 }
 
+/// Whether others could read memory of this process: its first and its last byte are read as they would.
+pub fn is_readable(bytes: Src<'_>) -> bool {
+    let start = bytes.as_ptr().addr() as u64;
+    let mut found = [0; 1];
+    let mut can_read = |offset: usize| {
+        let into = Dst::from(&mut found[..]);
+        sys::attach::read(std::process::id(), start + offset as u64, into).is_ok_and(|got| got == 1)
+    };
+    bytes.is_empty() || can_read(0) && (bytes.len() == 1 || can_read(bytes.len() - 1))
+}
+
 /// Whether the process with this id, as this one sees ids, has `mark` at `address`, and may be read.
 pub fn recognises(pid: u32, address: u64, mark: &Nonce) -> bool {
     let mut found = Nonce::default();
     let into = Dst::from(&mut found.0[..]);
     let len = into.len();
     sys::attach::read(pid, address, into).is_ok_and(|got| got == len) && found == *mark
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_the_kernel_does_not_hand_out_is_not_readable() {
+        let bytes = [7; 9000];
+        let probe = Nonce([3; 16]);
+        let address = probe.0.as_ptr().addr() as u64;
+        // A sandbox may forbid the call altogether.
+        let may_read = recognises(std::process::id(), address, &probe);
+        assert_eq!(is_readable(Src::from(&bytes[..])), may_read);
+        assert!(is_readable(Src::empty()));
+        // Kernel pages that are mapped into every process, and belong to none.
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let vvar = maps.lines().find(|line| line.contains("[vvar")).unwrap();
+        let start = usize::from_str_radix(vvar.split('-').next().unwrap(), 16).unwrap();
+        assert!(!recognises(std::process::id(), start as u64, &probe));
+        assert!(!recognises(std::process::id(), address, &Nonce([4; 16])));
+        drop(probe);
+    }
 }

@@ -3,6 +3,9 @@
 //!
 //! * A rank *exposes* its buffer with a step, and *closes* it with a later one: it may write there, or return to its caller,
 //!   once those who read have published that. Between the two it writes only what nobody else reads.
+//! * Not all memory can be read by others: that of some devices cannot, though its process may. So a rank looks at the ends of
+//!   its buffer in the same way before it exposes it, and says so where that fails; then nobody reads, and the operation goes
+//!   through slots. Everybody comes to the same conclusion, from the lines of all.
 //! * Whether the ranks of a group can read each other's memory was tried when they met, and is the same for all
 //!   ([`Shape::attached`](crate::algo::select::Shape)).
 //! * What was read counts only once the reader has seen the owner's closing step, or knows otherwise that the owner had
@@ -18,10 +21,13 @@ use crate::wait::{Interrupt, Pace, until};
 use std::time::Duration;
 
 /// How long a rank whose memory cannot be read has to be known as dead, or to have failed the group.
-const HEARING: Duration = Duration::from_millis(150);
+const HEARING: Duration = Duration::from_secs(2);
 
 /// What the line of an exposing step says: the address, and the factor of what lies there.
 const WORDS: usize = 16;
+
+/// In place of an address: nobody can read there.
+const NOWHERE: u64 = 0;
 
 /// The buffer of another rank.
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +38,46 @@ pub(super) struct Exposed {
     pub(super) factor: f64,
 }
 
+/// Where a buffer lies.
+fn address(buffer: Src<'_>) -> u64 {
+    buffer.as_ptr().addr() as u64
+}
+
 impl Steps<'_> {
-    /// Publishes the coming step with the place of a buffer, and a factor.
+    /// Publishes the coming step with the place of a buffer, and a factor, and waits for those of all; false where one of them
+    /// cannot be read, here or elsewhere. Another buffer, that will be exposed later, is looked at too.
+    ///
+    /// # Errors
+    /// As [`Steps::await_all`].
+    pub(super) fn expose_all(
+        &mut self,
+        buffer: Src<'_>,
+        factor: f64,
+        later: Src<'_>,
+    ) -> Result<bool> {
+        let is_readable = attach::is_readable(buffer) && attach::is_readable(later);
+        let place = if is_readable { address(buffer) } else { NOWHERE };
+        self.say_place(place, factor)?;
+        self.await_all()?;
+        let mut all = place != NOWHERE;
+        for rank in self.others() {
+            all &= self.exposed(rank)?.address != NOWHERE;
+        }
+        Ok(all)
+    }
+
+    /// Publishes the coming step with the place of a buffer that can be read.
     ///
     /// # Errors
     /// As [`Steps::publish`].
-    pub(super) fn expose(&mut self, buffer: Src<'_>, factor: f64) -> Result<()> {
+    pub(super) fn expose(&mut self, buffer: Src<'_>) -> Result<()> {
+        self.say_place(address(buffer), 1.0)
+    }
+
+    fn say_place(&mut self, place: u64, factor: f64) -> Result<()> {
         let mut words = [0; WORDS];
         let (address, rest) = words.split_at_mut(WORDS / 2);
-        address.copy_from_slice(&(buffer.as_ptr().addr() as u64).to_le_bytes());
+        address.copy_from_slice(&place.to_le_bytes());
         rest.copy_from_slice(&factor.to_le_bytes());
         self.publish(&words)
     }

@@ -1,5 +1,6 @@
 //! Asynchronous calls over a back end that does what a test tells it.
 
+mod attached;
 mod batches;
 mod bytes;
 mod collectives;

@@ -1,8 +1,10 @@
 //! Large blocks, read where they lie: each is copied once by each rank that wants it.
 
+use super::staged;
 use crate::algo::Operation;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ATTACHED, Algorithm, Body};
+use crate::base::buffer::Src;
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -23,7 +25,9 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    steps.expose(operation.send, 1.0)?;
+    if !steps.expose_all(operation.send, 1.0, Src::empty())? {
+        return staged::run(steps, operation);
+    }
     kernel::copy(operation.recv_block(steps.rank()), operation.send);
     for rank in steps.others() {
         let theirs = steps.exposed(rank)?;

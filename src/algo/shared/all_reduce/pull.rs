@@ -1,5 +1,6 @@
 //! Large vectors, read where they lie: each rank folds its slice of all of them, and everybody reads the folded slices.
 
+use super::two_shot;
 use crate::algo::Operation;
 use crate::algo::pattern::slices::owned;
 use crate::algo::shared::reduce_scatter::pull::fold_part;
@@ -30,9 +31,11 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, me, size) = (operation.bytes(), steps.rank(), steps.size());
     let slice_of = |rank| owned(bytes, size, rank);
     let result = |rank| operation.recv.slice(slice_of(rank).start, slice_of(rank).len());
-    steps.expose(operation.send, operation.factor)?;
+    if !steps.expose_all(operation.send, operation.factor, operation.recv.as_src())? {
+        return two_shot::run(steps, operation);
+    }
     fold_part(steps, operation, slice_of(me), result(me))?;
-    steps.expose(operation.recv.as_src(), 1.0)?;
+    steps.expose(operation.recv.as_src())?;
     for rank in steps.others() {
         let theirs = steps.exposed(rank)?;
         steps.pull(theirs, slice_of(rank).start, result(rank))?;

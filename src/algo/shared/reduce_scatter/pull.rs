@@ -1,5 +1,6 @@
 //! Large vectors, read where they lie: each rank folds its block of all of them.
 
+use super::staged;
 use crate::algo::Operation;
 use crate::algo::fold::{FEW, Fold, contribute};
 use crate::algo::pattern::slices::{chunks, share};
@@ -34,7 +35,9 @@ pub static ROW: Algorithm = Algorithm {
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let len = operation.recv.len();
     let start = steps.rank() * len;
-    steps.expose(operation.send, operation.factor)?;
+    if !steps.expose_all(operation.send, operation.factor, Src::empty())? {
+        return staged::run(steps, operation);
+    }
     fold_part(steps, operation, start..start + len, operation.recv)?;
     steps.close()
 }
