@@ -3,12 +3,12 @@
 //! The product of all of them is the matrix. Nothing is left out of it but what cannot be, and the two sizes that cost
 //! most: of these each combination of everything else meets every [`Size::deal`]th pair of type and operator, in turn.
 
-use crate::ranks::shape_of;
-use dist::algo::algorithms;
+use dist::algo::{Shape, algorithms};
 use dist::base::dtype::DataType;
 use dist::base::nodes::Nodes;
 use dist::base::op::ReduceOp;
-use dist::transport::OpKind;
+use dist::sys::host;
+use dist::transport::{OpKind, attach};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -318,6 +318,15 @@ fn product(scene: &Scene) -> Vec<Variant> {
         }
     }
     all
+}
+
+/// The shape of groups with these nodes, as their ranks find it: whether the system lets processes read each other's memory is
+/// seen by trying.
+pub(crate) fn shape_of(nodes: &Nodes) -> Shape {
+    let nonce = host::process_nonce().unwrap();
+    let address = host::process_nonce_address().unwrap();
+    let attached = attach::recognises(std::process::id(), address, &nonce);
+    Shape { attached, ..Shape::of(nodes, false) }
 }
 
 fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {

@@ -1,5 +1,6 @@
 //! Groups on several nodes: what the matrix does not show, since its numbers fit.
 
+use crate::matrix::shape_of;
 use crate::ranks;
 use dist::algo::Shape;
 use dist::base::dtype::DataType;
@@ -28,7 +29,7 @@ fn run(
 }
 
 fn shape(layout: &str) -> Shape {
-    ranks::shape_of(&Nodes::by_label(&layout.chars().collect::<Vec<_>>()))
+    shape_of(&Nodes::by_label(&layout.chars().collect::<Vec<_>>()))
 }
 
 #[test]

@@ -1,11 +1,7 @@
 //! Ranks that are threads, each with its own group object over a shared store.
 
-use dist::algo::Shape;
 use dist::api::{Group, GroupOptions};
-use dist::base::nodes::Nodes;
 use dist::store::HashStore;
-use dist::sys::host;
-use dist::transport::attach;
 use std::sync::Arc;
 
 /// The deadline of every call, however busy the machine.
@@ -51,13 +47,4 @@ impl RankUnderTest {
     pub(crate) fn group(&self) -> &Group {
         &self.group
     }
-}
-
-/// The shape of groups with these nodes, as their ranks find it: whether the system lets processes read each other's memory is
-/// seen by trying.
-pub(crate) fn shape_of(nodes: &Nodes) -> Shape {
-    let nonce = host::process_nonce().unwrap();
-    let address = host::process_nonce_address().unwrap();
-    let attached = attach::recognises(std::process::id(), address, &nonce);
-    Shape { attached, ..Shape::of(nodes, false) }
 }

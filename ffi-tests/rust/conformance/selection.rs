@@ -1,6 +1,7 @@
 //! Which algorithm runs: calls that want the vectors folded in rank order, wherever ranks are, and overrides.
 
-use crate::ranks::{RankUnderTest, run_with, shape_of};
+use crate::matrix::shape_of;
+use crate::ranks::{RankUnderTest, run_with};
 use dist::algo::algorithms;
 use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
