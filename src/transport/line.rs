@@ -44,9 +44,9 @@ impl Line {
     }
 
     /// Makes the line this core's own before it is written, so that the next [`Line::publish`] need not wait for that; for
-    /// its owner, under the same condition. Readers that look for older steps see none.
+    /// its owner. What the line holds stays: it may still be asked for where ranks have parted.
     pub fn prepare(&self) {
-        self.chain.store(0, Ordering::Relaxed);
+        self.chain.store(self.chain.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The step that the line holds.

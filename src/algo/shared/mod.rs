@@ -1,6 +1,7 @@
 //! Algorithms for the ranks of one host, over the lines and slots that they share.
 //!
-//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read in the memory of their ranks; the rest is a folder per collective and a file per algorithm.
+//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read in the memory of their ranks; the rest is a
+//! folder per collective and a file per algorithm.
 
 mod counts;
 mod exposure;
