@@ -18,22 +18,31 @@ pub(super) trait Element {
 
 /// How two accumulators become one.
 pub(super) trait Operator<A> {
+    /// What [`Operator::finish`] needs of the number of ranks.
+    type Ending: Copy;
+
+    fn ending(ranks: usize) -> Self::Ending;
+
     fn combine(earlier: A, later: A) -> A;
 
-    /// What happens to the result, for so many ranks, before it is stored.
+    /// What happens to the result before it is stored.
     #[inline(always)]
-    fn finish(acc: A, _ranks: usize) -> A {
+    fn finish(acc: A, _: Self::Ending) -> A {
         acc
     }
 }
 
 /// Arithmetic under the rules of the module: integers wrap, NaN propagates, -0 is below +0.
 pub(super) trait Number: Copy {
+    /// What is known of a divisor, so that each division costs little.
+    type Divisor: Copy;
+
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn lesser(self, other: Self) -> Self;
     fn greater(self, other: Self) -> Self;
-    fn divided_by(self, divisor: usize) -> Self;
+    fn divisor(ranks: usize) -> Self::Divisor;
+    fn divided_by(self, divisor: Self::Divisor) -> Self;
 }
 
 /// Numbers that can be scaled by a factor.
@@ -58,63 +67,68 @@ pub(super) struct Or;
 /// BXOR.
 pub(super) struct Xor;
 
-impl<A: Number> Operator<A> for Sum {
-    #[inline(always)]
-    fn combine(earlier: A, later: A) -> A {
-        earlier.plus(later)
-    }
+/// Operators that leave the result as it is.
+macro_rules! plain {
+    ($($operator:ident, $earlier:ident, $later:ident, $result:expr;)*) => {$(
+        impl<A: Number> Operator<A> for $operator {
+            type Ending = ();
+
+            #[inline(always)]
+            fn ending(_ranks: usize) {}
+
+            #[inline(always)]
+            fn combine($earlier: A, $later: A) -> A {
+                $result
+            }
+        }
+    )*};
 }
 
-impl<A: Number> Operator<A> for Product {
-    #[inline(always)]
-    fn combine(earlier: A, later: A) -> A {
-        earlier.times(later)
-    }
-}
-
-impl<A: Number> Operator<A> for Min {
-    #[inline(always)]
-    fn combine(earlier: A, later: A) -> A {
-        earlier.lesser(later)
-    }
-}
-
-impl<A: Number> Operator<A> for Max {
-    #[inline(always)]
-    fn combine(earlier: A, later: A) -> A {
-        earlier.greater(later)
-    }
+plain! {
+    Sum, earlier, later, earlier.plus(later);
+    Product, earlier, later, earlier.times(later);
+    Min, earlier, later, earlier.lesser(later);
+    Max, earlier, later, earlier.greater(later);
 }
 
 impl<A: Number> Operator<A> for Avg {
+    type Ending = A::Divisor;
+
+    #[inline(always)]
+    fn ending(ranks: usize) -> A::Divisor {
+        A::divisor(ranks)
+    }
+
     #[inline(always)]
     fn combine(earlier: A, later: A) -> A {
         earlier.plus(later)
     }
 
     #[inline(always)]
-    fn finish(acc: A, ranks: usize) -> A {
-        acc.divided_by(ranks)
+    fn finish(acc: A, ending: A::Divisor) -> A {
+        acc.divided_by(ending)
     }
 }
 
-impl Operator<u8> for And {
-    #[inline(always)]
-    fn combine(earlier: u8, later: u8) -> u8 {
-        earlier & later
-    }
+/// Operators on bits.
+macro_rules! bitwise {
+    ($($operator:ident, $symbol:tt;)*) => {$(
+        impl Operator<u8> for $operator {
+            type Ending = ();
+
+            #[inline(always)]
+            fn ending(_ranks: usize) {}
+
+            #[inline(always)]
+            fn combine(earlier: u8, later: u8) -> u8 {
+                earlier $symbol later
+            }
+        }
+    )*};
 }
 
-impl Operator<u8> for Or {
-    #[inline(always)]
-    fn combine(earlier: u8, later: u8) -> u8 {
-        earlier | later
-    }
-}
-
-impl Operator<u8> for Xor {
-    #[inline(always)]
-    fn combine(earlier: u8, later: u8) -> u8 {
-        earlier ^ later
-    }
+bitwise! {
+    And, &;
+    Or, |;
+    Xor, ^;
 }

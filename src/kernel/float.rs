@@ -20,6 +20,8 @@ macro_rules! float {
         }
 
         impl Number for $float {
+            type Divisor = Self;
+
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self + other
@@ -48,8 +50,13 @@ macro_rules! float {
             }
 
             #[inline(always)]
-            fn divided_by(self, divisor: usize) -> Self {
-                self / divisor as Self
+            fn divisor(ranks: usize) -> Self {
+                ranks as Self
+            }
+
+            #[inline(always)]
+            fn divided_by(self, divisor: Self) -> Self {
+                self / divisor
             }
         }
 

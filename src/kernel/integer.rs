@@ -20,9 +20,58 @@ impl Element for Bool {
     }
 }
 
-/// `$wide` holds every `$int` and the divisor, which may exceed the largest `$int`.
+/// What divides by the same number again and again, without dividing: a product and two shifts, in vectors.
+///
+/// The method is that of Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994), figure 4.1.
+#[derive(Clone, Copy)]
+pub(super) struct Reciprocal<U> {
+    magic: U,
+    shifts: [u32; 2],
+    /// No bits where the divisor is larger than any dividend, else all.
+    keep: U,
+}
+
+macro_rules! reciprocal {
+    ($($unsigned:ty, $wide:ty;)*) => {$(
+        impl Reciprocal<$unsigned> {
+            #[allow(clippy::cast_possible_truncation, reason = "the upper half is what is wanted, or known to be empty")]
+            fn of(divisor: usize) -> Self {
+                let Ok(divisor) = <$unsigned>::try_from(divisor) else {
+                    return Self { magic: 1, shifts: [0; 2], keep: 0 };
+                };
+                let divisor = divisor.max(1);
+                // The power of two that is not below it.
+                let power = <$unsigned>::BITS - (divisor - 1).leading_zeros();
+                let excess = (<$wide>::from(1u8) << power) - <$wide>::from(divisor);
+                let magic = (excess << <$unsigned>::BITS) / <$wide>::from(divisor) + 1;
+                let shifts = [power.min(1), power.saturating_sub(1)];
+                Self { magic: magic as $unsigned, shifts, keep: <$unsigned>::MAX }
+            }
+
+            #[inline(always)]
+            #[allow(clippy::cast_possible_truncation, reason = "the upper half is what is wanted")]
+            fn quotient(self, dividend: $unsigned) -> $unsigned {
+                let product = <$wide>::from(self.magic) * <$wide>::from(dividend);
+                let upper = (product >> <$unsigned>::BITS) as $unsigned;
+                let [first, second] = self.shifts;
+                // Neither shift is as long as the type, which a mask tells the compiler.
+                let last = <$unsigned>::BITS - 1;
+                let rest = (dividend - upper) >> (first & last);
+                ((upper + rest) >> (second & last)) & self.keep
+            }
+        }
+    )*};
+}
+
+reciprocal! {
+    u16, u32;
+    u32, u64;
+    u64, u128;
+}
+
+/// The integers, each with the type of its size that has no sign, and the one in which it is divided.
 macro_rules! integer {
-    ($($int:ty, $wide:ty;)*) => {$(
+    ($($int:ty, $plain:ty, $lane:ty;)*) => {$(
         impl Element for $int {
             type Stored = Self;
             type Acc = Self;
@@ -39,6 +88,8 @@ macro_rules! integer {
         }
 
         impl Number for $int {
+            type Divisor = Reciprocal<$lane>;
+
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -59,27 +110,88 @@ macro_rules! integer {
                 self.max(other)
             }
 
+            fn divisor(ranks: usize) -> Reciprocal<$lane> {
+                Reciprocal::<$lane>::of(ranks)
+            }
+
             #[inline(always)]
             #[allow(
                 clippy::cast_possible_truncation,
+                clippy::cast_possible_wrap,
+                clippy::cast_sign_loss,
                 trivial_numeric_casts,
-                reason = "a quotient is no larger than its dividend, which was a value of this type"
+                unused_comparisons,
+                reason = "a quotient is no larger than its dividend, which was a value of this type; some have no sign"
             )]
-            fn divided_by(self, divisor: usize) -> Self {
-                let divisor = <$wide>::try_from(divisor).unwrap_or(<$wide>::MAX);
-                (<$wide>::from(self) / divisor) as Self
+            fn divided_by(self, divisor: Reciprocal<$lane>) -> Self {
+                let is_negative = self < 0;
+                let magnitude = if is_negative { (0 as Self).wrapping_sub(self) } else { self };
+                // Through the type without a sign of the same size, so that the lowest number keeps its magnitude.
+                let quotient = divisor.quotient(<$lane>::from(magnitude as $plain)) as Self;
+                if is_negative { (0 as Self).wrapping_sub(quotient) } else { quotient }
             }
         }
     )*};
 }
 
 integer! {
-    i8, i64;
-    i16, i64;
-    i32, i64;
-    i64, i64;
-    u8, u64;
-    u16, u64;
-    u32, u64;
-    u64, u64;
+    i8, u8, u16;
+    i16, u16, u16;
+    i32, u32, u32;
+    i64, u64, u64;
+    u8, u8, u16;
+    u16, u16, u16;
+    u32, u32, u32;
+    u64, u64, u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Divisors around everything that decides: powers of two, halves, the largest values.
+    fn divisors(bits: u32) -> impl Iterator<Item = usize> {
+        let powers = (0..=bits).flat_map(|power| {
+            let power = 1usize.checked_shl(power).unwrap_or(usize::MAX);
+            [power.saturating_sub(1), power, power.saturating_add(1)]
+        });
+        powers.chain([3, 5, 6, 7, 10, 100, 641, 1000, usize::MAX]).filter(|&divisor| divisor > 0)
+    }
+
+    macro_rules! check {
+        ($int:ty, $wide:ty, $values:expr) => {
+            for divisor in divisors(<$int>::BITS) {
+                let kept = <$int>::divisor(divisor);
+                for value in $values {
+                    let value: $int = value;
+                    let want = <$wide>::from(value) / <$wide>::try_from(divisor).unwrap();
+                    assert_eq!(<$wide>::from(value.divided_by(kept)), want, "{value} / {divisor}");
+                }
+            }
+        };
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+    fn small_integers_are_divided_as_they_should() {
+        check!(i8, i128, i8::MIN..=i8::MAX);
+        check!(u8, i128, u8::MIN..=u8::MAX);
+        check!(i16, i128, i16::MIN..=i16::MAX);
+        check!(u16, i128, u16::MIN..=u16::MAX);
+    }
+
+    #[test]
+    fn large_integers_are_divided_as_they_should() {
+        // Around multiples of what might be a divisor, and at both ends.
+        let near = |middle: u64| (0..5u64).map(move |i| middle.wrapping_add(i).wrapping_sub(2));
+        let mut middles: Vec<u64> = (0..64).map(|power| 1 << power).collect();
+        middles.extend(
+            middles.clone().into_iter().flat_map(|it| [it.wrapping_mul(3), it.wrapping_mul(641)]),
+        );
+        let values: Vec<u64> = middles.into_iter().flat_map(near).collect();
+        check!(u64, i128, values.iter().copied());
+        check!(i64, i128, values.iter().map(|value| value.cast_signed()));
+        check!(u32, i128, values.iter().map(|&value| (value & 0xffff_ffff) as u32));
+        check!(i32, i128, values.iter().map(|&value| ((value & 0xffff_ffff) as u32).cast_signed()));
+    }
 }

@@ -9,9 +9,7 @@
 
 use super::element::{Avg, Element, Number, Operator, Real, Sum};
 #[cfg(target_arch = "x86_64")]
-use super::f16c::Octet;
-#[cfg(target_arch = "x86_64")]
-use super::minifloat::F16;
+use super::octet::{LANES, Lanes};
 use crate::base::buffer::{Dst, Src};
 use std::mem::MaybeUninit;
 
@@ -135,49 +133,59 @@ where
     unsafe { average_blocks::<E>(dst, ranks, 0) }
 }
 
-/// The average of f16 for AVX2 and F16C.
+/// The average of a small float for AVX2 and F16C.
 ///
 /// # Safety
 /// As [`AverageKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn average_f16c(dst: Dst<'_>, ranks: usize) {
-    // SAFETY: the caller's promise is the same, and the instructions of `Octet` are enabled.
-    unsafe { average_blocks::<Octet>(dst, ranks, 0) }
-    let rest = whole_octets(dst) * Octet::LANES;
+pub(super) unsafe fn average_octets<E, V>(dst: Dst<'_>, ranks: usize)
+where
+    E: Element<Acc = f32>,
+    V: Element<Acc = Lanes>,
+{
+    // SAFETY: the caller's promise is the same, and those of octets are enabled.
+    unsafe { average_blocks::<V>(dst, ranks, 0) }
+    let rest = in_octets::<E>(dst);
     // SAFETY: the caller's promise is the same.
-    unsafe { average_blocks::<F16>(dst, ranks, rest) }
+    unsafe { average_blocks::<E>(dst, ranks, rest) }
 }
 
-/// The fold of f16 for AVX2 and F16C: whole octets, then the rest one by one.
+/// The fold of a small float for AVX2 and F16C: whole octets `V`, then the rest one by one.
 ///
 /// # Safety
 /// As [`FoldKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn fold_f16c<O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
+pub(super) unsafe fn fold_octets<E, V, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
 where
-    O: Operator<<Octet as Element>::Acc> + Operator<f32>,
+    E: Element<Acc = f32>,
+    V: Element<Acc = Lanes>,
+    O: Operator<Lanes> + Operator<f32>,
 {
-    // SAFETY: the caller's promise is the same, and the instructions of `Octet` are enabled.
-    unsafe { fold_blocks::<Octet, O>(dst, sources, ranks, 0) }
-    let rest = whole_octets(dst) * Octet::LANES;
+    // SAFETY: the caller's promise is the same, and those of octets are enabled.
+    unsafe { fold_blocks::<V, O>(dst, sources, ranks, 0) }
+    let rest = in_octets::<E>(dst);
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<F16, O>(dst, sources, ranks, rest) }
+    unsafe { fold_blocks::<E, O>(dst, sources, ranks, rest) }
 }
 
-/// The scaling of f16 for AVX2 and F16C.
+/// The scaling of a small float for AVX2 and F16C.
 ///
 /// # Safety
 /// As [`ScaleKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn scale_f16c(dst: Dst<'_>, src: Src<'_>, factor: f64) {
-    // SAFETY: the caller's promise is the same, and the instructions of `Octet` are enabled.
-    unsafe { scale_blocks::<Octet>(dst, src, factor, 0) }
-    let rest = whole_octets(dst) * Octet::LANES;
+pub(super) unsafe fn scale_octets<E, V>(dst: Dst<'_>, src: Src<'_>, factor: f64)
+where
+    E: Element<Acc = f32>,
+    V: Element<Acc = Lanes>,
+{
+    // SAFETY: the caller's promise is the same, and those of octets are enabled.
+    unsafe { scale_blocks::<V>(dst, src, factor, 0) }
+    let rest = in_octets::<E>(dst);
     // SAFETY: the caller's promise is the same.
-    unsafe { scale_blocks::<F16>(dst, src, factor, rest) }
+    unsafe { scale_blocks::<E>(dst, src, factor, rest) }
 }
 
 /// Folds the elements from `start` on; bytes that make no whole element are left.
@@ -191,6 +199,7 @@ where
     O: Operator<E::Acc>,
 {
     let count = dst.len() / size_of::<E::Stored>();
+    let ending = O::ending(ranks);
     let mut block = Block::new();
     while start < count {
         let acc = block.slots::<E::Acc>(count - start);
@@ -214,7 +223,7 @@ where
         }
         let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
-        unsafe { store::<E, O>(target, acc, ranks) }
+        unsafe { store::<E, O>(target, acc, ending) }
         start += acc.len();
     }
 }
@@ -242,7 +251,7 @@ where
         }
         let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
-        unsafe { store::<E, Sum>(target, acc, 1) }
+        unsafe { store::<E, Sum>(target, acc, ()) }
         start += acc.len();
     }
 }
@@ -258,6 +267,7 @@ where
     E::Acc: Number,
 {
     let count = dst.len() / size_of::<E::Stored>();
+    let ending = <Avg as Operator<E::Acc>>::ending(ranks);
     let mut block = Block::new();
     while start < count {
         let acc = block.slots::<E::Acc>(count - start);
@@ -266,15 +276,16 @@ where
         let acc = unsafe { load::<E>(acc, source) };
         let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
         // SAFETY: as above.
-        unsafe { store::<E, Avg>(target, acc, ranks) }
+        unsafe { store::<E, Avg>(target, acc, ending) }
         start += acc.len();
     }
 }
 
+/// How many elements lie in whole octets.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn whole_octets(dst: Dst<'_>) -> usize {
-    dst.len() / size_of::<<Octet as Element>::Stored>()
+fn in_octets<E: Element>(dst: Dst<'_>) -> usize {
+    dst.len() / size_of::<E::Stored>() / LANES * LANES
 }
 
 /// The address of an element; nothing is read.
@@ -342,13 +353,13 @@ where
 /// # Safety
 /// As many elements as `acc` has must be writable at `target`, whatever its alignment.
 #[inline(always)]
-unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], ranks: usize)
+unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], ending: O::Ending)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
     for (index, slot) in acc.iter().enumerate() {
-        let stored = E::store(O::finish(*slot, ranks));
+        let stored = E::store(O::finish(*slot, ending));
         // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
         unsafe { target.wrapping_add(index).write_unaligned(stored) }
     }

@@ -25,7 +25,7 @@ const F32_ABS: u32 = 0x7fff_ffff;
 const F32_INFINITY: u32 = 0x7f80_0000;
 
 /// A float of few bits: sign, exponent, mantissa from the top, with subnormal numbers.
-trait Format {
+pub(super) trait Format {
     const BITS: u32;
     const MANTISSA: u32;
     const BIAS: u32;
@@ -40,6 +40,8 @@ trait Format {
     const SIGN: u32 = 1 << (Self::BITS - 1);
     /// The mantissa bits that narrowing drops.
     const DROPPED: u32 = F32_MANTISSA - Self::MANTISSA;
+    /// The difference of the biases, where the exponent of a code is.
+    const EXCESS: u32 = (F32_BIAS - Self::BIAS) << Self::MANTISSA;
     /// The smallest normal number, as bits of an f32.
     const MIN_NORMAL: u32 = (F32_BIAS + 1 - Self::BIAS) << F32_MANTISSA;
     /// The f32 whose last place is worth as much as the smallest subnormal number.
@@ -103,7 +105,7 @@ fn narrow<F: Format>(value: f32) -> u32 {
     let clamped = abs.min(F::CLAMP);
     let odd = (clamped >> F::DROPPED) & 1;
     let rounded = (clamped + (1 << (F::DROPPED - 1)) - 1 + odd) >> F::DROPPED;
-    let normal = rounded.wrapping_sub((F32_BIAS - F::BIAS) << F::MANTISSA);
+    let normal = rounded.wrapping_sub(F::EXCESS);
     let aligned = f32::from_bits(clamped) + f32::from_bits(F::SUBNORMAL_UNIT);
     let subnormal = aligned.to_bits().wrapping_sub(F::SUBNORMAL_UNIT);
     let finite = if clamped < F::MIN_NORMAL { subnormal } else { normal };

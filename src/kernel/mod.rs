@@ -26,12 +26,13 @@
 
 mod copy;
 mod element;
-#[cfg(target_arch = "x86_64")]
-mod f16c;
 mod float;
 mod integer;
 mod loops;
 mod minifloat;
+#[cfg(target_arch = "x86_64")]
+mod octet;
+mod ordered;
 mod scan;
 mod table;
 #[cfg(test)]

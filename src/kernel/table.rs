@@ -7,6 +7,9 @@ use super::element::{And, Avg, Element, Max, Min, Number, Operator, Or, Product,
 use super::integer::Bool;
 use super::loops::{self, AverageKernel, FoldKernel, ScaleKernel};
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
+#[cfg(target_arch = "x86_64")]
+use super::octet::{Lanes as Wide, Octet};
+use super::ordered::{Highest, Lowest};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 
@@ -31,6 +34,33 @@ impl Isa {
     }
 }
 
+/// In which small floats are folded; one by one where there is nothing better.
+#[cfg(not(target_arch = "x86_64"))]
+type Wide = f32;
+
+/// A float that is folded in f32.
+trait SmallFloat: Element<Acc = f32> {
+    /// For MIN and for MAX.
+    type Lowest: Element<Acc: Number>;
+    type Highest: Element<Acc: Number>;
+    /// Eight of them.
+    #[cfg(target_arch = "x86_64")]
+    type Octet: Element<Acc = Wide>;
+}
+
+macro_rules! small_float {
+    ($($format:ty)*) => {$(
+        impl SmallFloat for $format {
+            type Lowest = Lowest<Self>;
+            type Highest = Highest<Self>;
+            #[cfg(target_arch = "x86_64")]
+            type Octet = Octet<Self>;
+        }
+    )*};
+}
+
+small_float!(F16 Bf16 F8E4M3 F8E5M2);
+
 /// The loop that folds, or `None` where the operator is not defined for the type.
 pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<FoldKernel> {
     match dtype {
@@ -42,31 +72,27 @@ pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<Fol
         DataType::U32 => integer::<u32, u32>(isa, op),
         DataType::I64 => integer::<i64, u64>(isa, op),
         DataType::U64 => integer::<u64, u64>(isa, op),
-        DataType::F16 => half(isa, op),
-        DataType::Bf16 => float::<Bf16>(isa, op),
+        DataType::F16 => small_float::<F16>(isa, op),
+        DataType::Bf16 => small_float::<Bf16>(isa, op),
         DataType::F32 => float::<f32>(isa, op),
         DataType::F64 => float::<f64>(isa, op),
         DataType::C64 => complex::<f32>(isa, op),
         DataType::C128 => complex::<f64>(isa, op),
         DataType::Bool => boolean(isa, op),
-        DataType::F8E4M3 => float::<F8E4M3>(isa, op),
-        DataType::F8E5M2 => float::<F8E5M2>(isa, op),
+        DataType::F8E4M3 => small_float::<F8E4M3>(isa, op),
+        DataType::F8E5M2 => small_float::<F8E5M2>(isa, op),
     }
 }
 
 /// The loop that scales, or `None` where the type is not a floating-point one.
 pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
     Some(match dtype {
-        DataType::F16 => match isa {
-            Isa::Portable => scale_loop::<F16>(isa),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => loops::scale_f16c,
-        },
-        DataType::Bf16 => scale_loop::<Bf16>(isa),
+        DataType::F16 => small_scale_loop::<F16>(isa),
+        DataType::Bf16 => small_scale_loop::<Bf16>(isa),
         DataType::F32 | DataType::C64 => scale_loop::<f32>(isa),
         DataType::F64 | DataType::C128 => scale_loop::<f64>(isa),
-        DataType::F8E4M3 => scale_loop::<F8E4M3>(isa),
-        DataType::F8E5M2 => scale_loop::<F8E5M2>(isa),
+        DataType::F8E4M3 => small_scale_loop::<F8E4M3>(isa),
+        DataType::F8E5M2 => small_scale_loop::<F8E5M2>(isa),
         DataType::I8
         | DataType::U8
         | DataType::I16
@@ -90,16 +116,12 @@ pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel>
         DataType::U32 => average_loop::<u32>(isa),
         DataType::I64 => average_loop::<i64>(isa),
         DataType::U64 => average_loop::<u64>(isa),
-        DataType::F16 => match isa {
-            Isa::Portable => average_loop::<F16>(isa),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => loops::average_f16c,
-        },
-        DataType::Bf16 => average_loop::<Bf16>(isa),
+        DataType::F16 => small_average_loop::<F16>(isa),
+        DataType::Bf16 => small_average_loop::<Bf16>(isa),
         DataType::F32 | DataType::C64 => average_loop::<f32>(isa),
         DataType::F64 | DataType::C128 => average_loop::<f64>(isa),
-        DataType::F8E4M3 => average_loop::<F8E4M3>(isa),
-        DataType::F8E5M2 => average_loop::<F8E5M2>(isa),
+        DataType::F8E4M3 => small_average_loop::<F8E4M3>(isa),
+        DataType::F8E5M2 => small_average_loop::<F8E5M2>(isa),
         DataType::Bool => return None,
     })
 }
@@ -147,19 +169,16 @@ where
     })
 }
 
-fn half(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
-    match isa {
-        Isa::Portable => float::<F16>(isa, op),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => Some(match op {
-            ReduceOp::Sum | ReduceOp::PremulSum => loops::fold_f16c::<Sum>,
-            ReduceOp::Product => loops::fold_f16c::<Product>,
-            ReduceOp::Min => loops::fold_f16c::<Min>,
-            ReduceOp::Max => loops::fold_f16c::<Max>,
-            ReduceOp::Avg => loops::fold_f16c::<Avg>,
-            ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
-        }),
-    }
+/// Least and greatest are found among codes, without arithmetic.
+fn small_float<E: SmallFloat>(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
+    Some(match op {
+        ReduceOp::Sum | ReduceOp::PremulSum => small_fold_loop::<E, Sum>(isa),
+        ReduceOp::Product => small_fold_loop::<E, Product>(isa),
+        ReduceOp::Min => fold_loop::<E::Lowest, Min>(isa),
+        ReduceOp::Max => fold_loop::<E::Highest, Max>(isa),
+        ReduceOp::Avg => small_fold_loop::<E, Avg>(isa),
+        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
+    })
 }
 
 /// `Part` is the type of the real and of the imaginary part.
@@ -177,6 +196,18 @@ where
         | ReduceOp::BitOr
         | ReduceOp::BitXor => return None,
     })
+}
+
+/// For small floats, which are folded eight at a time where the processor can.
+fn small_fold_loop<E: SmallFloat, O>(isa: Isa) -> FoldKernel
+where
+    O: Operator<Wide> + Operator<f32>,
+{
+    match isa {
+        Isa::Portable => loops::fold_portable::<E, O>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => loops::fold_octets::<E, E::Octet, O>,
+    }
 }
 
 fn fold_loop<E, O>(isa: Isa) -> FoldKernel
@@ -200,6 +231,22 @@ where
         Isa::Portable => loops::scale_portable::<E>,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => loops::scale_avx2::<E>,
+    }
+}
+
+fn small_scale_loop<E: SmallFloat>(isa: Isa) -> ScaleKernel {
+    match isa {
+        Isa::Portable => loops::scale_portable::<E>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => loops::scale_octets::<E, E::Octet>,
+    }
+}
+
+fn small_average_loop<E: SmallFloat>(isa: Isa) -> AverageKernel {
+    match isa {
+        Isa::Portable => loops::average_portable::<E>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => loops::average_octets::<E, E::Octet>,
     }
 }
 

@@ -1,8 +1,9 @@
 //! The conversions of the small floats against the oracle: every code, and for every upper half of
 //! an f32 the lower halves that decide a rounding.
 
-use super::super::element::Element;
+use super::super::element::{Element, Number};
 use super::super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
+use super::super::ordered::{Highest, Lowest};
 use super::oracle;
 use crate::base::dtype::DataType;
 
@@ -67,4 +68,86 @@ fn float8_beyond_the_largest_number() {
     assert_eq!(F8E5M2::store(f32::NEG_INFINITY), 0xfc);
     assert_eq!(F8E4M3::store(f32::NEG_INFINITY), 0xfe);
     assert_eq!(F8E4M3::store(-f32::NAN), 0x7f);
+}
+
+/// Among all pairs of codes with the deciding ones, MIN and MAX of codes are those of numbers.
+fn check_order<E, K: Number>(codes: &[u64], last: u64)
+where
+    E: Element<Acc = f32>,
+    E::Stored: TryFrom<u64> + Into<u64>,
+    Lowest<E>: Element<Stored = E::Stored, Acc = K>,
+    Highest<E>: Element<Stored = E::Stored, Acc = K>,
+{
+    let stored = |code: u64| E::Stored::try_from(code).ok().unwrap();
+    for one in 0..=last {
+        for &other in codes {
+            let (a, b) = (E::load(stored(one)), E::load(stored(other)));
+            let low = |code| Lowest::<E>::load(stored(code));
+            let high = |code| Highest::<E>::load(stored(code));
+            let least = Lowest::<E>::store(low(one).lesser(low(other)));
+            let greatest = Highest::<E>::store(high(one).greater(high(other)));
+            let found = (least.into(), greatest.into());
+            let want = (E::store(a.lesser(b)).into(), E::store(a.greater(b)).into());
+            assert_eq!(found, want, "{one:#x} and {other:#x}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+fn codes_are_in_the_order_of_their_numbers() {
+    let all: Vec<u64> = (0..=0xff).collect();
+    check_order::<F8E4M3, i8>(&all, 0xff);
+    check_order::<F8E5M2, i8>(&all, 0xff);
+    // Zeros, the smallest and largest numbers, infinities, the first and the last NaN, with both signs.
+    let both = |codes: [u64; 8]| codes.map(|code| [code, code | 0x8000]).concat();
+    let f16 = both([0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff]);
+    check_order::<F16, i16>(&f16, 0xffff);
+    let bf16 = both([0, 1, 0x7f, 0x80, 0x7f7f, 0x7f80, 0x7f81, 0x7fff]);
+    check_order::<Bf16, i16>(&bf16, 0xffff);
+}
+
+/// What eight at a time make of every code, and of every f32 that decides a rounding, is what one by one do.
+#[cfg(target_arch = "x86_64")]
+mod octets {
+    use super::super::super::octet::{LANES, Lanes, Octet};
+    use super::super::super::table::Isa;
+    use super::*;
+
+    fn check<E, S>()
+    where
+        E: Element<Acc = f32, Stored = S>,
+        S: Copy + TryFrom<u64> + PartialEq + std::fmt::Debug,
+        Octet<E>: Element<Stored = [S; LANES], Acc = Lanes>,
+    {
+        if Isa::best() != Isa::Avx2 {
+            return;
+        }
+        let last = (1u64 << (8 * size_of::<S>())) - 1;
+        for first in (0..=last).step_by(LANES) {
+            let codes: [S; LANES] =
+                std::array::from_fn(|i| S::try_from(first + i as u64).ok().unwrap());
+            let values: [f32; LANES] = Octet::<E>::load(codes).into();
+            let one_by_one = codes.map(E::load);
+            assert_eq!(values.map(f32::is_nan), one_by_one.map(f32::is_nan), "{codes:?}");
+            let bits = |v: f32| if v.is_nan() { 0 } else { v.to_bits() };
+            assert_eq!(values.map(bits), one_by_one.map(bits), "{codes:?}");
+        }
+        for upper in (0..=0xffffu32).step_by(LANES) {
+            for lower in LOWER {
+                let value =
+                    |i: usize| f32::from_bits((upper + u32::try_from(i).unwrap()) << 16 | lower);
+                let values: [f32; LANES] = std::array::from_fn(value);
+                assert_eq!(Octet::<E>::store(values.into()), values.map(E::store), "{values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn convert_as_one_by_one() {
+        check::<F16, u16>();
+        check::<Bf16, u16>();
+        check::<F8E4M3, u8>();
+        check::<F8E5M2, u8>();
+    }
 }

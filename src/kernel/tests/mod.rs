@@ -3,6 +3,7 @@
 
 mod conversions;
 mod oracle;
+mod speed;
 
 use super::*;
 
@@ -66,6 +67,31 @@ impl Random {
             _ => one - (2 << mantissa) + any % (4 << mantissa),
         };
         oracle::to_bytes(sign | magnitude, size)
+    }
+
+    /// Elements of ordinary size, none of them zero or special.
+    fn ordinary(&mut self, dtype: DataType, count: usize) -> Vec<u8> {
+        let size = dtype.size();
+        let mut number = || {
+            let any = self.next();
+            let part = |bytes: &mut [u8]| match bytes.len() {
+                4 => bytes.copy_from_slice(&(1.0 + (any % 1000) as f32 / 512.0).to_le_bytes()),
+                _ => bytes.copy_from_slice(&(1.0 + (any % 1000) as f64 / 512.0).to_le_bytes()),
+            };
+            let mut bytes = vec![0; size];
+            match dtype {
+                DataType::F32 | DataType::F64 => part(&mut bytes),
+                DataType::C64 | DataType::C128 => bytes.chunks_mut(size / 2).for_each(part),
+                // Codes of numbers between 1 and 2.
+                DataType::F16 => bytes = oracle::to_bytes(0x3c00 | any & 0x3ff, 2),
+                DataType::Bf16 => bytes = oracle::to_bytes(0x3f80 | any & 0x7f, 2),
+                DataType::F8E4M3 => bytes[0] = 0x38 | (any & 7) as u8,
+                DataType::F8E5M2 => bytes[0] = 0x3c | (any & 3) as u8,
+                _ => bytes[0] = any.to_le_bytes()[0],
+            }
+            bytes
+        };
+        (0..count).flat_map(|_| number()).collect()
     }
 
     fn elements(&mut self, dtype: DataType, count: usize) -> Vec<u8> {
