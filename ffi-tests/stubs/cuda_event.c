@@ -1,0 +1,110 @@
+/*
+ * The stub libcuda's events: a count of how often one was recorded, and of what a stream has passed.
+ */
+#include "cuda_internal.h"
+
+#include <stdlib.h>
+
+static struct event *find_event(CUevent handle, CUresult *error)
+{
+    struct event *event = stub_handle_find(HANDLE_EVENT, handle);
+    if (event == NULL) {
+        *error = refuse(CUDA_ERROR_INVALID_HANDLE, "an event is used that is none, or was destroyed");
+    }
+    return event;
+}
+
+CUresult cuEventCreate(CUevent *handle, unsigned int flags)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct device *device = current_device(&error);
+    if (device == NULL) {
+        return leave(error);
+    }
+    struct event *event = calloc(1, sizeof *event);
+    if (event == NULL || flags > 7) {
+        free(event);
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    event->device = device;
+    event->flags = flags;
+    event->references = 1;
+    event->handle = stub_handle_new(HANDLE_EVENT, event);
+    *handle = event->handle;
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventDestroy_v2(CUevent handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct event *event = find_event(handle, &error);
+    if (event != NULL) {
+        stub_handle_take(HANDLE_EVENT, handle);
+        if (--event->references == 0) {
+            free(event);
+        }
+    }
+    return leave(error);
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct event *event = find_event(handle, &error);
+    struct stream *stream = event == NULL ? NULL : find_stream(stream_handle, &error);
+    if (stream == NULL) {
+        return leave(error);
+    }
+    if (stream->device != event->device) {
+        return leave(refuse(CUDA_ERROR_INVALID_HANDLE, "an event of device %d is recorded on a stream of device %d",
+                            event->device->ordinal, stream->device->ordinal));
+    }
+    event->references++;
+    event->recorded++;
+    enqueue(stream, (struct work){ .kind = WORK_RECORD, .event = event, .version = event->recorded });
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags)
+{
+    ENTER();
+    CUresult error = flags > 1 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    struct event *event = find_event(handle, &error);
+    struct stream *stream = event == NULL ? NULL : find_stream(stream_handle, &error);
+    if (error == CUDA_SUCCESS && stream != NULL) {
+        event->references++;
+        enqueue(stream, (struct work){ .kind = WORK_WAIT, .event = event, .version = event->recorded });
+    }
+    return leave(error);
+}
+
+CUresult cuEventQuery(CUevent handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct event *event = find_event(handle, &error);
+    int is_done = event != NULL && event->completed >= event->recorded;
+    return leave(event == NULL ? error : is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+}
+
+CUresult cuEventSynchronize(CUevent handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct event *event = find_event(handle, &error);
+    if (event == NULL) {
+        return leave(error);
+    }
+    unsigned long version = event->recorded;
+    event->references++;
+    while (event->completed < version) {
+        pthread_cond_wait(&cuda.changed, &cuda.lock);
+    }
+    if (--event->references == 0) {
+        free(event);
+    }
+    return leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,431 @@
+/*
+ * The stub libcuda's streams: a queue each, and a thread that does what is in it, in order and some time
+ * after the call that left it there, as a device does. Streams do not wait for the stream NULL of their device,
+ * nor it for them: who needs an order makes it with events.
+ */
+#include "cuda_internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void let_go(struct event *event)
+{
+    if (event != NULL && --event->references == 0) {
+        free(event);
+    }
+}
+
+static void perform(const struct work *work)
+{
+    switch (work->kind) {
+    case WORK_COPY: {
+        stub_sleep_us(stub_number("DIST_STUB_CUDA_SLOW_US", 0));
+        pthread_mutex_lock(&cuda.lock);
+        void *to = reach(work->to, work->bytes);
+        const void *from = reach(work->from, work->bytes);
+        pthread_mutex_unlock(&cuda.lock);
+        memmove(to, from, work->bytes);
+        break;
+    }
+    case WORK_FUNCTION:
+        is_in_host_function = 1;
+        work->function(work->argument);
+        is_in_host_function = 0;
+        break;
+    case WORK_RECORD:
+    case WORK_WAIT:
+        break;
+    }
+}
+
+/* With the lock held; gives it up for the work itself. */
+static void perform_next(struct stream *stream)
+{
+    struct work *work = stream->first;
+    if (work->kind == WORK_WAIT) {
+        while (work->event->completed < work->version) {
+            pthread_cond_wait(&cuda.changed, &cuda.lock);
+        }
+    } else if (work->kind == WORK_RECORD) {
+        work->event->completed = work->version;
+    } else {
+        pthread_mutex_unlock(&cuda.lock);
+        perform(work);
+        pthread_mutex_lock(&cuda.lock);
+    }
+    stream->first = work->next;
+    stream->last = stream->first == NULL ? NULL : stream->last;
+    stream->finished++;
+    let_go(work->event);
+    free(work);
+    pthread_cond_broadcast(&cuda.changed);
+}
+
+static void *run(void *argument)
+{
+    struct stream *stream = argument;
+    pthread_mutex_lock(&cuda.lock);
+    while (stream->first != NULL || !stream->is_destroyed) {
+        if (stream->first != NULL) {
+            perform_next(stream);
+        } else {
+            pthread_cond_wait(&stream->arrived, &cuda.lock);
+        }
+    }
+    stream->has_ended = 1;
+    pthread_cond_broadcast(&cuda.changed);
+    pthread_mutex_unlock(&cuda.lock);
+    return NULL;
+}
+
+void enqueue(struct stream *stream, struct work work)
+{
+    struct work *copy = malloc(sizeof *copy);
+    if (copy == NULL) {
+        abort();
+    }
+    *copy = work;
+    copy->next = NULL;
+    if (stream->last == NULL) {
+        stream->first = copy;
+    } else {
+        stream->last->next = copy;
+    }
+    stream->last = copy;
+    stream->enqueued++;
+    if (!stream->has_thread) {
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, &before);
+        stream->has_thread = pthread_create(&stream->thread, NULL, run, stream) == 0;
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    pthread_cond_signal(&stream->arrived);
+}
+
+/* Frees what destroyed streams left behind, once their threads are done. */
+static void bury(void)
+{
+    struct stream **link = &cuda.streams;
+    while (*link != NULL) {
+        struct stream *stream = *link;
+        if (stream->is_destroyed && (stream->has_ended || !stream->has_thread)) {
+            *link = stream->next;
+            if (stream->has_thread) {
+                pthread_join(stream->thread, NULL);
+            }
+            pthread_cond_destroy(&stream->arrived);
+            free(stream);
+        } else {
+            link = &stream->next;
+        }
+    }
+}
+
+static void destroy(struct stream *stream)
+{
+    stub_handle_take(HANDLE_STREAM, stream->handle);
+    stream->is_destroyed = 1;
+    pthread_cond_signal(&stream->arrived);
+    bury();
+}
+
+static struct stream *make(struct device *device, int priority)
+{
+    bury();
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        return NULL;
+    }
+    stream->device = device;
+    stream->priority = priority;
+    pthread_cond_init(&stream->arrived, NULL);
+    stream->handle = stub_handle_new(HANDLE_STREAM, stream);
+    stream->next = cuda.streams;
+    cuda.streams = stream;
+    return stream;
+}
+
+/* Threads that are done with destroyed streams are waited for at the end, but not for long. */
+__attribute__((destructor)) static void end(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    pthread_mutex_lock(&cuda.lock);
+    for (int i = 0; i < cuda.n_devices; i++) {
+        end_default_stream(&cuda.devices[i]);
+    }
+    bury();
+    for (struct stream *stream = cuda.streams; stream != NULL; stream = cuda.streams) {
+        while (stream != NULL && !stream->is_destroyed) {
+            stream = stream->next;
+        }
+        if (stream == NULL || pthread_cond_timedwait(&cuda.changed, &cuda.lock, &until) == ETIMEDOUT) {
+            break;
+        }
+        bury();
+    }
+    pthread_mutex_unlock(&cuda.lock);
+}
+
+void end_default_stream(struct device *device)
+{
+    if (device->default_stream != NULL) {
+        destroy(device->default_stream);
+        device->default_stream = NULL;
+    }
+}
+
+static struct stream *default_stream(struct device *device)
+{
+    if (device->default_stream == NULL) {
+        device->default_stream = make(device, 0);
+    }
+    return device->default_stream;
+}
+
+CUstream dist_stub_cuda_default_stream(CUdevice ordinal)
+{
+    pthread_mutex_lock(&cuda.lock);
+    CUstream handle = default_stream(&cuda.devices[ordinal])->handle;
+    pthread_mutex_unlock(&cuda.lock);
+    return handle;
+}
+
+struct stream *find_stream(CUstream handle, CUresult *error)
+{
+    if (handle == NULL || handle == CU_STREAM_LEGACY) {
+        struct device *device = current_device(error);
+        return device == NULL ? NULL : default_stream(device);
+    }
+    struct stream *stream = stub_handle_find(HANDLE_STREAM, handle);
+    if (stream == NULL) {
+        *error = refuse(CUDA_ERROR_INVALID_HANDLE, "a stream is used that is none, or was destroyed");
+    }
+    return stream;
+}
+
+void drain_device(struct device *device)
+{
+    for (struct stream *stream = cuda.streams; stream != NULL;) {
+        if (stream->device == device && stream->first != NULL) {
+            pthread_cond_wait(&cuda.changed, &cuda.lock);
+            /* The list may be another one now. */
+            stream = cuda.streams;
+        } else {
+            stream = stream->next;
+        }
+    }
+}
+
+CUresult drain_stream(struct stream *stream)
+{
+    unsigned long all = stream->enqueued;
+    CUstream handle = stream->handle;
+    while (stream->finished < all) {
+        pthread_cond_wait(&cuda.changed, &cuda.lock);
+        if (stub_handle_find(HANDLE_STREAM, handle) != stream) {
+            return refuse(CUDA_ERROR_INVALID_HANDLE, "a stream is destroyed while a thread waits for it");
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUstream *handle, unsigned int flags, int priority)
+{
+    CUresult error = CUDA_SUCCESS;
+    struct device *device = current_device(&error);
+    if (device == NULL) {
+        return error;
+    }
+    if (handle == NULL || flags > CU_STREAM_NON_BLOCKING) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct stream *stream = make(device, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    if (stream == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *handle = stream->handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned int flags, int priority)
+{
+    ENTER();
+    return leave(create(handle, flags, priority));
+}
+
+CUresult cuStreamCreate(CUstream *handle, unsigned int flags)
+{
+    ENTER();
+    return leave(create(handle, flags, 0));
+}
+
+CUresult cuStreamDestroy_v2(CUstream handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_stream(handle, &error);
+    if (stream != NULL && stream == stream->device->default_stream) {
+        return leave(refuse(CUDA_ERROR_INVALID_HANDLE, "the stream NULL is destroyed"));
+    }
+    if (stream != NULL) {
+        /* What is left in it is still done. */
+        destroy(stream);
+    }
+    return leave(error);
+}
+
+/* A stream that may be asked about or waited for. */
+static struct stream *find_settled(CUstream handle, CUresult *error)
+{
+    struct stream *stream = find_stream(handle, error);
+    if (stream != NULL && stream->is_capturing) {
+        *error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        return NULL;
+    }
+    return stream;
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_settled(handle, &error);
+    return leave(stream == NULL ? error : stream->first == NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_settled(handle, &error);
+    return leave(stream == NULL ? error : drain_stream(stream));
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_stream(handle, &error);
+    if (stream != NULL) {
+        *context = stream->device->context;
+    }
+    return leave(error);
+}
+
+CUresult cuStreamGetPriority(CUstream handle, int *priority)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_stream(handle, &error);
+    if (stream != NULL) {
+        *priority = stream->priority;
+    }
+    return leave(error);
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_stream(handle, &error);
+    if (stream != NULL) {
+        *status = stream->is_capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    }
+    return leave(error);
+}
+
+CUresult dist_stub_cuda_capture(CUstream handle, int on)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_stream(handle, &error);
+    if (stream != NULL) {
+        stream->is_capturing = on;
+    }
+    return leave(error);
+}
+
+/* A stream that takes work. */
+static struct stream *find_open(CUstream handle, CUresult *error)
+{
+    struct stream *stream = find_stream(handle, error);
+    if (stream != NULL && stream->is_capturing) {
+        *error = refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "work on a stream that captures");
+        return NULL;
+    }
+    return stream;
+}
+
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct stream *stream = find_open(handle, &error);
+    if (stream != NULL) {
+        enqueue(stream, (struct work){ .kind = WORK_FUNCTION, .function = function, .argument = argument });
+    }
+    return leave(error);
+}
+
+static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
+{
+    CUresult error = CUDA_SUCCESS;
+    if (current_device(&error) == NULL) {
+        return error;
+    }
+    struct stream *stream = find_open(handle, &error);
+    if (stream == NULL || bytes == 0) {
+        return error;
+    }
+    if (to == 0 || from == 0 || reach(to, bytes) == NULL || reach(from, bytes) == NULL) {
+        return refuse(CUDA_ERROR_INVALID_VALUE, "a copy of %zu bytes leaves its device memory", bytes);
+    }
+    enqueue(stream, (struct work){ .kind = WORK_COPY, .to = to, .from = from, .bytes = bytes });
+    /* Memory that is not pinned is not copied behind the caller's back. */
+    int is_pinned = place_of(to, bytes) != PLACE_UNKNOWN && place_of(from, bytes) != PLACE_UNKNOWN;
+    return is_pinned ? CUDA_SUCCESS : drain_stream(stream);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    ENTER();
+    return leave(copy(to, from, bytes, stream));
+}
+
+/* Each end must be where the name of the call says. */
+static CUresult copy_between(CUdeviceptr to, int to_device, CUdeviceptr from, int from_device, size_t bytes,
+                             CUstream stream)
+{
+    int to_is = place_of(to, 0) == PLACE_DEVICE;
+    int from_is = place_of(from, 0) == PLACE_DEVICE;
+    if (bytes != 0 && (to_is != to_device || from_is != from_device)) {
+        return refuse(CUDA_ERROR_INVALID_VALUE, "a copy from %s to %s memory is called one from %s to %s memory",
+                      from_is ? "device" : "host", to_is ? "device" : "host", from_device ? "device" : "host",
+                      to_device ? "device" : "host");
+    }
+    return copy(to, from, bytes, stream);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+    ENTER();
+    return leave(copy_between(to, 1, (CUdeviceptr)(uintptr_t)from, 0, bytes, stream));
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    ENTER();
+    return leave(copy_between((CUdeviceptr)(uintptr_t)to, 0, from, 1, bytes, stream));
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    ENTER();
+    return leave(copy_between(to, 1, from, 1, bytes, stream));
+}

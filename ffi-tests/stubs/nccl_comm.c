@@ -1,0 +1,463 @@
+/*
+ * Communicators of the stub libnccl: made from a unique id, asked about, finalized, destroyed, aborted.
+ *
+ * A communicator lives as long as it has a handle, or somebody is inside a call on it, or an operation of it is
+ * in a stream; its handle ends with destroy or abort, and is never valid again.
+ */
+#include "nccl_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ID_MARK "dist stub "
+
+struct nccl nccl = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER };
+
+/* Folders of ids that this process made, until somebody meets there. */
+#define MOST_PATHS 1024
+static struct {
+    pid_t process;
+    char paths[MOST_PATHS][PATH_BYTES];
+    unsigned made;
+} ids;
+
+__attribute__((destructor)) static void remove_folders(void)
+{
+    /* Those where ranks have met are gone; elsewhere nobody answers any more. */
+    for (unsigned i = 0; i < MOST_PATHS && ids.process == getpid(); i++) {
+        if (ids.paths[i][0] != '\0') {
+            meet_remove(ids.paths[i]);
+        }
+    }
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    if (id == NULL) {
+        return refuse(ncclInvalidArgument, "ncclGetUniqueId(NULL)");
+    }
+    char path[PATH_BYTES];
+    ncclResult_t result = asked_failure(__func__);
+    result = result == ncclSuccess ? meet_new_path(path) : result;
+    if (result == ncclSuccess) {
+        memset(id, 0, sizeof *id);
+        snprintf(id->internal, sizeof id->internal, ID_MARK "%s", path);
+        pthread_mutex_lock(&nccl.lock);
+        ids.process = getpid();
+        memcpy(ids.paths[ids.made++ % MOST_PATHS], path, PATH_BYTES);
+        pthread_mutex_unlock(&nccl.lock);
+    }
+    return result;
+}
+
+struct comm *comm_new(int rank, int nranks, int device, CUcontext context, int is_blocking)
+{
+    struct comm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL) {
+        abort();
+    }
+    comm->rank = rank;
+    comm->nranks = nranks;
+    comm->device = device;
+    comm->context = context;
+    comm->is_blocking = is_blocking;
+    comm->references = 1;
+    atomic_store(&comm->state, ncclInProgress);
+    comm->handle = stub_handle_new(HANDLE_COMM, comm);
+    return comm;
+}
+
+ncclResult_t comm_let_go(struct comm *comm, ncclResult_t result)
+{
+    pthread_mutex_lock(&nccl.lock);
+    int is_last = --comm->references == 0;
+    pthread_mutex_unlock(&nccl.lock);
+    if (is_last) {
+        forget_factors(comm->handle);
+        meet_close(comm);
+        free(comm);
+    }
+    return result;
+}
+
+static struct comm *hold(ncclComm_t handle, int takes_handle)
+{
+    pthread_mutex_lock(&nccl.lock);
+    struct comm *comm = takes_handle ? stub_handle_take(HANDLE_COMM, handle) : stub_handle_find(HANDLE_COMM, handle);
+    /* The reference of a handle that is taken is the caller's now. */
+    if (comm != NULL && !takes_handle) {
+        comm->references++;
+    }
+    pthread_mutex_unlock(&nccl.lock);
+    return comm;
+}
+
+struct comm *comm_hold(ncclComm_t handle, const char *function)
+{
+    struct comm *comm = hold(handle, 0);
+    if (comm == NULL) {
+        refuse(ncclInvalidArgument, "%s on %s", function,
+               handle == NULL ? "no communicator" : "what is no communicator, or was destroyed or aborted");
+    }
+    return comm;
+}
+
+ncclResult_t comm_claim(ncclComm_t handle, const char *function, struct comm **out)
+{
+    struct comm *comm = comm_hold(handle, function);
+    if (comm == NULL) {
+        return ncclInvalidArgument;
+    }
+    uintptr_t nobody = 0;
+    if (!atomic_compare_exchange_strong(&comm->caller, &nobody, (uintptr_t)pthread_self())) {
+        return comm_let_go(comm, refuse(ncclInvalidUsage, "%s while another thread is inside a call on it",
+                                        function));
+    }
+    ncclResult_t state = (ncclResult_t)atomic_load(&comm->state);
+    if (atomic_load(&comm->over) != OVER_NO) {
+        state = refuse(ncclInvalidUsage, "%s on a communicator whose operations were ended", function);
+    } else if (state == ncclInProgress) {
+        state = refuse(ncclInvalidArgument, "%s before the call before it is done", function);
+    } else if (state != ncclSuccess) {
+        fail(state, "%s on a communicator that has failed", function);
+    } else {
+        state = asked_failure(function);
+    }
+    if (state != ncclSuccess) {
+        return comm_release(comm, state);
+    }
+    stub_sleep_us(stub_number("DIST_STUB_NCCL_CALL_US", 0));
+    *out = comm;
+    return ncclSuccess;
+}
+
+ncclResult_t comm_release(struct comm *comm, ncclResult_t result)
+{
+    atomic_store(&comm->caller, 0);
+    return comm_let_go(comm, result);
+}
+
+void comm_join_thread(struct comm *comm)
+{
+    pthread_mutex_lock(&nccl.lock);
+    int has_thread = comm->has_thread;
+    comm->has_thread = 0;
+    pthread_mutex_unlock(&nccl.lock);
+    if (has_thread) {
+        pthread_join(comm->thread, NULL);
+    }
+}
+
+void comm_interrupt(struct comm *comm, enum over why)
+{
+    pthread_mutex_lock(&nccl.lock);
+    atomic_store(&comm->over, why);
+    pthread_cond_broadcast(&nccl.changed);
+    pthread_mutex_unlock(&nccl.lock);
+    meet_ring(comm);
+}
+
+int comm_is_idle(struct comm *comm)
+{
+    pthread_mutex_lock(&nccl.lock);
+    int is_idle = comm->plans_done == comm->plans_launched;
+    pthread_mutex_unlock(&nccl.lock);
+    return is_idle;
+}
+
+void comm_fail(struct comm *comm, ncclResult_t error)
+{
+    int state = atomic_load(&comm->state);
+    while ((state == ncclSuccess || state == ncclInProgress)
+           && !atomic_compare_exchange_weak(&comm->state, &state, error)) {
+    }
+}
+
+void comm_unmake(struct comm *comm)
+{
+    if (hold(comm->handle, 1) != NULL) {
+        comm_let_go(comm, ncclSuccess);
+    }
+}
+
+/* How large the structure is in a version, at the most. */
+static size_t config_bytes(unsigned version)
+{
+    return version < 21700   ? 24
+           : version < 22600 ? 48
+           : version < 22700 ? 56
+           : version < 22800 ? 72
+           : version < 23000 ? 80
+           : version < 23100 ? 96
+                             : 120;
+}
+
+ncclResult_t comm_read_config(const ncclConfig_t *config, int *is_blocking)
+{
+    if (config == NULL) {
+        return ncclSuccess;
+    }
+    if (config->magic != NCCL_API_MAGIC) {
+        return refuse(ncclInvalidArgument, "a configuration that was not initialised");
+    }
+    if (config->version > (unsigned)stub_version() || config->size > config_bytes(config->version)) {
+        return refuse(ncclInvalidArgument,
+                      "a configuration of version %u and %zu bytes, which version %d does not know",
+                      config->version, config->size, stub_version());
+    }
+    if (config->blocking != NCCL_CONFIG_UNDEF_INT) {
+        if (config->blocking != 0 && config->blocking != 1) {
+            return refuse(ncclInvalidArgument, "a configuration with blocking = %d", config->blocking);
+        }
+        *is_blocking = config->blocking;
+    }
+    return ncclSuccess;
+}
+
+static int all_came(struct comm *comm)
+{
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (atomic_load(&comm->region->seats[rank].is_taken) == 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Two ranks of one device, or of different versions, cannot work together. */
+static ncclResult_t check_ranks(struct comm *comm)
+{
+    const char *several = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    int may_share = stub_version() >= 23000 && several != NULL && strcmp(several, "1") == 0;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        struct seat *seat = &comm->region->seats[rank];
+        if (seat->version != stub_version()) {
+            return fail(ncclInvalidUsage, "rank %d has version %d, rank %d has version %d", rank, seat->version,
+                        comm->rank, stub_version());
+        }
+        for (int other = 0; other < rank && !may_share; other++) {
+            if (memcmp(&seat->uuid, &comm->region->seats[other].uuid, sizeof seat->uuid) == 0) {
+                return fail(ncclInvalidUsage, "duplicate GPU: rank %d and rank %d are both on device %d", other, rank,
+                            seat->device);
+            }
+        }
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t comm_meet(struct comm *comm)
+{
+    ncclResult_t result = ncclSuccess;
+    if (!comm->is_child && stalls_at_meeting(comm->rank)) {
+        while (!meet_is_over(comm)) {
+            stub_sleep_us(1000);
+        }
+    } else {
+        result = meet_open(comm);
+    }
+    while (result == ncclSuccess && !meet_is_over(comm)) {
+        uint32_t seen = meet_bell(comm);
+        if (all_came(comm)) {
+            break;
+        }
+        meet_sleep(comm, seen);
+    }
+    if (result == ncclSuccess) {
+        meet_remove(comm->path);
+        result = meet_is_over(comm) ? fail(ncclInternalError, "aborted while the ranks met") : check_ranks(comm);
+    }
+    return result;
+}
+
+static ncclResult_t run_init(struct job *job)
+{
+    return comm_meet(job->comm);
+}
+
+static ncclResult_t init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank, const ncclConfig_t *config)
+{
+    int is_blocking = 1;
+    ncclResult_t result = asked_failure(config == NULL ? "ncclCommInitRank" : "ncclCommInitRankConfig");
+    result = result == ncclSuccess ? comm_read_config(config, &is_blocking) : result;
+    if (result != ncclSuccess) {
+        return result;
+    }
+    if (out == NULL || nranks < 1 || nranks > MOST_RANKS || rank < 0 || rank >= nranks) {
+        return refuse(ncclInvalidArgument, "rank %d of %d; the stub has at most %d ranks", rank, nranks, MOST_RANKS);
+    }
+    const char *path = id->internal + strlen(ID_MARK);
+    size_t room = sizeof id->internal - strlen(ID_MARK);
+    if (memcmp(id->internal, ID_MARK, strlen(ID_MARK)) != 0 || strnlen(path, room) >= PATH_BYTES) {
+        return refuse(ncclInvalidArgument, "a unique id that ncclGetUniqueId did not make");
+    }
+    CUcontext context = NULL;
+    CUdevice device;
+    if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL || cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+        return refuse(ncclUnhandledCudaError, "a communicator is made on a thread without a device");
+    }
+    struct comm *comm = comm_new(rank, nranks, device, context, is_blocking);
+    memcpy(comm->path, path, strlen(path) + 1);
+    *out = comm->handle;
+    return group_submit((struct job){ .run = run_init, .comm = comm, .child = comm, .out = out });
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+    return group_note(init(comm, nranks, &id, rank, NULL));
+}
+
+#if STUB_NCCL_VERSION >= 21400
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    NEEDS(21400);
+    return group_note(init(comm, nranks, &id, rank, config));
+}
+#endif
+
+/* Waits for what is in streams here, and then for the other ranks. */
+static ncclResult_t run_finalize(struct job *job)
+{
+    struct comm *comm = job->comm;
+    pthread_mutex_lock(&nccl.lock);
+    while (comm->plans_done < comm->plans_launched && !meet_is_over(comm)) {
+        pthread_cond_wait(&nccl.changed, &nccl.lock);
+    }
+    pthread_mutex_unlock(&nccl.lock);
+    int have_all = meet_begin(comm, LANE_HOST) && meet_post(comm, LANE_HOST);
+    meet_end(comm, LANE_HOST);
+    return have_all ? ncclSuccess : fail(ncclInternalError, "aborted while the ranks parted");
+}
+
+#if STUB_NCCL_VERSION >= 21400
+ncclResult_t ncclCommFinalize(ncclComm_t handle)
+{
+    NEEDS(21400);
+    struct comm *comm;
+    ncclResult_t result = comm_claim(handle, __func__, &comm);
+    if (result != ncclSuccess) {
+        return group_note(result);
+    }
+    if (comm->is_finalized || group_is_open()) {
+        result = refuse(ncclInvalidUsage, "ncclCommFinalize %s", comm->is_finalized ? "twice" : "in a group");
+    } else {
+        comm->is_finalized = 1;
+        result = group_submit((struct job){ .run = run_finalize, .comm = comm });
+    }
+    return group_note(comm_release(comm, result));
+}
+#endif
+
+/* Takes the handle away, and what went with it. */
+static ncclResult_t end(struct comm *comm, ncclResult_t result)
+{
+    if (hold(comm->handle, 1) == NULL) {
+        return comm_let_go(comm, refuse(ncclInvalidArgument, "a communicator is ended on two threads"));
+    }
+    comm_join_thread(comm);
+    if (comm->region == NULL) {
+        /* Nobody will meet this rank. */
+        meet_remove(comm->path);
+    }
+    comm_let_go(comm, ncclSuccess);
+    return comm_let_go(comm, result);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t handle)
+{
+    struct comm *comm = comm_hold(handle, __func__);
+    if (comm == NULL) {
+        return ncclInvalidArgument;
+    }
+    ncclResult_t state = (ncclResult_t)atomic_load(&comm->state);
+    if (atomic_load(&comm->over) != OVER_NO) {
+        return end(comm, ncclSuccess);
+    }
+    const char *obstacle = comm->group != NULL                 ? "a group with its operations is open"
+                           : atomic_load(&comm->caller) != 0 ? "another thread is inside a call on it"
+                           : state == ncclInProgress           ? "the call before it is not done"
+                                                               : NULL;
+    if (obstacle != NULL) {
+        return comm_let_go(comm, refuse(ncclInvalidArgument, "ncclCommDestroy while %s", obstacle));
+    }
+    if (state != ncclSuccess) {
+        comm_interrupt(comm, OVER_ABORTED);
+        return end(comm, refuse(state, "a communicator that has failed is destroyed, where it must be aborted"));
+    }
+    if (!comm->is_finalized) {
+        struct job job = { .comm = comm };
+        state = run_finalize(&job);
+    }
+    if (comm->registrations != 0 || comm->windows != 0) {
+        refuse(ncclInvalidUsage, "a communicator is destroyed with %d registrations and %d windows",
+               comm->registrations, comm->windows);
+    }
+    return end(comm, state);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t handle)
+{
+    struct comm *comm = comm_hold(handle, __func__);
+    if (comm == NULL) {
+        return ncclInvalidArgument;
+    }
+    comm_interrupt(comm, OVER_ABORTED);
+    return end(comm, ncclSuccess);
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error)
+{
+    struct comm *comm = comm_hold(handle, __func__);
+    if (comm == NULL || error == NULL) {
+        return comm == NULL ? ncclInvalidArgument
+                            : comm_let_go(comm, refuse(ncclInvalidArgument, "ncclCommGetAsyncError(NULL)"));
+    }
+    *error = (ncclResult_t)atomic_load(&comm->state);
+    return comm_let_go(comm, ncclSuccess);
+}
+
+/* A property of a communicator, once it has met. */
+static ncclResult_t get(ncclComm_t handle, const char *function, int *value, int (*property)(const struct comm *comm))
+{
+    struct comm *comm = comm_hold(handle, function);
+    if (comm == NULL) {
+        return ncclInvalidArgument;
+    }
+    if (value == NULL || atomic_load(&comm->state) == ncclInProgress) {
+        return comm_let_go(comm, refuse(ncclInvalidArgument, "%s %s", function,
+                                        value == NULL ? "with NULL" : "before the call before it is done"));
+    }
+    *value = property(comm);
+    return comm_let_go(comm, ncclSuccess);
+}
+
+static int nranks_of(const struct comm *comm)
+{
+    return comm->nranks;
+}
+
+static int rank_of(const struct comm *comm)
+{
+    return comm->rank;
+}
+
+static int device_of(const struct comm *comm)
+{
+    return comm->device;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+    return get(comm, __func__, count, nranks_of);
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+    return get(comm, __func__, rank, rank_of);
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+{
+    return get(comm, __func__, device, device_of);
+}

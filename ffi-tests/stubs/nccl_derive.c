@@ -1,0 +1,184 @@
+/*
+ * Communicators of the stub libnccl that are made from others: by a split, in which all ranks take part, or by a
+ * shrink, in which those take part that are left.
+ */
+#include "nccl_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#if STUB_NCCL_VERSION >= 21800
+
+/* The ranks of one color, in the order of key and rank: where this one stands, and who comes first. */
+static int find_place(struct comm *parent, const struct note *mine, struct comm *child)
+{
+    int first = parent->rank;
+    child->rank = child->nranks = 0;
+    for (int rank = 0; rank < parent->nranks; rank++) {
+        const struct note *note = &parent->region->seats[rank].note;
+        if (note->color != mine->color) {
+            continue;
+        }
+        child->nranks++;
+        child->rank += note->key < mine->key || (note->key == mine->key && rank < parent->rank);
+        const struct note *firsts = &parent->region->seats[first].note;
+        if (note->key < firsts->key || (note->key == firsts->key && rank < first)) {
+            first = rank;
+        }
+    }
+    return first;
+}
+
+/* All say their color and key; then the first of each color says where they meet. */
+static ncclResult_t run_split(struct job *job)
+{
+    struct comm *parent = job->comm;
+    struct note *note = &parent->region->seats[parent->rank].note;
+    struct note mine = { .color = job->color, .key = job->key };
+    struct comm places = { 0 };
+    struct comm *child = job->child == NULL ? &places : job->child;
+    if (!meet_begin(parent, LANE_HOST)) {
+        return fail(ncclInternalError, "aborted in a split");
+    }
+    *note = mine;
+    if (!meet_post(parent, LANE_HOST)) {
+        return fail(ncclInternalError, "aborted in a split");
+    }
+    int first = find_place(parent, &mine, child);
+    if (job->child != NULL && first == parent->rank) {
+        meet_new_path(mine.path);
+    }
+    meet_end(parent, LANE_HOST);
+    if (!meet_begin(parent, LANE_HOST)) {
+        return fail(ncclInternalError, "aborted in a split");
+    }
+    *note = mine;
+    if (!meet_post(parent, LANE_HOST)) {
+        return fail(ncclInternalError, "aborted in a split");
+    }
+    memcpy(child->path, parent->region->seats[first].note.path, PATH_BYTES);
+    meet_end(parent, LANE_HOST);
+    return job->child == NULL ? ncclSuccess : comm_meet(job->child);
+}
+
+/* A communicator that is not there yet, made by a call on another. */
+static ncclResult_t begin_child(struct comm *parent, ncclComm_t *out, const ncclConfig_t *config, struct comm **made)
+{
+    int is_blocking = parent->is_blocking;
+    ncclResult_t result = comm_read_config(config, &is_blocking);
+    if (result == ncclSuccess && is_blocking != parent->is_blocking) {
+        result = refuse(ncclInvalidArgument,
+                        "a child that blocks otherwise than its parent: the stub does not do that");
+    }
+    if (result == ncclSuccess) {
+        struct comm *child = comm_new(0, 1, parent->device, parent->context, is_blocking);
+        child->is_child = 1;
+        atomic_store(&child->parent, parent);
+        *out = child->handle;
+        *made = child;
+    }
+    return result;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t *out, ncclConfig_t *config)
+{
+    NEEDS(21800);
+    struct comm *comm;
+    ncclResult_t result = comm_claim(handle, __func__, &comm);
+    if (result != ncclSuccess) {
+        return group_note(result);
+    }
+    if (out == NULL || color < NCCL_SPLIT_NOCOLOR || comm->is_finalized) {
+        return group_note(comm_release(comm, refuse(ncclInvalidArgument, "ncclCommSplit with color %d", color)));
+    }
+    struct comm *child = NULL;
+    *out = NULL;
+    if (color != NCCL_SPLIT_NOCOLOR) {
+        result = begin_child(comm, out, config, &child);
+    }
+    if (result == ncclSuccess) {
+        result = group_submit((struct job){
+            .run = run_split, .comm = comm, .child = child, .out = out, .color = color, .key = key });
+    }
+    return group_note(comm_release(comm, result));
+}
+
+#endif
+
+#if STUB_NCCL_VERSION >= 22700
+
+static ncclResult_t run_shrink(struct job *job)
+{
+    return comm_meet(job->child);
+}
+
+/* Where this rank stands among those that are left; -1 where the list is wrong. */
+static int rank_left(const struct comm *comm, const int *excluded, int n_excluded)
+{
+    int below = 0;
+    for (int i = 0; i < n_excluded; i++) {
+        int is_wrong = excluded[i] < 0 || excluded[i] >= comm->nranks || excluded[i] == comm->rank;
+        for (int other = 0; other < i; other++) {
+            is_wrong |= excluded[i] == excluded[other];
+        }
+        if (is_wrong) {
+            return -1;
+        }
+        below += excluded[i] < comm->rank;
+    }
+    return comm->rank - below;
+}
+
+/* All that are left agree on how often they have done this, and so on where to meet. */
+static ncclResult_t shrink(struct comm *comm, const int *excluded, int n_excluded, ncclComm_t *out,
+                           const ncclConfig_t *config)
+{
+    int rank = out == NULL || excluded == NULL || n_excluded < 1 ? -1 : rank_left(comm, excluded, n_excluded);
+    if (rank < 0) {
+        return refuse(ncclInvalidArgument, "ncclCommShrink with a list of ranks that is wrong, or names the caller");
+    }
+    struct comm *child = NULL;
+    ncclResult_t result = begin_child(comm, out, config, &child);
+    if (result != ncclSuccess) {
+        return result;
+    }
+    child->rank = rank;
+    child->nranks = comm->nranks - n_excluded;
+    int length = snprintf(child->path, PATH_BYTES, "%s-s%d", comm->path, ++comm->shrinks);
+    if (length >= PATH_BYTES || (mkdir(child->path, 0700) != 0 && errno != EEXIST)) {
+        comm_unmake(child);
+        *out = NULL;
+        return fail(ncclSystemError, "no folder can be made beside %s", comm->path);
+    }
+    return group_submit((struct job){ .run = run_shrink, .comm = comm, .child = child, .out = out });
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t handle, int *excluded, int n_excluded, ncclComm_t *out, ncclConfig_t *config,
+                            int flags)
+{
+    NEEDS(22700);
+    struct comm *comm;
+    if (flags & NCCL_SHRINK_ABORT) {
+        comm = comm_hold(handle, __func__);
+        if (comm == NULL) {
+            return group_note(ncclInvalidArgument);
+        }
+        comm_interrupt(comm, OVER_SHRUNK);
+        comm_join_thread(comm);
+        return group_note(comm_let_go(comm, shrink(comm, excluded, n_excluded, out, config)));
+    }
+    ncclResult_t result = comm_claim(handle, __func__, &comm);
+    if (result != ncclSuccess) {
+        return group_note(result);
+    }
+    if (comm_is_idle(comm)) {
+        result = shrink(comm, excluded, n_excluded, out, config);
+    } else {
+        result = refuse(ncclInvalidUsage, "ncclCommShrink while operations are under way, without NCCL_SHRINK_ABORT");
+    }
+    return group_note(comm_release(comm, result));
+}
+
+#endif

@@ -1,0 +1,354 @@
+/*
+ * Groups of the stub libnccl: what a thread calls between ncclGroupStart and ncclGroupEnd is begun at the end.
+ *
+ * A call outside of a group is a group of one. Work for communicators that do not block goes on behind the
+ * caller's back, a moment after the call has returned ncclInProgress: whoever uses the stream before the
+ * communicator says that it is done, overtakes the operation.
+ */
+#include "nccl_internal.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* How long after the call a communicator that does not block launches. */
+#define LAUNCH_US 300
+
+struct group {
+    int depth;
+    ncclResult_t error;
+    struct plan *first_plan;
+    struct plan *last_plan;
+    struct job *first_job;
+    struct job *last_job;
+};
+
+static _Thread_local struct group group;
+
+static pthread_key_t open_group;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void complain(void *unused)
+{
+    (void)unused;
+    refuse(ncclInvalidUsage, "a thread ends without ncclGroupEnd");
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&open_group, complain);
+}
+
+/* The thread that ends the process is not asked. */
+__attribute__((destructor)) static void ask_last_thread(void)
+{
+    if (group.depth > 0) {
+        complain(NULL);
+    }
+}
+
+static void set_depth(int depth)
+{
+    pthread_once(&once, make_key);
+    group.depth = depth;
+    pthread_setspecific(open_group, depth > 0 ? &group : NULL);
+}
+
+int group_is_open(void)
+{
+    return group.depth > 0;
+}
+
+ncclResult_t group_note(ncclResult_t result)
+{
+    if (group.depth > 0 && group.error == ncclSuccess && result != ncclInProgress) {
+        group.error = result;
+    }
+    return result;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+    set_depth(group.depth + 1);
+    return ncclSuccess;
+}
+
+static void refer_to(struct comm *comm)
+{
+    pthread_mutex_lock(&nccl.lock);
+    comm->references++;
+    pthread_mutex_unlock(&nccl.lock);
+}
+
+static void free_plan(struct plan *plan)
+{
+    while (plan->first != NULL) {
+        struct operation *operation = plan->first;
+        plan->first = operation->next;
+        free(operation);
+    }
+    comm_let_go(plan->comm, ncclSuccess);
+    free(plan);
+}
+
+/* The thread of a stream has done it, or will never. */
+static void finish_plan(void *argument)
+{
+    struct plan *plan = argument;
+    run_plan(plan);
+    pthread_mutex_lock(&nccl.lock);
+    plan->comm->plans_done++;
+    pthread_cond_broadcast(&nccl.changed);
+    pthread_mutex_unlock(&nccl.lock);
+    free_plan(plan);
+}
+
+static ncclResult_t launch(struct plan *plan)
+{
+    /* Locked, so that the order of tickets is the order in the stream. */
+    pthread_mutex_lock(&nccl.lock);
+    plan->ticket = plan->comm->plans_launched++;
+    CUresult error = cuLaunchHostFunc(plan->stream, finish_plan, plan);
+    plan->comm->plans_launched -= error != CUDA_SUCCESS;
+    pthread_mutex_unlock(&nccl.lock);
+    if (error != CUDA_SUCCESS) {
+        free_plan(plan);
+        return fail(ncclUnhandledCudaError, "the stream does not take operations: CUDA error %d", (int)error);
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t run_launch(struct job *job)
+{
+    stub_sleep_us(stub_number("DIST_STUB_NCCL_LAUNCH_US", LAUNCH_US));
+    return launch(job->plan);
+}
+
+static void set_state(struct comm *comm, ncclResult_t result)
+{
+    /* An asynchronous error stays. */
+    int in_progress = ncclInProgress;
+    atomic_compare_exchange_strong(&comm->state, &in_progress, result);
+}
+
+static ncclResult_t end_job(struct job *job, ncclResult_t result)
+{
+    struct comm *child = job->child;
+    int is_blocking = job->comm->is_blocking;
+    if (child != NULL) {
+        atomic_store(&child->parent, NULL);
+        if (result != ncclSuccess && is_blocking) {
+            *job->out = NULL;
+            comm_unmake(child);
+        }
+        set_state(child, result);
+    }
+    if (child != job->comm) {
+        /* Who waits for a call asks the communicator on which it was made. */
+        set_state(job->comm, is_blocking && child != NULL ? ncclSuccess : result);
+    }
+    if (child != NULL && child != job->comm) {
+        comm_let_go(child, ncclSuccess);
+    }
+    comm_let_go(job->comm, ncclSuccess);
+    free(job);
+    return result;
+}
+
+static void *do_job(void *argument)
+{
+    struct job *job = argument;
+    job->result = job->run(job);
+    return NULL;
+}
+
+static void *do_and_end_job(void *argument)
+{
+    struct job *job = argument;
+    end_job(job, job->run(job));
+    return NULL;
+}
+
+/* On a thread of the communicator, which its end joins. */
+static ncclResult_t start_job(struct job *job)
+{
+    struct comm *comm = job->comm;
+    comm_join_thread(comm);
+    pthread_mutex_lock(&nccl.lock);
+    comm->has_thread = pthread_create(&comm->thread, NULL, do_and_end_job, job) == 0;
+    int has_thread = comm->has_thread;
+    pthread_mutex_unlock(&nccl.lock);
+    return has_thread ? ncclInProgress : end_job(job, fail(ncclSystemError, "there is no thread to be had"));
+}
+
+static ncclResult_t worse(ncclResult_t a, ncclResult_t b)
+{
+    return a == ncclSuccess || (a == ncclInProgress && b != ncclSuccess) ? b : a;
+}
+
+/* All at once, since each may wait for another. */
+static ncclResult_t do_jobs(struct job *first)
+{
+    ncclResult_t result = ncclSuccess;
+    struct job *blocking = NULL;
+    for (struct job *job = first, *next; job != NULL; job = next) {
+        next = job->next;
+        if (!job->comm->is_blocking) {
+            result = worse(result, start_job(job));
+        } else if (pthread_create(&job->thread, NULL, do_job, job) != 0) {
+            result = worse(result, end_job(job, fail(ncclSystemError, "there is no thread to be had")));
+        } else {
+            job->next = blocking;
+            blocking = job;
+        }
+    }
+    while (blocking != NULL) {
+        struct job *job = blocking;
+        blocking = job->next;
+        pthread_join(job->thread, NULL);
+        result = worse(result, end_job(job, job->result));
+    }
+    return result;
+}
+
+ncclResult_t group_submit(struct job job)
+{
+    struct job *copy = malloc(sizeof *copy);
+    if (copy == NULL) {
+        abort();
+    }
+    *copy = job;
+    copy->next = NULL;
+    refer_to(copy->comm);
+    if (copy->child != NULL && copy->child != copy->comm) {
+        refer_to(copy->child);
+    }
+    int settled = ncclSuccess;
+    atomic_compare_exchange_strong(&copy->comm->state, &settled, ncclInProgress);
+    if (group.depth > 0) {
+        if (group.last_job == NULL) {
+            group.first_job = copy;
+        } else {
+            group.last_job->next = copy;
+        }
+        group.last_job = copy;
+        return ncclSuccess;
+    }
+    return copy->comm->is_blocking ? end_job(copy, copy->run(copy)) : start_job(copy);
+}
+
+static struct plan *plan_of(struct comm *comm, CUstream stream)
+{
+    struct plan *plan = group.first_plan;
+    while (plan != NULL && plan->comm != comm) {
+        plan = plan->next;
+    }
+    if (plan != NULL) {
+        return plan;
+    }
+    plan = calloc(1, sizeof *plan);
+    if (plan == NULL) {
+        abort();
+    }
+    refer_to(comm);
+    plan->comm = comm;
+    plan->stream = stream;
+    if (group.last_plan == NULL) {
+        group.first_plan = plan;
+    } else {
+        group.last_plan->next = plan;
+    }
+    group.last_plan = plan;
+    return plan;
+}
+
+/* Says that a communicator has operations in this thread's open group, unless it has some in another's. */
+static int join_group(struct comm *comm)
+{
+    pthread_mutex_lock(&nccl.lock);
+    int is_ours = comm->group == NULL || comm->group == &group;
+    if (is_ours) {
+        comm->group = &group;
+    }
+    pthread_mutex_unlock(&nccl.lock);
+    return is_ours;
+}
+
+ncclResult_t group_add(struct comm *comm, CUstream stream, struct operation operation)
+{
+    if (!join_group(comm)) {
+        return refuse(ncclInvalidUsage, "a communicator is used while another thread has it in a group");
+    }
+    struct plan *plan = plan_of(comm, stream);
+    if (plan->stream != stream) {
+        return refuse(ncclInvalidUsage, "two streams for one communicator in a group, which the stub does not do");
+    }
+    struct operation *copy = malloc(sizeof *copy);
+    if (copy == NULL) {
+        abort();
+    }
+    *copy = operation;
+    copy->next = NULL;
+    if (plan->last == NULL) {
+        plan->first = copy;
+    } else {
+        plan->last->next = copy;
+    }
+    plan->last = copy;
+    return ncclSuccess;
+}
+
+static void leave_group(struct plan *plan)
+{
+    pthread_mutex_lock(&nccl.lock);
+    plan->comm->group = NULL;
+    pthread_mutex_unlock(&nccl.lock);
+}
+
+static ncclResult_t launch_all(struct plan *first)
+{
+    ncclResult_t result = ncclSuccess;
+    for (struct plan *plan = first, *next; plan != NULL; plan = next) {
+        next = plan->next;
+        leave_group(plan);
+        result = worse(result, plan->comm->is_blocking
+                                   ? launch(plan)
+                                   : group_submit((struct job){ .run = run_launch, .comm = plan->comm, .plan = plan }));
+    }
+    return result;
+}
+
+static ncclResult_t drop_all(struct plan *first_plan, struct job *first_job, ncclResult_t error)
+{
+    for (struct plan *plan = first_plan, *next; plan != NULL; plan = next) {
+        next = plan->next;
+        leave_group(plan);
+        free_plan(plan);
+    }
+    for (struct job *job = first_job, *next; job != NULL; job = next) {
+        next = job->next;
+        end_job(job, error);
+    }
+    return error;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    if (group.depth == 0) {
+        return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+    }
+    if (group.depth > 1) {
+        set_depth(group.depth - 1);
+        return ncclSuccess;
+    }
+    group_note(asked_failure(__func__));
+    set_depth(0);
+    struct group all = group;
+    group = (struct group){ 0 };
+    if (all.error == ncclSuccess && all.first_plan != NULL && all.first_job != NULL) {
+        all.error = refuse(ncclInvalidUsage, "a group of both operations and communicators");
+    }
+    if (all.error != ncclSuccess) {
+        return drop_all(all.first_plan, all.first_job, all.error);
+    }
+    return all.first_job != NULL ? do_jobs(all.first_job) : launch_all(all.first_plan);
+}

@@ -1,0 +1,230 @@
+/*
+ * Where the ranks of a communicator of the stub libnccl meet: a file that all of them map, in a folder that the
+ * unique id names. Both are removed once all have come, or one gives up.
+ *
+ * A rank that dies is not noticed, as on one host with NCCL. Every wait ends with an abort of the communicator.
+ */
+#include "nccl_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Within this a waiter sees an abort by itself. */
+#define REST_NS 20000000
+
+_Static_assert(sizeof(_Atomic uint32_t) == sizeof(uint32_t), "a futex word");
+
+static size_t header_bytes(void)
+{
+    return (sizeof(struct region) + 4095) / 4096 * 4096;
+}
+
+static size_t region_bytes(int nranks)
+{
+    size_t n = (size_t)nranks;
+    return header_bytes() + n * CHUNK_BYTES + n * n * MESSAGE_BYTES;
+}
+
+char *meet_chunk(struct comm *comm, int rank)
+{
+    return (char *)comm->region + header_bytes() + (size_t)rank * CHUNK_BYTES;
+}
+
+struct channel *meet_channel(struct comm *comm, int from, int to)
+{
+    return &comm->region->channels[from * MOST_RANKS + to];
+}
+
+char *meet_message(struct comm *comm, int from, int to)
+{
+    size_t n = (size_t)comm->nranks;
+    size_t channel = (size_t)from * n + (size_t)to;
+    return (char *)comm->region + header_bytes() + n * CHUNK_BYTES + channel * MESSAGE_BYTES;
+}
+
+ncclResult_t meet_new_path(char *path)
+{
+    const char *folder = getenv("DIST_STUB_DIR");
+    if (folder == NULL) {
+        folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    }
+    int length = snprintf(path, PATH_BYTES, "%s/dist_stub_nccl.XXXXXX", folder);
+    if (length >= PATH_BYTES || mkdtemp(path) == NULL) {
+        return fail(ncclSystemError, "no folder can be made in %s: %s", folder, strerror(errno));
+    }
+    return ncclSuccess;
+}
+
+static void file_in(const char *path, char *file)
+{
+    snprintf(file, PATH_BYTES + 16, "%s/region", path);
+}
+
+void meet_remove(const char *path)
+{
+    char file[PATH_BYTES + 16];
+    file_in(path, file);
+    unlink(file);
+    rmdir(path);
+}
+
+/* The size of the region is that of the first who came; whoever says another is wrong. */
+static ncclResult_t map(struct comm *comm, int fd)
+{
+    struct stat status;
+    size_t bytes = region_bytes(comm->nranks);
+    if (flock(fd, LOCK_EX) != 0 || fstat(fd, &status) != 0) {
+        return fail(ncclSystemError, "the region cannot be locked: %s", strerror(errno));
+    }
+    if (status.st_size == 0 && ftruncate(fd, (off_t)bytes) != 0) {
+        return fail(ncclSystemError, "the region cannot be made: %s", strerror(errno));
+    }
+    if (status.st_size != 0 && (size_t)status.st_size != bytes) {
+        return refuse(ncclInvalidUsage, "rank %d says that there are %d ranks, and others say otherwise",
+                      comm->rank, comm->nranks);
+    }
+    void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (region == MAP_FAILED) {
+        return fail(ncclSystemError, "the region cannot be mapped: %s", strerror(errno));
+    }
+    comm->region = region;
+    comm->region->nranks = (uint32_t)comm->nranks;
+    return ncclSuccess;
+}
+
+ncclResult_t meet_open(struct comm *comm)
+{
+    char file[PATH_BYTES + 16];
+    file_in(comm->path, file);
+    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return fail(ncclSystemError, "nobody waits under this id any more, %s: %s", file, strerror(errno));
+    }
+    ncclResult_t result = map(comm, fd);
+    /* A mapping keeps the file open, and with it the lock. */
+    flock(fd, LOCK_UN);
+    close(fd);
+    if (result != ncclSuccess) {
+        return result;
+    }
+    struct seat *seat = &comm->region->seats[comm->rank];
+    if (atomic_load(&seat->is_taken) != 0) {
+        return refuse(ncclInvalidUsage, "two say that they are rank %d", comm->rank);
+    }
+    seat->version = stub_version();
+    seat->device = comm->device;
+    if (cuDeviceGetUuid_v2(&seat->uuid, comm->device) != CUDA_SUCCESS) {
+        return fail(ncclUnhandledCudaError, "the device has no uuid");
+    }
+    if (atomic_exchange(&seat->is_taken, 1) != 0) {
+        return refuse(ncclInvalidUsage, "two say that they are rank %d", comm->rank);
+    }
+    meet_ring(comm);
+    return ncclSuccess;
+}
+
+void meet_close(struct comm *comm)
+{
+    if (comm->region != NULL) {
+        munmap(comm->region, region_bytes(comm->nranks));
+        comm->region = NULL;
+    }
+}
+
+void meet_ring(struct comm *comm)
+{
+    if (comm->region != NULL) {
+        atomic_fetch_add(&comm->region->bell, 1);
+        syscall(SYS_futex, &comm->region->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
+uint32_t meet_bell(struct comm *comm)
+{
+    return atomic_load(&comm->region->bell);
+}
+
+void meet_sleep(struct comm *comm, uint32_t seen)
+{
+    struct timespec rest = { 0, REST_NS };
+    syscall(SYS_futex, &comm->region->bell, FUTEX_WAIT, seen, &rest, NULL, 0);
+}
+
+int meet_is_over(struct comm *comm)
+{
+    struct comm *parent = atomic_load(&comm->parent);
+    int is_parent_over = parent != NULL && atomic_load(&parent->over) == OVER_ABORTED;
+    return atomic_load(&comm->over) != OVER_NO || is_parent_over;
+}
+
+static int all_posted(struct comm *comm, enum lane lane, uint64_t step)
+{
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (atomic_load(&comm->region->seats[rank].posted[lane]) < step) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int all_taken(struct comm *comm, enum lane lane, uint64_t step)
+{
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (atomic_load(&comm->region->seats[rank].taken[lane]) < step) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int await(struct comm *comm, enum lane lane, uint64_t step,
+                 int (*condition)(struct comm *comm, enum lane lane, uint64_t step))
+{
+    for (;;) {
+        uint32_t seen = meet_bell(comm);
+        if (condition(comm, lane, step)) {
+            return 1;
+        }
+        if (meet_is_over(comm)) {
+            return 0;
+        }
+        meet_sleep(comm, seen);
+    }
+}
+
+int meet_begin(struct comm *comm, enum lane lane)
+{
+    uint64_t step = ++comm->step[lane];
+    return await(comm, lane, step - 1, all_taken);
+}
+
+int meet_post(struct comm *comm, enum lane lane)
+{
+    uint64_t step = comm->step[lane];
+    atomic_store(&comm->region->seats[comm->rank].posted[lane], step);
+    meet_ring(comm);
+    return await(comm, lane, step, all_posted);
+}
+
+void meet_end(struct comm *comm, enum lane lane)
+{
+    atomic_store(&comm->region->seats[comm->rank].taken[lane], comm->step[lane]);
+    meet_ring(comm);
+}
+
+void meet_hang(struct comm *comm)
+{
+    while (!meet_is_over(comm)) {
+        meet_sleep(comm, meet_bell(comm));
+    }
+}

@@ -1,0 +1,321 @@
+/*
+ * What the stub libnccl knows about memory: its own allocations, registrations, windows, and the factors of
+ * operators that a caller made.
+ */
+#include "nccl_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct block {
+    struct block *next;
+    void *start;
+    size_t bytes;
+};
+
+struct registration {
+    struct comm *comm;
+};
+
+struct factor {
+    struct factor *next;
+    ncclRedOp_t op;
+    ncclComm_t comm;
+    ncclDataType_t type;
+    const void *on_device;
+    unsigned char value[8];
+};
+
+/* With nccl.lock. */
+static struct block *blocks;
+static struct factor *factors;
+static int factors_made;
+
+ncclResult_t check_buffer(struct comm *comm, const char *what, const void *buffer, size_t bytes)
+{
+    int device = -1;
+    if (bytes == 0) {
+        return ncclSuccess;
+    }
+    if (buffer == NULL || dist_stub_cuda_alias(buffer, bytes) == NULL) {
+        return refuse(ncclInvalidArgument, "%s: a buffer is not %zu bytes of device memory", what, bytes);
+    }
+    cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)buffer);
+    if (device != comm->device) {
+        return refuse(ncclInvalidArgument, "%s: a buffer is on device %d, and the communicator on device %d", what,
+                      device, comm->device);
+    }
+    return ncclSuccess;
+}
+
+#if STUB_NCCL_VERSION >= 21900
+
+ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
+{
+    NEEDS(21900);
+    CUdeviceptr start;
+    ncclResult_t asked = asked_failure(__func__);
+    if (asked != ncclSuccess) {
+        return asked;
+    }
+    struct block *block = malloc(sizeof *block);
+    if (pointer == NULL || block == NULL || cuMemAlloc_v2(&start, bytes) != CUDA_SUCCESS) {
+        free(block);
+        return fail(ncclUnhandledCudaError, "ncclMemAlloc: there are no %zu bytes", bytes);
+    }
+    *pointer = (void *)(uintptr_t)start;
+    pthread_mutex_lock(&nccl.lock);
+    *block = (struct block){ blocks, *pointer, bytes };
+    blocks = block;
+    pthread_mutex_unlock(&nccl.lock);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *pointer)
+{
+    NEEDS(21900);
+    pthread_mutex_lock(&nccl.lock);
+    struct block **link = &blocks;
+    while (*link != NULL && (*link)->start != pointer) {
+        link = &(*link)->next;
+    }
+    struct block *block = *link;
+    if (block != NULL) {
+        *link = block->next;
+    }
+    pthread_mutex_unlock(&nccl.lock);
+    if (block == NULL) {
+        return refuse(ncclInvalidArgument, "ncclMemFree of what ncclMemAlloc did not give, or of freed memory");
+    }
+    free(block);
+    CUresult error = cuMemFree_v2((CUdeviceptr)(uintptr_t)pointer);
+    return error == CUDA_SUCCESS ? ncclSuccess : fail(ncclUnhandledCudaError, "ncclMemFree: CUDA error %d", (int)error);
+}
+
+static int *count_of(struct comm *comm, int kind)
+{
+    return kind == HANDLE_WINDOW ? &comm->windows : &comm->registrations;
+}
+
+static void *add_registration(struct comm *comm, int kind)
+{
+    struct registration *registration = malloc(sizeof *registration);
+    if (registration == NULL) {
+        abort();
+    }
+    registration->comm = comm;
+    pthread_mutex_lock(&nccl.lock);
+    ++*count_of(comm, kind);
+    pthread_mutex_unlock(&nccl.lock);
+    return stub_handle_new(kind, registration);
+}
+
+static ncclResult_t take_registration(struct comm *comm, int kind, void *handle, const char *function)
+{
+    struct registration *registration = stub_handle_find(kind, handle);
+    if (registration == NULL || registration->comm != comm) {
+        return refuse(ncclInvalidArgument, "%s of what is not registered with the communicator", function);
+    }
+    stub_handle_take(kind, handle);
+    pthread_mutex_lock(&nccl.lock);
+    --*count_of(comm, kind);
+    pthread_mutex_unlock(&nccl.lock);
+    free(registration);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm_handle, void *buffer, size_t bytes, void **handle)
+{
+    NEEDS(21900);
+    struct comm *comm;
+    ncclResult_t result = comm_claim(comm_handle, __func__, &comm);
+    if (result != ncclSuccess) {
+        return result;
+    }
+    if (handle == NULL || bytes == 0) {
+        return comm_release(comm, refuse(ncclInvalidArgument, "ncclCommRegister of %zu bytes", bytes));
+    }
+    result = check_buffer(comm, __func__, buffer, bytes);
+    if (result == ncclSuccess) {
+        *handle = add_registration(comm, HANDLE_REGISTRATION);
+    }
+    return comm_release(comm, result);
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm_handle, void *handle)
+{
+    NEEDS(21900);
+    /* Also of one that has failed. */
+    struct comm *comm = comm_hold(comm_handle, __func__);
+    return comm == NULL ? ncclInvalidArgument
+                        : comm_let_go(comm, take_registration(comm, HANDLE_REGISTRATION, handle, __func__));
+}
+
+#endif
+
+#if STUB_NCCL_VERSION >= 22700
+
+static int is_own_memory(const char *buffer, size_t bytes)
+{
+    int is_own = 0;
+    pthread_mutex_lock(&nccl.lock);
+    for (const struct block *block = blocks; block != NULL; block = block->next) {
+        const char *start = block->start;
+        is_own |= buffer >= start && buffer < start + block->bytes && bytes <= block->bytes - (size_t)(buffer - start);
+    }
+    pthread_mutex_unlock(&nccl.lock);
+    return is_own;
+}
+
+/* All ranks register, and the same size. */
+static ncclResult_t run_window(struct job *job)
+{
+    struct comm *comm = job->comm;
+    ncclResult_t result = ncclSuccess;
+    if (!meet_begin(comm, LANE_HOST)) {
+        return fail(ncclInternalError, "aborted while a window was registered");
+    }
+    comm->region->seats[comm->rank].note = (struct note){ .key = job->flags, .bytes = job->bytes };
+    if (!meet_post(comm, LANE_HOST)) {
+        return fail(ncclInternalError, "aborted while a window was registered");
+    }
+    for (int rank = 0; rank < comm->nranks && result == ncclSuccess; rank++) {
+        const struct note *note = &comm->region->seats[rank].note;
+        if (note->bytes != job->bytes || note->key != job->flags) {
+            result = refuse(ncclInvalidArgument, "rank %d registers a window of %zu bytes, rank %d one of %zu",
+                            comm->rank, job->bytes, rank, (size_t)note->bytes);
+        }
+    }
+    meet_end(comm, LANE_HOST);
+    if (result == ncclSuccess) {
+        *job->window = add_registration(comm, HANDLE_WINDOW);
+    }
+    return result;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void *buffer, size_t bytes, ncclWindow_t *window, int flags)
+{
+    NEEDS(22700);
+    struct comm *comm;
+    ncclResult_t result = comm_claim(handle, __func__, &comm);
+    if (result != ncclSuccess) {
+        return group_note(result);
+    }
+    if (window == NULL || bytes == 0 || (flags & ~NCCL_WIN_COLL_SYMMETRIC) != 0) {
+        result = refuse(ncclInvalidArgument, "ncclCommWindowRegister of %zu bytes with flags %d", bytes, flags);
+    } else if (!is_own_memory(buffer, bytes)) {
+        result = refuse(ncclInvalidArgument, "ncclCommWindowRegister of memory that ncclMemAlloc did not give");
+    } else {
+        result = check_buffer(comm, __func__, buffer, bytes);
+    }
+    if (result == ncclSuccess) {
+        *window = NULL;
+        result = group_submit((struct job){
+            .run = run_window, .comm = comm, .bytes = bytes, .flags = flags, .window = window });
+    }
+    return group_note(comm_release(comm, result));
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm_handle, ncclWindow_t window)
+{
+    NEEDS(22700);
+    struct comm *comm = comm_hold(comm_handle, __func__);
+    return comm == NULL ? ncclInvalidArgument
+                        : comm_let_go(comm, take_registration(comm, HANDLE_WINDOW, window, __func__));
+}
+
+#endif
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t handle)
+{
+    struct comm *comm;
+    ncclResult_t result = comm_claim(handle, __func__, &comm);
+    if (result != ncclSuccess) {
+        return result;
+    }
+    int is_device = residence == ncclScalarDevice;
+    if (op == NULL || scalar == NULL || type_size(type) == 0 || (!is_device && residence != ncclScalarHostImmediate)) {
+        return comm_release(comm, refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum of type %d", (int)type));
+    }
+    result = is_device ? check_buffer(comm, __func__, scalar, type_size(type)) : ncclSuccess;
+    if (result != ncclSuccess) {
+        return comm_release(comm, result);
+    }
+    struct factor *factor = calloc(1, sizeof *factor);
+    if (factor == NULL) {
+        abort();
+    }
+    factor->comm = handle;
+    factor->type = type;
+    factor->on_device = is_device ? scalar : NULL;
+    if (!is_device) {
+        memcpy(factor->value, scalar, type_size(type));
+    }
+    pthread_mutex_lock(&nccl.lock);
+    factor->op = (ncclRedOp_t)(ncclNumOps + factors_made++);
+    factor->next = factors;
+    factors = factor;
+    *op = factor->op;
+    pthread_mutex_unlock(&nccl.lock);
+    return comm_release(comm, ncclSuccess);
+}
+
+/* Where the factor of an operator of this communicator is linked; with the lock. */
+static struct factor **link_of(ncclComm_t comm, ncclRedOp_t op)
+{
+    struct factor **link = &factors;
+    while (*link != NULL && ((*link)->op != op || (*link)->comm != comm)) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle)
+{
+    struct comm *comm = comm_hold(handle, __func__);
+    if (comm == NULL) {
+        return ncclInvalidArgument;
+    }
+    pthread_mutex_lock(&nccl.lock);
+    struct factor **link = link_of(handle, op);
+    struct factor *factor = *link;
+    if (factor != NULL) {
+        *link = factor->next;
+    }
+    pthread_mutex_unlock(&nccl.lock);
+    free(factor);
+    return comm_let_go(comm, factor != NULL ? ncclSuccess
+                                            : refuse(ncclInvalidArgument, "ncclRedOpDestroy of what is no operator of "
+                                                                          "the communicator, or is gone"));
+}
+
+ncclResult_t find_factor(struct comm *comm, ncclRedOp_t op, ncclDataType_t type, struct operation *operation)
+{
+    pthread_mutex_lock(&nccl.lock);
+    const struct factor *factor = *link_of(comm->handle, op);
+    int is_it = factor != NULL && factor->type == type;
+    if (is_it) {
+        operation->op = ncclNumOps;
+        operation->factor_on_device = factor->on_device;
+        memcpy(operation->factor, factor->value, sizeof operation->factor);
+    }
+    pthread_mutex_unlock(&nccl.lock);
+    return is_it ? ncclSuccess
+                 : refuse(ncclInvalidArgument, "an operator of another communicator or type, or one that is gone");
+}
+
+void forget_factors(ncclComm_t handle)
+{
+    pthread_mutex_lock(&nccl.lock);
+    for (struct factor **link = &factors; *link != NULL;) {
+        struct factor *factor = *link;
+        if (factor->comm == handle) {
+            *link = factor->next;
+            free(factor);
+        } else {
+            link = &factor->next;
+        }
+    }
+    pthread_mutex_unlock(&nccl.lock);
+}

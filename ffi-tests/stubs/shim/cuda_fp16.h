@@ -1,0 +1,1 @@
+/* nccl.h includes this header of CUDA, and uses nothing of it in C. */

@@ -1,0 +1,7 @@
+/* What nccl.h needs of CUDA's runtime header, and no more: the types of streams and events. */
+#ifndef SHIM_CUDA_RUNTIME_H
+#define SHIM_CUDA_RUNTIME_H
+#include <stddef.h>
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+#endif

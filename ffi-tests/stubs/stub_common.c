@@ -1,0 +1,221 @@
+/*
+ * The log of misuse, switches from the environment, handles that are tokens. See stub_common.h.
+ */
+#include "stub_common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static atomic_ulong misuses;
+
+static void append(const char *kind, const char *format, va_list arguments)
+{
+    const char *path = getenv("DIST_STUB_LOG");
+    if (path == NULL) {
+        return;
+    }
+    char line[1024];
+    int length = snprintf(line, sizeof line, "stub: pid %ld: %s", (long)getpid(), kind);
+    int more = vsnprintf(line + length, sizeof line - (size_t)length - 1, format, arguments);
+    length += more < 0 ? 0 : more;
+    if ((size_t)length > sizeof line - 2) {
+        length = (int)sizeof line - 2;
+    }
+    line[length++] = '\n';
+    /* One write a line, so that lines of several processes do not mix. */
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        ssize_t written = write(fd, line, (size_t)length);
+        (void)written;
+        close(fd);
+    }
+}
+
+void stub_log(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    append("", format, arguments);
+    va_end(arguments);
+}
+
+void stub_misuse(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    append("misuse: ", format, arguments);
+    va_end(arguments);
+    atomic_fetch_add(&misuses, 1);
+    const char *reaction = getenv("DIST_STUB_MISUSE");
+    if (reaction != NULL && strcmp(reaction, "abort") == 0) {
+        abort();
+    }
+}
+
+unsigned long stub_misuses(void)
+{
+    return atomic_load(&misuses);
+}
+
+long stub_number(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    long number = otherwise;
+    return text != NULL && stub_numbers(text, '\0', &number, 1) == 1 ? number : otherwise;
+}
+
+int stub_numbers(const char *text, char separator, long *numbers, int most)
+{
+    int count = 0;
+    while (text != NULL && *text != '\0' && count < most) {
+        char *end = NULL;
+        errno = 0;
+        long number = strtol(text, &end, 10);
+        if (end == text || errno != 0 || (*end != '\0' && *end != separator)) {
+            break;
+        }
+        numbers[count++] = number;
+        text = *end == '\0' ? end : end + 1;
+    }
+    return count;
+}
+
+void stub_sleep_us(long us)
+{
+    struct timespec rest = { us / 1000000, us % 1000000 * 1000 };
+    while (us > 0 && nanosleep(&rest, &rest) != 0 && errno == EINTR) {
+    }
+}
+
+void stub_set_fault(struct stub_fault *fault, const char *function, long calls, int error)
+{
+    snprintf(fault->function, sizeof fault->function, "%s", function == NULL ? "" : function);
+    fault->calls = calls;
+    fault->error = error;
+}
+
+void stub_read_fault(struct stub_fault *fault, const char *name)
+{
+    const char *text = getenv(name);
+    const char *colon = text == NULL ? NULL : strchr(text, ':');
+    long numbers[2];
+    if (colon != NULL && stub_numbers(colon + 1, ':', numbers, 2) == 2) {
+        stub_set_fault(fault, text, numbers[0], (int)numbers[1]);
+        size_t length = (size_t)(colon - text);
+        fault->function[length < sizeof fault->function ? length : 0] = '\0';
+    }
+}
+
+int stub_fails_now(struct stub_fault *fault, const char *function)
+{
+    if (fault->function[0] == '\0' || strcmp(fault->function, function) != 0 || fault->calls-- > 0) {
+        return 0;
+    }
+    fault->function[0] = '\0';
+    return 1;
+}
+
+/* A token: a top byte that makes no address of it, kind, generation of the slot, slot. */
+#define MARK 0xD1ull
+#define SLOTS (1u << 16)
+
+struct slot {
+    void *object;
+    uint32_t generation;
+    int kind;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct slot slots[SLOTS];
+    uint32_t used;
+} handles = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void *token_of(uint32_t slot)
+{
+    uint64_t generation = handles.slots[slot].generation & 0xffffffffu;
+    uint64_t kind = (uint64_t)handles.slots[slot].kind;
+    return (void *)(uintptr_t)(MARK << 56 | kind << 52 | generation << 20 | (uint64_t)slot << 4);
+}
+
+static struct slot *slot_of(int kind, const void *token)
+{
+    uint32_t slot = (uint32_t)((uintptr_t)token >> 4) % SLOTS;
+    struct slot *found = &handles.slots[slot];
+    int is_it = found->object != NULL && found->kind == kind && token_of(slot) == token;
+    return is_it ? found : NULL;
+}
+
+void *stub_handle_new(int kind, void *object)
+{
+    void *token = NULL;
+    pthread_mutex_lock(&handles.lock);
+    /* Slots are taken in turn, so that a generation lasts. */
+    for (uint32_t tried = 0; tried < SLOTS && token == NULL; tried++) {
+        uint32_t slot = handles.used++ % SLOTS;
+        if (handles.slots[slot].object == NULL) {
+            handles.slots[slot].object = object;
+            handles.slots[slot].kind = kind;
+            handles.slots[slot].generation++;
+            token = token_of(slot);
+        }
+    }
+    pthread_mutex_unlock(&handles.lock);
+    if (token == NULL) {
+        stub_log("there are more than %u handles", SLOTS);
+        abort();
+    }
+    return token;
+}
+
+void *stub_handle_find(int kind, const void *token)
+{
+    pthread_mutex_lock(&handles.lock);
+    struct slot *slot = slot_of(kind, token);
+    void *object = slot == NULL ? NULL : slot->object;
+    pthread_mutex_unlock(&handles.lock);
+    return object;
+}
+
+void *stub_handle_take(int kind, const void *token)
+{
+    pthread_mutex_lock(&handles.lock);
+    struct slot *slot = slot_of(kind, token);
+    void *object = NULL;
+    if (slot != NULL) {
+        object = slot->object;
+        slot->object = NULL;
+    }
+    pthread_mutex_unlock(&handles.lock);
+    return object;
+}
+
+int stub_handle_count(int kind)
+{
+    int count = 0;
+    pthread_mutex_lock(&handles.lock);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        count += handles.slots[slot].object != NULL && handles.slots[slot].kind == kind;
+    }
+    pthread_mutex_unlock(&handles.lock);
+    return count;
+}
+
+void stub_handle_each(int kind, void (*visit)(void *object, void *context), void *context)
+{
+    pthread_mutex_lock(&handles.lock);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        if (handles.slots[slot].object != NULL && handles.slots[slot].kind == kind) {
+            visit(handles.slots[slot].object, context);
+        }
+    }
+    pthread_mutex_unlock(&handles.lock);
+}
