@@ -16,7 +16,9 @@ const FFI: &str = "src/ffi";
 const FILES: &[&str] = &[
     "constants",
     "types",
+    "backend_types",
     "runtime",
+    "backend",
     "spawn",
     "log",
     "debug",
@@ -71,7 +73,7 @@ fn unwrap_exports() -> (String, Vec<String>) {
         let path = Path::new(FFI).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        if ["constants", "types"].contains(name) {
+        if ["constants", "types", "backend_types"].contains(name) {
             types += &plain_types(file);
         } else {
             functions.extend(file.items.iter().filter_map(exported));

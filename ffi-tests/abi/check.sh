@@ -65,7 +65,7 @@ LC_ALL=C abidiff --leaf-changes-only --no-show-locs --no-added-syms "$here/dist.
 awk '
     /^$/ || /^Leaf changes summary/ || /^Changed leaf types summary/ { next }
     /^Removed.Changed.Added [a-z]* summary: 0 Removed, 0 Changed/ { next }
-    /^.struct dist_[a-z_]*_(options|vtable)_t. changed:$/ { next }
+    /^.struct dist_[a-z_]*_(options|vtable|operation|outcome|query|host|setup|created|plugin)_t. changed:$/ { next }
     /^  type size changed from [0-9]+ to [0-9]+ / && $7 > $5 { size = $5; next }
     /^  [0-9]+ data member insertions?:$/ { next }
     /^    .*, at offset [0-9]+ \(in bits\)$/ && $(NF - 2) >= size && size > 0 { next }

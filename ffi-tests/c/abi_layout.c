@@ -107,6 +107,112 @@ static void stores(void)
     FIELD(dist_store_vtable_t, queue_len);
 }
 
+static void backends(void)
+{
+    TYPE(dist_backend_outcome_t);
+    FIELD(dist_backend_outcome_t, struct_size);
+    FIELD(dist_backend_outcome_t, culprit);
+    FIELD(dist_backend_outcome_t, peer);
+    FIELD(dist_backend_outcome_t, tag);
+    FIELD(dist_backend_outcome_t, len_bytes);
+    FIELD(dist_backend_outcome_t, text);
+    FIELD(dist_backend_outcome_t, text_cap);
+
+    TYPE(dist_backend_operation_t);
+    FIELD(dist_backend_operation_t, struct_size);
+    FIELD(dist_backend_operation_t, kind);
+    FIELD(dist_backend_operation_t, dtype);
+    FIELD(dist_backend_operation_t, op);
+    FIELD(dist_backend_operation_t, root);
+    FIELD(dist_backend_operation_t, peer);
+    FIELD(dist_backend_operation_t, device);
+    FIELD(dist_backend_operation_t, tag);
+    FIELD(dist_backend_operation_t, send);
+    FIELD(dist_backend_operation_t, recv);
+    FIELD(dist_backend_operation_t, count);
+    FIELD(dist_backend_operation_t, send_counts);
+    FIELD(dist_backend_operation_t, send_displs);
+    FIELD(dist_backend_operation_t, recv_counts);
+    FIELD(dist_backend_operation_t, recv_displs);
+    FIELD(dist_backend_operation_t, send_count);
+    FIELD(dist_backend_operation_t, recv_count);
+    FIELD(dist_backend_operation_t, factor);
+    FIELD(dist_backend_operation_t, timeout_ms);
+    FIELD(dist_backend_operation_t, sequence);
+    FIELD(dist_backend_operation_t, part);
+    FIELD(dist_backend_operation_t, stream);
+    FIELD(dist_backend_operation_t, flags);
+    FIELD(dist_backend_operation_t, ticket);
+    FIELD(dist_backend_operation_t, grow);
+    FIELD(dist_backend_operation_t, grow_arg);
+
+    TYPE(dist_backend_query_t);
+    FIELD(dist_backend_query_t, struct_size);
+    FIELD(dist_backend_query_t, kind);
+    FIELD(dist_backend_query_t, dtype);
+    FIELD(dist_backend_query_t, op);
+    FIELD(dist_backend_query_t, device);
+
+    TYPE(dist_backend_host_t);
+    FIELD(dist_backend_host_t, struct_size);
+    FIELD(dist_backend_host_t, version);
+    FIELD(dist_backend_host_t, library_version);
+    FIELD(dist_backend_host_t, context);
+    FIELD(dist_backend_host_t, store_set);
+    FIELD(dist_backend_host_t, store_get);
+    FIELD(dist_backend_host_t, store_add);
+    FIELD(dist_backend_host_t, store_check);
+    FIELD(dist_backend_host_t, store_delete);
+    FIELD(dist_backend_host_t, log);
+    FIELD(dist_backend_host_t, is_aborted);
+    FIELD(dist_backend_host_t, complete);
+
+    TYPE(dist_backend_setup_t);
+    FIELD(dist_backend_setup_t, struct_size);
+    FIELD(dist_backend_setup_t, rank);
+    FIELD(dist_backend_setup_t, size);
+    FIELD(dist_backend_setup_t, epoch);
+    FIELD(dist_backend_setup_t, device);
+    FIELD(dist_backend_setup_t, group_id);
+    FIELD(dist_backend_setup_t, group_name);
+    FIELD(dist_backend_setup_t, options);
+    FIELD(dist_backend_setup_t, timeout_ms);
+    FIELD(dist_backend_setup_t, create_timeout_ms);
+    FIELD(dist_backend_setup_t, host);
+    FIELD(dist_backend_setup_t, exchange);
+    FIELD(dist_backend_setup_t, exchange_arg);
+
+    TYPE(dist_backend_created_t);
+    FIELD(dist_backend_created_t, struct_size);
+    FIELD(dist_backend_created_t, part);
+    FIELD(dist_backend_created_t, kinds);
+    FIELD(dist_backend_created_t, serves_device);
+    FIELD(dist_backend_created_t, reserved);
+
+    TYPE(dist_backend_vtable_t);
+    FIELD(dist_backend_vtable_t, struct_size);
+    FIELD(dist_backend_vtable_t, create);
+    FIELD(dist_backend_vtable_t, destroy);
+    FIELD(dist_backend_vtable_t, submit);
+    FIELD(dist_backend_vtable_t, release);
+    FIELD(dist_backend_vtable_t, test);
+    FIELD(dist_backend_vtable_t, wait);
+    FIELD(dist_backend_vtable_t, abort);
+    FIELD(dist_backend_vtable_t, failure);
+    FIELD(dist_backend_vtable_t, supports);
+    FIELD(dist_backend_vtable_t, allocate);
+    FIELD(dist_backend_vtable_t, free_memory);
+    FIELD(dist_backend_vtable_t, describe);
+
+    TYPE(dist_backend_plugin_t);
+    FIELD(dist_backend_plugin_t, struct_size);
+    FIELD(dist_backend_plugin_t, version);
+    FIELD(dist_backend_plugin_t, reserved);
+    FIELD(dist_backend_plugin_t, name);
+    FIELD(dist_backend_plugin_t, functions);
+    FIELD(dist_backend_plugin_t, user);
+}
+
 int main(void)
 {
     TYPE(dist_status_t);
@@ -116,7 +222,9 @@ int main(void)
     TYPE(dist_store_sink_fn);
     TYPE(dist_work_fn);
     TYPE(dist_spawn_fn);
+    TYPE(dist_backend_plugin_fn);
     options();
     stores();
+    backends();
     return 0;
 }

@@ -142,6 +142,17 @@ static void store_constructors(void)
     CHECK_MESSAGE("set");
 }
 
+static void backends(void)
+{
+    dist_backend_vtable_t functions = DIST_BACKEND_VTABLE_INIT;
+    REFUSED(dist_backend_register, name, dist_backend_register(NULL, &functions, &functions), ARGUMENT);
+    REFUSED(dist_backend_register, functions, dist_backend_register("null", NULL, &functions), ARGUMENT);
+    /* An empty table is refused whatever `user` is; backend_trouble.c registers one without it. */
+    ACCEPTED(dist_backend_register, user, dist_backend_register("null", &functions, NULL), ARGUMENT);
+    CHECK_MESSAGE("create");
+    REFUSED(dist_backend_load, path, dist_backend_load(NULL), ARGUMENT);
+}
+
 static void store_values(void)
 {
     dist_blob_t *out = blob;
@@ -623,6 +634,7 @@ int main(void)
     process();
     memory();
     blobs();
+    backends();
     store_constructors();
     store_values();
     store_keys();

@@ -4,14 +4,16 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
+#[path = "ctests/layout.rs"]
+mod layout;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
 use interface::{ROOT, find_program, functions};
 use std::collections::BTreeSet;
-use std::mem::offset_of;
+use std::path::Path;
 use std::time::Duration;
-use toolchain::{Compiler, Outcome, run};
+use toolchain::{BACKEND, Compiler, Outcome, run};
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -75,6 +77,59 @@ const CONFORMANCE: &[&str] = &[
     "../../c-examples/directory_queues.c",
     "../../c-examples/directory_store.c",
 ];
+
+/// A shared object that is none, of no version, and of another.
+const ODD_BACKENDS: &[(&str, &[&str])] = &[
+    ("no_backend", &["-DENTRY=something_else"]),
+    ("newer_backend", &["-DENTRY=dist_backend_plugin_v2"]),
+    ("other_backend", &["-DENTRY=dist_backend_plugin_v1", "-DVERSION=7"]),
+    ("sick_backend", &["-DENTRY=dist_backend_plugin_v1", "-DSTATUS=DIST_ERR_SYSTEM"]),
+    ("nameless_backend", &["-DENTRY=dist_backend_plugin_v1", "-DVERSION=1"]),
+];
+
+/// Runs a program of the tests of back ends, with the example's shared object.
+fn with_backend(name: &str, more: &[&str]) {
+    let Some(compiler) = Compiler::find() else { return };
+    let object = compiler.plugin(&format!("{name}_plugin"), BACKEND, &[]);
+    let program = compiler.program(&format!("{name}_program"), &[&format!("{name}.c")]);
+    let words = [program.display().to_string(), object.display().to_string()];
+    let words: Vec<&str> = words.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    run(&words, CONFORMANCE_LIMIT).expect_success();
+}
+
+#[test]
+fn backend_store() {
+    with_backend("backend_store", &[]);
+}
+
+#[test]
+fn backend_of_processes() {
+    let Some(compiler) = Compiler::find() else { return };
+    let object = compiler.plugin("backend_processes_plugin", BACKEND, &[]);
+    let program = compiler.program("backend_processes", &["backend_load.c"]);
+    let distrun = env!("CARGO_BIN_EXE_distrun");
+    let line = format!(
+        "DIST_BACKEND_PLUGINS={} exec {distrun} --nproc_per_node 3 {}",
+        object.display(),
+        program.display()
+    );
+    run(&["sh", "-c", &line], LIMIT).expect_success();
+}
+
+#[test]
+fn backend_trouble() {
+    with_backend("backend_trouble", &[]);
+}
+
+#[test]
+fn backend_load() {
+    let Some(compiler) = Compiler::find() else { return };
+    let odd = |(name, flags): &(&str, &[&str])| {
+        compiler.plugin(name, &["backend_odd.c"], flags).display().to_string()
+    };
+    let odd: Vec<String> = ODD_BACKENDS.iter().map(odd).collect();
+    with_backend("backend_load", &odd.iter().map(String::as_str).collect::<Vec<_>>());
+}
 
 /// How long the suite may take with one kind of store, its waits for time-outs included.
 const CONFORMANCE_LIMIT: Duration = Duration::from_secs(120);
@@ -141,6 +196,14 @@ fn a_program_that_fails_is_a_failure() {
     run(&["sh", "-c", "exit 3"], LIMIT).expect_success();
 }
 
+/// The stubs of CUDA and NCCL that other tests load.
+#[test]
+fn stubs() {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.stubs("stubs").join("selftest");
+    run(&[&program.display().to_string()], LIMIT).expect_success();
+}
+
 /// Runs a program under Valgrind: no invalid access, nothing lost.
 fn leaks_nothing(name: &str) {
     if let Some(outcome) = under_valgrind(name, &[&format!("{name}.c")], &[]) {
@@ -160,14 +223,18 @@ fn conforms_and_leaks_nothing(kind: &str) {
 /// What came of a program under Valgrind; none where there is no compiler or no Valgrind.
 fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outcome> {
     let compiler = Compiler::find()?;
-    let Some(valgrind) = find_program("valgrind") else {
+    if find_program("valgrind").is_none() {
         toolchain::skip("valgrind is not installed");
         return None;
-    };
+    }
     let program = compiler.program(&format!("leak_{name}"), files);
+    Some(run_under_valgrind(&program, arguments))
+}
+
+fn run_under_valgrind(program: &Path, arguments: &[&str]) -> Outcome {
     let suppressions = format!("--suppressions={ROOT}/ffi-tests/sanitize/valgrind.supp");
     let words = [
-        valgrind.to_str().expect("a path in UTF-8"),
+        "valgrind",
         "--quiet",
         "--error-exitcode=9",
         "--leak-check=full",
@@ -176,7 +243,7 @@ fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outc
         &suppressions,
         program.to_str().expect("a path in UTF-8"),
     ];
-    Some(run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND))
+    run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND)
 }
 
 /// Runs the program of groups on four processes, with that limit of descriptors for each.
@@ -252,6 +319,18 @@ fn leak_store_conformance_tcp() {
     conforms_and_leaks_nothing("tcp");
 }
 
+/// All but the operations, which would take as long again.
+#[test]
+fn leak_stubs() {
+    let Some(compiler) = Compiler::find() else { return };
+    if find_program("valgrind").is_none() {
+        toolchain::skip("valgrind is not installed");
+        return;
+    }
+    let program = compiler.stubs("leak_stubs").join("selftest");
+    run_under_valgrind(&program, &["cuda", "communicators", "faults", "misuse"]).expect_success();
+}
+
 #[test]
 fn leak_threads() {
     leaks_nothing("threads");
@@ -277,6 +356,7 @@ fn no_program_is_forgotten() {
         let name = file.trim_end_matches(".cpp").trim_end_matches(".c");
         let is_run_by_name = name == "abi_layout"
             || name.starts_with("hdr_")
+            || name.starts_with("backend_")
             || CONFORMANCE.contains(&file.as_str());
         assert!(is_run_by_name || PROGRAMS.contains(&name), "{file} is not run by this test");
         let words: Vec<_> = cmake.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
@@ -344,67 +424,9 @@ fn the_header_is_clean_in_two_files_of_one_program() {
     run(&[&program.display().to_string()], LIMIT).expect_success();
 }
 
-fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
-    size_of::<F>()
-}
-
-/// What `abi_layout.c` prints, from the Rust side. The pattern does not compile while a field is missing.
-macro_rules! layout {
-    ($lines:ident; $($type:ident { $($field:ident),+ $(,)? })+) => {
-        $(
-            let _complete = |value: $type| {
-                let $type { $($field: _),+ } = value;
-            };
-            $lines.push(format!("{} {}", stringify!($type), size_of::<$type>()));
-            $($lines.push(format!(
-                "{}.{} {} {}",
-                stringify!($type),
-                stringify!($field),
-                offset_of!($type, $field),
-                field_size(|value: &$type| &value.$field),
-            ));)+
-        )+
-    };
-}
-
 #[test]
 fn c_sees_the_types_as_rust_does() {
-    use dist::ffi::types::*;
-    let mut lines = vec![
-        format!("dist_status_t {}", size_of::<dist_status_t>()),
-        format!("dist_dtype_t {}", size_of::<dist_dtype_t>()),
-        format!("dist_op_t {}", size_of::<dist_op_t>()),
-        format!("dist_log_fn {}", size_of::<dist_log_fn>()),
-        format!("dist_store_sink_fn {}", size_of::<dist_store_sink_fn>()),
-        format!("dist_work_fn {}", size_of::<dist_work_fn>()),
-        format!("dist_spawn_fn {}", size_of::<dist_spawn_fn>()),
-    ];
-    layout!(lines;
-        dist_init_options_t {
-            struct_size, fields, backend, init_method, store, rank, world_size, timeout_ms,
-            connect_timeout_ms, group_name, backend_options,
-        }
-        dist_group_options_t {
-            struct_size, fields, store, rank, world_size, backend, name, timeout_ms,
-            connect_timeout_ms, backend_options, global_ranks, n_global_ranks,
-        }
-        dist_group_new_options_t {
-            struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
-            use_local_synchronization,
-        }
-        dist_shrink_options_t { struct_size, timeout_ms, connect_timeout_ms }
-        dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
-        dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
-        dist_store_tcp_options_t {
-            struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
-            multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,
-        }
-        dist_store_file_options_t { struct_size, job_id, timeout_ms }
-        dist_store_vtable_t {
-            struct_size, set, get, add, wait, check, delete_key, destroy, compare_set, append,
-            num_keys, list_keys, queue_push, queue_pop, queue_len,
-        }
-    );
+    let lines = layout::lines();
     let structs = interface::HEADER.matches("typedef struct dist_").count();
     let incomplete = interface::HEADER
         .lines()

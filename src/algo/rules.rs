@@ -75,7 +75,8 @@ impl Rule {
 /// The overrides of one group, in order of precedence.
 #[derive(Debug, Default)]
 pub struct Rules {
-    by_kind: [Vec<Rule>; OpKind::ALL.len()],
+    /// Most groups have none.
+    by_kind: Option<Box<[Vec<Rule>; OpKind::ALL.len()]>>,
 }
 
 impl Rules {
@@ -84,14 +85,14 @@ impl Rules {
         rules.sort_by_key(|rule| rule.source);
         let mut all = Self::default();
         for rule in rules.into_iter().filter(|rule| rule.is_for(shape)) {
-            all.by_kind[rule.kind as usize].push(rule);
+            all.by_kind.get_or_insert_default()[rule.kind as usize].push(rule);
         }
         all
     }
 
     /// Those for one operation.
     pub fn of(&self, kind: OpKind) -> &[Rule] {
-        &self.by_kind[kind as usize]
+        self.by_kind.as_ref().map_or(&[], |rules| &rules[kind as usize])
     }
 }
 

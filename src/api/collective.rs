@@ -6,6 +6,7 @@ use super::callbacks;
 use super::debug::loans;
 use super::group::Group;
 use crate::algo::Wanted;
+use crate::backend::Query;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::transport::Descriptor;
@@ -65,6 +66,11 @@ impl Group {
             op.check_defined_for(dtype, self.backend_name())?;
         }
         call.check(options, self.rank(), self.size())?;
+        if self.is_selective {
+            let (kind, dtype, op) = (call.kind(), call.dtype(), call.op());
+            let query = Query { name: kind.name(), kind: Some(kind), dtype, op, gpu: None };
+            self.backend.supports(&query)?;
+        }
         let (name, canonical) = (options.algorithm.as_deref(), options.canonical);
         if name.is_none() && !canonical {
             return Ok(());

@@ -3,6 +3,7 @@
 use super::activity;
 use super::callbacks;
 use super::error_file;
+use super::keys;
 use super::lineage::Lineage;
 use super::monitored::Monitor;
 use super::observer::Observer;
@@ -23,7 +24,7 @@ use crate::transport::reunion::Port;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The default deadline of an operation: half an hour, as in c10d.
 pub const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
@@ -68,6 +69,8 @@ pub(super) struct Origin {
     pub(super) backend_options: String,
     /// Host and port of the store that the outermost group met in.
     pub(super) store: Option<(String, u16)>,
+    /// That store, while somebody has it.
+    pub(super) meeting: Weak<dyn Store>,
     /// How often a group was replaced by what was left of it, to come to this one.
     pub(super) epoch: u32,
     /// Where late ranks of those groups are told so.
@@ -108,6 +111,8 @@ pub struct Group {
     pub(super) observer: Observer,
     /// All ranks come together before each collective.
     pub(super) looks_who_is_there: bool,
+    /// The back end is asked before a call takes its place.
+    pub(super) is_selective: bool,
 }
 
 impl Drop for Group {
@@ -134,16 +139,21 @@ impl Group {
         let who = format!("pid {}, host {}", this::pid(), this::host_name());
         let nonce = this::fresh_nonce()?;
         let address = store.address();
+        let place = Arc::downgrade(&store);
         let meeting =
             Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
         // A rank alone needs nobody to agree with.
         let id = if size == 1 { nonce } else { meeting.meet()? };
+        let keys = keys::of(&place, id);
         let context = Context {
             group: id,
+            name: &name,
+            timeout_ms,
             epoch: 0,
             rank,
             size,
             store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            keys: keys.as_ref(),
             options: &options.backend_options,
             parent: None,
             activity: Some(activity::elsewhere),
@@ -158,6 +168,7 @@ impl Group {
             backend: backend_name.to_owned(),
             backend_options: options.backend_options,
             store: address,
+            meeting: place,
             epoch: 0,
             former: Vec::new(),
             _lease: None,
@@ -171,7 +182,7 @@ impl Group {
     pub(super) fn assemble(identity: Identity, origin: Origin, backend: Arc<dyn Backend>) -> Self {
         let Identity { id, name, rank, timeout_ms } = identity;
         trace::start_from_environment(origin.ranks.get(rank).copied().unwrap_or(rank));
-        let observer = Observer::new(id, &name, rank, &origin.ranks, backend.places());
+        let observer = Observer::new(id, &name, rank, &origin.ranks, &backend);
         let membership = recorder::Membership::of(&recorder::New {
             id,
             name: &name,
@@ -189,6 +200,7 @@ impl Group {
             size: origin.ranks.len(),
             timeout_ms: AtomicU64::new(timeout_ms),
             looks_who_is_there: backend.looks_who_is_there(),
+            is_selective: backend.is_selective(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),
@@ -211,6 +223,7 @@ impl Group {
             backend: "native".into(),
             backend_options: String::new(),
             store: None,
+            meeting: Weak::<crate::store::HashStore>::new(),
             epoch: 0,
             former: Vec::new(),
             _lease: None,
@@ -333,7 +346,7 @@ impl Group {
         let member = |place: &Place| {
             json!({
                 "rank": place.name.rank,
-                "host": place.name.host,
+                "host": *place.name.host,
                 "host_index": place.host_index,
                 "local_rank": place.local_rank,
                 "pid": place.name.pid,
@@ -341,6 +354,7 @@ impl Group {
         };
         let members: Vec<Value> = self.backend.places().iter().map(member).collect();
         let (skew, straggler) = self.observer.describe();
+        let of_backend = if self.backend_name() == "native" { "native" } else { "plugin" };
         json!({
             "name": self.name,
             "id": self.id.to_string(),
@@ -353,7 +367,7 @@ impl Group {
             "operations_issued": self.queue.issued(),
             "error": self.failure().map(|error| error.message().to_owned()),
             "members": members,
-            "native": self.backend.describe(),
+            of_backend: self.backend.describe(),
             "skew": skew,
             "straggler": straggler,
             "trace": trace::describe(),

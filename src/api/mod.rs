@@ -17,6 +17,7 @@ mod fusion;
 pub mod group;
 mod independence;
 pub mod issue;
+mod keys;
 mod lent;
 mod lineage;
 pub mod memory;

@@ -6,14 +6,14 @@ use super::point_to_point::Message;
 use super::recorder::{self, Origin, Record};
 use super::straggler::Straggler;
 use super::trace::{self, Span, Track};
-use crate::backend::Place;
-use crate::base::ids::{GroupId, Rank};
+use crate::backend::Backend;
+use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::log::Level;
 use crate::base::probe::Probe;
 use crate::transport::Descriptor;
 use serde_json::Value;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The bits of a rank beside a time.
@@ -24,9 +24,10 @@ const MOST_US: u64 = u64::MAX >> RANK_BITS;
 #[derive(Debug)]
 pub(super) struct Observer {
     group: String,
-    /// Who the ranks are, for messages.
-    names: Vec<String>,
+    /// Knows who the ranks are, for messages.
+    backend: Weak<dyn Backend>,
     rank: Rank,
+    size: WorldSize,
     straggler: Straggler,
     /// Of the operation that runs: microseconds, and below them the rank; 0 where nobody was late.
     latest: AtomicU64,
@@ -42,12 +43,13 @@ impl Observer {
         name: &str,
         rank: Rank,
         ranks: &[Rank],
-        places: &[Place],
+        backend: &Arc<dyn Backend>,
     ) -> Self {
         Self {
             group: name.to_owned(),
-            names: places.iter().map(|place| place.name.to_string()).collect(),
+            backend: Arc::downgrade(backend),
             rank,
+            size: ranks.len(),
             latest: AtomicU64::new(0),
             was_short: AtomicBool::new(false),
             straggler: Straggler::new(rank, ranks.len()),
@@ -63,6 +65,12 @@ impl Observer {
     /// The arrival skew of ranks, and the last warning.
     pub(super) fn describe(&self) -> (Value, Value) {
         self.straggler.describe()
+    }
+
+    fn name(&self, rank: Rank) -> String {
+        let backend = self.backend.upgrade();
+        let place = backend.as_ref().and_then(|backend| backend.places().get(rank));
+        place.map_or_else(|| format!("rank {rank}"), |place| place.name.to_string())
     }
 }
 
@@ -88,7 +96,7 @@ impl Probe for Observer {
     }
 
     fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
-        if rank == self.rank || rank >= self.names.len() {
+        if rank == self.rank || rank >= self.size {
             // By the excuse of another, which may be this rank, and which nobody has checked.
             return;
         }
@@ -102,7 +110,7 @@ impl Probe for Observer {
             "group {}: {} keeps the others waiting: it alone was missing for {} ms of the last {} s, in {} operations \
              (last: {operation}); see what it does, or what its host does beside",
             self.group,
-            self.names.get(verdict.rank).map_or("a rank", String::as_str),
+            self.name(verdict.rank),
             verdict.waited.as_millis(),
             verdict.within.as_secs(),
             verdict.operations

@@ -117,6 +117,66 @@ impl Group {
         self.prepare_message(message, Memory::Grows { most, deliver }, options)
     }
 
+    /// Sends a message without a work, for a call that blocks; false where that takes more than this moment, or somebody
+    /// looks closely. Nothing has been done then, and [`Group::send`] says what is wrong, if anything is.
+    pub fn send_at_once(
+        &self,
+        bytes: Src<'static>,
+        dtype: DataType,
+        peer: Rank,
+        tag: u32,
+        options: &CallOptions,
+    ) -> bool {
+        let count = bytes.len() / dtype.size();
+        let message = Message { is_outgoing: true, peer: Some(peer), tag: Some(tag), dtype, count };
+        let Some(engine) = self.prompt_engine(&message, options) else { return false };
+        let deadline = self.deadline(options);
+        let was_sent = engine.send_at_once(&Outgoing { to: peer, tag, dtype, bytes, deadline });
+        if was_sent {
+            self.note_prompt(&message, &deadline);
+        }
+        was_sent
+    }
+
+    /// Receives a message without a work, for a call that blocks: who sent it. `None` as in [`Group::send_at_once`].
+    pub fn receive_at_once(
+        &self,
+        into: Dst<'static>,
+        dtype: DataType,
+        peer: Option<Rank>,
+        tag: Option<u32>,
+        options: &CallOptions,
+    ) -> Option<Rank> {
+        let count = into.len() / dtype.size();
+        let message = Message { is_outgoing: false, peer, tag, dtype, count };
+        let engine = self.prompt_engine(&message, options)?;
+        let deadline = self.deadline(options);
+        let into = Room::Lent(into);
+        let delivery =
+            engine.receive_at_once(&Incoming { from: peer, tag, dtype, into, deadline })?;
+        self.note_prompt(&message, &deadline);
+        Some(delivery.peer)
+    }
+
+    /// The engine, where a message may go without a work.
+    fn prompt_engine(&self, message: &Message, options: &CallOptions) -> Option<&dyn PointToPoint> {
+        let is_watched = debug::level() == debug::Level::Detail
+            || options.values.max(debug::values()) != Values::Any;
+        let is_fine = !is_watched && self.check_message(message, options).is_ok();
+        self.backend.messages().filter(|_| is_fine)
+    }
+
+    /// A message has been sent or received at once.
+    fn note_prompt(&self, message: &Message, deadline: &Deadline) {
+        let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
+        let record = self.record_message(message, sequence, deadline.started());
+        if message.is_outgoing {
+            record.end_at_once(&Ok(()));
+        } else {
+            record.end(&Ok(()));
+        }
+    }
+
     fn prepare_message(
         self: &Arc<Self>,
         message: Message,

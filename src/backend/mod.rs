@@ -1,23 +1,31 @@
 //! What carries out operations: one trait, and a registry by name.
 //!
-//! `solo` serves groups of one rank; `native` is shared memory inside a host (and TCP between hosts,
-//! once that is there). Back ends for NCCL, MPI and plug-ins will register beside them.
+//! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in groups of one rank.
+//! `plugin` is what others have written (MPI among it), which registers beside them.
 //!
-//! Must not know: stores (ranks exchange what they need through [`Exchange`]), the C ABI.
+//! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep what they need in
+//! [`Keys`]), the C ABI.
 
 pub mod native;
+pub mod plugin;
+pub mod registry;
 pub mod solo;
 
+pub use crate::algo::{Operation, Wanted};
+pub use crate::transport::{
+    Completion, Delivery, Incoming, LARGEST_TAG, Listener, Listeners, OpKind, Outgoing, PeerName,
+    PointToPoint, Room,
+};
+
 use crate::algo::rules::Rule;
-use crate::algo::{Operation, Wanted};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
+use crate::transport::arena;
 use crate::transport::pulse::Activity;
 use crate::transport::reunion::Port;
-use crate::transport::{Listener, OpKind, PeerName, PointToPoint, arena};
 use serde_json::Value;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Weak};
@@ -46,6 +54,40 @@ pub trait Exchange {
     fn given_up(&self) -> Option<Error>;
 }
 
+/// Keys and values that the ranks of one group share for as long as it lasts, apart from everybody else's. Any thread may
+/// use them; one that waits does not hold up the others.
+pub trait Keys: Send + Sync + Debug {
+    /// Stores a value, whatever was there before.
+    ///
+    /// # Errors
+    /// `Timeout`, `Connection`.
+    fn set(&self, key: &str, value: &[u8], deadline: &Deadline) -> Result<()>;
+
+    /// The value of a key; waits until there is one.
+    ///
+    /// # Errors
+    /// `Timeout` naming the key, `Connection`.
+    fn get(&self, key: &str, deadline: &Deadline) -> Result<Vec<u8>>;
+
+    /// Adds to a counter, which is 0 where there is none, and returns the sum.
+    ///
+    /// # Errors
+    /// `NotANumber`, `Timeout`, `Connection`.
+    fn add(&self, key: &str, amount: i64, deadline: &Deadline) -> Result<i64>;
+
+    /// Whether there is such a key.
+    ///
+    /// # Errors
+    /// `Timeout`, `Connection`.
+    fn has(&self, key: &str, deadline: &Deadline) -> Result<bool>;
+
+    /// Removes a key; true where it existed.
+    ///
+    /// # Errors
+    /// `Timeout`, `Connection`.
+    fn delete(&self, key: &str, deadline: &Deadline) -> Result<bool>;
+}
+
 /// What a group takes over from the one that it is made from, which all its ranks know already.
 #[derive(Clone, Copy, Debug)]
 pub struct Parent<'a> {
@@ -60,6 +102,10 @@ pub struct Parent<'a> {
 pub struct Context<'a> {
     /// This incarnation of the group.
     pub group: GroupId,
+    /// Its name.
+    pub name: &'a str,
+    /// The deadline of operations that name none, in milliseconds.
+    pub timeout_ms: u64,
     /// How often a group of ranks that have failed was replaced by one of what was left, to come to this one.
     pub epoch: u32,
     /// This process's rank.
@@ -68,6 +114,8 @@ pub struct Context<'a> {
     pub size: WorldSize,
     /// The host and port of the store that the ranks meet in, where it has any: a hint which network joins them.
     pub store: Option<(&'a str, u16)>,
+    /// What its ranks may keep in that store, while somebody has it.
+    pub keys: Option<&'a Arc<dyn Keys>>,
     /// What the caller asked of the back end: "key=value;key=value".
     pub options: &'a str,
     /// The group that it is made from, if any.
@@ -211,6 +259,12 @@ pub trait Backend: Send + Sync + Debug {
         &[]
     }
 
+    /// Whether it may refuse calls that others do, so that it is asked ([`Backend::supports`]) before a call takes its place
+    /// in the order.
+    fn is_selective(&self) -> bool {
+        false
+    }
+
     /// What would run, as JSON, for `dist_group_describe`.
     fn describe(&self) -> Value;
 }
@@ -252,6 +306,11 @@ impl Memory for arena::Block {
     }
 }
 
+/// Host memory of the library's own, for back ends that have none.
+fn host_memory(bytes: usize) -> Result<Box<dyn Memory>> {
+    Ok(Box::new(arena::allocate(bytes)?))
+}
+
 /// Makes the back end called `name`; NULL in the C API is "native", whose other name is "gloo".
 ///
 /// # Errors
@@ -263,6 +322,9 @@ pub fn create(
     exchange: &dyn Exchange,
 ) -> Result<Arc<dyn Backend>> {
     check_name(name)?;
+    if let Some(factory) = registry::find(name) {
+        return factory.create(context, exchange);
+    }
     if context.size == 1 {
         // What would be wrong with more ranks is so with one.
         native::card::check(context)?;
@@ -279,20 +341,17 @@ pub fn check_name(name: &str) -> Result<()> {
     if is_available(name) {
         return Ok(());
     }
-    let message = format!("there is no back end \"{name}\"; there are: {}", NAMES.join(", "));
+    let names = registry::names().join(", ");
+    let message = format!("there is no back end \"{name}\"; there are: {names}");
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
 /// What a name that [`create`] knows stands for: two of them may mean the same.
 pub fn canonical(name: &str) -> &'static str {
-    let known = NAMES.iter().find(|known| known.eq_ignore_ascii_case(name)).copied();
-    known.filter(|&known| known != "gloo").unwrap_or("native")
+    registry::known(name).unwrap_or("native")
 }
-
-/// The names that [`create`] knows.
-pub const NAMES: &[&str] = &["native", "gloo"];
 
 /// True for a name that [`create`] knows, in any case.
 pub fn is_available(name: &str) -> bool {
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+    registry::known(name).is_some()
 }

@@ -53,7 +53,7 @@ impl Messages {
 impl Solo {
     /// A new one.
     pub fn new() -> Self {
-        let name = PeerName { rank: 0, pid: host::pid(), host: host::name() };
+        let name = PeerName { rank: 0, pid: host::pid(), host: host::name().into() };
         let places = [Place { name, host_index: 0, local_rank: 0 }];
         Self { places, state: Arc::default() }
     }

@@ -79,6 +79,8 @@ variables! {
         "The same, where DIST_SHOW_STACKTRACES is not set.";
     SLOW_WARNING_MS = "DIST_SLOW_WARNING_MS", "user", "30000",
         "After how many milliseconds a wait is told in the log (at level WARN) with those who are waited for; 0 for never.";
+    BACKEND_PLUGINS = "DIST_BACKEND_PLUGINS", "user", "none",
+        "Shared objects with back ends, by their paths, with `:` between two; loaded when a back end is asked for that is not known.";
     RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user", "none",
         "Where each rank writes the flight recorder's dump when a group fails: `/tmp/fr_` is `/tmp/fr_3.json` on rank 3. For dist-doctor.";
     TORCH_RECORDER_FILE = "TORCH_FR_DUMP_TEMP_FILE", "user", "none",
@@ -99,7 +101,7 @@ variables! {
         "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
     ATTACH = "DIST_ATTACH", "user", "1",
         "0: no other rank reads this process's memory (process_vm_readv), so that large vectors and messages go through shared memory, which is slower. Where one rank of a group says so, its collectives do without.";
-    SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "262144",
+    SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "262144 to 6 ranks on a host, 196608 from 8 on",
         "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
     SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the one that leads to the store",
         "Network interfaces between hosts, in turn: names or their beginnings, `=name` for an exact one, addresses; or `^name,...` for all but these.";

@@ -7,8 +7,8 @@ use super::ids::{Rank, WorldSize};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
     members: Vec<Vec<Rank>>,
-    /// For each rank, its node and its place in it.
-    places: Vec<(usize, usize)>,
+    /// For each rank, its node and its place in it; no group has more ranks than these count.
+    places: Box<[(u32, u32)]>,
 }
 
 impl Nodes {
@@ -24,16 +24,16 @@ impl Nodes {
                 members.push(Vec::new());
                 members.len() - 1
             });
-            places.push((node, members[node].len()));
+            places.push((small(node), small(members[node].len())));
             members[node].push(rank);
         }
-        Self { members, places }
+        Self { members, places: places.into() }
     }
 
     /// All ranks of a group on nodes of their own.
     pub fn apart(size: WorldSize) -> Self {
         let members = (0..size).map(|rank| vec![rank]).collect();
-        Self { members, places: (0..size).map(|rank| (rank, 0)).collect() }
+        Self { members, places: (0..size).map(|rank| (small(rank), 0)).collect() }
     }
 
     /// The number of ranks.
@@ -48,12 +48,12 @@ impl Nodes {
 
     /// The node of a rank.
     pub fn node_of(&self, rank: Rank) -> usize {
-        self.places[rank].0
+        self.places[rank].0 as usize
     }
 
     /// The place of a rank among those of its node.
     pub fn local_rank(&self, rank: Rank) -> Rank {
-        self.places[rank].1
+        self.places[rank].1 as usize
     }
 
     /// The ranks of a node.
@@ -75,6 +75,10 @@ impl Nodes {
     pub fn largest(&self) -> usize {
         self.members.iter().map(Vec::len).max().unwrap_or(0)
     }
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ dist_export! {
             store: Arc::clone(STORES.get(options.store)?.store()),
             rank: index(options.rank, "rank")?,
             size: index(options.world_size, "world_size")?,
-            backend: optional_str(options.backend, "backend")?.map(str::to_owned),
+            backend: super::backend::named(options.backend)?,
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),

@@ -14,7 +14,7 @@ fn read(options: *const dist_group_new_options_t) -> Result<SubgroupOptions> {
     let text = |ptr, name| optional_str(ptr, name).map(|text| text.map(str::to_owned));
     Ok(SubgroupOptions {
         name: text(options.name, "name")?,
-        backend: text(options.backend, "backend")?,
+        backend: super::backend::named(options.backend)?,
         backend_options: text(options.backend_options, "backend_options")?,
         timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
         connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,

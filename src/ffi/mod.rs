@@ -15,12 +15,17 @@
 #[macro_use]
 mod guard;
 mod args;
+mod backend_call;
+mod backend_host;
+mod backend_part;
 mod handle;
 mod last_error;
 mod options;
 mod status;
 mod submit;
 
+pub mod backend;
+pub mod backend_types;
 pub mod batch;
 pub mod blob;
 pub mod bytes;

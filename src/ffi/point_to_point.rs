@@ -66,12 +66,15 @@ dist_export! {
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let bytes = src(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
-        let call = group.send(bytes, dtype, index(peer, "peer")?, tag_number(tag)?, options)?;
+        let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
         if !work.blocks() {
-            return hand_out(call, work);
+            return hand_out(group.send(bytes, dtype, peer, tag, options)?, work);
         }
         refuse_to_block("a blocking send")?;
-        run(call).map(drop)
+        if group.send_at_once(bytes, dtype, peer, tag, &options) {
+            return Ok(());
+        }
+        run(group.send(bytes, dtype, peer, tag, options)?).map(drop)
     }
 }
 
@@ -107,8 +110,8 @@ dist_export! {
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
         let (peer, tag) = (from_rank(peer)?, from_tag(tag)?);
         let source = Out::optional(source);
-        let call = group.receive(into, dtype, peer, tag, options)?;
         if !work.blocks() {
+            let call = group.receive(into, dtype, peer, tag, options)?;
             if source.is_some() {
                 let message = "source is for calls that block: pass NULL, and ask dist_work_source";
                 return Err(Error::invalid(message));
@@ -116,7 +119,10 @@ dist_export! {
             return hand_out(call, work);
         }
         refuse_to_block("a blocking receive")?;
-        let from = run(call)?;
+        let from = match group.receive_at_once(into, dtype, peer, tag, &options) {
+            Some(from) => Some(from),
+            None => run(group.receive(into, dtype, peer, tag, options)?)?,
+        };
         if let (Some(out), Some(from)) = (source, from) {
             out.write(number(from)?);
         }

@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
 /// "0.1.0" as 100, from the package's own version.
-const VERSION: u32 = {
+pub(super) const VERSION: u32 = {
     const fn number(text: &str) -> u32 {
         let bytes = text.as_bytes();
         let mut value = 0;
@@ -113,7 +113,7 @@ dist_export! {
             Some(Arc::clone(STORES.get(options.store)?.store()))
         };
         runtime::init(InitOptions {
-            backend: optional_str(options.backend, "backend")?.map(str::to_owned),
+            backend: super::backend::named(options.backend)?,
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),
@@ -164,11 +164,13 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// 1 if there is a back end of this name, in any case, else 0.
+    /// 1 if there is a back end of this name, in any case, else 0: the native one, one that was registered or loaded, or
+    /// one of DIST_BACKEND_PLUGINS, which this loads.
     ///
     /// `name`: required, borrowed for the call. Any thread. Since 0.1.
     pub fn dist_backend_is_available(name: *const c_char) -> i32 {
         let name = super::args::required_str(name, "name")?;
+        super::backend::look_for(name)?;
         Ok(i32::from(backend::is_available(name)))
     }
 }

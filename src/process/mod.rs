@@ -27,6 +27,7 @@ pub mod crew;
 pub mod ending;
 pub mod forks;
 pub mod guardian;
+pub mod library;
 pub mod supervise;
 pub mod this;
 pub mod thread;

@@ -10,6 +10,7 @@ pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod host;
+pub mod library;
 pub mod limits;
 pub mod netif;
 pub mod pidfd;

@@ -54,6 +54,14 @@ pub fn wait_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -
     }
 }
 
+/// Whether the descriptor will never be ready for anything again: a listening socket that was shut down, for instance.
+pub fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
+    let mut watched = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one structure, which lives on this stack, is read and written; nothing is waited for.
+    let ready = unsafe { libc::poll(&raw mut watched, 1, 0) };
+    ready > 0 && watched.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+}
+
 /// Rounds up, so that a wait never ends early; at most some 24 days.
 fn milliseconds(time: Duration) -> libc::c_int {
     let up = time.as_nanos().div_ceil(1_000_000);

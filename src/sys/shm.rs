@@ -18,17 +18,45 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A new segment of `len` zero bytes whose size can never change. Its pages are reserved at once,
-    /// so that a full memory limit is an error here and not a SIGBUS later.
+    /// A new segment of `len` zero bytes whose size can never change, with all its pages.
     ///
     /// # Errors
-    /// `OutOfMemory` with the size wanted, or `System`.
+    /// As [`Segment::sparse`].
     pub fn create(len: usize) -> Result<Self> {
+        Self::sparse(len, len)
+    }
+
+    /// A new segment of `len` zero bytes whose size can never change. The pages of the first `at_once` are reserved now, so
+    /// that a full memory limit is an error here and not a SIGBUS later; others by [`Segment::reserve`], before they are used.
+    ///
+    /// # Errors
+    /// `OutOfMemory` with the size wanted, also where there is not enough for all of it; or `System`.
+    pub fn sparse(len: usize, at_once: usize) -> Result<Self> {
         check_length(len)?;
         let file = anonymous(c"libdist")?;
-        reserve(&file, 0, len, "lower DIST_SHM_SLOT_BYTES or raise the memory limit")?;
+        check_available(len, REMEDY)?;
+        let size = u64::try_from(len).unwrap_or(u64::MAX);
+        file.set_len(size).map_err(|cause| Error::system("ftruncate of a segment", &cause))?;
+        allocate(&file, 0, at_once, REMEDY)?;
         seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         Self::map(file, len)
+    }
+
+    /// Gives a part, of whole pages, its memory, and maps it as far as the kernel can: its first use costs no more faults.
+    ///
+    /// # Errors
+    /// `OutOfMemory` with the size, or `System`.
+    ///
+    /// # Panics
+    /// If the part is not one of the segment.
+    pub fn reserve(&self, offset: usize, len: usize) -> Result<()> {
+        assert!(len <= self.len() && offset <= self.len() - len, "{offset} + {len} bytes");
+        allocate(&self.file, offset, len, REMEDY)?;
+        let start = self.as_mut_ptr().wrapping_add(offset).cast();
+        // Only makes the first use cheaper, and older kernels do not know it.
+        // SAFETY: the part is mapped, and ours; the advice does not change what it holds.
+        unsafe { libc::madvise(start, len, libc::MADV_POPULATE_WRITE) };
+        Ok(())
     }
 
     /// Maps a segment whose descriptor came from another process, after checking that it is a segment
@@ -126,26 +154,39 @@ pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     Ok(())
 }
 
+/// What to do where there is no memory for a segment.
+const REMEDY: &str = "lower DIST_SHM_SLOT_BYTES or raise the memory limit";
+
 /// The most that is reserved in one system call, and the least, a page.
 const STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
 
 /// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do where there are none. Where
 /// it fails, some may have theirs.
+pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
+    check_available(len, remedy)?;
+    allocate(file, offset, len, remedy)
+}
+
+/// Asked first: without a limit of its own, a segment larger than the memory would make the kernel kill processes instead of
+/// refusing.
+fn check_available(len: usize, remedy: &str) -> Result<()> {
+    match host::memory_available() {
+        Some(available) if u64::try_from(len).is_ok_and(|len| len > available) => {
+            Err(out_of_memory(len, &format_args!("{available} are available"), remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// [`reserve`] without asking first.
 ///
 /// In steps: a call that a signal interrupts gives back all that it has taken, so that a whole large range would never be
 /// done under a signal that comes again and again. A single page always is.
-pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
+fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok());
     let part = libc::off_t::try_from(offset).ok().zip(end);
     let (mut done, end) =
         part.ok_or_else(|| Error::invalid(format!("{len} bytes of shared memory are too many")))?;
-    // Asked first: without a limit of its own, a segment larger than the memory would make the kernel
-    // kill processes instead of refusing.
-    if let Some(available) = host::memory_available()
-        && u64::try_from(len).is_ok_and(|len| len > available)
-    {
-        return Err(out_of_memory(len, &format_args!("{available} are available"), remedy));
-    }
     let (most, least) = STEPS;
     let mut step = most;
     while done < end {
@@ -178,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_second_mapping_sees_the_same_bytes() {
-        let first = Segment::create(8192).unwrap();
+        let first = Segment::sparse(8192, 4096).unwrap();
         let fd = first.as_fd().try_clone_to_owned().unwrap();
         let second = Segment::open(fd, 8192).unwrap();
         // SAFETY: both maps are 8192 bytes long and only this thread uses them.
@@ -218,8 +259,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_reserved_takes_nothing() {
+        let segment = Segment::sparse(1 << 20, 8192).unwrap();
+        let taken = || segment.file.metadata().unwrap().blocks() * 512;
+        assert_eq!(taken(), 8192);
+        segment.reserve(256 << 10, 64 << 10).unwrap();
+        assert_eq!(taken(), 8192 + (64 << 10));
+        // Again, and all of it.
+        segment.reserve(0, segment.len()).unwrap();
+        assert_eq!(taken(), 1 << 20);
+    }
+
+    #[test]
     fn more_memory_than_there_is_is_an_error_with_numbers() {
-        let error = Segment::create(1 << 50).unwrap_err();
+        let error = Segment::sparse(1 << 50, 4096).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
         assert!(error.message().contains("1125899906842624"), "{error}");
     }

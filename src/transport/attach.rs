@@ -46,12 +46,17 @@ pub fn is_readable(bytes: Src<'_>) -> bool {
     bytes.is_empty() || can_read(0) && (bytes.len() == 1 || can_read(bytes.len() - 1))
 }
 
-/// Whether the process with this id, as this one sees ids, has `mark` at `address`, and may be read.
-pub fn recognises(pid: u32, address: u64, mark: &Nonce) -> bool {
+/// What the process with this id, as this one sees ids, has at `address`; `None` where it may not be read.
+pub(super) fn mark_at(pid: u32, address: u64) -> Option<Nonce> {
     let mut found = Nonce::default();
     let into = Dst::from(&mut found.0[..]);
     let len = into.len();
-    sys::attach::read(pid, address, into).is_ok_and(|got| got == len) && found == *mark
+    sys::attach::read(pid, address, into).is_ok_and(|got| got == len).then_some(found)
+}
+
+/// Whether it has this mark there.
+pub fn recognises(pid: u32, address: u64, mark: &Nonce) -> bool {
+    mark_at(pid, address) == Some(*mark)
 }
 
 #[cfg(test)]

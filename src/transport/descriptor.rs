@@ -78,6 +78,18 @@ impl OpKind {
         matches!(self, Self::GatherV | Self::ScatterV | Self::AllToAllV)
     }
 
+    /// Whether it is one of the `_v` forms, with a block of its own length and place for each rank.
+    pub const fn has_blocks(self) -> bool {
+        matches!(
+            self,
+            Self::AllGatherV
+                | Self::GatherV
+                | Self::ScatterV
+                | Self::ReduceScatterV
+                | Self::AllToAllV
+        )
+    }
+
     /// Whether one rank is its root.
     pub const fn has_root(self) -> bool {
         matches!(

@@ -18,6 +18,7 @@ pub mod descriptor;
 pub mod endpoint;
 pub mod frame;
 pub mod inproc;
+mod layout;
 pub mod line;
 pub mod matching;
 #[cfg(all(test, loom))]
@@ -45,7 +46,7 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::wait::Pace;
 use std::fmt::Debug;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Who a rank is, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +55,8 @@ pub struct PeerName {
     pub rank: Rank,
     /// Its process.
     pub pid: u32,
-    /// Its host.
-    pub host: String,
+    /// Its host; shared by the names of all its ranks.
+    pub host: Arc<str>,
 }
 
 impl std::fmt::Display for PeerName {
@@ -163,18 +164,20 @@ pub trait SharedDomain: Send + Sync + Debug {
 
 /// The listeners of one rank.
 #[derive(Debug, Default)]
-pub(in crate::transport) struct Listeners {
+pub struct Listeners {
     list: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
 impl Listeners {
-    pub(in crate::transport) fn add(&self, listener: Weak<dyn Listener>) {
+    /// Adds one; those that are gone are forgotten.
+    pub fn add(&self, listener: Weak<dyn Listener>) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|known| known.strong_count() > 0);
         list.push(listener);
     }
 
-    pub(in crate::transport) fn call(&self) {
+    /// Calls all that are there.
+    pub fn call(&self) {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner).clone();
         list.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_knock());
     }

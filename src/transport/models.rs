@@ -1,4 +1,4 @@
-//! Models of what `algo/shared/steps.rs` does with lines, slots and progress, run through all interleavings.
+//! Models of what `algo/shared/steps/mod.rs` does with lines, slots and progress, run through all interleavings.
 //!
 //! The rule that is checked: a line is published only when every reader has finished the step that it held before,
 //! which its `done` word or its own later line proves; a slot is read only between the two.

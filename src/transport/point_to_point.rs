@@ -121,6 +121,18 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// As [`PointToPoint::send`].
     fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()>;
 
+    /// Sends a message if that needs no wait, as if it had been posted and completed; false where nothing has been done.
+    fn send_at_once(&self, message: &Outgoing) -> bool {
+        let _ = message;
+        false
+    }
+
+    /// Receives a message that is there, or comes within a moment; `None` where nothing has been done.
+    fn receive_at_once(&self, message: &Incoming) -> Option<Delivery> {
+        let _ = message;
+        None
+    }
+
     /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over` holds or the limit
     /// has passed.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);

@@ -15,8 +15,8 @@ use crate::base::ids::GroupId;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// The most bytes that a rank says of what it does.
-pub const WORDS_BYTES: usize = 256;
+/// The most bytes that a rank says of what it does: with all that is beside them, a pulse has 256.
+pub const WORDS_BYTES: usize = 224;
 
 /// How long whoever asks waits for an answer.
 pub const PATIENCE: Duration = Duration::from_millis(50);
@@ -140,7 +140,7 @@ pub struct Pulse {
 
 /// What a rank says. Only its owner's service thread writes.
 #[derive(Debug, Default)]
-#[repr(C, align(128))]
+#[repr(C)]
 struct Words {
     /// Odd while they are written; higher each time.
     stamp: AtomicU64,

@@ -1,61 +1,47 @@
-//! The memory of a domain: where everything lies, and safe access to it.
+//! The memory of a domain, and safe access to it.
 //!
-//! ```text
-//! abort record | per rank: presence, doorbell, progress, lines, slots |
-//! per rank: doorbell and desk for messages | per two ranks: ring | per two ranks: knock | per rank: pulse
-//! ```
+//! What a group that does nothing needs has its pages at once. All else has them once it is used: slots and rings when their
+//! owner asks for them, the rest when it is touched.
 //!
-//! The layout follows from a [`Geometry`] that every member computes from the agreed configuration;
+//! The layout ([`super::layout`]) follows from a [`Geometry`] that every member computes from the agreed configuration;
 //! no offset, index or length is ever taken from the shared bytes. Control structures are made of
 //! atomics; slots are reached only as [`Src`] and [`Dst`].
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
 use super::abort::Failure;
 use super::descriptor::Descriptor;
+use super::layout::{BELL_STRIDE, Layout, PAGE};
 use super::line::{INLINE_BYTES, Line};
-use super::matching::Desk;
+use super::matching::{Desk, Lent, Mark};
 use super::pulse::Pulse;
 use super::ring::{Cursor, Ring};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{Rank, WorldSize};
-use crate::base::sync::{AtomicU64, Ordering};
+use crate::base::ids::Rank;
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::wait::bell::Bell;
 use std::fmt::Debug;
 
-/// Lines per rank: how far a root may run ahead of its readers with small payloads.
-pub const LINES: u64 = 64;
+pub use super::layout::{Geometry, LINES, SLOTS};
 
-/// Slots per rank: how many staged steps may be in flight.
-pub const SLOTS: u64 = 4;
-
-/// The size of everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// The number of ranks.
-    pub ranks: WorldSize,
-    /// The size of one staging slot; a multiple of 4096.
-    pub slot_bytes: usize,
-}
-
-/// The most and the least that the ring from one rank to another holds, and what all rings together should.
-const RING_BYTES: (usize, usize) = (64 << 10, 4 << 10);
-const ALL_RINGS: usize = 16 << 20;
+/// In which steps a ring is given its memory.
+const RING_GRAIN: usize = 16 << 10;
 
 /// What each rank writes on the region when it maps it, and every other reads: proof that both see
-/// the same memory. And whether it has left.
+/// the same memory. Whether it has left, and its mark for messages.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-struct Presence {
+pub(super) struct Presence {
     nonce: [AtomicU64; 2],
     /// Not zero once the rank has left in order.
     left: AtomicU64,
+    mark: Mark,
 }
 
 /// Whether a rank has knocked for another, which has not answered yet.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-struct Knock(AtomicU64);
+pub(super) struct Knock(AtomicU64);
 
 /// What a rank last did; for messages, and for proving that a slot may be reused.
 #[derive(Debug, Default)]
@@ -125,6 +111,13 @@ pub unsafe trait Backing: Send + Sync + Debug {
     fn base(&self) -> *mut u8;
     /// How many bytes there are.
     fn bytes(&self) -> usize;
+    /// Makes sure that there is memory behind a part, of whole pages, before it is used.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `System`.
+    fn reserve(&self, _offset: usize, _len: usize) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The region of one domain, as one member sees it.
@@ -133,91 +126,8 @@ pub struct Region {
     geometry: Geometry,
     layout: Layout,
     memory: Box<dyn Backing>,
-}
-
-/// Byte offsets of the arrays.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    presence: usize,
-    bells: usize,
-    progress: usize,
-    lines: usize,
-    slots: usize,
-    message_bells: usize,
-    desks: usize,
-    cursors: usize,
-    rings: usize,
-    knocks: usize,
-    pulses: usize,
-    len: usize,
-}
-
-/// The distance between two doorbells: two cache lines, so that prefetching pairs do not couple them.
-const BELL_STRIDE: usize = 128;
-const PAGE: usize = 4096;
-
-impl Geometry {
-    /// The bytes that a region of this geometry needs.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where that is more than an address can hold.
-    pub fn bytes(&self) -> Result<usize> {
-        Ok(self.layout()?.len)
-    }
-
-    /// What the ring from one rank to another holds: a power of two.
-    pub fn ring_bytes(&self) -> usize {
-        let (most, least) = RING_BYTES;
-        let share = ALL_RINGS / self.rings().unwrap_or(usize::MAX).max(1);
-        if share >= most { most } else { (share.max(least) + 1).next_power_of_two() / 2 }
-    }
-
-    /// One for every rank and every other.
-    fn rings(&self) -> Option<usize> {
-        self.ranks.checked_mul(self.ranks.saturating_sub(1))
-    }
-
-    fn layout(&self) -> Result<Layout> {
-        let too_large = || {
-            let Self { ranks, slot_bytes } = self;
-            Error::invalid(format!("{ranks} ranks with slots of {slot_bytes} bytes are too many"))
-        };
-        let array = |start: usize, stride: usize, each: u64| -> Option<usize> {
-            let count = self.ranks.checked_mul(usize::try_from(each).ok()?)?;
-            start.checked_add(count.checked_mul(stride)?)?.checked_next_multiple_of(PAGE)
-        };
-        let compute = || {
-            let presence = size_of::<Failure>().next_multiple_of(PAGE);
-            let bells = array(presence, size_of::<Presence>(), 1)?;
-            let progress = array(bells, BELL_STRIDE, 1)?;
-            let lines = array(progress, size_of::<Progress>(), 1)?;
-            let slots = array(lines, size_of::<Line>(), LINES)?;
-            let message_bells = array(slots, self.slot_bytes, SLOTS)?;
-            let desks = array(message_bells, BELL_STRIDE, 1)?;
-            let cursors = array(desks, size_of::<Desk>(), 1)?;
-            let rings = self.rings()?;
-            let control = rings.checked_mul(2 * size_of::<Cursor>())?;
-            let first_ring = cursors.checked_add(control)?.checked_next_multiple_of(PAGE)?;
-            let knocks = first_ring.checked_add(rings.checked_mul(self.ring_bytes())?)?;
-            let pulses = array(knocks, size_of::<Knock>(), u64::try_from(self.ranks).ok()?)?;
-            let len = array(pulses, size_of::<Pulse>(), 1)?;
-            Some(Layout {
-                presence,
-                bells,
-                progress,
-                lines,
-                slots,
-                message_bells,
-                desks,
-                cursors,
-                rings: first_ring,
-                knocks,
-                pulses,
-                len,
-            })
-        };
-        compute().filter(|layout| isize::try_from(layout.len).is_ok()).ok_or_else(too_large)
-    }
+    /// Which slots were reserved here.
+    reserved: Box<[AtomicBool]>,
 }
 
 impl Region {
@@ -230,7 +140,9 @@ impl Region {
         if memory.bytes() < layout.len || !geometry.slot_bytes.is_multiple_of(PAGE) {
             return Err(Error::internal(format!("{memory:?} does not fit {geometry:?}")));
         }
-        Ok(Self { geometry, layout, memory })
+        let slots = geometry.ranks * usize::try_from(SLOTS).unwrap_or(0);
+        let reserved = (0..slots).map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { geometry, layout, memory, reserved })
     }
 
     /// The sizes.
@@ -254,8 +166,11 @@ impl Region {
     }
 
     /// What a rank tells the others about its messages.
-    pub fn desk(&self, rank: Rank) -> &Desk {
-        self.at(self.layout.desks + self.checked(rank) * size_of::<Desk>())
+    pub fn desk(&self, rank: Rank) -> Desk<'_> {
+        Desk {
+            mark: &self.presence(rank).mark,
+            lent: self.at(self.layout.desks + self.checked(rank) * size_of::<Lent>()),
+        }
     }
 
     /// The ring from one rank to another.
@@ -264,7 +179,7 @@ impl Region {
     /// If the two are the same.
     pub fn ring(&self, from: Rank, to: Rank) -> Ring<'_> {
         assert!(self.checked(from) != self.checked(to), "no ring from rank {from} to itself");
-        let index = from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to };
+        let index = self.ring_index(from, to);
         let cursors = self.layout.cursors + 2 * index * size_of::<Cursor>();
         let len = self.geometry.ring_bytes();
         let start = self.memory.base().wrapping_add(self.layout.rings + index * len);
@@ -272,6 +187,21 @@ impl Region {
         // its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
         Ring { written: self.at(cursors), read: self.at(cursors + size_of::<Cursor>()), bytes }
+    }
+
+    /// Makes sure that there is memory behind the first `len` bytes of a ring, of which `had` were asked for before;
+    /// for how many there is.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `System`.
+    pub fn reserve_ring(&self, from: Rank, to: Rank, had: usize, len: usize) -> Result<usize> {
+        let size = self.geometry.ring_bytes();
+        let end = len.next_multiple_of(RING_GRAIN).min(size);
+        if end > had {
+            let start = self.layout.rings + self.ring_index(from, to) * size;
+            self.memory.reserve(start + had, end - had)?;
+        }
+        Ok(end.max(had))
     }
 
     /// A rank's progress.
@@ -302,17 +232,22 @@ impl Region {
     }
 
     /// The slot of a rank that is used for a step, for its owner.
-    pub fn own_slot(&self, rank: Rank, step: u64) -> Dst<'_> {
-        let offset = self.slot_offset(rank, step);
-        let start = self.memory.base().wrapping_add(offset);
-        // SAFETY: the layout places the whole slot inside the backing, which outlives `self`. No
-        // reference to slots is ever made.
-        unsafe { Dst::new(start, self.geometry.slot_bytes) }
+    ///
+    /// # Errors
+    /// `OutOfMemory` or `System` where it has no memory yet, and there is none.
+    pub fn own_slot(&self, rank: Rank, step: u64) -> Result<Dst<'_>> {
+        let index = self.index(rank, step, SLOTS);
+        if !self.reserved[index].load(Ordering::Relaxed) {
+            let bytes = self.geometry.slot_bytes;
+            self.memory.reserve(self.layout.slots + index * bytes, bytes)?;
+            self.reserved[index].store(true, Ordering::Relaxed);
+        }
+        Ok(self.slot_at(index))
     }
 
     /// The slot of a rank that is used for a step, for its readers.
     pub fn slot(&self, rank: Rank, step: u64) -> Src<'_> {
-        self.own_slot(rank, step).as_src()
+        self.slot_at(self.index(rank, step, SLOTS)).as_src()
     }
 
     /// Writes a rank's mark of presence.
@@ -370,8 +305,16 @@ impl Region {
         self.checked(rank) * usize::try_from(each).unwrap_or(0) + within
     }
 
-    fn slot_offset(&self, rank: Rank, step: u64) -> usize {
-        self.layout.slots + self.index(rank, step, SLOTS) * self.geometry.slot_bytes
+    fn slot_at(&self, index: usize) -> Dst<'_> {
+        let bytes = self.geometry.slot_bytes;
+        let start = self.memory.base().wrapping_add(self.layout.slots + index * bytes);
+        // SAFETY: the layout places the whole slot inside the backing, which outlives `self`. No
+        // reference to slots is ever made.
+        unsafe { Dst::new(start, bytes) }
+    }
+
+    fn ring_index(&self, from: Rank, to: Rank) -> usize {
+        from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to }
     }
 
     /// A control structure at an offset that the layout gives.
@@ -393,7 +336,7 @@ impl Control for Knock {}
 impl Control for Bell {}
 impl Control for Progress {}
 impl Control for Line {}
-impl Control for Desk {}
+impl Control for Lent {}
 impl Control for Cursor {}
 impl Control for Pulse {}
 
@@ -416,7 +359,7 @@ mod tests {
                 add(std::ptr::from_ref(region.progress(rank)).addr(), size_of::<Progress>());
                 add(std::ptr::from_ref(region.presence(rank)).addr(), size_of::<Presence>());
                 add(std::ptr::from_ref(region.message_bell(rank)).addr(), size_of::<Bell>());
-                add(std::ptr::from_ref(region.desk(rank)).addr(), size_of::<Desk>());
+                add(std::ptr::from_ref(region.desk(rank).lent).addr(), size_of::<Lent>());
                 add(std::ptr::from_ref(region.pulse(rank)).addr(), size_of::<Pulse>());
                 for peer in (0..ranks).filter(|&peer| peer != rank) {
                     let ring = region.ring(rank, peer);
@@ -438,19 +381,5 @@ mod tests {
             let (last, len) = spans[spans.len() - 1];
             assert!(last + len <= geometry.bytes().unwrap());
         }
-    }
-
-    #[test]
-    fn rings_are_powers_of_two_and_shrink_with_their_number() {
-        for (ranks, bytes) in [(1, 64), (2, 64), (8, 64), (16, 64), (17, 32), (64, 4), (1000, 4)] {
-            let geometry = Geometry { ranks, slot_bytes: 4096 };
-            assert_eq!(geometry.ring_bytes(), bytes << 10, "{ranks}");
-        }
-    }
-
-    #[test]
-    fn an_impossible_geometry_is_an_error() {
-        let geometry = Geometry { ranks: usize::MAX / 2, slot_bytes: 1 << 20 };
-        assert!(geometry.bytes().is_err());
     }
 }

@@ -51,6 +51,8 @@ pub struct Writer {
     position: u64,
     /// Everything before this is published.
     published: u64,
+    /// So many bytes of the ring have their memory.
+    reserved: usize,
     /// Everything before this had been read when it was last looked at.
     read: u64,
 }
@@ -71,14 +73,15 @@ pub struct Reader {
 impl Writer {
     /// The beginning of the ring from one rank to another.
     pub fn new(from: Rank, to: Rank) -> Self {
-        Self { from, to, position: 0, published: 0, read: 0 }
+        Self { from, to, position: 0, published: 0, reserved: 0, read: 0 }
     }
 
     /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
     /// them after [`Writer::publish`].
     ///
     /// # Errors
-    /// `Internal` where the reader's position makes no sense.
+    /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a part of the ring is used
+    /// for the first time and cannot be given memory.
     pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
         let ring = region.ring(self.from, self.to);
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
@@ -86,6 +89,11 @@ impl Writer {
         if room < wanted {
             self.read = ring.read.position.load(Ordering::Acquire);
             room = self.room(&ring)?;
+        }
+        if self.reserved < ring.bytes.len() {
+            let (start, straight) = place(ring.bytes, self.position);
+            let end = start + wanted.min(room).min(straight);
+            self.reserved = region.reserve_ring(self.from, self.to, self.reserved, end)?;
         }
         let mut written = 0;
         for part in parts {
@@ -95,6 +103,26 @@ impl Writer {
             written += len;
         }
         Ok(written)
+    }
+
+    /// Writes the parts and publishes them, as [`Writer::publish`] does, if there is room for all of them; true if so.
+    pub fn put_whole(&mut self, region: &Region, parts: &[Src<'_>]) -> bool {
+        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+        let ring = region.ring(self.from, self.to);
+        let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
+        if !has_room(self) {
+            self.read = ring.read.position.load(Ordering::Acquire);
+            if !has_room(self) {
+                return false;
+            }
+        }
+        for part in parts {
+            copy_in(ring.bytes, self.position, *part);
+            self.position += part.len() as u64;
+        }
+        self.published = self.position;
+        ring.written.position.store(self.position, Ordering::Release);
+        true
     }
 
     /// Shows the reader what was written; false where that is nothing new. The caller then puts a `fence(SeqCst)`
@@ -129,6 +157,11 @@ impl Writer {
     }
 }
 
+/// Whether anything was ever written from one rank to another.
+pub fn has_begun(region: &Region, from: Rank, to: Rank) -> bool {
+    region.ring(from, to).written.position.load(Ordering::Acquire) != 0
+}
+
 impl Reader {
     /// The beginning of the ring from one rank to another.
     pub fn new(from: Rank, to: Rank) -> Self {
@@ -144,13 +177,46 @@ impl Reader {
         if self.written == self.position {
             self.written = ring.written.position.load(Ordering::Acquire);
         }
-        let held = self.written.checked_sub(self.position);
-        let held = held.and_then(|held| usize::try_from(held).ok());
-        let held = held.filter(|&held| held <= ring.bytes.len()).ok_or_else(nonsense)?;
-        let len = held.min(into.len());
+        let len = self.held(&ring)?.min(into.len());
         copy_out(ring.bytes, self.position, into.slice(0, len));
         self.position += len as u64;
         Ok(len)
+    }
+
+    /// Takes what [`Reader::peek`] has shown, and as much more as fills `into`, which has come with it.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn take_seen(&mut self, region: &Region, seen: usize, into: Dst<'_>) -> Result<()> {
+        let ring = region.ring(self.from, self.to);
+        if self.held(&ring)? < seen + into.len() {
+            return Err(Error::internal("less has come than was seen"));
+        }
+        copy_out(ring.bytes, self.position + seen as u64, into);
+        self.position += (seen + into.len()) as u64;
+        Ok(())
+    }
+
+    /// Copies what comes next, if that fills `into`, and leaves it there. How many bytes have come; 0 where they do not
+    /// fill it.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn peek(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
+        let ring = region.ring(self.from, self.to);
+        self.written = ring.written.position.load(Ordering::Acquire);
+        let held = self.held(&ring)?;
+        if held < into.len() {
+            return Ok(0);
+        }
+        copy_out(ring.bytes, self.position, into);
+        Ok(held)
+    }
+
+    fn held(&self, ring: &Ring<'_>) -> Result<usize> {
+        let held = self.written.checked_sub(self.position);
+        let held = held.and_then(|held| usize::try_from(held).ok());
+        held.filter(|&held| held <= ring.bytes.len()).ok_or_else(nonsense)
     }
 
     /// Gives the room of what was read back; true where the writer waits for it and has to be rung for.
@@ -247,6 +313,29 @@ mod tests {
         assert!(!reader.release(&region));
         assert!(writer.wait_for_room(&region).unwrap());
         assert_eq!(writer.write(&region, &[Src::from(&bytes[..2])]).unwrap(), 1);
+    }
+
+    #[test]
+    fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
+        let region = region();
+        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+        let size = region.geometry().ring_bytes();
+        let too_much = vec![0; size];
+        let mut next = (0..=250u8).cycle();
+        for _ in 0..10 * size / 100 {
+            let bytes: Vec<u8> = next.by_ref().take(100).collect();
+            let (head, body) = bytes.split_at(32);
+            assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
+            assert!(!writer.put_whole(&region, &[Src::from(too_much.as_slice())]));
+            let mut seen = [0; 32];
+            assert_eq!(reader.peek(&region, Dst::from(&mut seen[..])).unwrap(), 100);
+            let mut rest = [0; 68];
+            reader.take_seen(&region, 32, Dst::from(&mut rest[..])).unwrap();
+            assert_eq!((&seen[..], &rest[..]), (head, body));
+            assert_eq!(reader.peek(&region, Dst::from(&mut seen[..])).unwrap(), 0);
+            assert!(reader.take_seen(&region, 0, Dst::from(&mut seen[..1])).is_err());
+            reader.release(&region);
+        }
     }
 
     #[test]

@@ -89,6 +89,11 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
                 stream.set_nonblocking(true).map_err(|cause| failed(&cause))?;
                 return Ok(stream);
             }
+            // Ready for ever, and nobody comes.
+            Err(_) if poll::has_hung_up(listener.as_fd()) => {
+                let message = "the socket on which others are awaited was shut down";
+                return Err(Error::new(ErrorKind::Connection, message));
+            }
             Err(cause) if cause.kind() == Io::WouldBlock => {
                 ready(listener.as_fd(), Interest::READ, deadline)?;
             }
@@ -171,5 +176,35 @@ fn receive(
             Err(cause) if cause.kind() == Io::Interrupted => {}
             Err(cause) => return Err(failed(&cause)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::host;
+    use std::net::TcpListener;
+
+    /// What happens to a descriptor behind its owner's back.
+    fn shut_down(socket: &impl AsFd) {
+        socket2::SockRef::from(socket).shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
+    #[test]
+    fn nobody_is_awaited_on_a_socket_that_was_shut_down() {
+        let listener = unix::listen(&format!("libdist-{}", host::random_nonce().unwrap())).unwrap();
+        let error = accept(&listener, &Deadline::after_ms(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        shut_down(&listener);
+        let error = accept(&listener, &Deadline::never()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection);
+    }
+
+    #[test]
+    fn a_listener_has_hung_up_once_it_was_shut_down() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!poll::has_hung_up(listener.as_fd()));
+        shut_down(&listener);
+        assert!(poll::has_hung_up(listener.as_fd()));
     }
 }

@@ -16,6 +16,9 @@ const GRACE: Duration = Duration::from_secs(180);
 /// What is passed on, by the name of the option.
 const WISHES: [&str; 4] = ["part", "transport", "kind", "only"];
 
+/// The same for another back end than the native one.
+const WISHES_OF_BACKENDS: [&str; 5] = ["plugin", "options", "ranks", "calls", "kind"];
+
 /// Runs the command.
 pub(crate) fn main(rest: &[String]) -> Outcome {
     let mut arguments = Arguments::new(rest);
@@ -23,13 +26,19 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
         None => MINUTES,
         Some(text) => text.parse().map_err(|_| format!("\"{text}\" is not a number"))?,
     };
+    let backend = arguments.value("--backend")?;
+    let (name, wishes) = match backend {
+        None => ("whole::whole_matrix", &WISHES[..]),
+        Some(_) => ("backends::a_back_end_by_name", &WISHES_OF_BACKENDS[..]),
+    };
     let mut test = cargo();
     test.args(["test", "--release", "--test", "conformance", "--"]);
-    test.args(["whole::whole_matrix", "--exact", "--ignored", "--nocapture"]);
+    test.args([name, "--exact", "--ignored", "--nocapture"]);
     test.env("CONFORMANCE_MINUTES", minutes.to_string());
-    for wish in WISHES {
+    test.envs(backend.map(|name| ("CONFORMANCE_BACKEND", name)));
+    for wish in wishes {
         if let Some(value) = arguments.value(&format!("--{wish}"))? {
-            if wish == "part" {
+            if *wish == "part" {
                 check_part(&value)?;
             }
             test.env(format!("CONFORMANCE_{}", wish.to_uppercase()), value);

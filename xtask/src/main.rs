@@ -57,6 +57,9 @@ cargo xtask <command>
                       run the whole matrix of the conformance suite, in at most N minutes (60):
                       all of it, or the Ith of N parts, what goes over one transport (inproc, shm,
                       tcp, mixed), one operation (all_reduce, ...), one case as a failure printed it
+  conformance --backend NAME [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
+                      the same for another back end, loaded from PATH: what it says that it does, on each
+                      number of ranks in LIST (1,2,3,4); a covering part of at most N calls on each
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source

@@ -14,6 +14,9 @@ const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
 /// How a process ends that the system, or Rust, denies a little memory.
 const ABORTED: i32 = 128 + libc::SIGABRT;
 
+/// What a call says whose deadline passed before its turn came.
+const BEHIND_OTHERS: &str = "behind earlier operations";
+
 /// All that is wrong with how it went.
 pub(crate) fn judge(scenario: &Scenario, crew: &Crew) -> Vec<String> {
     let survivors = crew.members.iter().filter_map(|member| Some((member.rank?, member)));
@@ -94,6 +97,13 @@ impl Judge<'_> {
                 self.single(step, status, text)
             }
             Injection::MemoryLimit { .. } if !self.is_victim() => self.single(step, status, text),
+            // It waits for what a rank was to set that has given up.
+            Injection::Close { .. }
+                if matches!(self.step(step), Some(Step::Store { .. }))
+                    && status == DIST_ERR_TIMEOUT =>
+            {
+                None
+            }
             Injection::Close { .. } => {
                 self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_ABORTED], status)
             }
@@ -131,7 +141,7 @@ impl Judge<'_> {
             (Injection::Kill { .. } | Injection::Stop | Injection::Partition, _)
                 if self.has_leader_left() =>
             {
-                is_named && status == DIST_ERR_TIMEOUT
+                status == DIST_ERR_TIMEOUT && (is_named || text.contains(BEHIND_OTHERS))
             }
             // The end of a message that nobody takes or sends says no more than whose message that is.
             (Injection::Delay { .. }, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
@@ -189,7 +199,7 @@ impl Judge<'_> {
             return Some("the rest had to go on");
         }
         // The deadline of a call that had to wait for its turn is told by that call, which knows its own rank only.
-        if status == DIST_ERR_TIMEOUT && text.contains("behind earlier operations") {
+        if status == DIST_ERR_TIMEOUT && text.contains(BEHIND_OTHERS) {
             return None;
         }
         if matches!(step, Some(Step::Store { .. })) {

@@ -140,7 +140,7 @@ pub(crate) fn run(transport: Transport) {
     for (ranks, cases) in by_ranks {
         let scenes: Vec<Scene> = cases.iter().map(|(scene, _)| *scene).collect();
         let variants = |number: usize, _: &Scene| vec![cases[number].1];
-        Run { ranks, scenes: &scenes, variants: &variants, monitor: &monitor }.go();
+        Run { ranks, scenes: &scenes, variants: &variants, monitor: &monitor, served: None }.go();
     }
     let failures = monitor.failures();
     assert!(failures.is_empty(), "{}", failures.join("\n"));

@@ -30,6 +30,14 @@ pub(crate) struct Run<'a> {
     /// The variants of a scene that are wanted, the same whoever asks.
     pub(crate) variants: &'a (dyn Fn(usize, &Scene) -> Vec<Variant> + Sync),
     pub(crate) monitor: &'a Monitor,
+    /// By another back end than the native one.
+    pub(crate) served: Option<&'a Served>,
+}
+
+/// A back end by its name, and what is asked of it.
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) options: String,
 }
 
 /// What a group is for: ranks that are joined like that, with slots of so many bytes.
@@ -97,8 +105,11 @@ impl Run<'_> {
             store,
             rank,
             size: self.ranks,
-            backend: None,
-            backend_options: layout.options(rank, *slot_bytes),
+            backend: self.served.map(|served| served.name.clone()),
+            backend_options: match self.served {
+                Some(served) => served.options.clone(),
+                None => layout.options(rank, *slot_bytes),
+            },
             name: "conformance".into(),
             timeout_ms: LIMIT_MS,
             connect_timeout_ms: LIMIT_MS,

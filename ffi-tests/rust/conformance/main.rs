@@ -5,12 +5,18 @@
 //! chooses the part that the ordinary tests run. `model.rs` says what must come out, `engine.rs` makes the calls: ranks
 //! are threads that share nothing but a hash store. `abi.rs` calls through the C interface, also asynchronously.
 //! `trouble.rs` and `lengths.rs` are about ranks that do not call the same, `refusals.rs` about what no rank may call, and
-//! `nodes.rs` about numbers that nearly do not fit.
+//! `nodes.rs` about numbers that nearly do not fit. `backends.rs` runs what another back end says that it can do.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod abi;
 mod arena;
+mod backends;
 mod bound;
 mod calls;
 mod cover;
@@ -26,6 +32,11 @@ mod selection;
 mod trouble;
 mod values;
 mod whole;
+
+#[path = "../interface.rs"]
+mod interface;
+#[path = "../ctests/toolchain.rs"]
+mod toolchain;
 
 /// Shared with the kernels' unit tests.
 #[path = "../../../src/kernel/tests/oracle.rs"]

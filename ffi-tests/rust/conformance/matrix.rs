@@ -84,7 +84,7 @@ impl Size {
         if self == Self::Large { ROOMY_SLOT_BYTES } else { SLOT_BYTES }
     }
 
-    fn applies(self, layout: &Layout, ranks: usize) -> bool {
+    pub(crate) fn applies(self, layout: &Layout, ranks: usize) -> bool {
         let between = layout.nodes(ranks).count() > 1;
         match self {
             Self::Slots(_) => !between,

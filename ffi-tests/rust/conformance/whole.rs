@@ -137,7 +137,7 @@ fn sample_of(scenes: &[Scene]) -> Vec<Scene> {
 fn run(ranks: usize, scenes: Vec<Scene>, wanted: &Wanted, monitor: &Monitor) {
     if !scenes.is_empty() && !monitor.is_over() {
         let variants = |_: usize, scene: &Scene| wanted.variants(scene);
-        Run { ranks, scenes: &scenes, variants: &variants, monitor }.go();
+        Run { ranks, scenes: &scenes, variants: &variants, monitor, served: None }.go();
     }
 }
 

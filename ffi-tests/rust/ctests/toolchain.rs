@@ -21,6 +21,15 @@ const PREFIXES: &[&str] =
 const NAMES: &[&str] =
     &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"];
 
+/// The example of a back end that is loaded.
+pub(crate) const BACKEND: &[&str] = &[
+    "../../c-examples/backend_store.c",
+    "../../c-examples/backend_store_calls.c",
+    "../../c-examples/backend_store_fold.c",
+    "../../c-examples/backend_store_keys.c",
+    "../../c-examples/backend_store_messages.c",
+];
+
 /// Says why a test does nothing.
 #[allow(clippy::print_stdout, reason = "the test's own output")]
 pub(crate) fn skip(why: &str) {
@@ -76,6 +85,29 @@ impl Compiler {
         words.extend(more.iter().map(|&word| word.to_owned()));
         run(&words, COMPILING).expect_success();
         program
+    }
+
+    /// Builds the stubs of CUDA and NCCL and their self-test; returns the folder where they are, which
+    /// belongs to the test of that name.
+    pub(crate) fn stubs(&self, test: &str) -> PathBuf {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stubs_{test}"));
+        let script = format!("{ROOT}/ffi-tests/stubs/build.sh");
+        let compiler = format!("CC={}", self.0.join(" "));
+        let words = ["env", &compiler, "sh", &script, &folder.display().to_string()];
+        run(&words, COMPILING).expect_success();
+        folder
+    }
+
+    /// Compiles a back end that is loaded, with further arguments; returns where it is.
+    pub(crate) fn plugin(&self, name: &str, files: &[&str], more: &[&str]) -> PathBuf {
+        let object = library_folder().join(format!("lib{name}.so"));
+        let mut words = self.words(files);
+        words.extend(STRICT.map(str::to_owned));
+        words.extend(["-g", "-fPIC", "-shared", "-pthread", "-o"].map(str::to_owned));
+        words.push(object.display().to_string());
+        words.extend(more.iter().map(|&word| word.to_owned()));
+        run(&words, COMPILING).expect_success();
+        object
     }
 
     /// Looks at one file only.

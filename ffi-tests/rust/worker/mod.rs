@@ -16,6 +16,8 @@
 //! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
 //! | `times N NAP_MS COMMAND` | so many times, after a nap each time |
 //! | `trace PATH`, `untrace` | begins and ends a trace |
+//! | `nap MS` | does nothing for so long |
+//! | `memory`, `time` | what the process has used so far, as the report's message; see [`costs`] |
 //! | `gate NAME` | waits until the test opens it |
 //! | `if ATTEMPT RANK COMMAND` | under a launcher, in that attempt and on that rank only; `*` for any |
 //! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
@@ -26,6 +28,7 @@
 //! | `count KEY TIMES THREADS` | adds 1 so many times from each of so many threads |
 //! | `limit_file_size BYTES` | no file may grow beyond |
 //! | `group NAME`, `release NAME` | another group, through that store |
+//! | `many COUNT RANKS` | so many groups made from the world, which are kept |
 //! | `new NAME RANKS` (`members=yes`), `shrink NAME` (`timeout_ms=`) | one made from another; the report's message is which global ranks it has |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
 //! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP without the library; see [`traffic::Traffic`] |
@@ -36,6 +39,7 @@
 
 #[path = "../belongings.rs"]
 pub(crate) mod belongings;
+mod costs;
 mod families;
 mod library;
 mod messages;
@@ -120,6 +124,7 @@ struct Worker {
     belongings: Belongings,
     store: Option<Store>,
     groups: HashMap<String, Group>,
+    many: Vec<Group>,
     traffic: Traffic,
     outstanding: Outstanding,
 }
@@ -134,6 +139,7 @@ impl Worker {
             belongings: Belongings::now(),
             store: None,
             groups: HashMap::new(),
+            many: Vec::new(),
             traffic: Traffic::default(),
             outstanding: Outstanding::default(),
         };
@@ -187,6 +193,7 @@ impl Worker {
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
             "new" | "shrink" => self.derive_group(words),
+            "many" => self.many(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
             "listen" | "echo" | "exchange" | "bind" | "datagrams" | "receive" | "knock" => {
                 self.traffic.carry_out(words)
@@ -202,6 +209,9 @@ impl Worker {
             "fork_sleeper" => fork_sleeper(),
             "debug" => library::set_debug_level(words.at(0).parse().unwrap()),
             "leaks" => self.leaks(),
+            "nap" => nap(words.at(0).parse().unwrap()),
+            "memory" => costs::memory(),
+            "time" => costs::time(),
             "exit" => exit(words.at(0).parse().unwrap()),
             _ => Call::new(words.clone(), self.group(words)).make(),
         };
@@ -272,6 +282,17 @@ impl Worker {
             Ok(None) => success(),
             Err(outcome) => outcome,
         }
+    }
+
+    fn many(&mut self, words: &Words<'_>) -> Outcome {
+        let count = words.at(0).parse().unwrap();
+        for _ in 0..count {
+            match families::derive(words, WORLD) {
+                Ok(group) => self.many.extend(group),
+                Err(outcome) => return outcome,
+            }
+        }
+        success()
     }
 
     fn repeat(&self, words: &Words<'_>) -> Outcome {
@@ -360,6 +381,11 @@ impl Worker {
 
 fn success() -> Outcome {
     (0, String::new())
+}
+
+fn nap(ms: u64) -> Outcome {
+    std::thread::sleep(Duration::from_millis(ms));
+    success()
 }
 
 /// Waits until the test has made the file that opens the gate.

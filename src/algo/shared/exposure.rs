@@ -23,9 +23,6 @@ use std::time::Duration;
 /// How long a rank whose memory cannot be read has to be known as dead, or to have failed the group.
 const HEARING: Duration = Duration::from_secs(2);
 
-/// What the line of an exposing step says: the address, and the factor of what lies there.
-const WORDS: usize = 16;
-
 /// In place of an address: nobody can read there.
 const NOWHERE: u64 = 0;
 
@@ -75,11 +72,7 @@ impl Steps<'_> {
     }
 
     fn say_place(&mut self, place: u64, factor: f64) -> Result<()> {
-        let mut words = [0; WORDS];
-        let (address, rest) = words.split_at_mut(WORDS / 2);
-        address.copy_from_slice(&place.to_le_bytes());
-        rest.copy_from_slice(&factor.to_le_bytes());
-        self.publish(&words)
+        self.publish([place.to_le_bytes(), factor.to_le_bytes()].as_flattened())
     }
 
     /// What a rank exposed with the current step.
@@ -88,11 +81,10 @@ impl Steps<'_> {
     /// As [`Steps::await_rank`].
     pub(super) fn exposed(&mut self, rank: Rank) -> Result<Exposed> {
         self.await_rank(rank)?;
-        let mut words = [0; WORDS];
-        self.payload(rank, &mut words);
-        let word =
-            |from: usize| words[from..].iter().take(8).rev().fold(0, |w, &b| w << 8 | u64::from(b));
-        Ok(Exposed { rank, address: word(0), factor: f64::from_bits(word(8)) })
+        let mut words = [[0; 8]; 2];
+        self.payload(rank, words.as_flattened_mut());
+        let [address, factor] = words.map(u64::from_le_bytes);
+        Ok(Exposed { rank, address, factor: f64::from_bits(factor) })
     }
 
     /// Copies what lies at `offset` in an exposed buffer.

@@ -146,7 +146,7 @@ impl Listed {
             json!({
                 "rank": place.name.rank,
                 "pid": place.name.pid,
-                "host": place.name.host,
+                "host": *place.name.host,
                 "global_rank": global_rank,
             })
         };

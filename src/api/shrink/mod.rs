@@ -24,8 +24,8 @@ mod words;
 
 use super::group::{Group, Identity, LONGEST_NAME, Origin, connect_deadline};
 use super::subgroup::Alone;
-use super::{activity, callbacks, error_file};
-use crate::backend::{self, Backend, Context, Exchange, Parent};
+use super::{activity, callbacks, error_file, keys};
+use crate::backend::{self, Backend, Context, Exchange, Keys, Parent};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -166,12 +166,12 @@ impl Group {
         let (id, epoch) = (this::fresh_nonce()?, self.origin.epoch + 1);
         let proposal = Proposal { id, epoch, members: vec![0] };
         let origin = self.origin_of(&proposal, self.origin.former.clone());
-        let backend = backend::create(
-            &origin.backend,
-            &self.context_of(&proposal, &origin, 0, deadline),
-            &Alone,
-        )?;
-        Ok(Self::assemble(self.identity_of(&proposal, 0), origin, backend))
+        let (identity, keys) =
+            (self.identity_of(&proposal, 0), keys::of(&origin.meeting, proposal.id));
+        let with = (&origin, keys.as_ref());
+        let context = self.context_of(&proposal, with, &identity, deadline);
+        let backend = backend::create(&origin.backend, &context, &Alone)?;
+        Ok(Self::assemble(identity, origin, backend))
     }
 
     /// Whether the others take this rank for one that is gone.
@@ -193,6 +193,7 @@ impl Group {
             backend: self.origin.backend.clone(),
             backend_options: self.origin.backend_options.clone(),
             store: self.origin.store.clone(),
+            meeting: self.origin.meeting.clone(),
             epoch: proposal.epoch,
             former,
             _lease: None,
@@ -202,16 +203,19 @@ impl Group {
     fn context_of<'a>(
         &'a self,
         proposal: &Proposal,
-        origin: &'a Origin,
-        rank: Rank,
+        (origin, keys): (&'a Origin, Option<&'a Arc<dyn Keys>>),
+        identity: &'a Identity,
         deadline: &'a Deadline,
     ) -> Context<'a> {
         Context {
             group: proposal.id,
+            name: &identity.name,
+            timeout_ms: identity.timeout_ms,
             epoch: proposal.epoch,
-            rank,
+            rank: identity.rank,
             size: proposal.members.len(),
             store: origin.store.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            keys,
             options: &origin.backend_options,
             parent: Some(Parent { overrides: self.backend.overrides(), same_options: true }),
             activity: Some(activity::elsewhere),
@@ -307,7 +311,10 @@ impl Effort<'_> {
         let mut former = self.group.origin.former.clone();
         former.push(Arc::clone(self.port));
         let origin = self.group.origin_of(&proposal, former);
-        let context = self.group.context_of(&proposal, &origin, rank, limit);
+        let keys = keys::of(&origin.meeting, proposal.id);
+        let identity = self.group.identity_of(&proposal, rank);
+        let with = (&origin, keys.as_ref());
+        let context = self.group.context_of(&proposal, with, &identity, limit);
         let backend = backend::create(&origin.backend, &context, exchange)?;
         self.ready = Some(Ready { proposal, rank, origin, backend });
         Ok(())

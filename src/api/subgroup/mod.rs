@@ -32,7 +32,7 @@ pub(super) use mailbox::{Lease, Mailbox};
 use super::group::{
     Group, Identity, LONGEST_NAME, Origin, check_distinct, check_name, connect_deadline,
 };
-use super::{activity, callbacks};
+use super::{activity, callbacks, keys};
 use crate::backend::{self, Context, Exchange, Parent};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, Result};
@@ -196,16 +196,23 @@ impl Group {
                 .clone()
                 .unwrap_or_else(|| self.origin.backend_options.clone()),
             store: self.origin.store.clone(),
+            meeting: self.origin.meeting.clone(),
             epoch: 0,
             former: Vec::new(),
             _lease: lease,
         };
+        let timeout_ms =
+            if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
+        let keys = keys::of(&origin.meeting, id);
         let context = Context {
             group: id,
+            name: &name,
+            timeout_ms,
             epoch: 0,
             rank,
             size: members.len(),
             store: origin.store.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            keys: keys.as_ref(),
             options: &origin.backend_options,
             parent: Some(Parent {
                 overrides: self.backend.overrides(),
@@ -222,8 +229,6 @@ impl Group {
             let exchange = MemberExchange::new(self, mailbox, &members, rank, of, deadline);
             backend::create(&origin.backend, &context, &exchange)?
         };
-        let timeout_ms =
-            if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
         let identity = Identity { id, name, rank, timeout_ms };
         // An attempt that failed does not count: the members would not all count it.
         number.into_iter().for_each(Number::use_up);

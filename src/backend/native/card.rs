@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 /// The smallest and the largest slot that can be configured.
 const SLOT_LIMITS: (u64, u64) = (4096, 64 << 20);
-const DEFAULT_SLOT: u64 = 256 << 10;
 
 /// The shortest and the longest silence that can be allowed, in milliseconds; 0 allows any.
 const HEARTBEAT_LIMITS: (u64, u64) = (100, 3_600_000);
@@ -40,8 +39,8 @@ pub(super) struct Card {
     pub(super) cores: Cores,
     /// `auto`, `shm`, `inproc` or `tcp`; that of rank 0 counts.
     pub(super) transport: String,
-    /// The slot size it would like; that of rank 0 counts.
-    pub(super) slot_bytes: usize,
+    /// The slot size it was told; that of rank 0 counts.
+    pub(super) slot_bytes: Option<usize>,
     /// For how long a rank may give no sign of life, 0 for ever; that of rank 0 counts.
     pub(super) heartbeat_ms: u64,
     /// Overrides of the choice among algorithms; only rank 0 has any.
@@ -111,7 +110,10 @@ impl Card {
             socket: text("socket")?,
             cores: Cores::parse(&text("cores")?)?,
             transport: text("transport")?,
-            slot_bytes: number("slot_bytes")?,
+            slot_bytes: match card.get("slot_bytes")? {
+                Value::Null => None,
+                _ => Some(number("slot_bytes")?),
+            },
             heartbeat_ms: check_heartbeat(card.get("heartbeat_ms")?.as_u64()?, "").ok()?,
             rules: tuning::decode(card.get("rules")?)?,
             detail: card.get("detail")?.as_bool()?,
@@ -156,7 +158,7 @@ fn check_heartbeat(ms: u64, place: &str) -> Result<u64> {
 #[derive(Debug)]
 struct Wishes {
     transport: String,
-    slot_bytes: usize,
+    slot_bytes: Option<usize>,
     heartbeat_ms: u64,
     host_id: Option<String>,
     /// The ranks of a host may read each other's memory.
@@ -174,7 +176,10 @@ impl Wishes {
         let (low, high) = SLOT_LIMITS;
         let mut transport = config::text(config::TRANSPORT)?;
         let mut host_id = config::text(config::HOST_ID)?;
-        let mut slot_bytes = config::bounded(config::SLOT_BYTES, DEFAULT_SLOT, low, high)?;
+        let mut slot_bytes = match config::text(config::SLOT_BYTES)? {
+            None => None,
+            Some(_) => Some(config::bounded(config::SLOT_BYTES, low, low, high)?),
+        };
         let variable = config::HEARTBEAT_LIMIT_MS;
         let asked = config::number(variable)?.unwrap_or(DEFAULT_HEARTBEAT);
         let mut heartbeat_ms = check_heartbeat(asked, variable.name)?;
@@ -195,11 +200,11 @@ impl Wishes {
                 Some(("attach", "0")) => attach = false,
                 Some(("slot_bytes", bytes)) => {
                     let wanted = bytes.parse().ok().filter(|bytes| (low..=high).contains(bytes));
-                    slot_bytes = wanted.ok_or_else(|| {
+                    slot_bytes = Some(wanted.ok_or_else(|| {
                         Error::invalid(format!(
                             "slot_bytes={bytes} is not one from {low} to {high}"
                         ))
-                    })?;
+                    })?);
                 }
                 Some(("heartbeat_ms", ms)) => {
                     let wanted = ms.parse().map_err(|cause| {
@@ -218,7 +223,7 @@ impl Wishes {
         }
         Ok(Self {
             transport: transport.unwrap_or_else(|| "auto".to_owned()),
-            slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
+            slot_bytes: slot_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
             heartbeat_ms,
             host_id,
             attach,
@@ -260,7 +265,8 @@ mod tests {
     #[test]
     fn options_are_read_or_refused() {
         let wishes = Wishes::parse("transport=shm; slot_bytes=8192;host_id=a;").unwrap();
-        assert_eq!((wishes.transport.as_str(), wishes.slot_bytes), ("shm", 8192));
+        assert_eq!((wishes.transport.as_str(), wishes.slot_bytes), ("shm", Some(8192)));
+        assert_eq!(Wishes::parse("").unwrap().slot_bytes, None);
         assert_eq!(wishes.host_id.as_deref(), Some("a"));
         assert_eq!(wishes.heartbeat_ms, DEFAULT_HEARTBEAT);
         assert_eq!(Wishes::parse("heartbeat_ms=0").unwrap().heartbeat_ms, 0);
@@ -278,14 +284,32 @@ mod tests {
         }
     }
 
+    /// A rank alone, of which nothing is asked.
+    fn bare(deadline: &Deadline) -> Context<'_> {
+        let (group, options, name) = (Nonce::default(), "", "");
+        let (rank, size, epoch, timeout_ms) = (0, 1, 0, 0);
+        let (store, keys, parent, activity) = (None, None, None, None);
+        Context {
+            group,
+            name,
+            timeout_ms,
+            epoch,
+            rank,
+            size,
+            store,
+            keys,
+            options,
+            parent,
+            activity,
+            deadline,
+        }
+    }
+
     #[test]
     fn a_card_survives_its_bytes() {
         let deadline = Deadline::never();
         let card = |options, rank| {
-            let (group, parent, deadline) = (Nonce::default(), None, &deadline);
-            let (size, store, activity) = (2, None, None);
-            let context =
-                Context { group, epoch: 0, rank, size, store, options, parent, activity, deadline };
+            let context = Context { rank, size: 2, options, ..bare(&deadline) };
             Card::of_this_rank("some-socket", &context)
         };
         let options = "algorithm=all_reduce=ring,broadcast=tree;slot_bytes=8192;heartbeat_ms=700";
@@ -295,6 +319,8 @@ mod tests {
         assert!(card(options, 1).unwrap().rules.is_empty());
         assert!(card("algorithm=x=y", 1).is_err());
         assert!(card("tuning_file=/nonexistent", 0).is_err());
+        let usual = card("", 0).unwrap();
+        assert_eq!(Card::decode(&usual.encode()), Some(usual));
         assert_eq!(Card::decode(b"{}"), None);
         assert_eq!(Card::decode(b"\xff"), None);
     }
@@ -323,10 +349,7 @@ mod tests {
     fn a_rank_alone_is_told_what_is_wrong_too() {
         let deadline = Deadline::never();
         let alone = |options| {
-            let (group, parent, deadline) = (Nonce::default(), None, &deadline);
-            let (rank, size, store, activity) = (0, 1, None, None);
-            let context =
-                Context { group, epoch: 0, rank, size, store, options, parent, activity, deadline };
+            let context = Context { options, ..bare(&deadline) };
             check(&context).map_err(|error| error.message().to_owned())
         };
         assert_eq!(alone("transport=tcp;algorithm=all_reduce=ring"), Ok(()));

@@ -34,6 +34,7 @@ type Joined = (Arc<dyn Endpoint>, Option<tcp::Gate>);
 struct Plan {
     nodes: Nodes,
     places: Vec<Place>,
+    names: Arc<[PeerName]>,
     /// The nodes are joined by queues in memory, since all ranks are threads of one process.
     in_process: bool,
     slot_bytes: usize,
@@ -90,12 +91,15 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     let (mesh, gate) = plan.join_nodes(context, &cards, &domain, exchange)?.unzip();
     let gate: Option<tcp::Gate> = gate.flatten();
     let may_be_read = mine.mark.is_some();
-    let messages = Engine::new(Arc::clone(&domain), mesh.clone(), may_be_read)?;
+    let messages = match &mesh {
+        Some(_) => Engine::new(Arc::clone(&domain), mesh.clone(), may_be_read)?,
+        None => Engine::dormant(Arc::clone(&domain), may_be_read),
+    };
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
     let reads = if plan.reads_node(context.rank, &cards) { READS } else { READS_NOT };
     let met = exchange.all("met", reads, &|| domain.failure())?;
     let plan = plan.attached(met.iter().all(|reads| reads == READS));
-    let port = Arc::new(plan.port(context, &cards, meeting, gate));
+    let port = Arc::new(plan.port(context, &cards, meeting, gate)?);
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
     let Plan { nodes, places, shape, rules, heartbeat_ms, .. } = plan;
@@ -150,10 +154,14 @@ impl Plan {
             spin,
             crowded: (0..hosts.count()).any(|host| is_crowded(cards, hosts.members(host))),
         };
-        let least = (cards.len() * LARGEST_ELEMENT).max(cards[0].slot_bytes);
+        let usual = || Geometry::usual_slot_bytes(nodes.largest());
+        let wanted = cards[0].slot_bytes.unwrap_or_else(usual);
+        let least = (cards.len() * LARGEST_ELEMENT).max(wanted);
         let shape = Shape::of(&nodes, pace.crowded);
+        let places = places(cards, &hosts);
         Ok(Self {
-            places: places(cards, &hosts),
+            names: places.iter().map(|place| place.name.clone()).collect(),
+            places,
             nodes,
             in_process: transport == "inproc",
             slot_bytes: least.next_multiple_of(4096),
@@ -213,14 +221,16 @@ impl Plan {
             let domain = inproc::Domain::join(group, node, me, peers, geometry, self.pace)?;
             return Ok((Arc::new(domain.telling(context.activity)), "inproc"));
         }
-        let member = |rank: &Rank| Member {
-            peer: name(rank),
-            socket: cards[*rank].socket.clone(),
-            nonce: cards[*rank].nonce,
+        let member =
+            |rank: &Rank| Member { socket: cards[*rank].socket.clone(), nonce: cards[*rank].nonce };
+        let peers = match self.nodes.count() {
+            1 => Arc::clone(&self.names),
+            _ => members.iter().map(name).collect(),
         };
         let members: Vec<Member> = members.iter().map(member).collect();
         let vitals = self.vitals(context);
-        let party = Party { group, members: &members, me, deadline: context.deadline, vitals };
+        let (peers, members, deadline) = (&peers, &members, context.deadline);
+        let party = Party { group, peers, members, me, deadline, vitals };
         let domain = meeting.join(&party, geometry, self.pace, &|| exchange.given_up())?;
         Ok((Arc::new(domain), "shm"))
     }
@@ -277,16 +287,16 @@ impl Plan {
         cards: &[Card],
         meeting: Meeting,
         gate: Option<tcp::Gate>,
-    ) -> Port {
+    ) -> Result<Port> {
         let own = self.nodes.node_of(context.rank);
-        let member = |(rank, card): (Rank, &Card)| reunion::Member {
-            name: self.places[rank].name.clone(),
-            nonce: card.nonce,
-            socket: (self.in_process || self.nodes.node_of(rank) == own)
-                .then(|| card.socket.clone()),
+        let member = |(rank, card): (Rank, &Card)| {
+            let is_near = self.in_process || self.nodes.node_of(rank) == own;
+            let socket = || Meeting::nonce(&card.socket).ok_or_else(|| malformed(rank));
+            Ok(reunion::Member { nonce: card.nonce, socket: is_near.then(socket).transpose()? })
         };
-        let members = cards.iter().enumerate().map(member).collect();
-        Port::new(context.group, context.rank, members, meeting.into_listener(), gate)
+        let members = cards.iter().enumerate().map(member).collect::<Result<_>>()?;
+        let (names, listener) = (Arc::clone(&self.names), meeting.into_listener());
+        Ok(Port::new(context.group, context.rank, names, members, listener, gate))
     }
 }
 
@@ -296,10 +306,17 @@ fn is_crowded(cards: &[Card], members: &[Rank]) -> bool {
 }
 
 fn places(cards: &[Card], hosts: &Nodes) -> Vec<Place> {
-    let place = |(rank, card): (Rank, &Card)| Place {
-        name: PeerName { rank, pid: card.pid, host: card.host_name.clone() },
-        host_index: hosts.node_of(rank),
-        local_rank: hosts.local_rank(rank),
+    // Ranks of a host share its name.
+    let first = |host: usize| &cards[hosts.members(host)[0]].host_name;
+    let shared: Vec<Arc<str>> =
+        (0..hosts.count()).map(|host| first(host).as_str().into()).collect();
+    let place = |(rank, card): (Rank, &Card)| {
+        let host_index = hosts.node_of(rank);
+        let known = &shared[host_index];
+        let is_known = **known == *card.host_name;
+        let host = if is_known { Arc::clone(known) } else { card.host_name.as_str().into() };
+        let name = PeerName { rank, pid: card.pid, host };
+        Place { name, host_index, local_rank: hosts.local_rank(rank) }
     };
     cards.iter().enumerate().map(place).collect()
 }

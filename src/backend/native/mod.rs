@@ -93,17 +93,20 @@ impl Fate for NodeFate {
 #[derive(Debug)]
 struct Lanes {
     steps: shared::Lane,
-    messages: message::Lane,
-    /// All ranks of the group.
+    /// Where there are several nodes.
+    messages: Option<message::Lane>,
+    /// All ranks of the group, likewise.
     everyone: Vec<Rank>,
 }
 
 impl Lanes {
     fn new(group: GroupId, nodes: &Nodes, rank: Rank) -> Self {
+        // A group on one node has no use for the rest.
+        let is_spread = nodes.count() > 1;
         Self {
             steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
-            messages: message::Lane::new(group, nodes.ranks()),
-            everyone: (0..nodes.ranks()).collect(),
+            messages: is_spread.then(|| message::Lane::new(group, nodes.ranks())),
+            everyone: (0..nodes.ranks()).filter(|_| is_spread).collect(),
         }
     }
 }
@@ -225,7 +228,9 @@ impl Native {
         lanes: &mut Lanes,
         mesh: &dyn Endpoint,
     ) -> Result<()> {
-        let Lanes { steps, messages, everyone } = lanes;
+        let Lanes { steps, messages: Some(messages), everyone } = lanes else {
+            return Err(misplaced(chosen));
+        };
         let mut steps = Steps::begin(&*self.domain, steps, operation);
         let is_inside = matches!(chosen.body, Body::Hierarchical(_));
         let mut call = Call::begin(mesh, messages, operation, is_inside);

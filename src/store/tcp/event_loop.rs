@@ -11,7 +11,7 @@ use super::session::{ConnectionId, MAX_PENDING_BYTES, Refusal, Session};
 use crate::base::Result;
 use crate::base::error::Error;
 use crate::base::log::Level;
-use crate::sys::poll::{Event, Events, Interest, Poller};
+use crate::sys::poll::{self, Event, Events, Interest, Poller};
 use crate::sys::socket;
 use crate::sys::stream::Stream;
 use crate::wait::io::events as wait_for_events;
@@ -171,6 +171,12 @@ impl EventLoop {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
                 Ok((stream, name)) => self.admit(stream, name),
+                Err(cause) if poll::has_hung_up(listener.as_fd()) => {
+                    crate::log!(Level::Error, "store server: nobody can connect any more: {cause}");
+                    // Fails only where it is not watched.
+                    drop(self.poller.remove(listener.as_fd()));
+                    return;
+                }
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return,
                 Err(cause) if socket::is_shortage(&cause) => {
                     self.complain(&format_args!(

@@ -9,9 +9,14 @@ use std::sync::Arc;
 /// Zeroed memory on the heap, aligned as a mapping would be.
 #[derive(Debug)]
 pub struct Heap {
+    /// The first byte of the allocation that has the alignment of a page.
     base: *mut u8,
+    len: usize,
+    start: *mut u8,
     layout: Layout,
 }
+
+const PAGE: usize = 4096;
 
 // SAFETY: the allocation belongs to the value, and what is in it is only touched through atomics and
 // views.
@@ -27,28 +32,35 @@ impl Heap {
     pub fn zeroed(len: usize) -> Result<Self> {
         let refused =
             || Error::new(ErrorKind::OutOfMemory, format!("no memory for a region of {len} bytes"));
-        let layout = Layout::from_size_align(len.max(1), 4096).map_err(|_| refused())?;
+        // Aligned here: where an allocator is asked for that, it fills with zeros what the system has just given it as zeros,
+        // and so all of it has pages before any of it is used.
+        let room = len.checked_add(PAGE).ok_or_else(refused)?;
+        let layout = Layout::from_size_align(room, align_of::<u64>()).map_err(|_| refused())?;
         // SAFETY: the size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() { Err(refused()) } else { Ok(Self { base, layout }) }
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            return Err(refused());
+        }
+        let base = start.wrapping_add(start.addr().next_multiple_of(PAGE) - start.addr());
+        Ok(Self { base, len, start, layout })
     }
 }
 
 impl Drop for Heap {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout, and freed once.
-        unsafe { dealloc(self.base, self.layout) };
+        unsafe { dealloc(self.start, self.layout) };
     }
 }
 
-// SAFETY: the allocation is `layout.size()` bytes, zeroed, aligned to 4096, and lives until the drop.
+// SAFETY: the allocation has room for `len` bytes from `base` on, which are zero, and lives until the drop.
 unsafe impl Backing for Heap {
     fn base(&self) -> *mut u8 {
         self.base
     }
 
     fn bytes(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 }
 

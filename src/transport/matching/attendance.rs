@@ -53,14 +53,14 @@ struct Hooks {
 }
 
 #[derive(Debug)]
-struct Locked {
-    state: State,
-    watch: Watch,
+pub(super) struct Locked {
+    pub(super) state: State,
+    pub(super) watch: Watch,
 }
 
 /// How far the service thread is told of what happens.
 #[derive(Debug, Default)]
-struct Watch {
+pub(super) struct Watch {
     /// It is told when the bell is rung.
     listens: bool,
     /// It is not told of streams that may go on.
@@ -69,8 +69,22 @@ struct Watch {
     set_for: Option<Instant>,
     /// When somebody attended last.
     attended: Option<Instant>,
+    /// A message has been received at once since the clock last looked, which is as good.
+    was_prompt: bool,
     looks: u32,
     has_left: bool,
+}
+
+impl Watch {
+    /// Whether the service thread is told when the bell is rung.
+    pub(super) fn listens(&self) -> bool {
+        self.listens
+    }
+
+    /// Notes that a message was received by a call that did not attend.
+    pub(super) fn note_prompt(&mut self) {
+        self.was_prompt = true;
+    }
 }
 
 /// What the domain, the endpoint and the clock know of an engine.
@@ -139,7 +153,12 @@ impl Core {
         Ok(core)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Locked> {
+    /// The domain that the rank is a member of.
+    pub(super) fn domain(&self) -> &dyn SharedDomain {
+        self.domain.as_ref()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Locked> {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,6 +237,9 @@ impl Core {
             return;
         }
         watch.set_for = None;
+        if std::mem::take(&mut watch.was_prompt) {
+            watch.attended = Some(Instant::now());
+        }
         let rested = watch.attended.is_none_or(|last| last.elapsed() >= LINGER);
         if self.attending.load(Ordering::Relaxed) == 0 && !watch.listens && rested {
             watch.listens = true;

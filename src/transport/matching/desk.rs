@@ -21,39 +21,73 @@ pub(super) const PLACES: u16 = 1024;
 const LENT: u64 = 1;
 const READ: u64 = 2;
 
-/// One rank's. All zero bytes are one whose rank is not there yet.
-#[derive(Debug)]
-#[repr(C, align(128))]
-pub struct Desk {
+/// One rank's mark. All zero bytes are one whose rank is not there yet.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Mark {
     /// Where in the memory of its process the mark lies; 0 until it does.
     address: AtomicU64,
     mark: [AtomicU64; 2],
-    places: [AtomicU64; PLACES as usize],
 }
 
-impl Default for Desk {
+/// The words for one rank's buffers. All zero bytes are those of a rank that lends none.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Lent([AtomicU64; PLACES as usize]);
+
+impl Default for Lent {
     fn default() -> Self {
-        Self {
-            address: AtomicU64::new(0),
-            mark: [const { AtomicU64::new(0) }; 2],
-            places: [const { AtomicU64::new(0) }; PLACES as usize],
-        }
+        Self([const { AtomicU64::new(0) }; PLACES as usize])
     }
 }
 
-impl Desk {
+/// One rank's. The two lie apart, since the one is written by every rank and the other by few.
+#[derive(Clone, Copy, Debug)]
+pub struct Desk<'a> {
+    /// By which others recognise it.
+    pub mark: &'a Mark,
+    /// What it lends.
+    pub lent: &'a Lent,
+}
+
+/// The places of a desk that are free.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Those that were in use before.
+    freed: Vec<u16>,
+    /// From this one on, none ever was.
+    fresh: u16,
+}
+
+impl Places {
+    /// One that is free.
+    pub(super) fn take(&mut self) -> Option<u16> {
+        self.freed.pop().or_else(|| {
+            let place = self.fresh;
+            self.fresh = (place < PLACES).then_some(place + 1)?;
+            Some(place)
+        })
+    }
+
+    /// It is free again.
+    pub(super) fn give_back(&mut self, place: u16) {
+        self.freed.push(place);
+    }
+}
+
+impl<'a> Desk<'a> {
     /// The owner says where its mark lies, and what it is.
     pub(super) fn show_mark(&self, address: u64, mark: [u64; 2]) {
-        for (cell, word) in self.mark.iter().zip(mark) {
+        for (cell, word) in self.mark.mark.iter().zip(mark) {
             cell.store(word, Ordering::Relaxed);
         }
-        self.address.store(address, Ordering::Release);
+        self.mark.address.store(address, Ordering::Release);
     }
 
     /// Where the owner's mark lies, and what it is.
     pub(super) fn mark(&self) -> Option<(u64, [u64; 2])> {
-        let address = self.address.load(Ordering::Acquire);
-        let mark = std::array::from_fn(|i| self.mark[i].load(Ordering::Relaxed));
+        let address = self.mark.address.load(Ordering::Acquire);
+        let mark = std::array::from_fn(|i| self.mark.mark[i].load(Ordering::Relaxed));
         (address != 0).then_some((address, mark))
     }
 
@@ -87,8 +121,8 @@ impl Desk {
         })
     }
 
-    fn place(&self, place: u16) -> Option<&AtomicU64> {
-        self.places.get(usize::from(place))
+    fn place(&self, place: u16) -> Option<&'a AtomicU64> {
+        self.lent.0.get(usize::from(place))
     }
 }
 
@@ -103,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_lent_buffer_is_either_read_or_taken_back() {
-        let desk = Desk::default();
+        let (mark, lent) = (&Mark::default(), &Lent::default());
+        let desk = Desk { mark, lent };
         let start = Barrier::new(2);
         for number in 1..500 {
             desk.lend(3, number);
@@ -128,8 +163,18 @@ mod tests {
     }
 
     #[test]
+    fn every_place_is_taken_once_until_it_is_given_back() {
+        let mut places = Places::default();
+        let all: Vec<u16> = std::iter::from_fn(|| places.take()).collect();
+        assert_eq!(all, (0..PLACES).collect::<Vec<_>>());
+        places.give_back(7);
+        assert_eq!((places.take(), places.take()), (Some(7), None));
+    }
+
+    #[test]
     fn the_mark_is_seen_once_it_is_there() {
-        let desk = Desk::default();
+        let (mark, lent) = (&Mark::default(), &Lent::default());
+        let desk = Desk { mark, lent };
         assert_eq!(desk.mark(), None);
         desk.show_mark(16, [1, 2]);
         assert_eq!(desk.mark(), Some((16, [1, 2])));

@@ -13,10 +13,14 @@
 //! * Whoever attends makes all progress on its own thread ([`PointToPoint::attend`]). When nobody has for a moment,
 //!   the service thread is told of whatever comes ([`attendance`]).
 //!
+//! An engine whose peers share memory is made with the first message ([`dormant`]). Small messages of calls that block
+//! go past most of it ([`prompt`]).
+//!
 //! Completions are called while no lock is held. Must not know: works, groups, the C ABI.
 
 mod attendance;
 mod desk;
+mod dormant;
 mod ending;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -28,27 +32,35 @@ mod outgoing;
 mod outstanding;
 mod parting;
 mod posted;
+mod prompt;
 mod state;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod unexpected;
 
-pub use desk::Desk;
+pub use desk::{Desk, Lent, Mark};
 
 #[cfg(doc)]
 use super::Room;
-use super::{Completion, Endpoint, Incoming, Outgoing, PointToPoint, SharedDomain};
+use super::{Completion, Delivery, Endpoint, Incoming, Outgoing, PointToPoint, SharedDomain};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use attendance::Core;
+use dormant::Dormant;
+use state::State;
 use std::sync::Arc;
 
 /// The messages of one rank of a group.
 #[derive(Debug)]
-pub struct Engine {
-    core: Arc<Core>,
+pub struct Engine(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Made(Arc<Core>),
+    /// Perhaps not made yet.
+    Dormant(Arc<Dormant>),
 }
 
 impl Engine {
@@ -62,30 +74,63 @@ impl Engine {
         endpoint: Option<Arc<dyn Endpoint>>,
         may_be_read: bool,
     ) -> Result<Self> {
-        Ok(Self { core: Core::new(domain, endpoint, may_be_read)? })
+        Ok(Self(Inner::Made(Core::new(domain, endpoint, may_be_read)?)))
+    }
+
+    /// The same where all ranks are of the domain, and nobody sends anything before this has returned on all of them: it is
+    /// made with the first message.
+    pub fn dormant(domain: Arc<dyn SharedDomain>, may_be_read: bool) -> Self {
+        Self(Inner::Dormant(Dormant::new(domain, may_be_read)))
+    }
+
+    fn core(&self) -> Result<&Core> {
+        match &self.0 {
+            Inner::Made(core) => Ok(core),
+            Inner::Dormant(dormant) => dormant.core(),
+        }
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.core.leave();
+        match &self.0 {
+            Inner::Made(core) => core.leave(),
+            Inner::Dormant(dormant) => dormant.leave(),
+        }
     }
 }
 
 impl PointToPoint for Engine {
     fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()> {
-        self.core.with(|state| state.send(message, done))
+        self.core()?.with(|state| state.send(message, done))
     }
 
     fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
-        self.core.with(|state| state.receive(message, done))
+        self.core()?.with(|state| state.receive(message, done))
+    }
+
+    fn send_at_once(&self, message: &Outgoing) -> bool {
+        self.core().is_ok_and(|core| core.send_at_once(message))
+    }
+
+    fn receive_at_once(&self, message: &Incoming) -> Option<Delivery> {
+        self.core().ok()?.receive_at_once(message)
     }
 
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
-        self.core.attend(over, limit);
+        let made = match &self.0 {
+            Inner::Made(core) => Some(core.as_ref()),
+            // Without a message there is nothing to wait for.
+            Inner::Dormant(dormant) => dormant.made(),
+        };
+        made.into_iter().for_each(|core| core.attend(over, limit));
     }
 
     fn departed(&self, peer: Rank) -> Option<Error> {
-        self.core.with(|state| state.links.get(peer)?.closed.clone())
+        let look = |state: &mut State| {
+            state.progress();
+            state.links.get(peer)?.closed.clone()
+        };
+        self.core().map_or_else(Some, |core| core.with(look))
     }
 }

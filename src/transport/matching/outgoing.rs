@@ -56,7 +56,7 @@ impl State {
         let number = self.keep(message, done, SendStage::Offered);
         if matches!(self.links[to].wire, Wire::Rings { .. })
             && !message.bytes.is_empty()
-            && let Some(place) = self.places.pop()
+            && let Some(place) = self.places.take()
         {
             debug_assert!(place < PLACES);
             self.desk().lend(place, number);

@@ -20,7 +20,6 @@ impl State {
                 self.links[peer].in_closed = Some(error);
                 self.part(peer);
             }
-            ErrorKind::Connection => self.close(peer, &error),
             ErrorKind::Internal => {
                 let what = format!("{} does not keep to the protocol of messages", self.name(peer));
                 self.fail(error.context(what).with_culprit(peer));
@@ -29,24 +28,19 @@ impl State {
         }
     }
 
-    /// Nothing could be put into a stream.
+    /// Nothing could be put into a stream. A peer that is there and cannot be reached fails the group: it waits for what
+    /// does not come, and nobody else would tell it.
     pub(super) fn broken_out(&mut self, peer: Rank, error: Error) {
-        if !matches!(error.kind(), ErrorKind::PeerFailed | ErrorKind::Connection) {
+        if error.kind() != ErrorKind::PeerFailed {
             return self.broken(peer, error);
         }
-        let is_gone = error.kind() == ErrorKind::PeerFailed;
         let link = &mut self.links[peer];
         link.clear_out();
-        link.out_closed = Some(error.clone());
+        link.out_closed = Some(error);
         self.end_all_delivered(peer);
-        if is_gone {
-            // What it sent is taken to its end.
-            self.ready.push(peer);
-            self.part(peer);
-        } else {
-            self.end_sends(peer, &error);
-            self.ask_no_more(peer, &error);
-        }
+        // What it sent is taken to its end.
+        self.ready.push(peer);
+        self.part(peer);
     }
 
     /// A peer seems to have left: the reason may be on its way.
@@ -141,16 +135,5 @@ impl State {
                 None => self.place(receive),
             }
         }
-    }
-
-    /// A receive would take an offer that cannot be asked for any more: whether it ends by that. One that may take
-    /// others goes on, and so does one that ends soon with all that the peer has sent.
-    pub(super) fn cannot_ask(&mut self, error: &Error, receive: u64) -> bool {
-        let is_bound = self.receives.get(&receive).is_some_and(|it| it.message.from.is_some());
-        let ends = is_bound && error.kind() == ErrorKind::Connection;
-        if ends {
-            self.end_receive(receive, Err(error.clone()));
-        }
-        ends
     }
 }

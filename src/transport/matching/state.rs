@@ -3,7 +3,7 @@
 //! Everything here happens under the engine's lock. What has ended is collected in `ended`, and told once the lock
 //! has been released.
 
-use super::desk::PLACES;
+use super::desk::{Desk, Places};
 use super::frame::Frame;
 use super::limits::{Limits, MAX_OUTSTANDING};
 use super::link::{Item, Link, Wire};
@@ -56,7 +56,7 @@ pub(super) struct State {
     /// Links whose streams may go on.
     pub(super) ready: Vec<Rank>,
     /// Places on the desk that are free.
-    pub(super) places: Vec<u16>,
+    pub(super) places: Places,
     pub(super) ended: Vec<Ended>,
     pub(super) failed: Option<Error>,
     /// There was more in a ring than a turn takes.
@@ -111,7 +111,7 @@ impl State {
             timers: BTreeSet::new(),
             pending: Vec::new(),
             ready: Vec::new(),
-            places: (0..PLACES).rev().collect(),
+            places: Places::default(),
             ended: Vec::new(),
             failed: None,
             has_rest: false,
@@ -134,7 +134,7 @@ impl State {
     }
 
     /// This rank's desk.
-    pub(super) fn desk(&self) -> &super::Desk {
+    pub(super) fn desk(&self) -> Desk<'_> {
         self.region().desk(self.domain.rank())
     }
 
@@ -373,7 +373,7 @@ impl State {
     /// A place on the desk is free again.
     pub(super) fn give_up_place(&mut self, place: u16) {
         self.desk().clear(place);
-        self.places.push(place);
+        self.places.give_back(place);
     }
 
     pub(super) fn end_receive(&mut self, receive: u64, outcome: Result<Delivery>) {

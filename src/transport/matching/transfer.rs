@@ -9,11 +9,10 @@ use super::frame::{Frame, Lent};
 use super::link::{Attach, Item, Wire};
 use super::outstanding::ReceiveStage;
 use super::state::State;
-use crate::base::buffer::Dst;
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::Level;
 use crate::sys::attach;
-use crate::transport::Delivery;
+use crate::transport::{self, Delivery};
 use std::sync::atomic::{Ordering, fence};
 
 /// How much is read at once; between two such reads others have their turn, and a failure is noticed.
@@ -53,8 +52,9 @@ pub(super) fn words(nonce: &Nonce) -> [u64; 2] {
 impl State {
     /// A receive takes an offer; false where it looks for another message, since that one cannot be had.
     pub(super) fn take_offer(&mut self, from: Rank, number: u64, receive: u64) -> bool {
-        if let Some(error) = self.links[from].out_closed.clone() {
-            return self.cannot_ask(&error, receive);
+        // Whoever has left cannot be asked for it any more.
+        if self.links[from].out_closed.is_some() {
+            return false;
         }
         let Some(offer) = self.links[from].offers.get(&number) else { return false };
         let lent = offer.lent.filter(|_| offer.attempt == 0);
@@ -214,10 +214,7 @@ impl State {
     /// Whether the process that has the peer's id is the peer.
     fn recognises(&self, peer: Rank, local: Rank) -> bool {
         let Some((address, mark)) = self.region().desk(local).mark() else { return false };
-        let mut found = Nonce::default();
-        let into = Dst::from(&mut found.0[..]);
-        let len = into.len();
-        let got = attach::read(self.links[peer].name.pid, address, into);
-        got.is_ok_and(|got| got == len) && words(&found) == mark
+        let found = transport::attach::mark_at(self.links[peer].name.pid, address);
+        found.is_some_and(|found| words(&found) == mark)
     }
 }

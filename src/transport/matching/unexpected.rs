@@ -48,6 +48,11 @@ impl Unexpected {
         self.messages.insert(arrival, message);
     }
 
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
     /// Takes a message out.
     pub(super) fn remove(&mut self, arrival: u64) -> Option<Message> {
         let message = self.messages.remove(&arrival)?;

@@ -11,7 +11,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::sys::stream::Stream;
-use crate::sys::{host, unix};
+use crate::sys::{host, poll, unix};
 use crate::wait::service::{Next, Watched};
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -129,7 +129,8 @@ impl Entrance {
     /// What becomes readable when somebody comes, or says who it is.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let newcomers = self.newcomers.iter().map(|newcomer| newcomer.link.as_fd());
-        newcomers.chain([self.listener.as_fd()])
+        let listener = Some(self.listener.as_fd()).filter(|listener| !poll::has_hung_up(*listener));
+        newcomers.chain(listener)
     }
 }
 
@@ -153,7 +154,13 @@ impl Watched for Answering {
 
     fn on_readable(&self) -> Next {
         for _ in 0..ANSWERS_PER_TURN {
-            let Ok((stream, _)) = self.listener.accept() else { break };
+            let Ok((stream, _)) = self.listener.accept() else {
+                return if poll::has_hung_up(self.listener.as_fd()) {
+                    Next::Done
+                } else {
+                    Next::Keep
+                };
+            };
             // A new connection has room for it, and whoever has gone does not need it.
             drop(unix::send(&stream, &self.answer, None));
         }

@@ -16,6 +16,7 @@ mod local;
 pub use link::Link;
 
 use super::PeerName;
+use super::shm;
 use super::tcp::{Gate, Ringing};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -32,15 +33,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const LONGEST_BASE: usize = 1 << 20;
 const LONGEST_PER_RANK: usize = 64 << 10;
 
-/// One rank of the group.
+/// How one rank of the group is found.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Who it is.
-    pub name: PeerName,
     /// The nonce that it published.
     pub nonce: Nonce,
-    /// The name of its Unix socket, where it is on this rank's node; the others are behind the gate.
-    pub socket: Option<String>,
+    /// What tells its Unix socket, where it is on this rank's node ([`shm::Meeting::nonce`]); the others are behind the gate.
+    pub socket: Option<Nonce>,
 }
 
 /// Where the others find this rank.
@@ -48,6 +47,7 @@ pub struct Member {
 pub struct Port {
     group: GroupId,
     me: Rank,
+    names: Arc<[PeerName]>,
     members: Vec<Member>,
     listener: Arc<UnixListener>,
     gate: Option<Gate>,
@@ -66,16 +66,18 @@ impl Port {
     pub fn new(
         group: GroupId,
         me: Rank,
+        names: Arc<[PeerName]>,
         members: Vec<Member>,
         listener: UnixListener,
         gate: Option<Gate>,
     ) -> Self {
-        Self { group, me, members, listener: Arc::new(listener), gate, state: Mutex::default() }
+        let (listener, state) = (Arc::new(listener), Mutex::default());
+        Self { group, me, names, members, listener, gate, state }
     }
 
     /// Who a rank is.
     pub fn name(&self, rank: Rank) -> &PeerName {
-        &self.members[rank].name
+        &self.names[rank]
     }
 
     /// Begins to look for the others; whoever comes is no longer answered.
@@ -123,7 +125,7 @@ impl Session<'_> {
         let Port { group, me, members, gate, .. } = self.port;
         let way = match (&members[to].socket, gate) {
             (Some(socket), _) => {
-                let socket = socket.clone();
+                let socket = shm::Meeting::name_of(*socket);
                 Way::Local { socket, hello: local::hello(*group, members, *me, to) }
             }
             (None, Some(gate)) => gate.ring(to).map_or_else(Way::None, Way::Gate),

@@ -7,18 +7,22 @@
 //! itself is watched too, where the kernel shows us the same process id that the peer has told.
 
 use super::{Shared, heart};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::sys::pidfd::PidFd;
-use crate::sys::{host, unix};
+use crate::sys::poll::Interest;
+use crate::sys::{host, presence, unix};
 use crate::transport::SharedDomain as _;
+use crate::wait::io;
 use crate::wait::service::{Next, Watched};
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const KNOCK: u8 = b'K';
 
@@ -27,7 +31,6 @@ const KNOCK: u8 = b'K';
 pub(super) struct Lifeline {
     shared: Arc<Shared>,
     peer: Rank,
-    stream: Arc<UnixStream>,
 }
 
 /// The death of a peer's process, as the kernel reports it.
@@ -40,20 +43,17 @@ struct Death {
 impl Lifeline {
     /// Those to all other ranks.
     pub(super) fn of_all(shared: &Arc<Shared>) -> impl Iterator<Item = Arc<Self>> {
-        shared.streams.iter().enumerate().filter_map(|(peer, stream)| {
-            let stream = Arc::clone(stream.as_ref()?);
-            Some(Arc::new(Self { shared: Arc::clone(shared), peer, stream }))
-        })
+        let others = (0..shared.peers.len()).filter(|&peer| peer != shared.rank);
+        others.map(|peer| Arc::new(Self { shared: Arc::clone(shared), peer }))
+    }
+
+    fn stream(&self) -> &UnixStream {
+        self.shared.stream(self.peer)
     }
 
     /// Something to watch that ends with the peer's process, where that is possible.
     pub(super) fn watch_process(self: &Arc<Self>) -> Option<Arc<dyn Watched>> {
-        let told = self.shared.peers[self.peer].pid;
-        let (seen, _) = unix::peer_credentials(&self.stream).ok()?;
-        if seen != told || told == host::pid() {
-            return None;
-        }
-        let process = PidFd::open(i32::try_from(told).ok()?).ok()?;
+        let process = process_of(self.stream(), self.shared.peers[self.peer].pid)?;
         Some(Arc::new(Death { lifeline: Arc::clone(self), process }))
     }
 
@@ -62,7 +62,7 @@ impl Lifeline {
         let shared = &self.shared;
         let mut bytes = [0; 16];
         loop {
-            match unix::receive(&self.stream, &mut bytes) {
+            match unix::receive(self.stream(), &mut bytes) {
                 Ok((0, _)) => return true,
                 Ok(_) => {
                     // First: whoever knocks after this knocks again.
@@ -106,32 +106,57 @@ impl Lifeline {
     }
 }
 
+/// The process at the other end of a connection, where the kernel shows us the same id that it has told.
+fn process_of(stream: &UnixStream, told: u32) -> Option<PidFd> {
+    let (seen, _) = unix::peer_credentials(stream).ok()?;
+    if seen != told || told == host::pid() {
+        return None;
+    }
+    PidFd::open(i32::try_from(told).ok()?).ok()
+}
+
+/// How long after its sockets a process itself ends.
+const ENDING: Duration = Duration::from_millis(100);
+
+/// Whether a connection ended since the process at its other end did, as far as the kernel tells.
+pub(super) fn ended_with_process(stream: &UnixStream, told: u32) -> bool {
+    match process_of(stream, told) {
+        Some(process) => {
+            let limit = Deadline::after(ENDING);
+            io::ready_within(process.as_fd(), Interest::READ, &limit).unwrap_or(false)
+        }
+        // It has been waited for already, or cannot be seen.
+        None => {
+            unix::peer_credentials(stream).is_ok_and(|(seen, _)| seen == told)
+                && presence::is_gone(told, None)
+        }
+    }
+}
+
 /// Tells the other ranks that this one leaves in order.
 pub(super) fn say_goodbye(shared: &Shared) {
     if shared.region.has_left(shared.rank) {
         return;
     }
     shared.region.mark_left(shared.rank);
-    (0..shared.streams.len())
+    (0..shared.peers.len())
         .filter(|&peer| peer != shared.rank)
         .for_each(|peer| knock(shared, peer));
 }
 
 /// Calls the listeners of a rank, in its process.
 pub(super) fn knock(shared: &Shared, rank: Rank) {
-    match &shared.streams[rank] {
-        None => shared.listeners.call(),
+    if rank == shared.rank {
+        shared.listeners.call();
+    } else if shared.region.begin_knock(shared.rank, rank) {
         // A peer that is gone does not need it, and there is room for the one knock that waits.
-        Some(stream) if shared.region.begin_knock(shared.rank, rank) => {
-            drop(unix::send(stream, &[KNOCK], None));
-        }
-        Some(_) => {}
+        drop(unix::send(shared.stream(rank), &[KNOCK], None));
     }
 }
 
 impl Watched for Lifeline {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.stream().as_fd()
     }
 
     fn on_readable(&self) -> Next {
@@ -169,20 +194,21 @@ mod tests {
     /// Two ranks that are threads.
     fn pair() -> (Domain, Domain) {
         let meetings = [0, 1].map(|_| Meeting::open().unwrap());
-        let member = |(rank, meeting): (Rank, &Meeting)| Member {
-            peer: PeerName { rank, pid: host::pid(), host: "here".to_owned() },
+        let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
+        let peers: Arc<[PeerName]> = [name(0), name(1)].into();
+        let member = |meeting: &Meeting| Member {
             socket: meeting.name().to_owned(),
             nonce: host::random_nonce().unwrap(),
         };
-        let members: Vec<_> = meetings.iter().enumerate().map(member).collect();
+        let members: Vec<_> = meetings.iter().map(member).collect();
         let group = host::random_nonce().unwrap();
         let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
         let deadline = Deadline::after_ms(30_000);
         std::thread::scope(|scope| {
             let join = |(me, meeting): (Rank, Meeting)| {
-                let (members, deadline) = (&members, &deadline);
+                let (peers, members, deadline) = (&peers, &members, &deadline);
                 let vitals = Vitals::default();
-                let party = Party { group, members, me, deadline, vitals };
+                let party = Party { group, peers, members, me, deadline, vitals };
                 scope.spawn(move || meeting.join(&party, geometry, Pace::PATIENT, &|| None))
             };
             let threads = meetings.into_iter().enumerate().map(join).collect::<Vec<_>>();

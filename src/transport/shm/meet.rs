@@ -5,7 +5,7 @@
 //! makes the segment and sends its descriptor with a mark in it; each member maps it, reads the mark,
 //! leaves its own, and says so; the maker reads that mark. Only what both have read counts as shared.
 
-use super::Domain;
+use super::{Domain, lifeline};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context, Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
@@ -18,7 +18,11 @@ use crate::wait::{Pace, io};
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// What the names of sockets begin with.
+const SOCKETS: &str = "libdist-";
 
 const MAGIC: [u8; 8] = *b"libdist1";
 const HELLO_BYTES: usize = 8 + 16 + 16 + 4;
@@ -34,8 +38,6 @@ const LOOK_AROUND: Duration = Duration::from_millis(500);
 /// What is known of one rank of the host before they meet.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Who it is.
-    pub peer: PeerName,
     /// The name of its socket.
     pub socket: String,
     /// The nonce that it published.
@@ -54,7 +56,9 @@ pub struct Meeting {
 pub struct Party<'a> {
     /// The group.
     pub group: GroupId,
-    /// The ranks of the host, in order.
+    /// Who the ranks of the host are, in order.
+    pub peers: &'a Arc<[PeerName]>,
+    /// How they are found.
     pub members: &'a [Member],
     /// This process's position among them.
     pub me: Rank,
@@ -70,8 +74,18 @@ impl Meeting {
     /// # Errors
     /// `System`.
     pub fn open() -> Result<Self> {
-        let name = format!("libdist-{}", host::random_nonce()?);
+        let name = Self::name_of(host::random_nonce()?);
         Ok(Self { listener: unix::listen(&name)?, name })
+    }
+
+    /// The name of the socket with this nonce.
+    pub fn name_of(nonce: Nonce) -> String {
+        format!("{SOCKETS}{nonce}")
+    }
+
+    /// The nonce in the name of a socket.
+    pub fn nonce(name: &str) -> Option<Nonce> {
+        Nonce::parse(name.strip_prefix(SOCKETS)?)
     }
 
     /// The name to publish.
@@ -100,8 +114,10 @@ impl Meeting {
         let mut streams = party.greet_lower()?;
         streams.extend(party.await_higher(&self.listener, over)?);
         let len = geometry.bytes()?;
-        let segment =
-            if party.me == 0 { Segment::create(len)? } else { party.receive(&streams, len)? };
+        let segment = match party.me {
+            0 => Segment::sparse(len, geometry.bytes_at_once()?)?,
+            _ => party.receive(&streams, len)?,
+        };
         let descriptor = segment.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", &e))?;
         let region = Region::new(geometry, Box::new(segment))?;
@@ -116,7 +132,7 @@ impl Meeting {
 
 impl Party<'_> {
     fn name(&self, rank: Rank) -> &PeerName {
-        &self.members[rank].peer
+        &self.peers[rank]
     }
 
     fn hello(&self) -> [u8; HELLO_BYTES] {
@@ -132,8 +148,8 @@ impl Party<'_> {
     fn greet_lower(&self) -> Result<Vec<(Rank, UnixStream)>> {
         let greet = |rank: Rank| {
             let stream = self.connect(rank)?;
-            io::write_all(&stream, &self.hello(), None, self.deadline)
-                .context(|| format!("greeting {}", self.name(rank)))?;
+            let greeted = io::write_all(&stream, &self.hello(), None, self.deadline);
+            greeted.map_err(|error| self.lost(rank, &stream, "greeting it", error))?;
             Ok((rank, stream))
         };
         (0..self.me).map(greet).collect()
@@ -221,12 +237,13 @@ impl Party<'_> {
         region.mark_presence(0, mark(&self.members[0]));
         for (rank, stream) in streams {
             io::write_all(stream, &[SEGMENT], Some(segment.as_fd()), self.deadline)
-                .context(|| format!("passing the segment to {}", self.name(*rank)))?;
+                .map_err(|error| self.lost(*rank, stream, "passing it the segment", error))?;
         }
         for (rank, stream) in streams {
             let mut answer = [0];
-            io::read_exact(stream, &mut answer, self.deadline)
-                .context(|| format!("waiting until {} has mapped the segment", self.name(*rank)))?;
+            io::read_exact(stream, &mut answer, self.deadline).map_err(|error| {
+                self.lost(*rank, stream, "waiting until it has mapped the segment", error)
+            })?;
             self.check_mark(region, *rank)?;
         }
         Ok(())
@@ -235,17 +252,30 @@ impl Party<'_> {
     /// A member's part, first half: takes the segment from the maker.
     fn receive(&self, streams: &[(Rank, UnixStream)], len: usize) -> Result<Segment> {
         let stream = maker(streams)?;
-        let what = || format!("waiting for the segment of {}", self.name(0));
-        let descriptor = io::read_descriptor(stream, SEGMENT, self.deadline).context(what)?;
-        Segment::open(descriptor, len).context(what)
+        let what = "waiting for its segment";
+        let descriptor = io::read_descriptor(stream, SEGMENT, self.deadline)
+            .map_err(|error| self.lost(0, stream, what, error))?;
+        Segment::open(descriptor, len).context(|| format!("the segment of {}", self.name(0)))
     }
 
     /// A member's part, second half: reads the maker's mark and leaves its own.
     fn confirm(&self, region: &Region, streams: &[(Rank, UnixStream)]) -> Result<()> {
         self.check_mark(region, 0)?;
         region.mark_presence(self.me, mark(&self.members[self.me]));
-        io::write_all(maker(streams)?, &[MAPPED], None, self.deadline)
-            .context(|| format!("answering {}", self.name(0)))
+        let stream = maker(streams)?;
+        io::write_all(stream, &[MAPPED], None, self.deadline)
+            .map_err(|error| self.lost(0, stream, "answering it", error))
+    }
+
+    /// Why nothing more comes from a member: it died, or, as far as is known, has ended the connection.
+    fn lost(&self, rank: Rank, stream: &UnixStream, doing: &str, error: Error) -> Error {
+        let name = self.name(rank);
+        let has_closed = error.kind() == ErrorKind::Connection;
+        if has_closed && lifeline::ended_with_process(stream, name.pid) {
+            let message = format!("{name} died while the ranks of its host met");
+            return Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+        }
+        error.context(format_args!("{name}: {doing}")).with_culprit(name.rank)
     }
 
     fn check_mark(&self, region: &Region, rank: Rank) -> Result<()> {
@@ -269,4 +299,103 @@ fn mark(member: &Member) -> [u64; 2] {
         bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
     };
     [word(0), word(8)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::process::{Child, Command, Stdio};
+
+    const BODY: &str = "transport::shm::meet::tests::a_member_that_does_not_answer";
+    const SOCKET: &str = "DIST_TEST_SOCKET";
+    const HELLO: &str = "DIST_TEST_HELLO";
+    const SAID: u8 = 1;
+
+    /// The second of two members, in a process of its own: says who it is, and leaves without having mapped anything.
+    #[test]
+    #[ignore = "the body of another process"]
+    fn a_member_that_does_not_answer() {
+        let hello: Vec<u8> =
+            std::env::var(HELLO).unwrap().split(' ').map(|it| it.parse().unwrap()).collect();
+        let mut stream = unix::connect(&std::env::var(SOCKET).unwrap()).unwrap();
+        stream.set_nonblocking(false).unwrap();
+        // Until the first member knows it, until it may close the connection, and for ever.
+        let wait = || std::io::stdin().read_exact(&mut [0]).unwrap();
+        wait();
+        stream.write_all(&hello).unwrap();
+        std::io::stdout().write_all(&[SAID]).unwrap();
+        std::io::stdout().flush().unwrap();
+        wait();
+        drop(stream);
+        wait();
+    }
+
+    /// What the first of two members says when the other, being told how to begin, does as `act` has it.
+    fn told(act: impl FnOnce(&mut Child) + Send) -> Error {
+        let meeting = Meeting::open().unwrap();
+        let group = host::random_nonce().unwrap();
+        let members = [0, 1]
+            .map(|number| Member { socket: meeting.name().to_owned(), nonce: Nonce([number; 16]) });
+        let peers = |pid: u32| -> Arc<[PeerName]> {
+            [0, 1].map(|rank| PeerName { rank, pid, host: "here".into() }).into()
+        };
+        let deadline = Deadline::after_ms(30_000);
+        let party = |peers, me| Party {
+            group,
+            peers,
+            members: &members,
+            me,
+            deadline: &deadline,
+            vitals: Vitals::default(),
+        };
+        let nobody = peers(0);
+        let hello = party(&nobody, 1).hello().map(|byte| byte.to_string()).join(" ");
+        let mut other = Command::new(std::env::current_exe().unwrap())
+            .args([BODY, "--exact", "--ignored"])
+            .envs([(SOCKET, meeting.name()), (HELLO, &hello)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let peers = peers(other.id());
+        let (meeting, party) = (&meeting, &party(&peers, 0));
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let error = std::thread::scope(|scope| {
+            let first = scope
+                .spawn(move || meeting.join(party, geometry, Pace::PATIENT, &|| None).map(drop));
+            act(&mut other);
+            first.join().unwrap().unwrap_err()
+        });
+        drop(other.kill());
+        other.wait().unwrap();
+        assert_eq!(error.culprit(), Some(1), "{error}");
+        error
+    }
+
+    fn go_on(other: &mut Child) {
+        other.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    }
+
+    #[test]
+    fn who_dies_while_a_host_meets_is_known_to_be_dead() {
+        let error = told(|other| {
+            go_on(other);
+            let said = BufReader::new(other.stdout.take().unwrap()).skip_until(SAID);
+            assert_ne!(said.unwrap(), 0);
+            other.kill().unwrap();
+        });
+        assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
+        assert!(error.to_string().contains("died"), "{error}");
+    }
+
+    #[test]
+    fn who_closes_its_connection_while_a_host_meets_is_not_taken_for_dead() {
+        let error = told(|other| {
+            go_on(other);
+            go_on(other);
+        });
+        assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
+        assert!(!error.to_string().contains("died"), "{error}");
+    }
 }

@@ -14,7 +14,7 @@ pub use meet::{Meeting, Member, Party};
 use super::region::{Backing, Region};
 use super::{Listener, Listeners, PeerName, SharedDomain, Vitals, pulse};
 use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::sys::shm::Segment;
 use crate::wait::service::{self, Alarm, Watch};
@@ -34,6 +34,10 @@ unsafe impl Backing for Segment {
     fn bytes(&self) -> usize {
         self.len()
     }
+
+    fn reserve(&self, offset: usize, len: usize) -> Result<()> {
+        Self::reserve(self, offset, len)
+    }
 }
 
 /// What the calling thread and the service thread share.
@@ -42,11 +46,11 @@ struct Shared {
     group: GroupId,
     region: Region,
     rank: Rank,
-    peers: Vec<PeerName>,
+    peers: Arc<[PeerName]>,
     pace: Pace,
     left: Vec<AtomicBool>,
-    /// The connection to each other rank.
-    streams: Vec<Option<Arc<UnixStream>>>,
+    /// The connection to each other rank, in order.
+    streams: Box<[UnixStream]>,
     listeners: Listeners,
     vitals: Vitals,
     /// Present while this rank beats.
@@ -67,15 +71,18 @@ impl Domain {
         region: Region,
         party: &Party<'_>,
         pace: Pace,
-        streams: Vec<(Rank, UnixStream)>,
+        mut streams: Vec<(Rank, UnixStream)>,
     ) -> Result<Self> {
         let Party { group, me: rank, vitals, .. } = *party;
-        let peers: Vec<_> = party.members.iter().map(|member| member.peer.clone()).collect();
+        let peers = Arc::clone(party.peers);
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
-        let mut by_rank: Vec<Option<Arc<UnixStream>>> = peers.iter().map(|_| None).collect();
-        streams.into_iter().for_each(|(peer, stream)| by_rank[peer] = Some(Arc::new(stream)));
-        let listeners = Listeners::default();
-        let (streams, heart) = (by_rank, Mutex::default());
+        streams.sort_by_key(|&(peer, _)| peer);
+        let others = (0..peers.len()).filter(|&peer| peer != rank);
+        if !streams.iter().map(|&(peer, _)| peer).eq(others) {
+            return Err(Error::internal("not all ranks of the host are connected"));
+        }
+        let streams = streams.into_iter().map(|(_, stream)| stream).collect();
+        let (listeners, heart) = (Listeners::default(), Mutex::default());
         let shared =
             Shared { group, region, rank, peers, pace, left, streams, listeners, vitals, heart };
         let shared = Arc::new(shared);
@@ -92,6 +99,13 @@ impl Domain {
             heart::start(&domain.shared, rhythm)?;
         }
         Ok(domain)
+    }
+}
+
+impl Shared {
+    /// The connection to another rank.
+    fn stream(&self, peer: Rank) -> &UnixStream {
+        &self.streams[peer - usize::from(peer > self.rank)]
     }
 }
 

@@ -8,7 +8,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::sys::stream::Stream;
-use crate::sys::{host, limits, socket};
+use crate::sys::{host, limits, poll, socket};
 use crate::wait::service::{self, Alarm, Alarmed, Next, Watch, Watched};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
@@ -311,6 +311,10 @@ impl Watched for Entrance {
                     inner.pause();
                     break;
                 }
+                Err(cause) if poll::has_hung_up(self.listener.as_fd()) => {
+                    crate::log!(Level::Error, "nobody can connect any more: {cause}");
+                    return Next::Done;
+                }
                 // The peer gave up before it was accepted.
                 Err(cause) => crate::log!(Level::Debug, "accept: {cause}"),
             }
@@ -331,7 +335,7 @@ impl Alarmed for Clock {
         let late = state.take_late(now);
         if state.accept_again.is_some_and(|at| at <= now) {
             state.accept_again = None;
-            let read = crate::sys::poll::Interest::READ;
+            let read = poll::Interest::READ;
             state.open.iter().for_each(|open| open.watch.want(read));
         }
         state.set_alarm();

@@ -6,7 +6,8 @@
 //! when they are closed, which is what the system does for a process that dies, and which only leaving in order
 //! undoes. An end of file is thus an orderly leave, and anything else a death. What a dying rank's system had not
 //! sent yet is lost. A reset that is lost under way, or comes from a host that is gone, is made good by the control
-//! connections, which tell every death.
+//! connections, which tell every death. Where one connection ends and the others do not ([`LEAVING`]), somebody
+//! between the hosts has ended it, and that counts as a death too.
 //!
 //! Of those who noticed a death the rank's own node knows best what it was doing. A stream that breaks therefore
 //! fails the group only after [`GRACE`], if nothing better has come until then.
@@ -39,6 +40,9 @@ use std::time::{Duration, Instant};
 
 /// How long a broken stream waits for somebody who knows better.
 const GRACE: Duration = Duration::from_millis(100);
+
+/// How long the connections of one that leaves may take to end, all of them.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// How a peer stands: the larger number stays.
 pub(super) const PRESENT: u8 = 0;
@@ -174,6 +178,8 @@ impl Shared {
     /// says what it was before the stream's place is unlocked: the socket tells it once.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.standings[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
+            let why = "one of its connections ended, and others did not";
+            self.announce(LEAVING, self.died(peer, why));
             self.wake.raise();
             self.messages.tell(peer);
         }
@@ -193,12 +199,30 @@ impl Shared {
         if self.standings[peer].fetch_max(HAS_DIED, Ordering::AcqRel) >= HAS_DIED {
             return;
         }
-        let mut obituaries = lock(&self.obituaries);
-        obituaries.push((Instant::now() + GRACE, self.died(peer, why)));
-        self.set_alarm(&obituaries);
-        drop(obituaries);
+        self.announce(GRACE, self.died(peer, why));
         self.wake.raise();
         self.messages.tell(peer);
+    }
+
+    /// A death that counts after a while, unless it turns out to be none.
+    fn announce(&self, after: Duration, death: Error) {
+        let mut obituaries = lock(&self.obituaries);
+        obituaries.push((Instant::now() + after, death));
+        self.set_alarm(&obituaries);
+    }
+
+    /// Whether a peer whose time of grace is over has died. Who leaves in order ends all its connections: one that ended
+    /// alone was cut off by something else, and nothing would come on the others. The end of one that has something to be
+    /// read may lie behind that.
+    fn has_died(&self, peer: Rank) -> bool {
+        let lives =
+            |slot: &Slot| lock(&slot.incoming).as_ref().is_some_and(|it| it.is_open_and_silent());
+        let slots = || &self.slots[peer * self.channels()..][..self.channels()];
+        match self.standing(peer) {
+            HAS_DIED => true,
+            HAS_LEFT => slots().iter().any(lives),
+            _ => false,
+        }
     }
 
     /// Fails the group for a reason that other nodes must learn.
@@ -319,8 +343,7 @@ impl Shared {
         self.set_alarm(&obituaries);
         drop(obituaries);
         for (_, error) in due {
-            // Unless it has turned out to have left.
-            if error.culprit().is_none_or(|peer| self.standing(peer) == HAS_DIED) {
+            if error.culprit().is_none_or(|peer| self.has_died(peer)) {
                 self.fail_here(&error);
             }
         }

@@ -2,9 +2,8 @@
 
 use super::staged;
 use crate::algo::Operation;
-use crate::algo::fold::{FEW, Fold, contribute};
+use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::{chunks, share};
-use crate::algo::shared::exposure::Exposed;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ATTACHED_FEW, Algorithm, Body};
 use crate::base::buffer::{Dst, Src};
@@ -54,14 +53,10 @@ pub(in crate::algo::shared) fn fold_part(
     let scratch = steps.next_slot()?;
     let most = share(steps.slot_bytes(), size);
     let own = operation.send.slice(part.start, part.len());
-    let mut theirs: [Option<Exposed>; FEW] = [None; FEW];
     for chunk in chunks(part.len(), most) {
         let place = |rank: Rank| scratch.slice(rank * most, chunk.len());
         for rank in steps.others() {
-            let from = match theirs[rank] {
-                Some(from) => from,
-                None => *theirs[rank].insert(steps.exposed(rank)?),
-            };
+            let from = steps.exposed(rank)?;
             steps.pull(from, part.start + chunk.start, place(rank))?;
             if op == ReduceOp::PremulSum {
                 kernel::scale_copy(

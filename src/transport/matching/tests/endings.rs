@@ -45,7 +45,7 @@ fn a_message_that_is_there_counts_though_the_time_has_passed_before_anybody_look
             let late = Incoming { deadline: soon(), ..incoming(Some(0), Some(3), 8) };
             let got = Arc::new(Outcome::default());
             // Nobody looks for the receiver until its time has passed.
-            members[1].engine.core.with(|state| {
+            members[1].engine.core().unwrap().with(|state| {
                 state.receive(late, got.clone()).unwrap();
                 members[0].post_send(outgoing(1, 3, text(1, 8))).wait().unwrap();
                 while !late.deadline.has_passed() {
@@ -88,7 +88,7 @@ fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
     for spread in [Spread::Segment, Spread::Apart] {
         let members = world(spread, 2);
         let sent = members[0].post_send(outgoing(1, 3, text(1, 100_000)));
-        members[1].engine.core.with(|state| {
+        members[1].engine.core().unwrap().with(|state| {
             state.links[0].attach = Attach::Refused;
         });
         let first =
@@ -114,7 +114,7 @@ fn a_message_that_was_sent_in_vain_is_withdrawn_whole() {
         let [first, second] = std::array::from_fn(|_| Arc::new(Outcome::default()));
         let wanted = incoming(Some(0), Some(1), 30_000);
         // Whatever is taken is taken here.
-        let sent = members[1].engine.core.with(|state| {
+        let sent = members[1].engine.core().unwrap().with(|state| {
             let sent = members[0].post_send(outgoing(1, 1, text(1, 30_000)));
             state.drain(0);
             let number = *state.links[0].offers.keys().next().unwrap();
@@ -125,7 +125,7 @@ fn a_message_that_was_sent_in_vain_is_withdrawn_whole() {
             };
             state.receive(wanted, first.clone()).unwrap();
             state.put_all();
-            members[0].engine.core.with(answer);
+            members[0].engine.core().unwrap().with(answer);
             if vain {
                 let receive = *state.receives.keys().next().unwrap();
                 state.expire_receive(receive);
@@ -134,7 +134,7 @@ fn a_message_that_was_sent_in_vain_is_withdrawn_whole() {
                 state.receive(wanted, second.clone()).unwrap();
                 state.put_all();
             }
-            members[0].engine.core.with(|sender| {
+            members[0].engine.core().unwrap().with(|sender| {
                 sender.drain(1);
                 sender.expire_send(number);
             });
@@ -184,7 +184,11 @@ fn a_receive_of_an_offer_ends_once_its_sender_is_sure_to_hear_of_it() {
                 assert!(one.receives.is_empty());
             }
         };
-        members[1].engine.core.with(|one| members[0].engine.core.with(|zero| act(one, zero)));
+        members[1]
+            .engine
+            .core()
+            .unwrap()
+            .with(|one| members[0].engine.core().unwrap().with(|zero| act(one, zero)));
         assert!(sent.wait().is_ok() && got.wait().is_ok());
         assert!(members[0].domain.failure().is_none());
     }
@@ -197,7 +201,7 @@ fn what_is_read_while_its_sender_gives_up_is_no_success() {
         let got = members[1].post_receive(incoming(Some(0), Some(1), 3 << 20));
         let sent = Arc::new(Outcome::default());
         // Nobody else makes progress for the receiver meanwhile: it is as good as stopped.
-        members[1].engine.core.with(|state| {
+        members[1].engine.core().unwrap().with(|state| {
             members[0].engine.send(outgoing(1, 1, text(1, 3 << 20)), sent.clone()).unwrap();
             state.drain(0);
             if state.links[0].attach == Attach::Refused {
@@ -207,7 +211,7 @@ fn what_is_read_while_its_sender_gives_up_is_no_success() {
             assert!(state.is_reading(0, number));
             state.read_some();
             // The sender says why before its buffer is its own again.
-            members[0].engine.core.with(|sender| sender.expire_send(number));
+            members[0].engine.core().unwrap().with(|sender| sender.expire_send(number));
             assert_eq!(sent.get().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
             assert!(got.get().is_none());
             // And the reader finds that after its last read, whatever it has read.
@@ -230,7 +234,7 @@ fn what_is_not_being_read_yet_can_be_given_up_by_either_side() {
         let members = world(spread, 2);
         let done: [Arc<Outcome>; 6] = std::array::from_fn(|_| Arc::default());
         let [read, late, withdrawn, sent, kept, taken_back] = &done;
-        members[1].engine.core.with(|state| {
+        members[1].engine.core().unwrap().with(|state| {
             for (tag, done) in [(1, sent), (2, kept), (3, taken_back)] {
                 let message = outgoing(1, tag, text(tag.into(), 3 << 20));
                 members[0].engine.send(message, done.clone()).unwrap();
@@ -249,7 +253,7 @@ fn what_is_not_being_read_yet_can_be_given_up_by_either_side() {
                 let second = second.map(|(&receive, _)| receive);
                 second.into_iter().for_each(|receive| state.expire_receive(receive));
             }
-            members[0].engine.core.with(|sender| sender.expire_send(numbers[2]));
+            members[0].engine.core().unwrap().with(|sender| sender.expire_send(numbers[2]));
         });
         if late.get().is_none() {
             // Where memory cannot be read, they went in pieces.
@@ -272,7 +276,7 @@ fn what_was_read_in_a_process_that_has_become_another_comes_in_pieces() {
     let members = world(Spread::Segment, 2);
     let wanted = incoming(Some(0), Some(1), 2 << 20);
     let got = Arc::new(Outcome::default());
-    let sent = members[1].engine.core.with(|state| {
+    let sent = members[1].engine.core().unwrap().with(|state| {
         let sent = members[0].post_send(outgoing(1, 1, text(1, 2 << 20)));
         state.drain(0);
         state.receive(wanted, got.clone()).unwrap();
@@ -362,7 +366,7 @@ fn whoever_breaks_the_rules_fails_the_group_and_is_named() {
         for frame in frames {
             let members = world(spread, 2);
             let got = members[1].post_receive(incoming(Some(0), None, 1));
-            members[0].engine.core.with(|state| state.queue(1, Item::Say(frame())));
+            members[0].engine.core().unwrap().with(|state| state.queue(1, Item::Say(frame())));
             let (kind, text) = got.error();
             assert_eq!(kind, ErrorKind::Internal);
             assert!(text.contains("rank 0"), "{text}");

@@ -30,7 +30,7 @@ fn any_message_fits_whether_it_comes_before_or_after() {
                 sent.wait().unwrap();
             }
         }
-        assert!(members.iter().all(|member| member.engine.core.buffered() == 0));
+        assert!(members.iter().all(|member| member.engine.core().unwrap().buffered() == 0));
     }
 }
 

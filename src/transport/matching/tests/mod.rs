@@ -1,10 +1,12 @@
 //! Engines against each other: ranks that are threads, on one node, on a node each, and on both.
 
+mod dormant;
 mod endings;
 mod exchange;
 mod growing;
 mod level;
 mod parting;
+mod prompt;
 mod random;
 mod rules;
 mod world;

@@ -1,6 +1,7 @@
 //! Ranks that leave while messages are on their way.
 
-use super::world::{Outcome, Spread, incoming, outgoing, text, world};
+use super::world::{Outcome, PATIENCE_MS, Spread, incoming, outgoing, text, world};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ fn what_a_leaver_sent_arrives_though_nothing_can_be_sent_to_it() {
     let me = &members[0];
     let (first, answer) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
     // It does all this before anybody looks.
-    me.engine.core.with(|state| {
+    me.engine.core().unwrap().with(|state| {
         for turn in 0..MESSAGES {
             leaver.send(0, 1, text(turn, 1000)).unwrap();
         }
@@ -37,7 +38,7 @@ fn the_reason_may_come_after_a_rank_has_left() {
         let leaver = members.remove(1);
         let me = &members[0];
         let posted = [Arc::new(Outcome::default()), Arc::new(Outcome::default())];
-        me.engine.core.with(|state| {
+        me.engine.core().unwrap().with(|state| {
             state.receive(incoming(Some(1), Some(1), 8), posted[0].clone()).unwrap();
             state.send(outgoing(1, 1, text(1, 50_000)), posted[1].clone()).unwrap();
             drop(leaver);
@@ -62,7 +63,7 @@ fn a_receive_from_any_rank_survives_one_that_leaves_before_it_has_sent_what_was_
     let leaver = members.remove(1);
     let me = &members[0];
     let (any, bound) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
-    me.engine.core.with(|state| {
+    me.engine.core().unwrap().with(|state| {
         let offered = [1, 2].map(|tag| leaver.post_send(outgoing(0, tag, text(1, 50_000))));
         state.drain(1);
         state.receive(incoming(None, Some(1), 50_000), any.clone()).unwrap();
@@ -79,29 +80,27 @@ fn a_receive_from_any_rank_survives_one_that_leaves_before_it_has_sent_what_was_
 }
 
 #[test]
-fn who_cannot_be_reached_is_heard_still_but_not_asked() {
+fn one_that_is_there_and_cannot_be_reached_fails_the_group() {
     let members = world(Spread::Apart, 3);
     let me = &members[0];
-    let outcomes: [Arc<Outcome>; 4] = std::array::from_fn(|_| Arc::default());
-    let [any, bound, late, to_it] = &outcomes;
-    me.engine.core.with(|state| {
-        let post = |tag| drop(members[1].post_send(outgoing(0, tag, text(1, 50_000))));
-        [1, 2, 3].into_iter().for_each(post);
-        members[1].post_send(outgoing(0, 4, vec![7])).wait().unwrap();
-        state.drain(1);
-        state.receive(incoming(None, Some(1), 50_000), any.clone()).unwrap();
-        state.receive(incoming(Some(1), Some(2), 50_000), bound.clone()).unwrap();
+    let waiting = Arc::new(Outcome::default());
+    let refused = me.engine.core().unwrap().with(|state| {
+        state.receive(incoming(Some(2), Some(1), 8), waiting.clone()).unwrap();
         let error = Error::new(ErrorKind::Connection, "no way").with_culprit(1);
         state.broken_out(1, error);
-        state.receive(incoming(Some(1), Some(3), 50_000), late.clone()).unwrap();
-        state.send(outgoing(1, 5, vec![1]), to_it.clone()).unwrap();
+        state.send(outgoing(1, 5, vec![1]), Arc::new(Outcome::default())).unwrap_err()
     });
-    for outcome in [bound, late, to_it] {
-        assert_eq!(outcome.error(), (ErrorKind::Connection, "no way".to_owned()));
+    for (kind, text) in [waiting.error(), (refused.kind(), refused.message().to_owned())] {
+        assert!(kind == ErrorKind::Connection && text.ends_with("no way"), "{text}");
     }
-    assert_eq!(me.receive(1, 4, 1).unwrap(), [7]);
-    assert!(any.get().is_none());
-    members[2].post_send(outgoing(0, 1, vec![5])).wait().unwrap();
-    assert_eq!(any.wait().unwrap().peer, 2);
-    assert!(me.domain.failure().is_none());
+    // The one that nothing reaches learns it, too.
+    let limit = Deadline::after_ms(PATIENCE_MS);
+    let error = loop {
+        assert!(!limit.has_passed(), "nobody is told");
+        match members[1].domain.failure() {
+            Some(error) => break error,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(error.kind() == ErrorKind::Connection && error.culprit() == Some(1), "{error}");
 }

@@ -84,7 +84,10 @@ pub(super) fn world(spread: Spread, ranks: WorldSize) -> Vec<Member> {
             let endpoint: Arc<dyn Endpoint> = Arc::new(fabric);
             endpoint
         });
-        let engine = Engine::new(Arc::clone(&domain), endpoint.clone(), true).unwrap();
+        let engine = match &endpoint {
+            Some(_) => Engine::new(Arc::clone(&domain), endpoint.clone(), true).unwrap(),
+            None => Engine::dormant(Arc::clone(&domain), true),
+        };
         Member { engine, endpoint, domain }
     };
     domains.into_iter().enumerate().map(member).collect()
@@ -93,19 +96,19 @@ pub(super) fn world(spread: Spread, ranks: WorldSize) -> Vec<Member> {
 /// Domains over one segment, as processes have it.
 fn segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
     let meetings: Vec<_> = (0..ranks).map(|_| Meeting::open().unwrap()).collect();
-    let member = |(rank, meeting): (Rank, &Meeting)| Who {
-        peer: name(rank),
+    let peers: Arc<[PeerName]> = (0..ranks).map(name).collect();
+    let member = |meeting: &Meeting| Who {
         socket: meeting.name().to_owned(),
         nonce: host::random_nonce().unwrap(),
     };
-    let members: Vec<_> = meetings.iter().enumerate().map(member).collect();
+    let members: Vec<_> = meetings.iter().map(member).collect();
     let join = |(me, meeting): (Rank, Meeting)| {
-        let members = members.clone();
+        let (peers, members) = (Arc::clone(&peers), members.clone());
         std::thread::Builder::new().spawn(move || {
             let deadline = Deadline::after_ms(PATIENCE_MS);
-            let (members, deadline) = (&members, &deadline);
+            let (peers, members, deadline) = (&peers, &members, &deadline);
             let vitals = Vitals::default();
-            let party = Party { group, members, me, deadline, vitals };
+            let party = Party { group, peers, members, me, deadline, vitals };
             let domain = meeting.join(&party, geometry(ranks), PACE, &|| None).unwrap();
             let domain: Arc<dyn SharedDomain> = Arc::new(domain);
             domain

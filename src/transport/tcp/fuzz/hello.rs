@@ -70,7 +70,7 @@ fn members() -> Vec<Member> {
         let (space, why) = (String::new(), String::new());
         let (anyone, near) = (Vec::new(), Vec::new());
         let advert = Advert { anyone, near, space, rails: 1, lanes: LANES, why };
-        let name = PeerName { rank, pid: 1, host: String::new() };
+        let name = PeerName { rank, pid: 1, host: "".into() };
         Member { name, nonce: nonce(rank), node: NODES[rank], advert }
     };
     (0..RANKS).map(member).collect()

@@ -157,12 +157,55 @@ fn a_rank_whose_node_says_that_it_left_has_not_died() {
     let gone = until_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
     assert!(gone.message().contains("has left"), "{gone}");
     // Its death is not made known when the time of grace is over.
+    await_obituaries(&meshes[0]);
+    assert_eq!(meshes[0].failure(), None);
+}
+
+/// Two ranks of two nodes, between which there is a stream for collectives and one for messages.
+fn with_two_streams() -> Vec<Mesh> {
+    let meshes = mesh_of(&[0, 1]);
+    for channel in [STREAM, Channel::PointToPoint] {
+        send_all(&meshes[1], 0, channel, b"x").unwrap();
+        receive_all(&meshes[0], 1, channel, &mut [0]).unwrap();
+    }
+    meshes
+}
+
+/// Waits until nothing is to be made known any more.
+fn await_obituaries(mesh: &Mesh) {
     let began = Instant::now();
-    while !lock(&shared.obituaries).is_empty() {
+    while !lock(&mesh.shared.obituaries).is_empty() {
         assert!(began.elapsed() < SOON, "an obituary stays");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn one_connection_that_ends_while_others_do_not_was_cut_off() {
+    let meshes = with_two_streams();
+    let slot = meshes[1].shared.slot(0, STREAM);
+    match &*lock(&slot.out) {
+        Out::Open(stream) => stream.end_sending(),
+        other => panic!("{other:?}"),
+    }
+    let error = failure_of(&meshes[0], 1);
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)));
+    assert!(error.message().contains("others did not"), "{error}");
+}
+
+#[test]
+fn all_connections_end_with_a_rank_that_leaves() {
+    let mut meshes = with_two_streams();
+    let leaver = meshes.remove(1);
+    // Its node does not hear it, so that nobody says so.
+    let domain = Arc::clone(&leaver.shared.domain);
+    let lines = std::mem::take(&mut *lock(&leaver.shared.lines));
+    drop(leaver);
+    let gone = until_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
+    assert!(gone.message().contains("has left"), "{gone}");
+    await_obituaries(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
+    drop((lines, domain));
 }
 
 #[test]

@@ -30,7 +30,7 @@ const STREAM: Channel = Channel::Collective(0);
 const SOON: Duration = Duration::from_secs(30);
 
 fn name(rank: Rank) -> PeerName {
-    PeerName { rank, pid: host::pid(), host: format!("host{rank}") }
+    PeerName { rank, pid: host::pid(), host: format!("host{rank}").into() }
 }
 
 /// A door at one address of this host, with as many lanes as asked for.

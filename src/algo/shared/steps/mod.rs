@@ -25,19 +25,17 @@
 //!
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
+mod reasons;
+
 use crate::algo::lateness::Lateness;
-use crate::algo::select::beside;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::base::log::Level;
-use crate::transport::line::Line;
-use crate::transport::pulse::whereabouts;
 use crate::transport::region::{LINES, Region, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
-use crate::wait::watch::{Seconds, Watch};
+use crate::wait::watch::Watch;
 use crate::wait::{Interrupt, Pace, until, until_watched};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
@@ -160,7 +158,7 @@ impl<'a> Steps<'a> {
     /// What ended the wait: `Timeout`, `PeerFailed`, `Aborted`.
     pub fn next_slot(&mut self) -> Result<Dst<'a>> {
         self.await_done((self.lane.step + 1).saturating_sub(SLOTS))?;
-        Ok(self.region.own_slot(self.rank, self.lane.step + 1))
+        self.region.own_slot(self.rank, self.lane.step + 1)
     }
 
     /// Publishes the coming step, with a payload that fits a line, and wakes who waits for it.
@@ -430,90 +428,5 @@ impl<'a> Steps<'a> {
         let done = self.region.progress(rank).done();
         let newest = done.max(1)..=done + 1;
         newest.rev().any(|step| self.differs(rank, step)).then(|| self.mismatch(rank))
-    }
-
-    /// Whether a rank's line of a step and this rank's are both there, and not alike.
-    fn differs(&self, rank: Rank, step: u64) -> bool {
-        let region = self.region;
-        let (ours, theirs) = (region.line(self.rank, step), region.line(rank, step));
-        let both = || ours.step() == step && theirs.step() == step;
-        both() && ours.chain() != theirs.chain() && both()
-    }
-
-    fn departed(&self, rank: Rank) -> Option<Error> {
-        self.domain.has_left(rank).then(|| {
-            let name = self.domain.peer(rank);
-            let doing = self.region.progress(rank).describe();
-            let message = format!("{name} has left the group; it {doing}");
-            Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank)
-        })
-    }
-
-    /// A long wait, for the log.
-    #[cold]
-    fn tell(&self, lasted: Seconds, arrived: &impl Fn(Rank) -> bool) {
-        let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
-        crate::log!(
-            Level::Warn,
-            "{} of group {}: {} has waited {lasted} for {}",
-            self.operation.descriptor,
-            self.operation.group,
-            self.domain.peer(self.rank),
-            self.names(&missing)
-        );
-    }
-
-    /// Who ranks are, and what each did last.
-    fn names(&self, ranks: &[Rank]) -> String {
-        let region = self.region;
-        let name = |(&rank, answer): (&Rank, Option<String>)| {
-            let (name, progress) = (self.domain.peer(rank), region.progress(rank));
-            format!("{name}, which {}{}", progress.describe(), whereabouts(answer.as_deref()))
-        };
-        ranks.iter().zip(self.domain.ask(ranks)).map(name).collect::<Vec<_>>().join("; ")
-    }
-
-    fn late(&self, arrived: impl Fn(Rank) -> bool) -> Error {
-        let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
-        let deadline = self.operation.deadline;
-        let message = format!(
-            "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
-            self.operation.descriptor,
-            self.domain.peer(self.rank),
-            deadline.elapsed().as_millis(),
-            deadline.allowed().as_millis(),
-            self.names(&missing)
-        );
-        let error = Error::new(ErrorKind::Timeout, message);
-        match missing.first() {
-            Some(&rank) => error.with_culprit(self.domain.peer(rank).rank),
-            None => error,
-        }
-    }
-
-    /// Where this rank and another parted, as far back as both remember.
-    fn mismatch(&self, rank: Rank) -> Error {
-        let region = self.region;
-        let first = self.lane.step.saturating_sub(LINES - 1).max(1);
-        let parted = (first..=self.lane.step).find(|&step| self.differs(rank, step));
-        let step = parted.unwrap_or(self.lane.step);
-        let (ours, theirs) = (region.line(self.rank, step), region.line(rank, step));
-        let say = |line: &Line, other: &Line| match (line.descriptor(), other.descriptor()) {
-            (None, _) => "something unreadable".to_owned(),
-            (Some(one), other) => beside(&one, &other.unwrap_or(one)),
-        };
-        let (me, peer) = (self.domain.peer(self.rank), self.domain.peer(rank));
-        let (said, they_said) = (say(ours, theirs), say(theirs, ours));
-        // What parted them is older than any line.
-        let message = if said == they_said {
-            format!(
-                "ranks called different operations: {me} and {peer} agree on {said}, but not on what came before it"
-            )
-        } else {
-            format!(
-                "ranks called different operations: {me} called {said}, but {peer} called {they_said}"
-            )
-        };
-        Error::new(ErrorKind::Mismatch, message).with_culprit(self.domain.peer(rank).rank)
     }
 }

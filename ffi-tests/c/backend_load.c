@@ -1,0 +1,55 @@
+/*
+ * What comes of loading back ends from files: those that are none, those of another version, and those that the
+ * environment lists.
+ *
+ *   backend_load PLUGIN NONE NEWER OTHER SICK NAMELESS    the example, then what backend_odd.c makes
+ *   backend_load                                          this process is one of some that a launcher has started, and
+ *                                                         finds the example in the environment
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+static void as_a_rank(void)
+{
+    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
+    int32_t one = 1, sum = 0;
+    char name[8] = "";
+    options.backend = "store";
+    options.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_init(&options));
+    CHECK_OK(dist_all_reduce(NULL, &one, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(sum == dist_get_world_size(NULL) && dist_group_local_size(NULL) == sum && dist_group_host_count(NULL) == 1);
+    CHECK(dist_group_backend(NULL, name, sizeof(name)) == 6 && strcmp(name, "store") == 0);
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_finalize());
+}
+
+int main(int argc, char **argv)
+{
+    char list[8192];
+    if (argc == 1) {
+        as_a_rank();
+        return check_report();
+    }
+    REQUIRE(argc == 7);
+    CHECK_REFUSED(dist_backend_load("/nonexistent/backend.so"), DIST_ERR_NOT_FOUND, "/nonexistent/backend.so");
+    CHECK_REFUSED(dist_backend_load("/dev/null"), DIST_ERR_SYSTEM, "/dev/null");
+    CHECK_REFUSED(dist_backend_load(argv[2]), DIST_ERR_UNSUPPORTED, "does not export dist_backend_plugin_v1");
+    CHECK_MESSAGE(argv[2]);
+    CHECK_REFUSED(dist_backend_load(argv[3]), DIST_ERR_UNSUPPORTED, "version 2 of the back-end interface");
+    CHECK_MESSAGE("has version 1");
+    CHECK_REFUSED(dist_backend_load(argv[4]), DIST_ERR_UNSUPPORTED, "version 7 of the back-end interface");
+    CHECK_REFUSED(dist_backend_load(argv[5]), DIST_ERR_SYSTEM, "flu");
+    CHECK_REFUSED(dist_backend_load(argv[6]), DIST_ERR_INVALID_ARGUMENT, "name is NULL");
+
+    /* All of a list are tried when a name is not known; those that cannot be loaded are told where that is why. */
+    snprintf(list, sizeof(list), "%s:%s", argv[2], argv[1]);
+    REQUIRE(setenv("DIST_BACKEND_PLUGINS", list, 1) == 0);
+    CHECK(dist_backend_is_available("native"));
+    CHECK(!dist_backend_is_available("elsewhere"));
+    CHECK_MESSAGE("DIST_BACKEND_PLUGINS");
+    CHECK_MESSAGE(argv[2]);
+    CHECK(dist_backend_is_available("store"));
+    CHECK_REFUSED(dist_backend_load(argv[1]), DIST_ERR_INVALID_ARGUMENT, "already");
+    return check_report();
+}

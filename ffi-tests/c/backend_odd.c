@@ -1,0 +1,27 @@
+/*
+ * Shared objects that are no back end for this library, one for each way: compiled with ENTRY, the name of what they
+ * export, VERSION, which they say that they have, and STATUS, which they return. None gives itself a name.
+ */
+#include <dist.h>
+
+#ifndef VERSION
+#define VERSION DIST_BACKEND_VERSION
+#endif
+#ifndef STATUS
+#define STATUS DIST_OK
+#endif
+
+dist_status_t ENTRY(const dist_backend_host_t *host, dist_backend_plugin_t *plugin, dist_backend_outcome_t *outcome);
+
+dist_status_t ENTRY(const dist_backend_host_t *host, dist_backend_plugin_t *plugin, dist_backend_outcome_t *outcome)
+{
+    host->log(host->context, DIST_LOG_INFO, "an odd one is being loaded");
+    if (STATUS != DIST_OK && outcome->text_cap > 8) {
+        outcome->text[0] = 'f';
+        outcome->text[1] = 'l';
+        outcome->text[2] = 'u';
+        outcome->text[3] = '\0';
+    }
+    plugin->version = VERSION;
+    return STATUS;
+}

@@ -1,0 +1,371 @@
+/*
+ * The example of a back end (c-examples/backend_store.c), used by every call of the library: its own operations, then
+ * those that the library makes of a few.
+ *
+ *   backend_store PLUGIN    ranks are threads; PLUGIN is the shared object
+ */
+#include "check.h"
+
+#define MOST_RANKS 4
+#define N 5
+
+/* Which operations the example is to have: all, and what the library can make the rest of. */
+#define BIT(kind) (1 << (kind))
+static const struct {
+    const char *options;
+    const char *barrier;
+} variants[] = {
+    { "", "\"barrier\":\"own\"" },
+    /* all_reduce, all_gather, all_gather_v, messages */
+    { "only=0x100000209", "\"barrier\":\"made of all_reduce\"" },
+    /* reduce, broadcast, barrier, messages */
+    { "only=0x100000026", "\"barrier\":\"own\"" },
+    /* reduce, broadcast, all_gather, scatter_v, gather_v, all_to_all, all_to_all_v, reduce_scatter_v and messages */
+    { "only=0x100003d0e", "\"barrier\":\"made of all_gather\"" },
+};
+#define VARIANTS ((int)(sizeof(variants) / sizeof(variants[0])))
+
+struct rank {
+    dist_store_t *store;
+    dist_group_t *group;
+    int rank, size, variant;
+};
+
+static int32_t value(int rank, int i)
+{
+    return 100 * rank + i + 1;
+}
+
+static int has_reduce_scatter(const struct rank *me)
+{
+    /* Made of all_reduce, which the last two lack. */
+    return me->variant < 2;
+}
+
+static void reductions(const struct rank *me)
+{
+    int32_t mine[MOST_RANKS * N], out[MOST_RANKS * N];
+    int i, wrong = 0, r, n = me->size;
+    for (i = 0; i < n * N; i++) {
+        mine[i] = value(me->rank, i);
+    }
+    CHECK_OK(dist_all_reduce(me->group, mine, out, N, DIST_I32, DIST_SUM, NULL, NULL));
+    for (i = 0; i < N; i++) {
+        wrong += out[i] != 100 * n * (n - 1) / 2 + n * (i + 1);
+    }
+    for (r = 0; r < n; r++) {
+        memset(out, 0, sizeof(out));
+        CHECK_OK(dist_reduce(me->group, mine, out, N, DIST_I32, DIST_MAX, r, NULL, NULL));
+        for (i = 0; i < N; i++) {
+            wrong += out[i] != (me->rank == r ? value(n - 1, i) : 0);
+        }
+    }
+    memcpy(out, mine, sizeof(out));
+    CHECK_OK(dist_all_reduce(me->group, out, out, N, DIST_I32, DIST_AVG, NULL, NULL));
+    for (i = 0; i < N; i++) {
+        wrong += out[i] != (100 * n * (n - 1) / 2 + n * (i + 1)) / n;
+    }
+    CHECK(wrong == 0);
+}
+
+static void scaled(const struct rank *me)
+{
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    double mine = me->rank + 1, out = 0;
+    options.premul_scale = 0.5;
+    CHECK_OK(dist_all_reduce(me->group, &mine, &out, 1, DIST_F64, DIST_PREMUL_SUM, &options, NULL));
+    CHECK(out == 0.25 * me->size * (me->size + 1));
+}
+
+static void reduce_scatters(const struct rank *me)
+{
+    int32_t mine[MOST_RANKS * N], out[N];
+    const void *sends[MOST_RANKS];
+    size_t counts[MOST_RANKS];
+    int i, r, wrong = 0, n = me->size;
+    dist_status_t status = has_reduce_scatter(me) ? DIST_OK : DIST_ERR_UNSUPPORTED;
+    for (i = 0; i < n * N; i++) {
+        mine[i] = value(me->rank, i);
+    }
+    CHECK_STATUS(dist_backend_supports(me->group, DIST_KIND_REDUCE_SCATTER, DIST_I32, DIST_SUM, DIST_DEVICE_HOST),
+                 status);
+    CHECK_STATUS(dist_reduce_scatter(me->group, mine, out, N, DIST_I32, DIST_SUM, NULL, NULL), status);
+    if (status != DIST_OK) {
+        CHECK_MESSAGE("reduce_scatter (i32, SUM)");
+        CHECK_MESSAGE("store");
+    }
+    for (i = 0; i < N && status == DIST_OK; i++) {
+        wrong += out[i] != 100 * n * (n - 1) / 2 + n * (me->rank * N + i + 1);
+    }
+    for (r = 0; r < n; r++) {
+        sends[n - 1 - r] = mine + r * N;
+        counts[r] = (size_t)r + 1;
+    }
+    if (me->variant == 2) {
+        return;
+    }
+    CHECK_OK(dist_reduce_scatter_v(me->group, sends, counts, out, DIST_I32, DIST_SUM, NULL, NULL));
+    for (i = 0; i <= me->rank; i++) {
+        wrong += out[i] != 100 * n * (n - 1) / 2 + n * ((n - 1 - me->rank) * N + i + 1);
+    }
+    CHECK(wrong == 0);
+}
+
+static void copies(const struct rank *me)
+{
+    int32_t mine[MOST_RANKS * N], out[MOST_RANKS * N];
+    int i, r, wrong = 0, n = me->size;
+    for (i = 0; i < n * N; i++) {
+        mine[i] = value(me->rank, i);
+    }
+    for (r = 0; r < n; r++) {
+        memcpy(out, mine, sizeof(out));
+        CHECK_OK(dist_broadcast(me->group, out, N, DIST_I32, r, NULL, NULL));
+        for (i = 0; i < N; i++) {
+            wrong += out[i] != value(r, i);
+        }
+        memset(out, 0, sizeof(out));
+        CHECK_OK(dist_gather(me->group, mine, out, N, DIST_I32, r, NULL, NULL));
+        for (i = 0; i < n * N; i++) {
+            wrong += out[i] != (me->rank == r ? value(i / N, i % N) : 0);
+        }
+        CHECK_OK(dist_scatter(me->group, mine, out, N, DIST_I32, r, NULL, NULL));
+        for (i = 0; i < N; i++) {
+            wrong += out[i] != value(r, me->rank * N + i);
+        }
+    }
+    memset(out, 0, sizeof(out));
+    memcpy(out + me->rank * N, mine, N * sizeof(*out));
+    CHECK_OK(dist_all_gather(me->group, out + me->rank * N, out, N, DIST_I32, NULL, NULL));
+    for (i = 0; i < n * N; i++) {
+        wrong += out[i] != value(i / N, i % N);
+    }
+    CHECK_OK(dist_all_to_all(me->group, mine, out, N, DIST_I32, NULL, NULL));
+    for (i = 0; i < n * N; i++) {
+        wrong += out[i] != value(i / N, me->rank * N + i % N);
+    }
+    CHECK(wrong == 0);
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+}
+
+/* Blocks of 1, 2, 3 ... elements, in another order than that of their places. */
+static void blocks(const struct rank *me)
+{
+    int32_t mine[MOST_RANKS * N], out[MOST_RANKS * N];
+    const void *sends[MOST_RANKS];
+    void *recvs[MOST_RANKS];
+    size_t counts[MOST_RANKS], same[MOST_RANKS];
+    int i, r, wrong = 0, n = me->size;
+    for (i = 0; i < n * N; i++) {
+        mine[i] = value(me->rank, i);
+    }
+    for (r = 0; r < n; r++) {
+        sends[r] = mine + (n - 1 - r) * N;
+        recvs[r] = out + (n - 1 - r) * N;
+        counts[r] = (size_t)r;
+        same[r] = (size_t)me->rank;
+    }
+    memset(out, 0, sizeof(out));
+    CHECK_OK(dist_all_gather_v(me->group, mine, recvs, counts, DIST_I32, NULL, NULL));
+    for (r = 0; r < n; r++) {
+        for (i = 0; i < N; i++) {
+            wrong += ((int32_t *)recvs[r])[i] != (i < r ? value(r, i) : 0);
+        }
+    }
+    memset(out, 0, sizeof(out));
+    CHECK_OK(dist_gather_v(me->group, mine, (size_t)me->rank, recvs, counts, DIST_I32, n - 1, NULL, NULL));
+    for (r = 0; r < n; r++) {
+        for (i = 0; i < N; i++) {
+            wrong += ((int32_t *)recvs[r])[i] != (i < r && me->rank == n - 1 ? value(r, i) : 0);
+        }
+    }
+    memset(out, 0, sizeof(out));
+    CHECK_OK(dist_scatter_v(me->group, sends, counts, out, (size_t)me->rank, DIST_I32, 0, NULL, NULL));
+    for (i = 0; i < N; i++) {
+        wrong += out[i] != (i < me->rank ? value(0, (n - 1 - me->rank) * N + i) : 0);
+    }
+    memset(out, 0, sizeof(out));
+    /* To rank r go r elements, so that this rank gets as many from each as its own number. */
+    CHECK_OK(dist_all_to_all_v(me->group, sends, counts, recvs, same, DIST_I32, NULL, NULL));
+    for (r = 0; r < n; r++) {
+        for (i = 0; i < N; i++) {
+            wrong += ((int32_t *)recvs[r])[i] != (i < me->rank ? value(r, (n - 1 - me->rank) * N + i) : 0);
+        }
+    }
+    CHECK(wrong == 0);
+}
+
+static void messages(const struct rank *me)
+{
+    int next = (me->rank + 1) % me->size, before = (me->rank + me->size - 1) % me->size, i;
+    int64_t first = 0, second = 0;
+    int64_t mine[2];
+    int32_t source = -7;
+    dist_work_t *works[3];
+    dist_blob_t *blob = NULL;
+    const void *data;
+    size_t len;
+    mine[0] = 10 + me->rank;
+    mine[1] = 20 + me->rank;
+    /* Tag 2 is received first, though it was sent last. */
+    CHECK_OK(dist_recv(me->group, &second, 1, DIST_I64, DIST_ANY_SOURCE, 2, NULL, NULL, &works[0]));
+    CHECK_OK(dist_send(me->group, &mine[0], 1, DIST_I64, next, 1, NULL, &works[1]));
+    CHECK_OK(dist_send(me->group, &mine[1], 1, DIST_I64, next, 2, NULL, &works[2]));
+    for (i = 0; i < 3; i++) {
+        CHECK_OK(dist_work_wait(works[i], LIMIT_MS));
+    }
+    CHECK(dist_work_source(works[0]) == before && dist_work_tag(works[0]) == 2);
+    for (i = 0; i < 3; i++) {
+        CHECK_OK(dist_work_release(works[i]));
+    }
+    CHECK_OK(dist_recv(me->group, &first, 1, DIST_I64, before, DIST_ANY_TAG, &source, NULL, NULL));
+    CHECK(first == 10 + before && second == 20 + before && source == before);
+    CHECK_OK(dist_send_bytes(me->group, "any length", 10, next, 3, NULL, &works[0]));
+    CHECK_OK(dist_recv_bytes(me->group, &blob, 64, before, 3, NULL, NULL, NULL));
+    CHECK_OK(dist_work_wait(works[0], LIMIT_MS));
+    CHECK_OK(dist_work_release(works[0]));
+    CHECK_OK(dist_blob_data(blob, 0, &data, &len));
+    CHECK(len == 10 && memcmp(data, "any length", 10) == 0);
+    CHECK_OK(dist_blob_release(blob));
+}
+
+/* A message that is too long, or of another type, stays for a receive that takes it. */
+static void wrong_messages(const struct rank *me)
+{
+    int32_t mine[2] = { 1, 2 };
+    int32_t small = 0;
+    float other[2];
+    if (me->rank != 0) {
+        return;
+    }
+    CHECK_OK(dist_send(me->group, mine, 2, DIST_I32, 0, 9, NULL, NULL));
+    CHECK_REFUSED(dist_recv(me->group, &small, 1, DIST_I32, 0, 9, NULL, NULL, NULL), DIST_ERR_MISMATCH, "longer");
+    CHECK_REFUSED(dist_recv(me->group, other, 2, DIST_F32, 0, 9, NULL, NULL, NULL), DIST_ERR_MISMATCH, "type");
+    mine[0] = 0;
+    CHECK_OK(dist_recv(me->group, mine, 2, DIST_I32, 0, 9, NULL, NULL, NULL));
+    CHECK(small == 0 && mine[0] == 1);
+}
+
+static void works(const struct rank *me)
+{
+    int32_t mine[8], out[8];
+    dist_work_t *all[8];
+    dist_group_t *child = NULL;
+    int i;
+    for (i = 0; i < 8; i++) {
+        mine[i] = me->rank + i;
+        CHECK_OK(dist_all_reduce(me->group, &mine[i], &out[i], 1, DIST_I32, DIST_SUM, NULL, &all[i]));
+    }
+    for (i = 0; i < 8; i++) {
+        CHECK_OK(dist_work_wait(all[i], LIMIT_MS));
+        CHECK_OK(dist_work_release(all[i]));
+        CHECK(out[i] == me->size * (me->size - 1) / 2 + me->size * i);
+    }
+    CHECK_OK(dist_monitored_barrier(me->group, LIMIT_MS, 0, NULL, NULL));
+    /* A group made from this one, which meets over its messages, has the same back end. */
+    CHECK_OK(dist_group_split(me->group, me->rank % 2, me->rank, NULL, &child));
+    CHECK_OK(dist_all_reduce(child, &mine[1], &out[1], 1, DIST_I32, DIST_MIN, NULL, NULL));
+    CHECK(out[1] == me->rank % 2 + 1);
+    CHECK_OK(dist_group_release(child));
+}
+
+static void says(const struct rank *me)
+{
+    dist_blob_t *json = NULL;
+    const void *text = "";
+    size_t len = 0;
+    char name[16] = "", copy[16384];
+    CHECK(dist_group_backend(me->group, name, sizeof(name)) == 6 && strcmp(name, "store") == 0);
+    CHECK_OK(dist_group_describe(me->group, &json));
+    CHECK_OK(dist_blob_data(json, 0, &text, &len));
+    len = len < sizeof(copy) ? len : sizeof(copy) - 1;
+    memcpy(copy, text, len);
+    copy[len] = '\0';
+    CHECK(strstr(copy, variants[me->variant].barrier) != NULL && strstr(copy, "everything in the group's store") != NULL);
+    CHECK_OK(dist_blob_release(json));
+}
+
+static void refusals(const struct rank *me)
+{
+    uint16_t half[N] = { 0 };
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    int32_t one = 1;
+    CHECK_REFUSED(dist_all_reduce(me->group, half, half, N, DIST_F16, DIST_SUM, NULL, NULL), DIST_ERR_UNSUPPORTED,
+                  "all_reduce (f16, SUM)");
+    CHECK_MESSAGE("store");
+    CHECK_REFUSED(dist_backend_supports(me->group, DIST_KIND_ALL_REDUCE, DIST_I32, DIST_SUM, 0), DIST_ERR_UNSUPPORTED,
+                  "host memory");
+    CHECK_OK(dist_backend_supports(me->group, DIST_KIND_BROADCAST, DIST_F16, 0, DIST_DEVICE_HOST));
+    options.algorithm = "ring";
+    CHECK_REFUSED(dist_all_reduce(me->group, &one, &one, 1, DIST_I32, DIST_SUM, &options, NULL), DIST_ERR_UNSUPPORTED,
+                  "ring");
+    /* Nobody has been told of any of these. */
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+}
+
+static void *run(void *arg)
+{
+    struct rank *me = arg;
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    options.store = me->store;
+    options.name = "over-a-store";
+    options.fields = DIST_FIELD_RANK;
+    options.rank = me->rank;
+    options.world_size = me->size;
+    options.backend = "Store";
+    options.backend_options = variants[me->variant].options;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_group_create(&options, &me->group));
+    says(me);
+    reductions(me);
+    scaled(me);
+    reduce_scatters(me);
+    copies(me);
+    blocks(me);
+    messages(me);
+    wrong_messages(me);
+    works(me);
+    refusals(me);
+    CHECK_OK(dist_group_release(me->group));
+    return NULL;
+}
+
+static void together(int size, int variant)
+{
+    struct rank ranks[MOST_RANKS];
+    pthread_t running[MOST_RANKS];
+    dist_store_t *store = new_store();
+    int64_t left = -1;
+    int r;
+    for (r = 0; r < size; r++) {
+        ranks[r].store = store;
+        ranks[r].group = NULL;
+        ranks[r].rank = r;
+        ranks[r].size = size;
+        ranks[r].variant = variant;
+        REQUIRE(pthread_create(&running[r], NULL, run, &ranks[r]) == 0);
+    }
+    for (r = 0; r < size; r++) {
+        REQUIRE(pthread_join(running[r], NULL) == 0);
+    }
+    CHECK_OK(dist_store_num_keys(store, &left));
+    printf("%d ranks, variant %d: %d keys are left\n", size, variant, (int)left);
+    CHECK_OK(dist_store_release(store));
+}
+
+int main(int argc, char **argv)
+{
+    int size, variant;
+    REQUIRE(argc == 2);
+    CHECK(!dist_backend_is_available("store"));
+    REQUIRE_OK(dist_backend_load(argv[1]));
+    CHECK(dist_backend_is_available("STORE"));
+    CHECK_REFUSED(dist_backend_load(argv[1]), DIST_ERR_INVALID_ARGUMENT, "\"store\" already");
+    for (size = 1; size <= MOST_RANKS; size++) {
+        for (variant = 0; variant < VARIANTS; variant++) {
+            together(size, variant);
+        }
+    }
+    return check_report();
+}

@@ -1,0 +1,177 @@
+//! Another back end by name: what it says that it does, against the same oracle. `cargo xtask conformance --backend`; of
+//! the example in C a covering part also in the ordinary tests.
+//!
+//! The environment says what is wanted: `CONFORMANCE_BACKEND`, `CONFORMANCE_PLUGIN` (a path to load), `CONFORMANCE_OPTIONS`,
+//! `CONFORMANCE_RANKS` (`1,2,3,4`), `CONFORMANCE_CALLS` (the most for each number of ranks), `CONFORMANCE_KIND`,
+//! `CONFORMANCE_MINUTES`.
+#![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
+#![allow(clippy::print_stdout, reason = "what has been done of what there is")]
+
+use crate::engine::{Run, Served};
+use crate::matrix::{
+    Choice, LAYOUTS, Layout, Scene, Size, Transport, Variant, has_in_place, scenes,
+};
+use crate::monitor::Monitor;
+use crate::toolchain::{BACKEND, Compiler};
+use crate::values::mix;
+use dist::api::{Group, GroupOptions};
+use dist::base::error::ErrorKind;
+use dist::ffi::backend::dist_backend_load;
+use dist::ffi::runtime::dist_last_error;
+use dist::store::HashStore;
+use std::collections::HashSet;
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the ordinary tests do with each number of ranks.
+const CALLS: usize = 600;
+
+/// One case of what there is.
+type Case = (Scene, Variant);
+
+/// Each rank for itself: nothing is known of the order in which a back end folds.
+fn layout() -> Layout {
+    *LAYOUTS.iter().find(|layout| layout.transport == Transport::Tcp).unwrap()
+}
+
+fn load(path: &str) {
+    let path = CString::new(path).unwrap();
+    // SAFETY: a terminated string.
+    let status = unsafe { dist_backend_load(path.as_ptr()) };
+    // SAFETY: takes nothing.
+    let text = unsafe { dist_last_error() };
+    // SAFETY: terminated, and this thread's until its next failing call.
+    let text = unsafe { CStr::from_ptr(text) };
+    assert_eq!(status, 0, "{}", text.to_string_lossy());
+}
+
+/// A group of one rank, which can be asked.
+fn alone(served: &Served) -> Group {
+    Group::create(GroupOptions {
+        store: Arc::new(HashStore::new()),
+        rank: 0,
+        size: 1,
+        backend: Some(served.name.clone()),
+        backend_options: served.options.clone(),
+        name: "asked".into(),
+        timeout_ms: 0,
+        connect_timeout_ms: 0,
+        global_ranks: None,
+    })
+    .unwrap()
+}
+
+/// All cases of so many ranks that the back end does, and how many it does not.
+fn cases(served: &Served, ranks: usize, sizes: impl Fn(Size) -> bool) -> (Vec<Case>, usize) {
+    let group = alone(served);
+    let is_done = |scene: &Scene| {
+        let op = scene.op.map_or(0, |op| op as i32);
+        match group.supports(scene.kind as i32, scene.dtype as i32, op, -1) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(error.message().contains(&served.name), "{error}");
+                false
+            }
+        }
+    };
+    let wanted: Vec<Scene> = scenes(ranks).into_iter().filter(|scene| sizes(scene.size)).collect();
+    let all = wanted.len();
+    let done: Vec<Scene> = wanted.into_iter().filter(is_done).collect();
+    let refused = all - done.len();
+    let variants = |scene: Scene| {
+        let places = if has_in_place(scene.kind) { &[false, true][..] } else { &[false] };
+        let variant = |&in_place| Variant { layout: layout(), in_place, choice: Choice::Own };
+        places.iter().map(variant).map(|variant| (scene, variant)).collect::<Vec<_>>()
+    };
+    (done.into_iter().flat_map(variants).collect(), refused)
+}
+
+/// Some of them, in which as many values as possible of every two dimensions come together.
+fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
+    let text = |(scene, variant): &Case| format!("{scene}{variant}");
+    all.sort_by_cached_key(|case| {
+        text(case).bytes().fold(0, |sum, byte| mix(sum ^ u64::from(byte)))
+    });
+    let mut met = HashSet::new();
+    let (mut chosen, mut rest) = (Vec::new(), Vec::new());
+    for case in all {
+        let (scene, variant) = &case;
+        let (kind, dtype, op) =
+            (scene.kind.name(), scene.dtype.to_string(), format!("{:?}", scene.op));
+        let (size, place) = (scene.size.to_string(), variant.in_place.to_string());
+        let values = [kind, &dtype, &op, &size, &place];
+        let mut news = 0;
+        for (one, first) in values.iter().enumerate() {
+            for (other, second) in values.iter().enumerate().skip(one + 1) {
+                news += usize::from(met.insert((one, other, format!("{first} {second}"))));
+            }
+        }
+        if news > 0 { chosen.push(case) } else { rest.push(case) }
+    }
+    chosen.extend(rest);
+    chosen.truncate(most);
+    chosen
+}
+
+/// Runs cases on one number of ranks.
+fn run(served: &Served, ranks: usize, cases: &[Case], monitor: &Monitor) {
+    let scenes: Vec<Scene> = cases.iter().map(|(scene, _)| *scene).collect();
+    let variants = |number: usize, _: &Scene| vec![cases[number].1];
+    let served = Some(served);
+    Run { ranks, scenes: &scenes, variants: &variants, monitor, served }.go();
+}
+
+#[test]
+fn covering_part_of_the_example() {
+    let Some(compiler) = Compiler::find() else { return };
+    let object = compiler.plugin("conformance_plugin", BACKEND, &[]);
+    load(&object.display().to_string());
+    let small = |size| matches!(size, Size::Exactly(_) | Size::Slot(_));
+    // All operations are its own, then some are made of others.
+    for options in ["", "only=0x100000209", "only=0x100000026"] {
+        let served = Served { name: "store".into(), options: options.into() };
+        for ranks in [1, 2, 3] {
+            let (all, refused) = cases(&served, ranks, small);
+            assert!(!all.is_empty() && refused > 0, "{options}, {ranks} ranks");
+            let most = if options.is_empty() { CALLS } else { CALLS / 3 };
+            let monitor = Monitor::new(None);
+            run(&served, ranks, &covering(all, most), &monitor);
+            let failures = monitor.failures();
+            assert!(failures.is_empty(), "{options}: {}", failures.join("\n"));
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(format!("CONFORMANCE_{name}")).ok()
+}
+
+#[test]
+#[ignore = "needs a back end: cargo xtask conformance --backend NAME --plugin PATH"]
+fn a_back_end_by_name() {
+    variable("PLUGIN").iter().for_each(|path| load(path));
+    let name = variable("BACKEND").unwrap();
+    let served = Served { name, options: variable("OPTIONS").unwrap_or_default() };
+    let kind = variable("KIND");
+    let calls = variable("CALLS").map_or(usize::MAX, |text| text.parse().unwrap());
+    let minutes = variable("MINUTES").map_or(60, |text| text.parse().unwrap());
+    let monitor = Monitor::new(Some(Duration::from_secs(60 * minutes)));
+    let ranks = variable("RANKS").unwrap_or_else(|| "1,2,3,4".into());
+    for ranks in ranks.split(',').map(|text| text.parse::<usize>().unwrap()) {
+        let (mut all, refused) = cases(&served, ranks, |size| size.applies(&layout(), ranks));
+        all.retain(|(scene, _)| kind.as_deref().is_none_or(|kind| kind == scene.kind.name()));
+        let chosen = if calls < all.len() { covering(all, calls) } else { all };
+        println!(
+            "{ranks} ranks: {} cases; {refused} combinations of operation, type, operator and size are refused",
+            chosen.len()
+        );
+        run(&served, ranks, &chosen, &monitor);
+        assert!(!monitor.is_over(), "the time is up");
+    }
+    println!("{}", monitor.summary());
+    let failures = monitor.failures();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

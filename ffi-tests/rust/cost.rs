@@ -1,0 +1,149 @@
+//! What a group costs that does nothing: shared memory, heap, and the time of ranks that wait. Every rank is a process.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
+
+mod harness;
+mod worker;
+
+use harness::Job;
+use std::fmt::Write as _;
+
+const RANKS: usize = 8;
+
+/// The most that the segment of a group of 8 ranks may have in use, once everything was used.
+const ALL_IN_USE: u64 = 8 << 20;
+/// The most that an idle one may cost: its segment, and the heap of all its ranks.
+const IDLE: u64 = 64 << 10;
+
+/// A number that a worker has reported, in the order of the reports: of its `turn`th report of `what`.
+fn measured(reports: &[harness::Report], what: &str, turn: usize, key: &str) -> u64 {
+    let report = reports.iter().filter(|report| report.what == what).nth(turn).expect(what);
+    let value: serde_json::Value = serde_json::from_str(&report.succeeded().message).unwrap();
+    value[key].as_u64().expect(key)
+}
+
+/// All ranks of a job carry out the same program; their reports.
+fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::Report>> {
+    let ended = Job::by_hand(ranks, program).finish();
+    let reports = |rank: usize| {
+        let reports = ended.reports(&rank.to_string());
+        reports.iter().for_each(|report| assert_eq!(report.status, 0, "{report:?}"));
+        assert_eq!(ended.status(&rank.to_string()), 0);
+        reports
+    };
+    (0..ranks).map(reports).collect()
+}
+
+#[test]
+fn a_group_of_eight_has_little_shared_memory_and_none_before_its_first_use() {
+    let all = run(RANKS, |rank| {
+        let mut program = "init\nmemory\nbarrier\nbarrier\nmemory\nbarrier\n".to_owned();
+        // Every slot of every rank, and every ring, with messages that are whole and others that are longer than it.
+        program +=
+            "all_reduce f32 SUM 1000000\nreduce_scatter f32 SUM 200000\nall_gather f32 200000\n";
+        for distance in 1..RANKS {
+            let (to, from) = ((rank + distance) % RANKS, (rank + RANKS - distance) % RANKS);
+            for (tag, bytes) in [10_000; 5].into_iter().chain([200_000]).enumerate() {
+                writeln!(program, "send {bytes} {to} {tag} async=yes").unwrap();
+                writeln!(program, "recv {bytes} {from} {tag} async=yes").unwrap();
+            }
+            program += "settle\n";
+        }
+        program + "barrier\nmemory\nbarrier\nfinalize\n"
+    });
+    let shared = |turn| measured(&all[0], "memory", turn, "shared");
+    let (unused, met, used) = (shared(0), shared(1), shared(2));
+    println!(
+        "8 ranks: {unused} bytes before the first use, {met} after a barrier, {used} once all is used"
+    );
+    assert!(unused <= IDLE, "{unused} bytes of shared memory before the first use");
+    assert!(met <= 2 * IDLE, "{met} bytes of shared memory after a barrier");
+    assert!(used <= ALL_IN_USE, "{used} bytes of shared memory once all is used");
+    assert!(used >= 1 << 20, "{used}: this is not all that there is to use");
+}
+
+/// How many groups are made before it is measured.
+const FIRST: usize = 60;
+
+/// What processes have once, or too seldom to be spread evenly over a few groups.
+const ONCE: u64 = 1 << 20;
+
+/// Makes this many groups of 8 ranks that do nothing; what each costs.
+fn idle_groups(count: usize) {
+    let list = "0,1,2,3,4,5,6,7";
+    let all = run(RANKS, |_| {
+        // The first ones bring what there is once: they fill the rings of the world, in which ranks agree on a group.
+        format!(
+            "init\nmany {FIRST} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
+        )
+    });
+    let grown = |rank: usize, key| {
+        let [before, after] = [0, 1].map(|turn| measured(&all[rank], "memory", turn, key));
+        after.saturating_sub(before) / u64::try_from(count).unwrap()
+    };
+    let shared = grown(0, "shared");
+    let heaps: Vec<u64> = (0..RANKS).map(|rank| grown(rank, "heap")).collect();
+    let heap: u64 = heaps.iter().sum();
+    println!(
+        "an idle group of 8, of {count}: {shared} bytes of shared memory, {heap} of heap ({heaps:?})"
+    );
+    let most = IDLE + if count < 1000 { ONCE / u64::try_from(count).unwrap() } else { 0 };
+    assert!(shared + heap <= most, "{shared} bytes of shared memory and {heaps:?} of heap");
+}
+
+#[test]
+fn idle_groups_cost_little() {
+    idle_groups(300);
+}
+
+#[test]
+#[ignore = "needs some 20,000 descriptors, and a minute: the number that is promised"]
+fn a_thousand_idle_groups_cost_little() {
+    idle_groups(1000);
+}
+
+/// What rank 0 computes while rank 1 is so late into each operation; the limit is in proportion.
+fn waiting_costs_little(late_ms: u64) {
+    /// Of each 10 s.
+    const LIMIT_US: u64 = 20_000;
+    let operations = [
+        ("all_reduce f32 SUM 10", "all_reduce f32 SUM 10"),
+        ("recv 100 1 3", "send 100 0 3"),
+        ("barrier", "barrier"),
+    ];
+    let all = run(2, |rank| {
+        let mut program = "init\nbarrier\n".to_owned();
+        for (early, late) in operations {
+            let own = if rank == 0 { early } else { late };
+            let nap = if rank == 0 { String::new() } else { format!("nap {late_ms}\n") };
+            write!(program, "barrier\ntime\n{nap}{own}\ntime\n").unwrap();
+        }
+        program + "finalize\n"
+    });
+    for (number, (operation, _)) in operations.into_iter().enumerate() {
+        let spent = |rank: usize| {
+            let [before, after] =
+                [0, 1].map(|end| measured(&all[rank], "time", 2 * number + end, "us"));
+            after - before
+        };
+        let (waiter, sleeper) = (spent(0), spent(1));
+        println!(
+            "{operation}: waiting for {late_ms} ms costs {waiter} us, being waited for {sleeper} us"
+        );
+        let limit = LIMIT_US * late_ms / 10_000;
+        assert!(waiter < limit, "{operation}: {waiter} of {limit} us while waiting {late_ms} ms");
+        assert!(sleeper < limit, "{operation}: {sleeper} of {limit} us while being waited for");
+    }
+}
+
+#[test]
+fn whoever_waits_leaves_the_processor_alone() {
+    waiting_costs_little(3000);
+}
+
+#[test]
+#[ignore = "half a minute: the time that is promised"]
+fn whoever_waits_for_ten_seconds_leaves_the_processor_alone() {
+    waiting_costs_little(10_000);
+}

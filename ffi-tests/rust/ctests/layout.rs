@@ -1,0 +1,108 @@
+//! The types of the header as Rust sees them, in the words of `abi_layout.c`.
+
+use dist::ffi::backend_types::*;
+use dist::ffi::types::*;
+use std::mem::offset_of;
+
+fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// What `abi_layout.c` prints, from the Rust side. The pattern does not compile while a field is missing.
+macro_rules! layout {
+    ($lines:ident; $($type:ident { $($field:ident),+ $(,)? })+) => {
+        $(
+            let _complete = |value: $type| {
+                let $type { $($field: _),+ } = value;
+            };
+            $lines.push(format!("{} {}", stringify!($type), size_of::<$type>()));
+            $($lines.push(format!(
+                "{}.{} {} {}",
+                stringify!($type),
+                stringify!($field),
+                offset_of!($type, $field),
+                field_size(|value: &$type| &value.$field),
+            ));)+
+        )+
+    };
+}
+
+/// What `abi_layout.c` is to print.
+pub(crate) fn lines() -> Vec<String> {
+    let mut lines = vec![
+        format!("dist_status_t {}", size_of::<dist_status_t>()),
+        format!("dist_dtype_t {}", size_of::<dist_dtype_t>()),
+        format!("dist_op_t {}", size_of::<dist_op_t>()),
+        format!("dist_log_fn {}", size_of::<dist_log_fn>()),
+        format!("dist_store_sink_fn {}", size_of::<dist_store_sink_fn>()),
+        format!("dist_work_fn {}", size_of::<dist_work_fn>()),
+        format!("dist_spawn_fn {}", size_of::<dist_spawn_fn>()),
+        format!("dist_backend_plugin_fn {}", size_of::<dist_backend_plugin_fn>()),
+    ];
+    options(&mut lines);
+    backends(&mut lines);
+    lines
+}
+
+fn options(lines: &mut Vec<String>) {
+    layout!(lines;
+        dist_init_options_t {
+            struct_size, fields, backend, init_method, store, rank, world_size, timeout_ms,
+            connect_timeout_ms, group_name, backend_options,
+        }
+        dist_group_options_t {
+            struct_size, fields, store, rank, world_size, backend, name, timeout_ms,
+            connect_timeout_ms, backend_options, global_ranks, n_global_ranks,
+        }
+        dist_group_new_options_t {
+            struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
+            use_local_synchronization,
+        }
+        dist_shrink_options_t { struct_size, timeout_ms, connect_timeout_ms }
+        dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
+        dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
+        dist_store_tcp_options_t {
+            struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
+            multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,
+        }
+        dist_store_file_options_t { struct_size, job_id, timeout_ms }
+        dist_store_vtable_t {
+            struct_size, set, get, add, wait, check, delete_key, destroy, compare_set, append,
+            num_keys, list_keys, queue_push, queue_pop, queue_len,
+        }
+    );
+}
+
+fn backends(lines: &mut Vec<String>) {
+    layout!(lines;
+        dist_backend_outcome_t {
+            struct_size, culprit, peer, tag, len_bytes, text, text_cap,
+        }
+        dist_backend_operation_t {
+            struct_size, kind, dtype, op, root, peer, device, tag, send, recv, count, send_counts,
+            send_displs, recv_counts, recv_displs, send_count, recv_count, factor, timeout_ms,
+            sequence, part, stream, flags, ticket, grow, grow_arg,
+        }
+        dist_backend_query_t {
+            struct_size, kind, dtype, op, device,
+        }
+        dist_backend_host_t {
+            struct_size, version, library_version, context, store_set, store_get, store_add,
+            store_check, store_delete, log, is_aborted, complete,
+        }
+        dist_backend_setup_t {
+            struct_size, rank, size, epoch, device, group_id, group_name, options, timeout_ms,
+            create_timeout_ms, host, exchange, exchange_arg,
+        }
+        dist_backend_created_t {
+            struct_size, part, kinds, serves_device, reserved,
+        }
+        dist_backend_vtable_t {
+            struct_size, create, destroy, submit, release, test, wait, abort, failure, supports,
+            allocate, free_memory, describe,
+        }
+        dist_backend_plugin_t {
+            struct_size, version, reserved, name, functions, user,
+        }
+    );
+}

@@ -1,0 +1,298 @@
+//! A group over a plug-in: one operation after another, each with its deadline, until the first failure.
+
+use super::super::{Backend, Fate, Memory, OpKind, Operation, Place, PointToPoint, Query, Wanted};
+use super::compose::{Parts, Way, Ways};
+use super::messages::Messages;
+use super::{Communicator, Made, Received, Request, State, Submitted, Task};
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::op::ReduceOp;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+/// For how long the plug-in may wait in one call, so that a failure which it does not notice is noticed all the same.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// How much later than it should a plug-in's wait may return before that is said.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The numbers of types and operators, and one for none.
+const DTYPES: usize = DataType::ALL.len() + 1;
+const OPS: usize = ReduceOp::ALL.len() + 1;
+const QUERIES: usize = OpKind::ALL.len() * DTYPES * OPS;
+
+const YES: u8 = 1;
+
+/// The back end of one group.
+#[derive(Debug)]
+pub(super) struct PluginGroup {
+    name: &'static str,
+    rank: Rank,
+    places: Vec<Place>,
+    /// Before the plug-in's part: it ends first.
+    messages: Option<Messages>,
+    communicator: Arc<dyn Communicator>,
+    ways: Ways,
+    state: Arc<State>,
+    /// What the plug-in has said that it does: it is asked once for each type and operator.
+    supported: Box<[AtomicU8]>,
+}
+
+impl PluginGroup {
+    pub(super) fn new(
+        name: &'static str,
+        rank: Rank,
+        places: Vec<Place>,
+        made: Made,
+        state: Arc<State>,
+    ) -> Self {
+        let Made { communicator, kinds } = made;
+        let messages = kinds.has_messages().then(|| {
+            Messages::new(name, places.len(), Arc::clone(&communicator), Arc::clone(&state))
+        });
+        let supported = (0..QUERIES).map(|_| AtomicU8::new(0)).collect();
+        let ways = Ways::of(kinds);
+        Self { name, rank, places, messages, communicator, ways, state, supported }
+    }
+
+    /// Whether the plug-in does this kind of call by itself.
+    fn has(&self, query: &Query) -> Result<()> {
+        match query.kind {
+            Some(kind) if query.gpu.is_none() => {
+                let dtype = query.dtype.map_or(DTYPES - 1, |dtype| dtype as usize);
+                let op = query.op.map_or(OPS - 1, |op| op as usize);
+                let known = &self.supported[(kind as usize * DTYPES + dtype) * OPS + op];
+                if known.load(Ordering::Relaxed) != YES {
+                    self.communicator.supports(query)?;
+                    known.store(YES, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            _ => self.communicator.supports(query),
+        }
+    }
+
+    /// An operation that has begun has failed, and the group with it.
+    fn fatal(&self, error: Error) -> Error {
+        self.state.fail(&error);
+        // The first reason, of which this may be a consequence.
+        self.state.known_failure().cloned().unwrap_or(error)
+    }
+
+    /// An operation was not begun: a refusal, which is the same on all ranks, leaves the group as it is.
+    fn refused(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::InvalidArgument | ErrorKind::Unsupported => error,
+            _ => self.fatal(error),
+        }
+    }
+
+    fn wait(&self, request: Request, task: &Task<'_>) -> Result<Received> {
+        loop {
+            // The clock is looked at once: that takes a tenth of what a short operation does.
+            let left = task.deadline.left();
+            let slice = left.min(SLICE);
+            let outcome = self.communicator.wait(request, slice);
+            if let Ok(Some(received)) = outcome {
+                return Ok(received);
+            }
+            let before = task.deadline.allowed().saturating_sub(left);
+            let waited = task.deadline.elapsed().saturating_sub(before);
+            let late = waited.saturating_sub(slice);
+            let late = Some(late).filter(|&late| late > GRACE);
+            if let Err(error) = outcome {
+                return Err(self.doubt(error, task, late));
+            }
+            let failed = self.state.ask();
+            if failed.is_some() || task.deadline.has_passed() {
+                let error = failed.unwrap_or_else(|| self.doubt(expired(task), task, late));
+                return Err(self.take_back(request, error));
+            }
+        }
+    }
+
+    /// Ends a request that will not end by itself.
+    fn take_back(&self, request: Request, error: Error) -> Error {
+        match self.communicator.release(request) {
+            Ok(awaited) => awaited.explain(error),
+            Err(why) => {
+                let message = format!(
+                    "{error}; the back end {} may still use the buffers: {}",
+                    self.name,
+                    why.message()
+                );
+                let told = Error::new(error.kind(), message);
+                error.culprit().map_or(told.clone(), |culprit| told.with_culprit(culprit))
+            }
+        }
+    }
+
+    /// Adds to an error what the plug-in did wrong about its time.
+    fn doubt(&self, error: Error, task: &Task<'_>, late: Option<Duration>) -> Error {
+        let note = match late {
+            Some(late) => format!("returned {} ms after its limit", late.as_millis()),
+            None if error.kind() == ErrorKind::Timeout && !task.deadline.has_passed() => {
+                format!("gave up {} ms before the deadline", task.deadline.left().as_millis())
+            }
+            None => return error,
+        };
+        let (kind, culprit) = (error.kind(), error.culprit());
+        let told = Error::new(kind, format!("{error} (the wait of back end {} {note})", self.name));
+        match culprit {
+            Some(culprit) => told.with_culprit(culprit),
+            None => told,
+        }
+    }
+}
+
+fn expired(task: &Task<'_>) -> Error {
+    let message = format!(
+        "{} did not end within {} ms",
+        task.what.name(),
+        task.deadline.elapsed().as_millis()
+    );
+    Error::new(ErrorKind::Timeout, message)
+}
+
+impl Parts for PluginGroup {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.places.len()
+    }
+
+    fn submit(&self, task: &Task<'_>) -> Result<Submitted> {
+        self.communicator.submit(task)
+    }
+
+    fn finish(&self, request: Request, task: &Task<'_>) -> Result<Received> {
+        self.wait(request, task)
+    }
+
+    fn cancel(&self, request: Request) {
+        if let Err(error) = self.communicator.release(request) {
+            crate::log!(crate::base::log::Level::Error, "back end {}: {error}", self.name);
+        }
+    }
+}
+
+impl Backend for PluginGroup {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn check_wanted(&self, kind: OpKind, _: usize, wanted: Wanted<'_>) -> Result<()> {
+        let (what, name) = match wanted.name {
+            Some(name) => (format!("algorithm \"{name}\""), self.name),
+            None if wanted.canonical => ("DIST_CALL_CANONICAL".to_owned(), self.name),
+            None => return Ok(()),
+        };
+        let message = format!("{what} for {}: the back end {name} chooses by itself", kind.name());
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    fn supports(&self, query: &Query) -> Result<()> {
+        if let (Some(op), Some(dtype)) = (query.op, query.dtype) {
+            op.check_defined_for(dtype, self.name)?;
+        }
+        let Some(kind) = query.kind else {
+            return match self.messages {
+                Some(_) => self.communicator.supports(query),
+                None => Err(self.lacks(query)),
+            };
+        };
+        match self.ways.of_kind(kind) {
+            Way::Own => self.has(query),
+            Way::None => Err(self.lacks(query)),
+            way if query.gpu.is_some() => {
+                let message = format!(
+                    "{query}: with the back end {} it is {}, in host memory only",
+                    self.name,
+                    way.describe()
+                );
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+            way => {
+                let has = |part: &Query| match self.has(part) {
+                    Err(error) => Err(error.context(format_args!("{query}, {}", way.describe()))),
+                    had => had,
+                };
+                way.queries(query).iter().try_for_each(has)
+            }
+        }
+    }
+
+    fn is_selective(&self) -> bool {
+        true
+    }
+
+    fn run(&self, operation: &Operation<'_>) -> Result<()> {
+        if let Some(failure) = self.state.known_failure() {
+            return Err(failure.clone());
+        }
+        operation.probe.begins(self.name);
+        let task = Task::of(operation);
+        let way = self.ways.of_kind(operation.descriptor.kind);
+        let outcome = match way {
+            Way::Own => match self.communicator.submit(&task) {
+                Ok(Submitted::Done(_)) => return Ok(()),
+                Ok(Submitted::Pending(request)) => self.wait(request, &task).map(drop),
+                Err(error) => return Err(self.refused(error)),
+            },
+            way => way.run(self, &task),
+        };
+        outcome.map_err(|error| self.fatal(error))
+    }
+
+    fn messages(&self) -> Option<&dyn PointToPoint> {
+        self.messages.as_ref().map(|messages| messages as &dyn PointToPoint)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        match self.communicator.allocate(bytes)? {
+            Some(memory) => Ok(memory),
+            None => super::super::host_memory(bytes),
+        }
+    }
+
+    fn abort(&self, reason: &Error) {
+        self.state.fail(reason);
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.state.failure()
+    }
+
+    fn fate(&self) -> Option<Arc<dyn Fate>> {
+        Some(Arc::clone(&self.state) as Arc<dyn Fate>)
+    }
+
+    fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    fn describe(&self) -> Value {
+        let ways = OpKind::ALL
+            .map(|kind| (kind.name().to_owned(), Value::from(self.ways.of_kind(kind).describe())));
+        let mut operations: Map<String, Value> = ways.into_iter().collect();
+        let messages = if self.messages.is_some() { "own" } else { "none" };
+        operations.insert("send, recv".to_owned(), messages.into());
+        json!({ "operations": operations, "says": self.communicator.describe() })
+    }
+}
+
+impl PluginGroup {
+    /// Neither the plug-in nor what it has can do a call.
+    fn lacks(&self, query: &Query) -> Error {
+        let message = format!(
+            "{query}: the back end {} does not have it, nor operations to make it of",
+            self.name
+        );
+        Error::new(ErrorKind::Unsupported, message)
+    }
+}

@@ -1,0 +1,187 @@
+//! Back ends that others have written, behind a few functions: submit an operation, look at it, wait for it, take it back.
+//!
+//! [`Plugin`] and [`Communicator`] are those functions as Rust sees them; whoever speaks the C interface implements them.
+//! Here is what the library adds, the same for every plug-in: who is where ([`meet`]), one operation after another with
+//! its deadline, the group's failure ([`group`], [`state`]), messages that are looked after while nobody waits
+//! ([`messages`]), and operations that a plug-in lacks made of those that it has ([`compose`]).
+//!
+//! Nothing is taken for granted of a plug-in: what it returns is checked, and what it does not return from in time is told.
+//!
+//! Must not know: C types, how a plug-in came into the process, other back ends.
+
+mod compose;
+mod group;
+mod meet;
+mod messages;
+mod state;
+mod task;
+
+pub use state::State;
+pub use task::{Growth, Received, Request, Submitted, Task, What};
+
+use super::registry::{self, Factory};
+use super::{Backend, Context, Exchange, OpKind, Query};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use serde_json::Value;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A back end that others have written.
+pub trait Plugin: Send + Sync + Debug {
+    /// Makes this rank's part of a group, which all its ranks do at once. `state` is where the group's failure will be.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being made.
+    fn create(
+        &self,
+        context: &Context<'_>,
+        exchange: &dyn Exchange,
+        state: &Arc<State>,
+    ) -> Result<Made>;
+}
+
+/// What a plug-in has made for a group.
+#[derive(Debug)]
+pub struct Made {
+    /// Its functions for this group.
+    pub communicator: Arc<dyn Communicator>,
+    /// Which operations it has.
+    pub kinds: Kinds,
+}
+
+/// Which operations a plug-in has by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u64);
+
+impl Kinds {
+    /// The bit of messages between two ranks; the others are those of collectives, by their number.
+    const MESSAGES: u32 = 32;
+
+    /// Those whose bits are set; all of them for 0.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a bit that means nothing.
+    pub fn from_bits(bits: u64) -> Result<Self> {
+        let all = OpKind::ALL.iter().fold(1 << Self::MESSAGES, |all, &kind| all | 1 << kind as u32);
+        match bits {
+            0 => Ok(Self(all)),
+            _ if bits & !all == 0 => Ok(Self(bits)),
+            _ => {
+                let message = format!("kinds {bits:#x} has bits that stand for no operation");
+                Err(Error::invalid(message))
+            }
+        }
+    }
+
+    fn bits(self) -> u64 {
+        self.0
+    }
+
+    fn has(self, kind: OpKind) -> bool {
+        self.0 & 1 << kind as u32 != 0
+    }
+
+    fn has_messages(self) -> bool {
+        self.0 & 1 << Self::MESSAGES != 0
+    }
+}
+
+/// A plug-in's part in one group.
+///
+/// Obligations of the library: collectives are submitted by one thread at a time, in the order that all ranks have; at the
+/// same time other threads may submit, test and release messages, and abort. A request is used by one thread at a time, and
+/// not any more once it has ended (by a result or an error of `test` or `wait`) or been released.
+pub trait Communicator: Send + Sync + Debug {
+    /// Begins an operation, and does not wait for other ranks.
+    ///
+    /// # Errors
+    /// Any. `InvalidArgument` and `Unsupported` mean that nothing has happened, as on every other rank.
+    fn submit(&self, task: &Task<'_>) -> Result<Submitted>;
+
+    /// Whether an operation has ended, without waiting.
+    ///
+    /// # Errors
+    /// What it has ended with.
+    fn test(&self, request: Request) -> Result<Option<Received>>;
+
+    /// Waits until an operation has ended, but not for long: `None` once the limit has passed or the group has failed.
+    ///
+    /// # Errors
+    /// What it has ended with.
+    fn wait(&self, request: Request, limit: Duration) -> Result<Option<Received>>;
+
+    /// Takes back an operation that has not ended. Its memory is the caller's again.
+    ///
+    /// # Errors
+    /// The plug-in cannot promise that.
+    fn release(&self, request: Request) -> Result<Awaited>;
+
+    /// The group has failed: every wait is to end, also on other ranks where that is possible.
+    fn abort(&self, reason: &Error);
+
+    /// Why the plug-in cannot go on, if so.
+    fn failure(&self) -> Option<Error>;
+
+    /// Whether it does this kind of call, of which it has the operation.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn supports(&self, query: &Query) -> Result<()>;
+
+    /// Memory for buffers; `None` where it has none of its own.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, or whatever it says.
+    fn allocate(&self, bytes: usize) -> Result<Option<Box<dyn super::Memory>>>;
+
+    /// What it has to say of itself.
+    fn describe(&self) -> Value;
+}
+
+/// What an operation that was taken back had waited for, as far as the plug-in knows.
+#[derive(Clone, Debug, Default)]
+pub struct Awaited {
+    /// In words; may be empty.
+    pub words: String,
+    /// The rank that is late.
+    pub culprit: Option<Rank>,
+}
+
+impl Awaited {
+    /// Adds that to an error that has ended the operation.
+    fn explain(self, error: Error) -> Error {
+        let told = match self.words.as_str() {
+            "" => error.clone(),
+            words => Error::new(error.kind(), format!("{error}: {words}")),
+        };
+        match error.culprit().or(self.culprit) {
+            Some(culprit) => told.with_culprit(culprit),
+            None => told,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Registered {
+    name: &'static str,
+    plugin: Arc<dyn Plugin>,
+}
+
+impl Factory for Registered {
+    fn create(&self, context: &Context<'_>, exchange: &dyn Exchange) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(meet::create(self.name, self.plugin.as_ref(), context, exchange)?))
+    }
+}
+
+/// Adds a plug-in to the back ends that there are; `make` gets its name as it will be told.
+///
+/// # Errors
+/// As [`registry::register`].
+pub fn register(
+    name: &str,
+    make: impl FnOnce(&'static str) -> Arc<dyn Plugin>,
+) -> Result<&'static str> {
+    registry::register(name, |name| Arc::new(Registered { name, plugin: make(name) }))
+}

@@ -1,0 +1,188 @@
+//! One operation, as a plug-in gets it, and what becomes of it.
+
+use super::super::{OpKind, Operation};
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::ids::Rank;
+use crate::base::op::ReduceOp;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Which operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// One that all ranks call.
+    Collective(OpKind),
+    /// A message to another rank.
+    Send,
+    /// A message from another rank.
+    Receive,
+}
+
+impl What {
+    /// As in the C function.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Collective(kind) => kind.name(),
+            Self::Send => "send",
+            Self::Receive => "recv",
+        }
+    }
+}
+
+/// The arguments of one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// Which.
+    pub what: What,
+    /// The type of its elements, where there are any.
+    pub dtype: Option<DataType>,
+    /// The operator, for reductions.
+    pub op: Option<ReduceOp>,
+    /// The root, where there is one.
+    pub root: Option<Rank>,
+    /// The other rank of a message; `None` for any.
+    pub peer: Option<Rank>,
+    /// The tag of a message; `None` for any of callers.
+    pub tag: Option<u32>,
+    /// The count argument: of a vector, or of a block where there is one for each rank; 0 in the `_v` forms.
+    pub count: usize,
+    /// What this rank contributes, in one piece.
+    pub send: Src<'a>,
+    /// Where its result goes, in one piece.
+    pub recv: Dst<'a>,
+    /// In the `_v` forms, what this rank has for each.
+    pub sends: Option<&'a [Src<'a>]>,
+    /// In the `_v` forms, where what each rank has goes.
+    pub recvs: Option<&'a [Dst<'a>]>,
+    /// Where the memory for a message of unknown length comes from, in place of `recv`.
+    pub room: Option<&'a Growth>,
+    /// This rank's factor, for `PREMUL_SUM`.
+    pub factor: f64,
+    /// When it must have ended.
+    pub deadline: &'a Deadline,
+    /// The number of the collective in its group; 0 for messages.
+    pub sequence: u64,
+    /// Which part of it, where it is made of several.
+    pub part: u32,
+}
+
+impl<'a> Task<'a> {
+    /// A collective as it was called.
+    pub(super) fn of(operation: &Operation<'a>) -> Self {
+        let descriptor = &operation.descriptor;
+        let has_blocks = descriptor.kind.has_blocks();
+        Self {
+            what: What::Collective(descriptor.kind),
+            // Also what the library calls for itself has elements.
+            dtype: (descriptor.kind != OpKind::Barrier).then(|| operation.dtype()),
+            op: descriptor.op,
+            root: descriptor.root,
+            peer: None,
+            tag: None,
+            count: if has_blocks { 0 } else { operation.count },
+            send: operation.send,
+            recv: operation.recv,
+            sends: operation.sends,
+            recvs: operation.recvs,
+            room: None,
+            factor: operation.factor,
+            deadline: operation.deadline,
+            sequence: descriptor.sequence,
+            part: 0,
+        }
+    }
+
+    /// Whether input and output are the same memory, as far as an operation of this kind can have that.
+    pub fn is_in_place(&self, rank: Rank) -> bool {
+        let block = self.count * self.dtype.map_or(1, DataType::size);
+        let What::Collective(kind) = self.what else { return false };
+        let (send, recv) = (self.send, self.recv.as_src());
+        let same = |one: Src<'_>, other: Src<'_>| {
+            !one.is_empty() && !other.is_empty() && one.as_ptr() == other.as_ptr()
+        };
+        let own = |all: Src<'a>| if all.is_empty() { all } else { all.slice(rank * block, block) };
+        match kind {
+            OpKind::AllReduce | OpKind::Reduce => same(send, recv),
+            OpKind::AllGather | OpKind::Gather => same(send, own(recv)),
+            OpKind::ReduceScatter | OpKind::Scatter => same(own(send), recv),
+            OpKind::AllGatherV | OpKind::GatherV => {
+                self.recvs.is_some_and(|recvs| same(send, recvs[rank].as_src()))
+            }
+            OpKind::ReduceScatterV | OpKind::ScatterV => {
+                self.sends.is_some_and(|sends| same(sends[rank], recv))
+            }
+            OpKind::Broadcast | OpKind::Barrier | OpKind::AllToAll | OpKind::AllToAllV => false,
+        }
+    }
+}
+
+/// An operation under way: whatever the plug-in calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The plug-in's own word for it.
+    pub handle: usize,
+    /// The library's.
+    pub ticket: u64,
+}
+
+/// What submitting an operation has led to.
+#[derive(Clone, Copy, Debug)]
+pub enum Submitted {
+    /// It has ended.
+    Done(Received),
+    /// It goes on.
+    Pending(Request),
+}
+
+/// What a plug-in says of an operation that has ended; it counts for messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Received {
+    /// Who sent it; `None` where that is not said.
+    pub peer: Option<Rank>,
+    /// Under which tag.
+    pub tag: Option<u32>,
+    /// How long it is; `None` where that is not said.
+    pub bytes: Option<u64>,
+}
+
+/// Memory for one message, made once its length is known.
+#[derive(Debug)]
+pub struct Growth {
+    most: usize,
+    bytes: Mutex<Option<Vec<u8>>>,
+}
+
+impl Growth {
+    /// For a message of up to `most` bytes.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, bytes: Mutex::new(None) }
+    }
+
+    /// The longest message.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Makes the memory, once; `None` where the message is too long for the receiver or for the memory that there is.
+    pub fn make(&self, bytes: usize) -> Option<*mut u8> {
+        let mut place = self.lock();
+        if bytes > self.most || place.is_some() {
+            return None;
+        }
+        let mut made = Vec::new();
+        made.try_reserve_exact(bytes).ok()?;
+        made.resize(bytes, 0);
+        // The memory of a vector stays where it is while nobody changes the vector.
+        Some(place.insert(made).as_mut_ptr())
+    }
+
+    /// The message, after the plug-in's last write.
+    pub(super) fn take(&self) -> Vec<u8> {
+        self.lock().take().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

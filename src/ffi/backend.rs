@@ -1,0 +1,170 @@
+//! Back ends that others write: made known to the process, by their functions or by the file that has them.
+
+use super::args::{optional_str, required_str};
+use super::backend_call::{Called, ask_once};
+use super::backend_host::Services;
+use super::backend_part::{Functions, missing};
+use super::backend_types::*;
+use super::options;
+use super::types::*;
+use crate::backend::{self, plugin};
+use crate::base::config;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::process::library::Library;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+dist_export! {
+    /// Makes a back end known to this process: groups can be made with its name as `backend` from then on.
+    ///
+    /// `name`: required, 1 to 64 letters, digits, "_" and "-", whose case does not count; none that a back end has
+    /// already. `functions`: required, copied; those that are not optional must be set. `user`: handed to create; may be
+    /// NULL. Both must stay usable until the process ends: a back end cannot be taken back. Ranks of one group must have
+    /// registered the same back end. Does not block. Any thread.
+    ///
+    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, naming the function that is missing or what is wrong with the name;
+    /// DIST_ERR_OUT_OF_MEMORY. Since 0.1.
+    pub fn dist_backend_register(
+        name: *const c_char,
+        functions: *const dist_backend_vtable_t,
+        user: *mut c_void,
+    ) -> dist_status_t {
+        register(required_str(name, "name")?, functions, user).map(drop)
+    }
+}
+
+dist_export! {
+    /// Loads a back end from a shared object, which exports a dist_backend_plugin_fn as dist_backend_plugin_v1, and makes
+    /// it known under the name that it gives itself. It is never unloaded.
+    ///
+    /// `path`: required, borrowed for the call: the path of the file, or without a "/" a name that the dynamic loader
+    /// looks for. Paths in DIST_BACKEND_PLUGINS (":" between two) are loaded by themselves, once, when a name of a back
+    /// end is asked for that is not known. Does not wait for other ranks. Any thread.
+    ///
+    /// Returns DIST_OK; DIST_ERR_NOT_FOUND where there is no such file; DIST_ERR_SYSTEM with the loader's reason;
+    /// DIST_ERR_UNSUPPORTED for a shared object that is no back end, or one of another version of this interface, with
+    /// both versions; DIST_ERR_INVALID_ARGUMENT as dist_backend_register, so also where it has been loaded before; and
+    /// whatever the back end returns. Since 0.1.
+    pub fn dist_backend_load(path: *const c_char) -> dist_status_t {
+        load(required_str(path, "path")?).map(drop)
+    }
+}
+
+fn register(
+    name: &str,
+    functions: *const dist_backend_vtable_t,
+    user: *mut c_void,
+) -> Result<&'static str> {
+    if functions.is_null() {
+        return Err(Error::invalid("argument functions is NULL"));
+    }
+    let table = options::read(functions)?;
+    let required = [
+        ("create", table.create.is_some()),
+        ("destroy", table.destroy.is_some()),
+        ("submit", table.submit.is_some()),
+        ("release", table.release.is_some()),
+    ];
+    if let Some((name, _)) = required.iter().find(|(_, is_set)| !is_set) {
+        return Err(missing(name));
+    }
+    if table.allocate.is_some() != table.free_memory.is_some() {
+        return Err(Error::invalid("a back end has both of allocate and free_memory, or neither"));
+    }
+    plugin::register(name, |name| Arc::new(Functions { name, table, user }))
+}
+
+/// The function that a plug-in exports.
+type Entry = unsafe extern "C" fn(
+    *const dist_backend_host_t,
+    *mut dist_backend_plugin_t,
+    *mut dist_backend_outcome_t,
+) -> dist_status_t;
+
+const ENTRY: &CStr = c"dist_backend_plugin_v1";
+
+/// What plug-ins of other versions would export.
+const OTHER_ENTRIES: [(&CStr, u32); 4] = [
+    (c"dist_backend_plugin_v2", 2),
+    (c"dist_backend_plugin_v3", 3),
+    (c"dist_backend_plugin_v4", 4),
+    (c"dist_backend_plugin_v5", 5),
+];
+
+fn load(path: &str) -> Result<&'static str> {
+    let library = Library::open(path)?;
+    let Some(entry) = library.symbol(ENTRY) else {
+        let other = OTHER_ENTRIES.iter().find(|(name, _)| library.symbol(name).is_some());
+        return Err(other.map_or_else(|| no_plugin(path), |(_, version)| newer(path, *version)));
+    };
+    // SAFETY: what is exported under this name is such a function, as the interface says.
+    let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(entry.as_ptr()) };
+    let mut said = dist_backend_plugin_t {
+        struct_size: size_of::<dist_backend_plugin_t>(),
+        version: 0,
+        reserved: 0,
+        name: ptr::null(),
+        functions: ptr::null(),
+        user: ptr::null_mut(),
+    };
+    let called = Called { plugin: path, function: "dist_backend_plugin_v1", size: 0 };
+    ask_once(called, |outcome| {
+        // SAFETY: the plug-in's function, with structs that outlive the call.
+        unsafe { entry(services().table(), &raw mut said, outcome) }
+    })?;
+    if said.version != DIST_BACKEND_VERSION {
+        return Err(newer(path, said.version));
+    }
+    let name = required_str(said.name, "name").context(|| path)?;
+    register(name, said.functions, said.user).context(|| path)
+}
+
+/// What a plug-in may use while it is loaded, and later outside of any group.
+fn services() -> &'static Arc<Services> {
+    static SERVICES: OnceLock<Arc<Services>> = OnceLock::new();
+    SERVICES.get_or_init(|| Services::new(("(being loaded)", 0), None, Arc::default()))
+}
+
+fn no_plugin(path: &str) -> Error {
+    let message = format!(
+        "{path} is no back end for this library: it does not export dist_backend_plugin_v1"
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+fn newer(path: &str, version: u32) -> Error {
+    let message = format!(
+        "{path} was built for version {version} of the back-end interface, and this library has version \
+         {DIST_BACKEND_VERSION}: build it with the header of this library"
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// A back end that a caller asks for; one that is not known may be among those that the environment lists.
+pub(super) fn named(name: *const c_char) -> Result<Option<String>> {
+    let name = optional_str(name, "backend")?;
+    name.map(|name| look_for(name).map(|()| name.to_owned())).transpose()
+}
+
+/// Sees to it that a name is known, if the environment says where it comes from.
+///
+/// # Errors
+/// What kept the plug-ins there from being loaded.
+pub(super) fn look_for(name: &str) -> Result<()> {
+    static LISTED: OnceLock<Result<()>> = OnceLock::new();
+    if backend::is_available(name) {
+        return Ok(());
+    }
+    let listed = LISTED.get_or_init(load_listed).clone();
+    if backend::is_available(name) { Ok(()) } else { listed }
+}
+
+fn load_listed() -> Result<()> {
+    let Some(list) = config::text(config::BACKEND_PLUGINS)? else { return Ok(()) };
+    let paths = list.split(':').filter(|path| !path.is_empty());
+    // All are tried; the first failure is told.
+    let outcomes: Vec<Result<&str>> = paths.map(load).collect();
+    let outcome = outcomes.into_iter().find(Result::is_err).unwrap_or(Ok("")).map(drop);
+    outcome.context(|| config::BACKEND_PLUGINS.name)
+}

@@ -1,0 +1,75 @@
+//! Shared objects that are loaded at run time, and stay until the process ends.
+
+use crate::base::error::{Error, ErrorKind, Result};
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::NonNull;
+
+/// A shared object.
+#[derive(Clone, Copy, Debug)]
+pub struct Library(NonNull<c_void>);
+
+// SAFETY: a handle of the loader's, which any thread may use.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Loads one, with all that it needs, and keeps its names from everybody else. It is never unloaded: threads and
+    /// functions of it may outlive whoever loaded it.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such file, else `System` with what the loader says.
+    pub fn open(path: &str) -> Result<Self> {
+        // Without a slash it is a name that the loader looks for.
+        if path.contains('/') && !std::path::Path::new(path).exists() {
+            let message = format!("there is no file {path}");
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        let name = CString::new(path)
+            .map_err(|_| Error::invalid("a path of a library contains a zero byte"))?;
+        // SAFETY: a terminated string; what the object runs when it is loaded is whoever's asked for it.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        NonNull::new(handle).map(Self).ok_or_else(|| {
+            Error::new(ErrorKind::System, format!("{path} cannot be loaded: {}", last_error()))
+        })
+    }
+
+    /// The address of a function or of data in it; `None` where it has none of this name.
+    pub fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: a handle that stays open, and a terminated string.
+        NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
+    }
+}
+
+/// What the loader says of the calling thread's last failure.
+fn last_error() -> String {
+    // SAFETY: takes nothing; the text is this thread's until its next call of the loader.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "the loader does not say why".to_owned();
+    }
+    // SAFETY: not NULL, so a terminated text that stays until this thread's next call of the loader.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_loaded_is_told_with_its_path() {
+        let missing = Library::open("/nonexistent/lib.so").unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        assert!(missing.message().contains("/nonexistent/lib.so"));
+        let no_library = Library::open("/dev/null").unwrap_err();
+        assert_eq!(no_library.kind(), ErrorKind::System);
+        assert!(no_library.message().contains("/dev/null"), "{no_library}");
+        assert_eq!(Library::open("a\0b").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn symbols_are_found_by_name() {
+        let libc = Library::open("libc.so.6").unwrap();
+        assert!(libc.symbol(c"malloc").is_some() && libc.symbol(c"dist_nothing").is_none());
+    }
+}

@@ -1,0 +1,182 @@
+//! Where everything lies in the memory of a domain: a pure function of how many ranks there are and how large a slot is.
+//!
+//! ```text
+//! abort record | per rank: presence, doorbell, progress, doorbell for messages, pulse | per two ranks: knock |
+//! per two ranks: cursors of a ring | per rank: lines, desk, slots | per two ranks: ring
+//! ```
+//!
+//! What a group that does nothing needs lies together at the beginning, in few pages, so that a thousand of them cost little.
+//!
+//! Must not know: the memory itself.
+
+use super::abort::Failure;
+use super::line::Line;
+use super::matching::Lent;
+use super::pulse::Pulse;
+use super::region::{Knock, Presence, Progress};
+use super::ring::Cursor;
+use crate::base::error::{Error, Result};
+use crate::base::ids::WorldSize;
+
+/// Lines per rank: how far a root may run ahead of its readers with small payloads.
+pub const LINES: u64 = 64;
+
+/// Slots per rank: how many staged steps may be in flight.
+pub const SLOTS: u64 = 4;
+
+/// The size of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// The number of ranks.
+    pub ranks: WorldSize,
+    /// The size of one staging slot; a multiple of 4096.
+    pub slot_bytes: usize,
+}
+
+/// The most and the least that the ring from one rank to another holds.
+const RING_BYTES: (usize, usize) = (64 << 10, 4 << 10);
+/// What all rings together should have, and where that leaves each less than [`ROOMY_RING`], at most.
+const ALL_RINGS: (usize, usize) = (2 << 20, 16 << 20);
+/// What two whole messages of the largest size need.
+const ROOMY_RING: usize = 32 << 10;
+
+/// The most and the least that a slot has where nobody asks for a size, and what all slots together then should.
+const SLOT_BYTES: (usize, usize) = (256 << 10, 192 << 10);
+const ALL_SLOTS: usize = 6 << 20;
+
+/// Byte offsets of the arrays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) presence: usize,
+    pub(super) bells: usize,
+    pub(super) progress: usize,
+    pub(super) message_bells: usize,
+    pub(super) pulses: usize,
+    pub(super) knocks: usize,
+    /// What lies before this has its memory from the beginning.
+    pub(super) cursors: usize,
+    pub(super) lines: usize,
+    pub(super) desks: usize,
+    pub(super) slots: usize,
+    pub(super) rings: usize,
+    pub(super) len: usize,
+}
+
+/// The distance between two doorbells: two cache lines, so that prefetching pairs do not couple them.
+pub(super) const BELL_STRIDE: usize = 128;
+pub(super) const PAGE: usize = 4096;
+/// What structures begin at multiples of: two cache lines.
+const ALIGN: usize = 128;
+
+impl Geometry {
+    /// The size of a slot among so many ranks where nobody asks for another: 8 ranks have 8 MiB in all.
+    pub fn usual_slot_bytes(ranks: WorldSize) -> usize {
+        let (most, least) = SLOT_BYTES;
+        let slots = ranks.saturating_mul(usize::try_from(SLOTS).unwrap_or(1)).max(1);
+        (ALL_SLOTS / slots / PAGE * PAGE).clamp(least, most)
+    }
+
+    /// The bytes that a region of this geometry needs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where that is more than an address can hold.
+    pub fn bytes(&self) -> Result<usize> {
+        Ok(self.layout()?.len)
+    }
+
+    /// How many of them, from the first on, are used by a group that does nothing.
+    ///
+    /// # Errors
+    /// As [`Geometry::bytes`].
+    pub fn bytes_at_once(&self) -> Result<usize> {
+        Ok(self.layout()?.cursors)
+    }
+
+    /// What the ring from one rank to another holds: a power of two.
+    pub fn ring_bytes(&self) -> usize {
+        let (most, least) = RING_BYTES;
+        let share = |all: usize| all / self.rings().unwrap_or(usize::MAX).max(1);
+        let (roomy, narrow) = (share(ALL_RINGS.0).min(most), share(ALL_RINGS.1).min(ROOMY_RING));
+        (roomy.max(narrow).max(least) + 1).next_power_of_two() / 2
+    }
+
+    /// One for every rank and every other.
+    fn rings(&self) -> Option<usize> {
+        self.ranks.checked_mul(self.ranks.saturating_sub(1))
+    }
+
+    pub(super) fn layout(&self) -> Result<Layout> {
+        let too_large = || {
+            let Self { ranks, slot_bytes } = self;
+            Error::invalid(format!("{ranks} ranks with slots of {slot_bytes} bytes are too many"))
+        };
+        // Where an array ends that begins at `start` and has `each` elements for each rank.
+        let array = |start: usize, stride: usize, each: usize| -> Option<usize> {
+            let count = self.ranks.checked_mul(each)?;
+            start.checked_add(count.checked_mul(stride)?)?.checked_next_multiple_of(ALIGN)
+        };
+        let page = |end: usize| end.checked_next_multiple_of(PAGE);
+        let compute = || {
+            let presence = size_of::<Failure>().next_multiple_of(ALIGN);
+            let bells = array(presence, size_of::<Presence>(), 1)?;
+            let progress = array(bells, BELL_STRIDE, 1)?;
+            let message_bells = array(progress, size_of::<Progress>(), 1)?;
+            let pulses = array(message_bells, BELL_STRIDE, 1)?;
+            let knocks = array(pulses, size_of::<Pulse>(), 1)?;
+            let cursors = page(array(knocks, size_of::<Knock>(), self.ranks)?)?;
+            let peers = self.ranks.checked_sub(1)?;
+            let lines = page(array(cursors, 2 * size_of::<Cursor>(), peers)?)?;
+            let desks = page(array(lines, size_of::<Line>(), usize::try_from(LINES).ok()?)?)?;
+            let slots = page(array(desks, size_of::<Lent>(), 1)?)?;
+            let rings = page(array(slots, self.slot_bytes, usize::try_from(SLOTS).ok()?)?)?;
+            let len = page(array(rings, self.ring_bytes(), peers)?)?;
+            Some(Layout {
+                presence,
+                bells,
+                progress,
+                message_bells,
+                pulses,
+                knocks,
+                cursors,
+                lines,
+                desks,
+                slots,
+                rings,
+                len,
+            })
+        };
+        compute().filter(|layout| isize::try_from(layout.len).is_ok()).ok_or_else(too_large)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_powers_of_two_and_shrink_with_their_number() {
+        for (ranks, bytes) in
+            [(1, 64), (2, 64), (6, 64), (7, 32), (8, 32), (16, 32), (32, 16), (64, 4), (1000, 4)]
+        {
+            let geometry = Geometry { ranks, slot_bytes: 4096 };
+            assert_eq!(geometry.ring_bytes(), bytes << 10, "{ranks}");
+        }
+    }
+
+    #[test]
+    fn eight_ranks_have_eight_mib_and_little_at_once() {
+        for (ranks, slot_bytes) in [(2, 256), (6, 256), (7, 216), (8, 192), (1000, 192)] {
+            assert_eq!(Geometry::usual_slot_bytes(ranks), slot_bytes << 10, "{ranks}");
+        }
+        let geometry = Geometry { ranks: 8, slot_bytes: Geometry::usual_slot_bytes(8) };
+        let (all, at_once) = (geometry.bytes().unwrap(), geometry.bytes_at_once().unwrap());
+        assert!(all <= 8 << 20, "{all}");
+        assert!(at_once <= 8 << 10, "{at_once}");
+    }
+
+    #[test]
+    fn an_impossible_geometry_is_an_error() {
+        let geometry = Geometry { ranks: usize::MAX / 2, slot_bytes: 1 << 20 };
+        assert!(geometry.bytes().is_err());
+    }
+}
