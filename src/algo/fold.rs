@@ -68,7 +68,9 @@ impl Fold {
 
     /// Folds the vectors of members 0 to `size - 1`, in that order.
     pub fn in_order<'a>(self, dst: Dst<'_>, size: WorldSize, vector: impl Fn(usize) -> Src<'a>) {
-        if size <= FEW {
+        if size == 2 {
+            self.all(dst, &[vector(0), vector(1)]);
+        } else if size <= FEW {
             let mut vectors = [Src::empty(); FEW];
             vectors[..size].iter_mut().enumerate().for_each(|(rank, slot)| *slot = vector(rank));
             self.all(dst, &vectors[..size]);

@@ -8,6 +8,7 @@
 //! is harmless. The step number is stored last (release) and read first (acquire).
 
 use super::descriptor::Descriptor;
+use super::prefetch;
 use crate::base::sync::{AtomicU64, Ordering};
 
 /// The bytes of payload that fit beside the step number.
@@ -34,10 +35,8 @@ impl Line {
             cell.store(word, Ordering::Relaxed);
         }
         for (cell, bytes) in self.inline.iter().zip(payload.chunks(8)) {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
             // The bytes lie in memory in their order, whatever the machine's.
-            cell.store(u64::from_le_bytes(word).to_le(), Ordering::Relaxed);
+            cell.store(word(bytes).to_le(), Ordering::Relaxed);
         }
         // A fence would cost more than the exchange.
         self.step.swap(step, Ordering::SeqCst);
@@ -46,7 +45,8 @@ impl Line {
     /// Makes the line this core's own before it is written, so that the next [`Line::publish`] need not wait for that; for
     /// its owner. What the line holds stays: it may still be asked for where ranks have parted.
     pub fn prepare(&self) {
-        self.chain.store(self.chain.load(Ordering::Relaxed), Ordering::Relaxed);
+        let first: *const Self = self;
+        prefetch::to_write(first.cast());
     }
 
     /// The step that the line holds.
@@ -79,6 +79,17 @@ impl Line {
     /// The description of the operation that the line belongs to.
     pub fn descriptor(&self) -> Option<Descriptor> {
         Descriptor::decode(std::array::from_fn(|i| self.descriptor[i].load(Ordering::Relaxed)))
+    }
+}
+
+/// Up to eight bytes as a word, the first one lowest. Made in a register: a word that was put together in memory cannot be read
+/// before all its parts have left the store buffer.
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    match *bytes {
+        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::base::ids::Rank;
 use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::wait::bell::Bell;
 use std::fmt::Debug;
+use std::sync::atomic::AtomicPtr;
 
 pub use super::layout::{Geometry, LINES, SLOTS};
 
@@ -126,6 +127,8 @@ pub struct Region {
     geometry: Geometry,
     layout: Layout,
     memory: Box<dyn Backing>,
+    /// Where that begins, as it says itself, which would be a call through a table each time.
+    base: AtomicPtr<u8>,
     /// Which slots were reserved here.
     reserved: Box<[AtomicBool]>,
 }
@@ -142,7 +145,8 @@ impl Region {
         }
         let slots = geometry.ranks * usize::try_from(SLOTS).unwrap_or(0);
         let reserved = (0..slots).map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { geometry, layout, memory, reserved })
+        let base = AtomicPtr::new(memory.base());
+        Ok(Self { geometry, layout, memory, base, reserved })
     }
 
     /// The sizes.
@@ -182,7 +186,7 @@ impl Region {
         let index = self.ring_index(from, to);
         let cursors = self.layout.cursors + 2 * index * size_of::<Cursor>();
         let len = self.geometry.ring_bytes();
-        let start = self.memory.base().wrapping_add(self.layout.rings + index * len);
+        let start = self.base().wrapping_add(self.layout.rings + index * len);
         // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No reference to
         // its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
@@ -307,7 +311,7 @@ impl Region {
 
     fn slot_at(&self, index: usize) -> Dst<'_> {
         let bytes = self.geometry.slot_bytes;
-        let start = self.memory.base().wrapping_add(self.layout.slots + index * bytes);
+        let start = self.base().wrapping_add(self.layout.slots + index * bytes);
         // SAFETY: the layout places the whole slot inside the backing, which outlives `self`. No
         // reference to slots is ever made.
         unsafe { Dst::new(start, bytes) }
@@ -317,11 +321,15 @@ impl Region {
         from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to }
     }
 
+    fn base(&self) -> *mut u8 {
+        self.base.load(Ordering::Relaxed)
+    }
+
     /// A control structure at an offset that the layout gives.
     fn at<T: Control>(&self, offset: usize) -> &T {
         debug_assert!(offset + size_of::<T>() <= self.layout.len);
         debug_assert_eq!(offset % align_of::<T>(), 0);
-        let address = self.memory.base().wrapping_add(offset).cast::<T>();
+        let address = self.base().wrapping_add(offset).cast::<T>();
         // SAFETY: the layout places the structure, aligned, inside the backing, which outlives `self`.
         // It consists of atomics only, so that any bytes are a value and other processes may write.
         unsafe { &*address }
@@ -352,7 +360,7 @@ mod tests {
             let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
             let region = Region::new(geometry, Box::new(heap)).unwrap();
             let mut spans = vec![(0, size_of::<Failure>())];
-            let base = region.memory.base().addr();
+            let base = region.base().addr();
             let mut add = |address: usize, len| spans.push((address - base, len));
             for rank in 0..ranks {
                 add(std::ptr::from_ref(region.bell(rank)).addr(), size_of::<Bell>());

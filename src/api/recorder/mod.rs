@@ -82,7 +82,7 @@ pub struct Record {
 }
 
 fn in_ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
 
 /// From 1, so that 0 means never.
@@ -101,7 +101,8 @@ fn entry(number: u64) -> &'static Entry {
 
 /// The part of a group's id that the recorder keeps.
 pub(super) fn short(group: GroupId) -> u64 {
-    group.0[..8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    let [a, b, c, d, e, f, g, h, ..] = group.0;
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Whose operation it is, and when it was issued.

@@ -89,9 +89,20 @@ impl Fate for NodeFate {
     }
 }
 
+/// The algorithm for calls of one kind and size.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    kind: OpKind,
+    bytes: usize,
+    algorithm: &'static Algorithm,
+    number: u8,
+}
+
 /// What a rank remembers between operations.
 #[derive(Debug)]
 struct Lanes {
+    /// For the last call that left the choice to the library.
+    chosen: Option<Chosen>,
     steps: shared::Lane,
     /// Where there are several nodes.
     messages: Option<message::Lane>,
@@ -104,6 +115,7 @@ impl Lanes {
         // A group on one node has no use for the rest.
         let is_spread = nodes.count() > 1;
         Self {
+            chosen: None,
             steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
             messages: is_spread.then(|| message::Lane::new(group, nodes.ranks())),
             everyone: (0..nodes.ranks()).filter(|_| is_spread).collect(),
@@ -121,14 +133,12 @@ impl Backend for Native {
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        let kind = operation.descriptor.kind;
-        let (bytes, wanted) = (operation.bytes(), operation.wanted());
-        let chosen = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
-        // Ranks that go different ways do not fit together either.
-        operation.probe.begins(chosen.name);
-        let descriptor = Descriptor { algorithm: chosen.number(kind), ..operation.descriptor };
-        let operation = &Operation { descriptor, ..*operation };
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Chosen { algorithm: chosen, number, .. } = self.choose(operation, &mut lanes.chosen)?;
+        operation.probe.begins(chosen.name);
+        // Ranks that go different ways do not fit together either.
+        let descriptor = Descriptor { algorithm: number, ..operation.descriptor };
+        let operation = &Operation { descriptor, ..*operation };
         if let Some(error) = self.domain.failure() {
             return Err(error);
         }
@@ -205,6 +215,23 @@ impl Backend for Native {
 }
 
 impl Native {
+    /// The algorithm for a call, which is most often the one for the call before.
+    fn choose(&self, operation: &Operation<'_>, last: &mut Option<Chosen>) -> Result<Chosen> {
+        let (kind, bytes) = (operation.descriptor.kind, operation.bytes());
+        let wanted = operation.wanted();
+        let is_plain = wanted.name.is_none() && !wanted.canonical;
+        let is_same = |last: &Chosen| last.kind == kind && last.bytes == bytes;
+        if let Some(same) = last.filter(|last| is_plain && is_same(last)) {
+            return Ok(same);
+        }
+        let algorithm = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
+        let chosen = Chosen { kind, bytes, algorithm, number: algorithm.number(kind) };
+        if is_plain {
+            *last = Some(chosen);
+        }
+        Ok(chosen)
+    }
+
     fn run_inside(
         &self,
         chosen: &Algorithm,
@@ -228,7 +255,7 @@ impl Native {
         lanes: &mut Lanes,
         mesh: &dyn Endpoint,
     ) -> Result<()> {
-        let Lanes { steps, messages: Some(messages), everyone } = lanes else {
+        let Lanes { steps, messages: Some(messages), everyone, .. } = lanes else {
             return Err(misplaced(chosen));
         };
         let mut steps = Steps::begin(&*self.domain, steps, operation);
