@@ -284,19 +284,22 @@ impl<'a> Call<'a> {
         {
             return Err(Error::invalid(format!("root {root} does not exist in a group of {size}")));
         }
+        if self.sends.is_none() && self.recvs.is_none() {
+            return self.check_overlap(rank);
+        }
+        self.check_blocks(rank, size)
+    }
+
+    /// What is given in blocks, one for each rank.
+    fn check_blocks(&self, rank: Rank, size: WorldSize) -> Result<()> {
         let lists = [self.sends.as_ref().map(|l| l.len()), self.recvs.as_ref().map(|l| l.len())];
         if let Some(wrong) = lists.into_iter().flatten().find(|&blocks| blocks != size) {
             let message =
                 format!("{wrong} blocks were given in a group of {size}: one for each rank");
             return Err(Error::invalid(message));
         }
-        match (&self.sends, &self.recvs) {
-            (None, None) => self.check_overlap(rank),
-            _ => {
-                self.check_own(rank)?;
-                self.check_lists(rank)
-            }
-        }
+        self.check_own(rank)?;
+        self.check_lists(rank)
     }
 
     /// What a rank has for itself is as long as what it expects of itself. `sends` and `recvs` are there only where

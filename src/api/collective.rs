@@ -63,7 +63,7 @@ impl Group {
 
     fn check(&self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
         if let Some((op, dtype)) = call.reduction() {
-            op.check_defined_for(dtype, self.backend_name())?;
+            op.check_defined_for(dtype, || self.backend_name())?;
         }
         call.check(options, self.rank(), self.size())?;
         if self.is_selective {

@@ -193,7 +193,7 @@ pub trait Backend: Send + Sync + Debug {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         match (query.op, query.dtype) {
-            (Some(op), Some(dtype)) => op.check_defined_for(dtype, self.name()),
+            (Some(op), Some(dtype)) => op.check_defined_for(dtype, || self.name()),
             _ => Ok(()),
         }
     }

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod log;
 pub mod nodes;
 pub mod op;
+pub mod prefetch;
 pub mod probe;
 pub mod sync;
 

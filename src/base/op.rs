@@ -84,10 +84,15 @@ impl ReduceOp {
     ///
     /// # Errors
     /// `Unsupported`.
-    pub fn check_defined_for(self, dtype: DataType, backend: &str) -> Result<()> {
+    pub fn check_defined_for<'a>(
+        self,
+        dtype: DataType,
+        backend: impl FnOnce() -> &'a str,
+    ) -> Result<()> {
         if self.is_defined_for(dtype) {
             return Ok(());
         }
+        let backend = backend();
         let message = format!("{self} is not defined on {dtype} elements (back end {backend})");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
@@ -114,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_all_three() {
-        let error = ReduceOp::Max.check_defined_for(DataType::C64, "native").unwrap_err();
+        let error = ReduceOp::Max.check_defined_for(DataType::C64, || "native").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         for word in ["MAX", "c64", "native"] {
             assert!(error.message().contains(word), "{error}");

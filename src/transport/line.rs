@@ -8,7 +8,7 @@
 //! is harmless. The step number is stored last (release) and read first (acquire).
 
 use super::descriptor::Descriptor;
-use super::prefetch;
+use crate::base::prefetch;
 use crate::base::sync::{AtomicU64, Ordering};
 
 /// The bytes of payload that fit beside the step number.

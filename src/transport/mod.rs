@@ -24,7 +24,6 @@ pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
 pub mod point_to_point;
-mod prefetch;
 pub mod pulse;
 pub mod region;
 pub mod reunion;

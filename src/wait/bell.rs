@@ -52,6 +52,12 @@ impl Bell {
         }
     }
 
+    /// Whether anybody sleeps here or listens, so that a ring is heard: for callers of [`Bell::ring_fenced`], under its terms.
+    #[inline]
+    pub fn is_attended(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) != 0 || self.has_listeners()
+    }
+
     /// Begins to listen. Look again at what is waited for afterwards: what was said before is not told.
     pub fn listen(&self) {
         self.listeners.fetch_add(1, Ordering::Relaxed);

@@ -29,6 +29,7 @@ use super::point_to_point::Message;
 use super::trace::Span;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
+use crate::base::prefetch;
 use crate::transport::Descriptor;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -43,6 +44,7 @@ const DONE: u64 = u64::MAX - 2;
 
 /// One operation. `stamp` is its number plus one, 0 while it is written or never was.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Entry {
     stamp: AtomicU64,
     group: AtomicU64,
@@ -55,6 +57,17 @@ struct Entry {
     ended_ns: AtomicU64,
     /// `WAITING`, `RUNNING`, `DONE`, or an error: the code of its kind, and above that the culprit plus one.
     state: AtomicU64,
+}
+
+impl Entry {
+    /// Asks for its memory, which is soon written.
+    #[inline]
+    fn prefetch(&self) {
+        let first: *const AtomicU64 = &raw const self.stamp;
+        prefetch::to_write(first.cast());
+        let last: *const AtomicU64 = &raw const self.state;
+        prefetch::to_write(last.cast());
+    }
 }
 
 struct Recorder {
@@ -77,6 +90,8 @@ static RECORDER: LazyLock<Recorder> = LazyLock::new(|| Recorder {
 #[derive(Debug)]
 pub struct Record {
     number: u64,
+    /// Its turn had not come when it was noted.
+    waits: bool,
     /// The same operation in the trace, where one is written.
     span: Option<Span>,
 }
@@ -144,7 +159,7 @@ fn begin_words<const N: usize>(origin: Origin, words: &[u64; N], runs: bool) -> 
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(state, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);
-    Record { number, span: None }
+    Record { number, waits: !runs, span: None }
 }
 
 impl Record {
@@ -161,7 +176,14 @@ impl Record {
     }
 
     /// Notes that its turn has come, unless it has run since it was issued.
+    #[inline]
     pub fn runs(&self) {
+        if self.waits || self.span.is_some() {
+            self.takes_turn();
+        }
+    }
+
+    fn takes_turn(&self) {
         if let Some(span) = &self.span {
             span.take_turn();
         }
@@ -198,6 +220,8 @@ impl Record {
         };
         entry.ended_ns.store(at(entry), Ordering::Relaxed);
         entry.state.store(state, Ordering::Release);
+        // There are more entries than the nearest cache holds.
+        self::entry(self.number + 1).prefetch();
     }
 }
 

@@ -139,7 +139,9 @@ impl Backend for Native {
         // Ranks that go different ways do not fit together either.
         let descriptor = Descriptor { algorithm: number, ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
-        if let Some(error) = self.domain.failure() {
+        if self.domain.region().failure().is_set()
+            && let Some(error) = self.domain.failure()
+        {
             return Err(error);
         }
         match &self.mesh {

@@ -198,7 +198,7 @@ impl Backend for PluginGroup {
 
     fn supports(&self, query: &Query) -> Result<()> {
         if let (Some(op), Some(dtype)) = (query.op, query.dtype) {
-            op.check_defined_for(dtype, self.name)?;
+            op.check_defined_for(dtype, || self.name)?;
         }
         let Some(kind) = query.kind else {
             return match self.messages {

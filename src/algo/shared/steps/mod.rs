@@ -33,6 +33,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::transport::line::Line;
 use crate::transport::region::{LINES, Region, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
 use crate::wait::watch::Watch;
@@ -212,20 +213,26 @@ impl<'a> Steps<'a> {
         let step = self.lane.step;
         let line = self.region.line(rank, step);
         if line.step() < step {
-            let began = self.lateness.wait_begins();
-            let looks = Cell::new(self.short_looks());
-            let ready = || {
-                if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) }
-            };
-            let has_published = |other| self.region.line(other, step).step() >= step;
-            self.wait_for(rank, ready, has_published)?;
-            self.ends_waiting(began, rank);
+            self.await_line(rank, line)?;
         }
         if line.chain() != self.lane.chain || line.step() != step {
             return Err(self.fail(self.mismatch(rank)));
         }
         let done = &mut self.lane.done[rank];
         *done = (*done).max(step - 1);
+        Ok(())
+    }
+
+    /// [`Steps::await_rank`] where its line has not come.
+    fn await_line(&self, rank: Rank, line: &Line) -> Result<()> {
+        let step = self.lane.step;
+        let began = self.lateness.wait_begins();
+        let looks = Cell::new(self.short_looks());
+        let ready =
+            || if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) };
+        let has_published = |other| self.region.line(other, step).step() >= step;
+        self.wait_for(rank, ready, has_published)?;
+        self.ends_waiting(began, rank);
         Ok(())
     }
 
@@ -288,9 +295,14 @@ impl<'a> Steps<'a> {
     }
 
     /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or before a fence.
+    #[inline]
     fn ring_others(&mut self) {
         self.owes_ring = false;
-        self.others().for_each(|rank| self.domain.ring_fenced(rank));
+        for rank in self.others() {
+            if self.region.bell(rank).is_attended() {
+                self.domain.ring_fenced(rank);
+            }
+        }
     }
 
     /// Waits until every other rank has finished a step.

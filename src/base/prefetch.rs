@@ -7,7 +7,7 @@
 /// Asks for the cache line at an address, to be written: whoever writes it next need not wait until other cores have given it
 /// up. Nothing waits for the hint, unlike for a store, which the next atomic read-modify-write would.
 #[inline]
-pub(super) fn to_write(address: *const u8) {
+pub fn to_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint, which neither faults nor changes anything that can be seen, wherever the address points.
     unsafe {
