@@ -8,6 +8,7 @@
 //! Knows atomics, futexes and clocks; not what is being waited for.
 
 pub mod bell;
+mod habit;
 pub mod io;
 pub mod nudge;
 pub mod patience;
@@ -88,9 +89,7 @@ pub fn until_watched<T>(
     if let Some(value) = ready() {
         return Ok(value);
     }
-    let patience =
-        spin(pace, &halted, &mut ready).or_else(|| give_way(deadline, &halted, &mut ready));
-    if let Some(value) = patience {
+    if let Some(value) = look_around(pace, deadline, &halted, &mut ready) {
         return Ok(value);
     }
     loop {
@@ -124,23 +123,39 @@ pub fn pause(time: Duration, deadline: &Deadline) {
 /// The model checker decides who runs; looking again and again would only multiply its work.
 const PATIENT: bool = cfg!(not(loom));
 
-/// Looks in a tight loop for a while, unless that would keep the awaited thread from running. A halt
-/// ends the loop; `until` then says why.
+/// What a wait does before it sleeps: it looks, first with the core for itself, then giving it away after each look.
+fn look_around<T>(
+    pace: Pace,
+    deadline: &Deadline,
+    halted: &impl Fn() -> Option<Error>,
+    ready: &mut impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let mut spins = !pace.crowded && PATIENT;
+    if spins {
+        // Most waits are over before the clock, which costs as much as many looks, is looked at for the first time.
+        if let Some(value) = (0..FIRST_LOOKS).find_map(|_| ready()) {
+            return Some(value);
+        }
+        spins = habit::may_spin();
+    }
+    if spins && let Some(value) = spin(pace, halted, ready) {
+        habit::has_paid();
+        return Some(value);
+    }
+    let (value, turns) = give_way(deadline, halted, ready)?;
+    if spins {
+        habit::was_in_vain(turns);
+    }
+    Some(value)
+}
+
+/// Looks in a tight loop for a while. A halt ends the loop; `until` then says why.
 fn spin<T>(
     pace: Pace,
     halted: &impl Fn() -> Option<Error>,
     ready: &mut impl FnMut() -> Option<T>,
 ) -> Option<T> {
-    if pace.crowded || !PATIENT {
-        return None;
-    }
-    // Most waits are over before the clock, which costs as much as many looks, is looked at for the first time.
     let mut started = None;
-    for _ in 0..FIRST_LOOKS {
-        if let Some(value) = ready() {
-            return Some(value);
-        }
-    }
     loop {
         for _ in 0..LOOKS_PER_CHECK {
             if let Some(value) = ready() {
@@ -155,18 +170,20 @@ fn spin<T>(
     }
 }
 
-/// Looks, and gives the core to whoever wants it after each look.
+/// Looks, and gives the core to whoever wants it before each look; also says how often it did.
 fn give_way<T>(
     deadline: &Deadline,
     halted: &impl Fn() -> Option<Error>,
     ready: &mut impl FnMut() -> Option<T>,
-) -> Option<T> {
+) -> Option<(T, u32)> {
     let started = Instant::now();
     let limit = if PATIENT { YIELD_FOR.min(deadline.left()) } else { Duration::ZERO };
+    let mut turns = 0;
     while started.elapsed() < limit && halted().is_none() {
         std::thread::yield_now();
+        turns += 1;
         if let Some(value) = ready() {
-            return Some(value);
+            return Some((value, turns));
         }
     }
     None

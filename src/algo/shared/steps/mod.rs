@@ -228,8 +228,7 @@ impl<'a> Steps<'a> {
         let step = self.lane.step;
         let began = self.lateness.wait_begins();
         let looks = Cell::new(self.short_looks());
-        let ready =
-            || if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) };
+        let ready = || if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) };
         let has_published = |other| self.region.line(other, step).step() >= step;
         self.wait_for(rank, ready, has_published)?;
         self.ends_waiting(began, rank);
