@@ -9,10 +9,23 @@ use crate::base::deadline::Deadline;
 use crate::base::debug::Values;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
+use crate::base::gpu::{FlightSlot, Gpu, Launch};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::base::probe::Probe;
 use crate::transport::{Descriptor, Extent, OpKind};
+
+/// Where the caller says that the buffers of a call lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Where {
+    /// It does not say.
+    #[default]
+    Unsaid,
+    /// In host memory.
+    Host,
+    /// In the memory of a device.
+    Device(usize),
+}
 
 /// What a single call may choose.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +40,17 @@ pub struct CallOptions {
     pub algorithm: Option<String>,
     /// Which elements may not be in its buffers, beside those that may not be in any call's.
     pub values: Values,
+    /// Where its buffers lie.
+    pub place: Where,
+    /// The stream that it is put into, for buffers on a device.
+    pub stream: Option<usize>,
+}
+
+impl CallOptions {
+    /// Whether it has anything to do with a device.
+    pub(super) fn is_placed(&self) -> bool {
+        self.stream.is_some() || matches!(self.place, Where::Device(_))
+    }
 }
 
 /// One collective, before it has a sequence number.
@@ -42,6 +66,10 @@ pub struct Call<'a> {
     recv: Dst<'a>,
     sends: Option<Box<[Src<'a>]>>,
     recvs: Option<Box<[Dst<'a>]>>,
+    /// Where its buffers lie, if on a device.
+    gpu: Option<Gpu>,
+    /// It was looked at where they lie, and there is nothing in them.
+    is_empty: bool,
 }
 
 /// The bytes of `blocks` times `count` elements.
@@ -61,8 +89,9 @@ impl<'a> Call<'a> {
     fn new(kind: OpKind, dtype: Option<DataType>, count: usize) -> Self {
         let extent = Extent::Count(count as u64);
         let (send, recv) = (Src::empty(), Dst::empty());
-        let (op, root, sends, recvs) = (None, None, None, None);
-        Self { kind, dtype, op, root, extent, count, send, recv, sends, recvs }
+        let (op, root, sends, recvs, gpu) = (None, None, None, None, None);
+        let is_empty = false;
+        Self { kind, dtype, op, root, extent, count, send, recv, sends, recvs, gpu, is_empty }
     }
 
     /// Reduces `send` of all ranks into `recv` of all ranks.
@@ -203,6 +232,26 @@ impl<'a> Call<'a> {
         self.count
     }
 
+    /// Where its buffers lie, if on a device.
+    pub(super) fn gpu(&self) -> Option<Gpu> {
+        self.gpu
+    }
+
+    /// Whether all its buffers are known to be empty.
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    pub(super) fn set_place(&mut self, gpu: Option<Gpu>, is_empty: bool) {
+        self.gpu = gpu;
+        self.is_empty = is_empty;
+    }
+
+    /// How it is enqueued, if its buffers lie on a device.
+    pub(super) fn launch<'s>(&self, flight: &'s FlightSlot) -> Option<Launch<'s>> {
+        self.gpu.map(|gpu| Launch { gpu, flight })
+    }
+
     /// What this rank contributes, in one piece.
     pub(super) fn send(&self) -> Src<'a> {
         self.send
@@ -263,6 +312,7 @@ impl<'a> Call<'a> {
             canonical: options.canonical,
             algorithm: options.algorithm.as_deref(),
             deadline,
+            launch: None,
             probe,
             group,
         }

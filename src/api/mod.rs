@@ -24,6 +24,7 @@ pub mod memory;
 pub mod monitored;
 mod observer;
 mod outbox;
+mod placement;
 pub mod point_to_point;
 pub mod queue;
 pub mod recorder;

@@ -1,6 +1,8 @@
 //! Groups.
 
-use super::args::{Out, copy_text, index, milliseconds, number, optional_str, ranks, required_str};
+use super::args::{
+    Out, copy_text, device, index, milliseconds, number, optional_str, ranks, required_str, reserved,
+};
 use super::handle::{Kind, Table};
 use super::store::STORES;
 use super::types::*;
@@ -68,6 +70,7 @@ dist_export! {
         if options.fields & DIST_FIELD_RANK == 0 {
             return Err(Error::invalid("rank is not set: put DIST_FIELD_RANK into fields"));
         }
+        reserved(options.reserved)?;
         let group = Group::create(GroupOptions {
             store: Arc::clone(STORES.get(options.store)?.store()),
             rank: index(options.rank, "rank")?,
@@ -76,6 +79,7 @@ dist_export! {
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),
+            device: device(options.fields, options.device)?,
             name: required_str(options.name, "name")?.to_owned(),
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,

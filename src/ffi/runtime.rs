@@ -1,6 +1,6 @@
 //! Version, errors, and the life of the process in the library.
 
-use super::args::{copy_text, index, milliseconds, number, optional_str};
+use super::args::{copy_text, device, index, milliseconds, number, optional_str, reserved};
 use super::group::{GROUPS, forget_world, group, remember_world};
 use super::store::STORES;
 use super::types::*;
@@ -112,11 +112,13 @@ dist_export! {
         } else {
             Some(Arc::clone(STORES.get(options.store)?.store()))
         };
+        reserved(options.reserved)?;
         runtime::init(InitOptions {
             backend: super::backend::named(options.backend)?,
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),
+            device: device(options.fields, options.device)?,
             init_method: optional_str(options.init_method, "init_method")?.map(str::to_owned),
             store,
             rank,

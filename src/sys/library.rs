@@ -90,7 +90,7 @@ macro_rules! function_table {
             $visibility const OPTIONAL: &'static [&'static std::ffi::CStr] = &[$($optional_name),*];
 
             /// Looks all of them up; the names of those that are missing and must not be.
-            fn find(
+            pub(super) fn find(
                 library: &$crate::sys::library::Library,
             ) -> std::result::Result<Self, Vec<&'static std::ffi::CStr>> {
                 let mut missing = Self::REQUIRED.to_vec();
