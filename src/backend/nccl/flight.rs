@@ -2,7 +2,7 @@
 
 use crate::backend::{Fate, Operation};
 use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::Flight;
 use crate::device::Event;
 use crate::wait::pause;
@@ -50,6 +50,8 @@ pub(super) struct InFlight {
     /// The device was seen to be done with it before its group failed.
     done: AtomicBool,
     fate: Arc<dyn Fate>,
+    /// Nobody fails the group at the deadline: whoever waits is told, and the group goes on.
+    is_unwatched: bool,
 }
 
 impl InFlight {
@@ -57,9 +59,9 @@ impl InFlight {
         title: Title,
         deadline: Deadline,
         event: Event,
-        fate: Arc<dyn Fate>,
+        (fate, is_unwatched): (Arc<dyn Fate>, bool),
     ) -> Self {
-        Self { title, deadline, event, done: AtomicBool::new(false), fate }
+        Self { title, deadline, event, done: AtomicBool::new(false), fate, is_unwatched }
     }
 
     /// Whether the device is done with it.
@@ -89,6 +91,14 @@ impl Flight for InFlight {
         while !self.look()? {
             if limit.has_passed() {
                 return Ok(false);
+            }
+            if self.is_unwatched && self.deadline.has_passed() {
+                let message = format!(
+                    "{} was enqueued and has not ended within {} ms; NCCL_ASYNC_ERROR_HANDLING=0, so the group goes on",
+                    self.title,
+                    self.deadline.elapsed().as_millis()
+                );
+                return Err(Error::new(ErrorKind::Timeout, message));
             }
             pause(nap, limit);
             nap = (nap * 2).min(LONGEST_NAP);

@@ -145,7 +145,8 @@ impl Nccl {
         let outcome = calls(&caller).and_then(|()| {
             let event = Event::new(entry.context())?;
             event.record(stream)?;
-            Ok(Arc::new(InFlight::new(title, *deadline, event, Arc::clone(fate))))
+            let kept = (Arc::clone(fate), !self.watched.options.handles_errors);
+            Ok(Arc::new(InFlight::new(title, *deadline, event, kept)))
         });
         drop(entry);
         // Other ranks may have enqueued it.
