@@ -209,8 +209,9 @@ static void wrong_arguments(struct rank *self)
     options = on_stream(self);
     CHECK_REFUSED(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, &options, NULL), INVALID, "stream");
     CHECK(dist_stub_cuda_capture(self->stream, 1) == CUDA_SUCCESS);
-    CHECK_STATUS(dist_backend_supports(self->group, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, 99), UNSUPPORTED);
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "graph");
     CHECK(dist_stub_cuda_capture(self->stream, 0) == CUDA_SUCCESS);
+    CHECK_REFUSED(dist_backend_supports(self->group, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, 99), UNSUPPORTED, "device 99");
     /* None of this was anybody else's business. */
     CHECK_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, NULL, NULL));
     check_floats(self, recv, (float)self->size, (float)self->size);

@@ -221,7 +221,12 @@ fn an_old_library_lacks_only_what_it_has_not() {
 fn a_real_library_has_all_that_is_used() {
     let library = dist::backend::nccl::library::open().expect("a library");
     let missing = library.missing();
-    println!("NCCL {} ({}): {} functions are missing", library.version_text(), library.file(), missing.len());
+    println!(
+        "NCCL {} ({}): {} functions are missing",
+        library.version_text(),
+        library.file(),
+        missing.len()
+    );
     let [required, optional] = dist::backend::nccl::symbols();
     assert!(required.len() >= 17 && optional.len() >= 7 && library.version() >= 21_400);
     assert!(missing.is_empty(), "{missing:?}");

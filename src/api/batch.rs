@@ -128,9 +128,9 @@ impl Batch {
         for (place, call) in calls.iter().enumerate() {
             let gathering = Arc::clone(&gathering);
             // Dropped when it has been called.
-            let member = Arc::clone(call.work());
+            let member = call.gpu().map(|_| Arc::clone(call.work()));
             let hook = move |outcome: &Result<()>| {
-                gathering.work.share_flight(&member);
+                member.iter().for_each(|member| gathering.work.share_flight(member));
                 gathering.one_ended(place, outcome);
             };
             call.work().then(Then::Now(Box::new(hook)));
@@ -138,9 +138,9 @@ impl Batch {
         // As one operation on each group and stream: alone, each could wait for another.
         let (mut on_device, mut ordered) = (Vec::new(), Vec::with_capacity(calls.len()));
         for call in calls {
-            match call.on_device() {
-                Ok(message) => on_device.push(message),
-                Err(call) => ordered.push(*call),
+            match call.is_message_on_device() {
+                true => on_device.extend(call.into_message_on_device()),
+                false => ordered.push(call),
             }
         }
         placement::post_batch(on_device);

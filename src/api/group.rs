@@ -167,7 +167,10 @@ impl Group {
             deadline: &deadline,
         };
         let exchange = StoreExchange { rendezvous: &meeting, id };
-        let backend_name = options.backend.as_deref().unwrap_or(backend::map::DEFAULT);
+        let backend_name = match options.device {
+            None => options.backend.as_deref().unwrap_or("native"),
+            Some(_) => options.backend.as_deref().unwrap_or(backend::map::DEFAULT),
+        };
         let backend = backend::create(backend_name, &context, &exchange)?;
         let origin = Origin {
             ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),

@@ -73,14 +73,18 @@ impl Prepared {
         &self.work
     }
 
-    /// Whether it goes to a stream of the library's, which a caller could not wait for.
-    pub fn is_on_own_stream(&self) -> bool {
-        let gpu = match &self.what {
+    /// Where it goes, if its buffers lie on a device.
+    pub(super) fn gpu(&self) -> Option<Gpu> {
+        match &self.what {
             What::Collective(call) => call.gpu(),
             What::OnDevice(_, gpu) => Some(*gpu),
             What::Bytes(..) | What::Message(_) => None,
-        };
-        gpu.is_some_and(|gpu| gpu.stream.is_none())
+        }
+    }
+
+    /// Whether it goes to a stream of the library's, which a caller could not wait for.
+    pub fn is_on_own_stream(&self) -> bool {
+        self.gpu().is_some_and(|gpu| gpu.stream.is_none())
     }
 
     /// Issues it; its deadline begins.
@@ -145,21 +149,18 @@ impl Prepared {
         !matches!(self.what, What::Message(_) | What::OnDevice(..))
     }
 
-    /// A message on a device, to be posted together with others; itself for anything else.
-    pub(super) fn on_device(
-        self,
-    ) -> std::result::Result<(Arc<Group>, Deadline, OnDevice), Box<Self>> {
-        if matches!(self.what, What::OnDevice(..)) {
-            self.lend();
-        }
-        let Self { group, what, options, work } = self;
-        match what {
-            What::OnDevice(memory, gpu) => {
-                let deadline = group.deadline(&options);
-                Ok((group, deadline, OnDevice { memory, gpu, work }))
-            }
-            what => Err(Box::new(Self { group, what, options, work })),
-        }
+    /// Whether it is a message on a device.
+    pub(super) fn is_message_on_device(&self) -> bool {
+        matches!(self.what, What::OnDevice(..))
+    }
+
+    /// It, to be posted together with others.
+    pub(super) fn into_message_on_device(self) -> Option<(Arc<Group>, Deadline, OnDevice)> {
+        self.lend();
+        let deadline = self.group.deadline(&self.options);
+        let Self { group, what, work, .. } = self;
+        let What::OnDevice(memory, gpu) = what else { return None };
+        Some((group, deadline, OnDevice { memory, gpu, work }))
     }
 
     /// Tells of all memory, and whether it is written.

@@ -41,7 +41,9 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
     }
     let memory = match usize::try_from(device) {
         // Refused also for no bytes.
-        Ok(device) if bytes == 0 => group.backend.allocate_on(device, 1).map(drop).map(|()| None)?,
+        Ok(device) if bytes == 0 => {
+            group.backend.allocate_on(device, 1).map(drop).map(|()| None)?
+        }
         Ok(device) => Some(group.backend.allocate_on(device, bytes)?),
         Err(_) if bytes == 0 => None,
         Err(_) => Some(group.backend.allocate(bytes)?),

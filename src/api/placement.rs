@@ -59,7 +59,8 @@ impl Group {
     /// Notes in a call where its buffers lie.
     #[cold]
     pub(super) fn locate(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
-        let place = self.place_of(options, |note| call.each_buffer(&mut |buffer, _| note(buffer)))?;
+        let place =
+            self.place_of(options, |note| call.each_buffer(&mut |buffer, _| note(buffer)))?;
         let place = match place {
             Lies::Nowhere if call.kind().is_pairwise() => self.of_the_others(call, options),
             place => place,
@@ -100,7 +101,9 @@ impl Group {
             return refused("NCCL cannot receive from any rank: name one");
         }
         if message.tag.is_some_and(|tag| tag != 0) {
-            return refused("NCCL has no tags, messages between two ranks are in one order: tag 0 is possible");
+            return refused(
+                "NCCL has no tags, messages between two ranks are in one order: tag 0 is possible",
+            );
         }
         Ok(Some(gpu))
     }
@@ -178,7 +181,10 @@ impl Group {
                     ),
                 ))
             }
-            Lies::On(device) => Ok(Some(Gpu { device, stream: options.stream })),
+            Lies::On(device) => {
+                let gpu = Gpu { device, stream: options.stream };
+                self.backend.check_stream(gpu).map(|()| Some(gpu))
+            }
             Lies::Host if options.stream.is_some() => {
                 Err(Error::invalid("a stream was given for buffers in host memory"))
             }
@@ -200,10 +206,8 @@ impl Group {
         if flight.wait(deadline)? {
             return Ok(());
         }
-        let message = format!(
-            "the device was not done with it within {} ms",
-            deadline.elapsed().as_millis()
-        );
+        let message =
+            format!("the device was not done with it within {} ms", deadline.elapsed().as_millis());
         let error = Error::new(ErrorKind::Timeout, message);
         self.fail(&error);
         // The watchdog may have said more.

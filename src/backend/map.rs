@@ -15,7 +15,7 @@ use super::{
 use crate::algo::rules::Rule;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::Launch;
+use crate::base::gpu::{Gpu, Launch};
 use crate::base::ids::Rank;
 use crate::device;
 use crate::transport::reunion::Port;
@@ -198,7 +198,9 @@ impl Backend for Map {
     fn supports(&self, query: &Query) -> Result<()> {
         match query.gpu {
             Some(device) => self.on(device, query)?.supports(query),
-            None if self.cuda == Cuda::Only && query.kind.is_some_and(|it| it != OpKind::Barrier) => {
+            None if self.cuda == Cuda::Only
+                && query.kind.is_some_and(|it| it != OpKind::Barrier) =>
+            {
                 let message = format!(
                     "{query} in host memory: the back end nccl is for the memory of GPUs; \"cpu:native,cuda:nccl\" serves both"
                 );
@@ -231,6 +233,13 @@ impl Backend for Map {
 
     fn device_of(&self, address: usize) -> Result<Option<usize>> {
         device::memory::device_of(address)
+    }
+
+    fn check_stream(&self, gpu: Gpu) -> Result<()> {
+        match gpu.stream {
+            Some(stream) => self.on(gpu.device, &"a call")?.check_stream(stream),
+            None => Ok(()),
+        }
     }
 
     fn exchange_on_device(
@@ -313,7 +322,8 @@ mod tests {
         assert_eq!(of("cuda:nccl").as_deref(), Some("nccl"));
         assert_eq!(of("CUDA:NCCL, cpu:Gloo").as_deref(), Some("cpu:native,cuda:nccl"));
         assert_eq!(of("Default").as_deref(), Some("default"));
-        for wrong in ["cpu:native", "cuda:native", "cpu:a,cpu:b", "xpu:nccl,cpu:native", "a,b", ":"] {
+        for wrong in ["cpu:native", "cuda:native", "cpu:a,cpu:b", "xpu:nccl,cpu:native", "a,b", ":"]
+        {
             let error = parse(wrong).unwrap_err();
             assert!(error.message().contains(wrong), "{error}");
         }

@@ -15,17 +15,17 @@ pub mod registry;
 pub mod solo;
 
 pub use crate::algo::{Operation, Wanted};
-pub use nccl::{Message as DeviceMessage, Way as DeviceWay};
 pub use crate::transport::{
     Completion, Delivery, Incoming, LARGEST_TAG, Listener, Listeners, OpKind, Outgoing, PeerName,
     PointToPoint, Room,
 };
+pub use nccl::{Message as DeviceMessage, Way as DeviceWay};
 
 use crate::algo::rules::Rule;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::Launch;
+use crate::base::gpu::{Gpu, Launch};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::transport::arena;
@@ -228,6 +228,15 @@ pub trait Backend: Send + Sync + Debug {
     fn device_of(&self, address: usize) -> Result<Option<usize>> {
         let _ = address;
         Ok(None)
+    }
+
+    /// Whether a call can be put into a stream of the caller's.
+    ///
+    /// # Errors
+    /// `Unsupported`; `Backend`, also for what is no stream.
+    fn check_stream(&self, gpu: Gpu) -> Result<()> {
+        let _ = gpu;
+        Ok(())
     }
 
     /// Enqueues messages in a device's memory as one operation, in which their order does not count.

@@ -144,12 +144,7 @@ impl Drop for Pinned {
 ///
 /// # Errors
 /// `Backend`.
-pub fn copy_to_device(
-    context: &Context,
-    to: Address,
-    from: Src<'_>,
-    stream: Handle,
-) -> Result<()> {
+pub fn copy_to_device(context: &Context, to: Address, from: Src<'_>, stream: Handle) -> Result<()> {
     let _current = context.enter()?;
     let driver = context.driver();
     let copy = driver.functions.copy_to_device;

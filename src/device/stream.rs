@@ -46,8 +46,7 @@ impl Stream {
         let driver = context.driver();
         let (mut least, mut greatest): (c_int, c_int) = (0, 0);
         // SAFETY: there is room for two numbers; the context is current.
-        let code =
-            unsafe { (driver.functions.priority_range)(&raw mut least, &raw mut greatest) };
+        let code = unsafe { (driver.functions.priority_range)(&raw mut least, &raw mut greatest) };
         driver.check("cuCtxGetStreamPriorityRange", code)?;
         // 0 is what streams have that name none; where the device knows no priorities it is the only one.
         let priority = if high_priority { greatest } else { 0 };

@@ -1,7 +1,8 @@
 //! Groups.
 
 use super::args::{
-    Out, copy_text, device, index, milliseconds, number, optional_str, ranks, required_str, reserved,
+    Out, copy_text, device, index, milliseconds, number, optional_str, ranks, required_str,
+    reserved,
 };
 use super::handle::{Kind, Table};
 use super::store::STORES;

@@ -167,7 +167,7 @@ dist_export! {
 dist_export! {
     #[on_error(0)]
     /// 1 if there is a back end of this name, in any case, else 0: the native one, one that was registered or loaded, or
-    /// one of DIST_BACKEND_PLUGINS, which this loads.
+    /// one of DIST_BACKEND_PLUGINS, which this loads. For "nccl", and maps with it, whether NCCL can be loaded, which this does.
     ///
     /// `name`: required, borrowed for the call. Any thread. Since 0.1.
     pub fn dist_backend_is_available(name: *const c_char) -> i32 {

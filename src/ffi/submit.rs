@@ -5,8 +5,8 @@ use super::args::{Out, index, milliseconds, optional_str, reserved};
 use super::options;
 use super::types::*;
 use super::work::WORKS;
-use crate::api::issue::Prepared;
 use crate::api::call::Where;
+use crate::api::issue::Prepared;
 use crate::api::{Call, CallOptions, Group, batch};
 use crate::base::debug::Values;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -60,7 +60,8 @@ pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOp
 
 /// The flags of a call, all of which must be known.
 fn flags(flags: u64) -> Result<u64> {
-    let unknown = flags & !(DIST_CALL_CANONICAL | DIST_CALL_CHECK_NAN | DIST_CALL_CHECK_INF | DIST_CALL_DEVICE);
+    let unknown = flags
+        & !(DIST_CALL_CANONICAL | DIST_CALL_CHECK_NAN | DIST_CALL_CHECK_INF | DIST_CALL_DEVICE);
     if unknown == 0 {
         return Ok(flags);
     }

@@ -32,7 +32,7 @@ pub(crate) fn run_with(
             let backend_options = options(rank);
             scope.spawn(move || {
                 let group = Group::create(GroupOptions {
-            device: None,
+                    device: None,
                     store,
                     rank,
                     size,

@@ -115,9 +115,9 @@ impl Caller<'_> {
     /// Enqueues messages as one operation, so that their order does not count.
     pub(super) fn messages(&self, messages: &[Message<'_>]) -> Result<()> {
         self.entry.together(self.deadline, || {
-            messages.iter().try_for_each(|message| {
-                self.message(message.dtype, message.peer, message.way)
-            })
+            messages
+                .iter()
+                .try_for_each(|message| self.message(message.dtype, message.peer, message.way))
         })
     }
 
@@ -169,7 +169,8 @@ impl Caller<'_> {
             operation.recv.as_mut_ptr()
         };
         let bytes = operation.send.len().max(operation.recv.len());
-        let code = self.broadcast_from(root, operation.dtype(), (into.cast_const(), into), bytes)?;
+        let code =
+            self.broadcast_from(root, operation.dtype(), (into.cast_const(), into), bytes)?;
         self.entry.settle("ncclBroadcast", code, self.deadline)
     }
 
@@ -227,7 +228,9 @@ impl Caller<'_> {
 
     fn forget(&self, folding: &Folding) {
         let library = self.entry.library();
-        let Some(destroy) = library.functions.destroy_op.filter(|_| folding.is_made) else { return };
+        let Some(destroy) = library.functions.destroy_op.filter(|_| folding.is_made) else {
+            return;
+        };
         // SAFETY: made for this communicator, and what uses it has been enqueued, or never will be.
         let code = unsafe { destroy(folding.op, self.entry.handle()) };
         if let Err(error) = library.check("ncclRedOpDestroy", code, 0) {
@@ -287,8 +290,7 @@ impl Caller<'_> {
         let function = self.entry.library().functions.reduce;
         let Folding { elements: Elements { dtype, .. }, op, .. } = *folding;
         // Only the root's is used.
-        let into =
-            if recv.is_empty() { std::ptr::null_mut() } else { recv.as_mut_ptr().cast() };
+        let into = if recv.is_empty() { std::ptr::null_mut() } else { recv.as_mut_ptr().cast() };
         let (root, comm, from) = (number(root)?, self.entry.handle(), send.as_ptr().cast());
         // SAFETY: buffers of these lengths on the device, lent until the stream has come past.
         Ok(unsafe { function(from, into, count, dtype, op, root, comm, self.stream) })

@@ -346,10 +346,6 @@ impl Entry<'_> {
         self.comm.library
     }
 
-    pub(super) fn context(&self) -> &Arc<Context> {
-        &self.comm.context
-    }
-
     /// What a call has returned; done when NCCL has done it.
     pub(super) fn settle(&self, function: &str, code: Code, deadline: &Deadline) -> Result<()> {
         self.comm.settle(function, code, deadline)

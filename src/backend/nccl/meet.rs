@@ -198,8 +198,7 @@ fn check_versions(cards: &[Card]) -> Result<()> {
 
 /// No two ranks have one GPU, unless NCCL can do that and was told to.
 fn check_devices(cards: &[Card], places: &[Place]) -> Result<()> {
-    let may_share =
-        cards.iter().all(|card| card.shares && card.version >= i64::from(SHARES_GPUS));
+    let may_share = cards.iter().all(|card| card.shares && card.version >= i64::from(SHARES_GPUS));
     if may_share {
         return Ok(());
     }

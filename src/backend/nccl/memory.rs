@@ -69,7 +69,8 @@ impl Drop for Allocated {
 /// So many bytes on the group's device.
 pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Memory>> {
     let (library, context) = (watched.comm.library(), watched.comm.context());
-    let (Some(function), Some(_)) = (library.functions.mem_alloc, library.functions.mem_free) else {
+    let (Some(function), Some(_)) = (library.functions.mem_alloc, library.functions.mem_free)
+    else {
         // Older than 2.19: the driver's own, which NCCL cannot register.
         return Ok(Box::new(DeviceMemory::new(context, len)?));
     };
@@ -82,10 +83,8 @@ pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Mem
     let start = start.expose_provenance();
     let context = Arc::clone(context);
     let mut memory = Allocated { library, context, start, len, registered: None };
-    let registered = watched
-        .comm
-        .enter(&Deadline::after(PATIENCE))
-        .and_then(|entry| entry.register(start, len));
+    let registered =
+        watched.comm.enter(&Deadline::after(PATIENCE)).and_then(|entry| entry.register(start, len));
     match registered {
         Ok(registration) => {
             let with = |registration| (Arc::downgrade(watched), registration);

@@ -36,7 +36,6 @@ use crate::device::driver::Handle;
 use crate::device::stream::{DEFAULT_STREAM, is_capturing};
 use crate::device::{Event, Stream};
 use calls::Caller;
-use comm::Entry;
 use flight::{InFlight, Title};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -137,20 +136,9 @@ impl Nccl {
         launch: &Launch<'_>,
         calls: impl FnOnce(&Caller<'_>) -> Result<()>,
     ) -> Result<()> {
-        let entry = self.watched.comm.enter(deadline)?;
-        let stream = self.prepare(&entry, launch.gpu)?;
-        let (rank, size) = (self.rank, self.size);
-        let caller = Caller { entry: &entry, stream, deadline, rank, size };
-        let fate = &self.watched.fate;
-        let outcome = calls(&caller).and_then(|()| {
-            let event = Event::new(entry.context())?;
-            event.record(stream)?;
-            let kept = (Arc::clone(fate), !self.watched.options.handles_errors);
-            Ok(Arc::new(InFlight::new(title, *deadline, event, kept)))
-        });
-        drop(entry);
-        // Other ranks may have enqueued it.
-        let flight = outcome.map_err(|error| self.fatal(error))?;
+        // Whatever keeps it from being enqueued: other ranks may have done it.
+        let flight = self.put(title, deadline, launch.gpu, calls);
+        let flight = flight.map_err(|error| self.fatal(error))?;
         self.watched.add(Arc::clone(&flight));
         // A slot is for one operation.
         drop(launch.flight.set(Arc::clone(&flight) as Arc<dyn Flight>));
@@ -164,19 +152,44 @@ impl Nccl {
         }
     }
 
+    /// Puts an operation into its stream, and a mark behind it.
+    fn put(
+        &self,
+        title: Title,
+        deadline: &Deadline,
+        gpu: Gpu,
+        calls: impl FnOnce(&Caller<'_>) -> Result<()>,
+    ) -> Result<Arc<InFlight>> {
+        let entry = self.watched.comm.enter(deadline)?;
+        let (stream, rank, size) = (self.stream_of(gpu)?, self.rank, self.size);
+        calls(&Caller { entry: &entry, stream, deadline, rank, size })?;
+        let event = Event::new(self.watched.comm.context())?;
+        event.record(stream)?;
+        let kept = (Arc::clone(&self.watched.fate), !self.watched.options.handles_errors);
+        Ok(Arc::new(InFlight::new(title, *deadline, event, kept)))
+    }
+
     /// The stream that an operation goes to. What was put on the default stream before goes before it also where the caller
     /// names no stream.
-    fn prepare(&self, entry: &Entry<'_>, gpu: Gpu) -> Result<Handle> {
+    fn stream_of(&self, gpu: Gpu) -> Result<Handle> {
         let Some(stream) = gpu.stream else {
             self.inputs.record(DEFAULT_STREAM)?;
             self.inputs.hold_back(self.stream.handle())?;
             return Ok(self.stream.handle());
         };
-        if is_capturing(entry.context(), stream)? {
-            let message = "the stream records a graph, which the back end nccl does not support yet";
+        Ok(stream)
+    }
+
+    /// Whether a stream of the caller's can take operations.
+    pub(super) fn check_stream(&self, stream: Handle) -> Result<()> {
+        let context = self.watched.comm.context();
+        let _current = context.enter()?;
+        if is_capturing(context, stream)? {
+            let message =
+                "the stream records a graph, which the back end nccl does not support yet";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        Ok(stream)
+        Ok(())
     }
 
     fn fatal(&self, error: Error) -> Error {

@@ -71,9 +71,7 @@ fn from_environment() -> Result<Options> {
 }
 
 /// The first of some variables that is set.
-fn first<const N: usize>(
-    variables: [Variable; N],
-) -> Result<Option<(&'static str, String)>> {
+fn first<const N: usize>(variables: [Variable; N]) -> Result<Option<(&'static str, String)>> {
     for variable in variables {
         if let Some(value) = config::text(variable)? {
             return Ok(Some((variable.name, value.trim().to_owned())));

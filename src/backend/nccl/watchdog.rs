@@ -52,8 +52,7 @@ impl Watched {
         let no = || AtomicBool::new(false);
         let (closing, ended, told) = (no(), no(), no());
         let (flights, bell) = (Mutex::default(), Bell::default());
-        let watched =
-            Arc::new(Self { comm, fate, options, flights, bell, closing, ended, told });
+        let watched = Arc::new(Self { comm, fate, options, flights, bell, closing, ended, told });
         let watcher = Arc::clone(&watched);
         thread::start("dist-nccl", move || watcher.watch())?;
         let listener = Arc::clone(&watched) as Arc<dyn Listener>;

@@ -74,10 +74,7 @@ struct Context {
 }
 
 impl Context {
-    fn new(
-        venv: Option<&Path>,
-        nccl: Option<PathBuf>,
-    ) -> std::result::Result<Self, String> {
+    fn new(venv: Option<&Path>, nccl: Option<PathBuf>) -> std::result::Result<Self, String> {
         let stage = workspace::release()?;
         let ours = |name: &str| {
             let source = root().join("ffi-tests/interop").join(format!("{name}.c"));
