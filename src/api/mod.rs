@@ -8,6 +8,7 @@ pub mod activity;
 pub mod batch;
 pub mod bytes;
 pub mod call;
+mod call_options;
 pub mod callbacks;
 pub mod collective;
 mod debug;

@@ -116,7 +116,8 @@ dist_export! {
     /// Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
     ///
     /// `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
-    /// threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
+    /// threads end as they would; so do pending works, until which the group is not left. Does not block, but for groups on
+    /// GPUs: these wait for their device and for the other ranks, 10 seconds at most. Any thread.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
     pub fn dist_group_release(group: *mut dist_group_t) -> dist_status_t {

@@ -18,7 +18,8 @@ dist_export! {
     /// `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
     /// only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
     /// done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
-    /// something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more.
+    /// something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
+    /// dist_work_synchronize.
     ///
     /// Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
     /// operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
