@@ -159,6 +159,11 @@
 #define DIST_CALL_CHECK_INF 4
 
 /**
+ * In a call's flags: `device` says where its buffers are.
+ */
+#define DIST_CALL_DEVICE 8
+
+/**
  * Nothing is added to calls; the default.
  */
 #define DIST_DEBUG_OFF 0
@@ -213,6 +218,11 @@
  * In `fields`: `wait_for_workers` is set.
  */
 #define DIST_FIELD_WAIT_FOR_WORKERS 4
+
+/**
+ * In `fields`: `device` is set.
+ */
+#define DIST_FIELD_DEVICE 8
 
 /**
  * The version of the interface between the library and a plug-in (dist_backend_load). It changes when something that was
@@ -271,11 +281,13 @@ typedef struct dist_init_options_t {
      */
     size_t struct_size;
     /**
-     * Which fields with a meaningful zero are set: DIST_FIELD_RANK.
+     * Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
      */
     uint64_t fields;
     /**
-     * "native" (also called "gloo"), in any case; NULL for native.
+     * In any case: "native" (also called "gloo"), for host memory; "nccl", for the memory of GPUs; one for each kind of
+     * memory, as "cpu:native,cuda:nccl"; or the name of a back end that was registered. NULL or "default" for native, and
+     * nccl beside it where a device is named and all ranks have NCCL.
      */
     const char *backend;
     /**
@@ -312,9 +324,18 @@ typedef struct dist_init_options_t {
      * What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
      * transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
      * rank 0 count, attach=0|1 (as DIST_ATTACH), and host_id=LABEL: ranks with the same label are on one host, whatever
-     * the truth (for tests).
+     * the truth (for tests). NCCL's part knows nccl.high_priority=0|1 and nccl.blocking_wait=0|1.
      */
     const char *backend_options;
+    /**
+     * The index of this rank's GPU, with DIST_FIELD_DEVICE in fields. Without it, "nccl" takes the device that is current on
+     * the calling thread. All ranks name one, or none does.
+     */
+    int32_t device;
+    /**
+     * 0.
+     */
+    int32_t reserved;
 } dist_init_options_t;
 
 /**
@@ -1009,7 +1030,7 @@ typedef struct dist_group_options_t {
      */
     size_t struct_size;
     /**
-     * Which fields with a meaningful zero are set: DIST_FIELD_RANK.
+     * Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
      */
     uint64_t fields;
     /**
@@ -1054,6 +1075,14 @@ typedef struct dist_group_options_t {
      * The length of `global_ranks`: world_size, or 0 for NULL.
      */
     size_t n_global_ranks;
+    /**
+     * As in dist_init_options_t.
+     */
+    int32_t device;
+    /**
+     * 0.
+     */
+    int32_t reserved;
 } dist_group_options_t;
 
 /**
@@ -1133,9 +1162,24 @@ typedef struct dist_call_options_t {
      */
     const char *algorithm;
     /**
-     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, added up; or 0.
+     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, added up; or 0.
      */
     uint64_t flags;
+    /**
+     * The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
+     * result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
+     * device then. CUDA's own default stream is (void *)1.
+     */
+    void *stream;
+    /**
+     * Where the buffers are, with DIST_CALL_DEVICE in flags: the index of the group's GPU on this rank, or
+     * DIST_DEVICE_HOST. Without it, the driver is asked.
+     */
+    int32_t device;
+    /**
+     * 0.
+     */
+    int32_t reserved;
 } dist_call_options_t;
 
 /**
@@ -2837,6 +2881,20 @@ dist_status_t dist_work_wait(struct dist_work_t *work,
                              int64_t timeout_ms);
 
 /**
+ * Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
+ *
+ * Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
+ * the caller may put more into that stream; its buffers stay lent until the device is done. For other works this is
+ * dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
+ * deadline. Any thread, any number of times.
+ *
+ * Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
+ * which what it has written is undefined. Since 0.1.
+ */
+dist_status_t dist_work_synchronize(struct dist_work_t *work,
+                                    int64_t timeout_ms);
+
+/**
  * Whether a work is done.
  *
  * `work`: required. `done`: out, required; 1 or 0. Does not block. Any thread.
@@ -2932,7 +2990,9 @@ dist_status_t dist_work_release(struct dist_work_t *work);
  * there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
  * back, in pieces of 2 MiB that small allocations share.
  *
- * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST.
+ * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
+ * the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
+ * which makes some of its operations faster. Freeing that waits for what the device was given.
  * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
  * not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
  * alone.
@@ -3023,14 +3083,14 @@ dist_status_t dist_trace_stop(void);
 #endif /* DIST_H */
 
 /* All defaults; assign the fields that differ. */
-#define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_GROUP_NEW_OPTIONS_INIT { sizeof(dist_group_new_options_t), 0, 0, 0, 0, 0, 0 }
 #define DIST_SHRINK_OPTIONS_INIT { sizeof(dist_shrink_options_t), 0, 0 }
 #define DIST_STORE_TCP_OPTIONS_INIT \
     { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }
-#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0, 0 }
+#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0, 0, 0, 0, 0 }
 #define DIST_SPAWN_OPTIONS_INIT { sizeof(dist_spawn_options_t), 0, 0 }
 #define DIST_STORE_VTABLE_INIT \
     { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

@@ -9,11 +9,12 @@
 //! |---|---|
 //! | [`ffi`] | the C ABI: parse, call, convert |
 //! | [`api`] | process state, rendezvous, groups, argument checks, order of calls |
-//! | [`backend`] | one trait; `solo` for a single rank, `native` for shared memory |
+//! | [`backend`] | one trait; `solo` for a single rank, `native` for shared memory, `nccl` for GPUs |
 //! | [`algo`] | one file per algorithm, over the two transport traits |
 //! | [`transport`] | the traits, and `inproc` and `shm` behind them |
 //! | [`store`] | key-value stores: hash, prefix, file, TCP, the caller's own |
 //! | [`kernel`] | element type x operator loops |
+//! | [`device`] | the CUDA driver, loaded at run time |
 //! | [`process`] | start, watch and end child processes |
 //! | [`wait`] | the one waiting primitive, doorbells, the service thread |
 //! | [`sys`] | system calls, without policy |
@@ -28,6 +29,7 @@ pub mod algo;
 pub mod api;
 pub mod backend;
 pub mod base;
+pub mod device;
 
 pub mod ffi;
 pub mod kernel;

@@ -26,6 +26,8 @@ static void options(void)
     FIELD(dist_init_options_t, connect_timeout_ms);
     FIELD(dist_init_options_t, group_name);
     FIELD(dist_init_options_t, backend_options);
+    FIELD(dist_init_options_t, device);
+    FIELD(dist_init_options_t, reserved);
 
     TYPE(dist_group_options_t);
     FIELD(dist_group_options_t, struct_size);
@@ -40,6 +42,8 @@ static void options(void)
     FIELD(dist_group_options_t, backend_options);
     FIELD(dist_group_options_t, global_ranks);
     FIELD(dist_group_options_t, n_global_ranks);
+    FIELD(dist_group_options_t, device);
+    FIELD(dist_group_options_t, reserved);
 
     TYPE(dist_group_new_options_t);
     FIELD(dist_group_new_options_t, struct_size);
@@ -65,6 +69,9 @@ static void options(void)
     FIELD(dist_call_options_t, premul_scale);
     FIELD(dist_call_options_t, algorithm);
     FIELD(dist_call_options_t, flags);
+    FIELD(dist_call_options_t, stream);
+    FIELD(dist_call_options_t, device);
+    FIELD(dist_call_options_t, reserved);
 }
 
 static void stores(void)

@@ -582,6 +582,8 @@ static void works(void)
     REQUIRE_OK(dist_barrier(group, NULL, &work));
     CHECK_OK(dist_work_wait(work, 0));
     REFUSED(dist_work_wait, work, dist_work_wait(NULL, 0), HANDLE);
+    CHECK_OK(dist_work_synchronize(work, 0));
+    REFUSED(dist_work_synchronize, work, dist_work_synchronize(NULL, 0), HANDLE);
     REFUSED(dist_work_test, work, dist_work_test(NULL, &done), HANDLE);
     CHECK(done == 0);
     REFUSED(dist_work_test, done, dist_work_test(work, NULL), ARGUMENT);

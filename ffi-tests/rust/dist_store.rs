@@ -281,6 +281,7 @@ fn a_job_that_lacks_a_rank_shows_which() {
             size: 3,
             backend: None,
             backend_options: String::new(),
+            device: None,
             name: "trainers".to_owned(),
             timeout_ms: 0,
             connect_timeout_ms: u64::try_from(deadline.allowed().as_millis()).unwrap(),

@@ -48,6 +48,7 @@ const TABLE: &[(&str, Rule)] = &[
     (
         "api",
         Rule::Never(&[
+            "backend::map::Map",
             "backend::native",
             "backend::nccl",
             "backend::plugin",

@@ -5,6 +5,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
+use crate::base::gpu::Launch;
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use crate::base::probe::{Nobody, Probe};
@@ -34,6 +35,8 @@ pub struct Operation<'a> {
     pub algorithm: Option<&'a str>,
     /// When the call must have ended.
     pub deadline: &'a Deadline,
+    /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
+    pub launch: Option<Launch<'a>>,
     /// The group's name, for what is told of the call.
     pub group: &'a str,
     /// Who hears what happens in it.
@@ -65,6 +68,7 @@ impl<'a> Operation<'a> {
             canonical,
             algorithm,
             deadline,
+            launch: None,
             group: "",
             probe: &Nobody,
         }

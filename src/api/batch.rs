@@ -10,6 +10,7 @@ use super::fusion::{self, Sketch};
 use super::group::Group;
 use super::independence;
 use super::issue::Prepared;
+use super::placement;
 use super::queue::RunQueue;
 use super::work::{Then, Work, WorkKind};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -126,10 +127,23 @@ impl Batch {
         let gathering = Arc::new(Gathering { left, first, work });
         for (place, call) in calls.iter().enumerate() {
             let gathering = Arc::clone(&gathering);
-            let hook = move |outcome: &Result<()>| gathering.one_ended(place, outcome);
+            // Dropped when it has been called.
+            let member = call.gpu().map(|_| Arc::clone(call.work()));
+            let hook = move |outcome: &Result<()>| {
+                member.iter().for_each(|member| gathering.work.share_flight(member));
+                gathering.one_ended(place, outcome);
+            };
             call.work().then(Then::Now(Box::new(hook)));
         }
-        let mut ordered = calls;
+        // As one operation on each group and stream: alone, each could wait for another.
+        let (mut on_device, mut ordered) = (Vec::new(), Vec::with_capacity(calls.len()));
+        for call in calls {
+            match call.is_message_on_device() {
+                true => on_device.extend(call.into_message_on_device()),
+                false => ordered.push(call),
+            }
+        }
+        placement::post_batch(on_device);
         // Stable: calls of one kind stay in their order.
         ordered.sort_by_key(Prepared::place_in_batch);
         // First: what is issued to a group that has failed is told so.

@@ -3,31 +3,18 @@
 //!
 //! Must not know: groups, the order of calls, back ends.
 
+pub use super::call_options::{CallOptions, Where};
+
 use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
-use crate::base::debug::Values;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
+use crate::base::gpu::{FlightSlot, Gpu, Launch};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::base::probe::Probe;
 use crate::transport::{Descriptor, Extent, OpKind};
-
-/// What a single call may choose.
-#[derive(Clone, Debug, Default)]
-pub struct CallOptions {
-    /// The deadline in milliseconds; 0 for the group's, `u64::MAX` for none.
-    pub timeout_ms: u64,
-    /// The factor of `PREMUL_SUM`; 0 is refused there, since it is what was not set.
-    pub premul_scale: f64,
-    /// Vectors are folded in the order of ranks at once, so that the result does not depend on where ranks are.
-    pub canonical: bool,
-    /// An algorithm by name.
-    pub algorithm: Option<String>,
-    /// Which elements may not be in its buffers, beside those that may not be in any call's.
-    pub values: Values,
-}
 
 /// One collective, before it has a sequence number.
 #[derive(Clone, Debug)]
@@ -42,6 +29,10 @@ pub struct Call<'a> {
     recv: Dst<'a>,
     sends: Option<Box<[Src<'a>]>>,
     recvs: Option<Box<[Dst<'a>]>>,
+    /// Where its buffers lie, if on a device.
+    gpu: Option<Gpu>,
+    /// It was looked at where they lie, and there is nothing in them.
+    is_empty: bool,
 }
 
 /// The bytes of `blocks` times `count` elements.
@@ -61,8 +52,9 @@ impl<'a> Call<'a> {
     fn new(kind: OpKind, dtype: Option<DataType>, count: usize) -> Self {
         let extent = Extent::Count(count as u64);
         let (send, recv) = (Src::empty(), Dst::empty());
-        let (op, root, sends, recvs) = (None, None, None, None);
-        Self { kind, dtype, op, root, extent, count, send, recv, sends, recvs }
+        let (op, root, sends, recvs, gpu) = (None, None, None, None, None);
+        let is_empty = false;
+        Self { kind, dtype, op, root, extent, count, send, recv, sends, recvs, gpu, is_empty }
     }
 
     /// Reduces `send` of all ranks into `recv` of all ranks.
@@ -203,6 +195,26 @@ impl<'a> Call<'a> {
         self.count
     }
 
+    /// Where its buffers lie, if on a device.
+    pub(super) fn gpu(&self) -> Option<Gpu> {
+        self.gpu
+    }
+
+    /// Whether all its buffers are known to be empty.
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    pub(super) fn set_place(&mut self, gpu: Option<Gpu>, is_empty: bool) {
+        self.gpu = gpu;
+        self.is_empty = is_empty;
+    }
+
+    /// How it is enqueued, if its buffers lie on a device.
+    pub(super) fn launch<'s>(&self, flight: &'s FlightSlot) -> Option<Launch<'s>> {
+        self.gpu.map(|gpu| Launch { gpu, flight })
+    }
+
     /// What this rank contributes, in one piece.
     pub(super) fn send(&self) -> Src<'a> {
         self.send
@@ -263,6 +275,7 @@ impl<'a> Call<'a> {
             canonical: options.canonical,
             algorithm: options.algorithm.as_deref(),
             deadline,
+            launch: None,
             probe,
             group,
         }

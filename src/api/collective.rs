@@ -9,6 +9,7 @@ use crate::algo::Wanted;
 use crate::backend::Query;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::gpu::FlightSlot;
 use crate::transport::Descriptor;
 use crate::wait::Interrupt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,14 +20,16 @@ impl Group {
     /// # Errors
     /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`, `PeerFailed`,
     /// `Mismatch` or `Aborted`, all of which fail the group.
-    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
+    pub fn run(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::refuse_to_block("a blocking call")?;
-        self.check_call(&call, options)?;
+        self.check_call(&mut call, options)?;
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
         let of = (self.name(), &deadline);
-        let operation = call.operation(descriptor, options, of, &self.observer);
+        let flight = FlightSlot::new();
+        let mut operation = call.operation(descriptor, options, of, &self.observer);
+        operation.launch = call.launch(&flight);
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let runs = self.queue.has_turn(&ticket);
         let record = self.record(&descriptor, deadline.started(), runs);
@@ -37,6 +40,13 @@ impl Group {
             }
             Err(Interrupt::Halted(error)) => Err(error),
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
+        };
+        // On a stream of the library's, the caller could not wait for it.
+        let outcome = match operation.launch {
+            Some(launch) if launch.gpu.stream.is_none() => {
+                outcome.and_then(|()| self.await_device(&flight, &deadline))
+            }
+            _ => outcome,
         };
         match runs && self.observer.was_short() {
             true => record.end_at_once(&outcome),
@@ -57,18 +67,23 @@ impl Group {
     }
 
     /// What can be checked alone.
-    pub(super) fn check_call(&self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
-        self.check(call, options).context(|| call.kind().name())
+    pub(super) fn check_call(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
+        let kind = call.kind();
+        self.check(call, options).context(|| kind.name())
     }
 
-    fn check(&self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
+    fn check(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
+        if self.device.is_some() || options.is_placed() {
+            self.locate(call, options)?;
+        }
         if let Some((op, dtype)) = call.reduction() {
             op.check_defined_for(dtype, || self.backend_name())?;
         }
         call.check(options, self.rank(), self.size())?;
-        if self.is_selective {
+        if self.is_selective && !call.is_empty() {
             let (kind, dtype, op) = (call.kind(), call.dtype(), call.op());
-            let query = Query { name: kind.name(), kind: Some(kind), dtype, op, gpu: None };
+            let gpu = call.gpu().map(|gpu| gpu.device);
+            let query = Query { name: kind.name(), kind: Some(kind), dtype, op, gpu };
             self.backend.supports(&query)?;
         }
         let (name, canonical) = (options.algorithm.as_deref(), options.canonical);

@@ -71,7 +71,9 @@ fn sketch(call: &Call<'_>, options: &CallOptions, size: usize) -> Option<(Likene
         OpKind::AllGather | OpKind::ReduceScatter => size,
         _ => return None,
     };
-    if call.op() == Some(ReduceOp::PremulSum) || options.algorithm.is_some() {
+    // Nor is what lies on a device, where nobody copies.
+    let is_apart = options.algorithm.is_some() || call.gpu().is_some();
+    if call.op() == Some(ReduceOp::PremulSum) || is_apart {
         return None;
     }
     let (op, root, canonical) = (call.op(), call.root(), options.canonical);

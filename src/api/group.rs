@@ -47,6 +47,8 @@ pub struct GroupOptions {
     pub backend: Option<String>,
     /// What is asked of the back end, "key=value;key=value"; may be empty.
     pub backend_options: String,
+    /// The GPU of this rank; `None` for none.
+    pub device: Option<usize>,
     /// The group's name; ranks of one group use the same.
     pub name: String,
     /// The deadline of operations in milliseconds; 0 for the default.
@@ -67,6 +69,8 @@ pub(super) struct Origin {
     /// As the back end was asked for.
     pub(super) backend: String,
     pub(super) backend_options: String,
+    /// The GPU of this rank.
+    pub(super) device: Option<usize>,
     /// Host and port of the store that the outermost group met in.
     pub(super) store: Option<(String, u16)>,
     /// That store, while somebody has it.
@@ -109,6 +113,8 @@ pub struct Group {
     pub(super) mailbox: OnceLock<Arc<Mailbox>>,
     pub(super) monitor: Monitor,
     pub(super) observer: Observer,
+    /// The device that it serves beside host memory: where buffers lie is looked at then.
+    pub(super) device: Option<usize>,
     /// All ranks come together before each collective.
     pub(super) looks_who_is_there: bool,
     /// The back end is asked before a call takes its place.
@@ -155,18 +161,23 @@ impl Group {
             store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
             keys: keys.as_ref(),
             options: &options.backend_options,
+            device: options.device,
             parent: None,
             activity: Some(activity::elsewhere),
             deadline: &deadline,
         };
         let exchange = StoreExchange { rendezvous: &meeting, id };
-        let backend_name = options.backend.as_deref().unwrap_or("native");
+        let backend_name = match options.device {
+            None => options.backend.as_deref().unwrap_or("native"),
+            Some(_) => options.backend.as_deref().unwrap_or(backend::map::DEFAULT),
+        };
         let backend = backend::create(backend_name, &context, &exchange)?;
         let origin = Origin {
             ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
             parent: None,
             backend: backend_name.to_owned(),
             backend_options: options.backend_options,
+            device: backend.device().or(options.device),
             store: address,
             meeting: place,
             epoch: 0,
@@ -199,6 +210,7 @@ impl Group {
             rank,
             size: origin.ranks.len(),
             timeout_ms: AtomicU64::new(timeout_ms),
+            device: backend.device(),
             looks_who_is_there: backend.looks_who_is_there(),
             is_selective: backend.is_selective(),
             backend,
@@ -222,6 +234,7 @@ impl Group {
             parent: None,
             backend: "native".into(),
             backend_options: String::new(),
+            device: None,
             store: None,
             meeting: Weak::<crate::store::HashStore>::new(),
             epoch: 0,
@@ -354,7 +367,11 @@ impl Group {
         };
         let members: Vec<Value> = self.backend.places().iter().map(member).collect();
         let (skew, straggler) = self.observer.describe();
-        let of_backend = if self.backend_name() == "native" { "native" } else { "plugin" };
+        let of_backend = match (self.device, self.backend_name()) {
+            (Some(_), _) => "map",
+            (None, "native") => "native",
+            (None, _) => "plugin",
+        };
         json!({
             "name": self.name,
             "id": self.id.to_string(),

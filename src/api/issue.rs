@@ -5,6 +5,7 @@ use super::bytes::{BytesCall, BytesTask, Deliver};
 use super::call::{Call, CallOptions};
 use super::debug::loans;
 use super::group::Group;
+use super::placement::OnDevice;
 use super::point_to_point::Memory;
 use super::queue::{Job, Turn};
 use super::recorder::{self, Record};
@@ -12,9 +13,13 @@ use super::work::{Work, WorkKind};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::gpu::Gpu;
 use crate::transport::Descriptor;
 use std::fmt::Debug;
 use std::sync::Arc;
+
+/// The place of collectives on devices in a batch.
+const ON_DEVICE: u8 = 3;
 
 /// An operation that has been checked and not been issued. Its buffers are lent from now until its work ends.
 #[derive(Debug)]
@@ -30,16 +35,22 @@ enum What {
     Collective(Call<'static>),
     Bytes(BytesCall<'static>, Deliver),
     Message(Memory),
+    /// One in the memory of a device.
+    OnDevice(Memory, Gpu),
 }
 
 impl Prepared {
     pub(super) fn message(
         group: Arc<Group>,
-        memory: Memory,
+        (memory, gpu): (Memory, Option<Gpu>),
         options: CallOptions,
         work: Arc<Work>,
     ) -> Self {
-        Self { group, what: What::Message(memory), options, work }
+        let what = match gpu {
+            None => What::Message(memory),
+            Some(gpu) => What::OnDevice(memory, gpu),
+        };
+        Self { group, what, options, work }
     }
 
     pub(super) fn bytes(
@@ -62,6 +73,20 @@ impl Prepared {
         &self.work
     }
 
+    /// Where it goes, if its buffers lie on a device.
+    pub(super) fn gpu(&self) -> Option<Gpu> {
+        match &self.what {
+            What::Collective(call) => call.gpu(),
+            What::OnDevice(_, gpu) => Some(*gpu),
+            What::Bytes(..) | What::Message(_) => None,
+        }
+    }
+
+    /// Whether it goes to a stream of the library's, which a caller could not wait for.
+    pub fn is_on_own_stream(&self) -> bool {
+        self.gpu().is_some_and(|gpu| gpu.stream.is_none())
+    }
+
     /// Issues it; its deadline begins.
     ///
     /// # Errors
@@ -72,9 +97,18 @@ impl Prepared {
         let Self { group, what, options, work } = self;
         let issued = match what {
             What::Message(memory) => group.post(memory, deadline, &work, options.values),
+            What::OnDevice(memory, gpu) => {
+                let work = Arc::clone(&work);
+                group.post_on_device(&[OnDevice { memory, gpu, work }], deadline)
+            }
             What::Collective(call) => {
+                let may_be_next = call.gpu().is_some() && group.queue.is_idle();
                 let task = CollectiveTask { call, options, works: [Arc::clone(&work)] };
-                enqueue(group, deadline, task)
+                let enqueued = enqueue(group, deadline, task);
+                if may_be_next && enqueued.is_ok() {
+                    Group::await_enqueued(&work);
+                }
+                enqueued
             }
             What::Bytes(call, deliver) => {
                 enqueue(group, deadline, BytesTask::new(call, deliver, Arc::clone(&work)))
@@ -94,18 +128,39 @@ impl Prepared {
     }
 
     /// In a batch: receives go before sends, so that nobody's buffer is missing, and both before collectives, for
-    /// which one waits longer.
-    pub(super) fn place_in_batch(&self) -> u8 {
-        match self.what {
+    /// which one waits longer. Those on devices come last, by their groups' ids, which are the same on all ranks, so that
+    /// groups on one stream do not wait for each other.
+    pub(super) fn place_in_batch(&self) -> (u8, [u8; 16]) {
+        let place = self.kind_in_batch();
+        (place, if place == ON_DEVICE { self.group.id().0 } else { [0; 16] })
+    }
+
+    fn kind_in_batch(&self) -> u8 {
+        match &self.what {
             What::Message(Memory::In(_) | Memory::Grows { .. }) => 0,
-            What::Message(Memory::Out(_)) => 1,
+            What::Message(Memory::Out(_)) | What::OnDevice(..) => 1,
+            What::Collective(call) if call.gpu().is_some() => ON_DEVICE,
             What::Collective(_) | What::Bytes(..) => 2,
         }
     }
 
     /// Whether it is a collective, of whatever kind.
     pub(super) fn is_collective(&self) -> bool {
-        !matches!(self.what, What::Message(_))
+        !matches!(self.what, What::Message(_) | What::OnDevice(..))
+    }
+
+    /// Whether it is a message on a device.
+    pub(super) fn is_message_on_device(&self) -> bool {
+        matches!(self.what, What::OnDevice(..))
+    }
+
+    /// It, to be posted together with others.
+    pub(super) fn into_message_on_device(self) -> Option<(Arc<Group>, Deadline, OnDevice)> {
+        self.lend();
+        let deadline = self.group.deadline(&self.options);
+        let Self { group, what, work, .. } = self;
+        let What::OnDevice(memory, gpu) = what else { return None };
+        Some((group, deadline, OnDevice { memory, gpu, work }))
     }
 
     /// Tells of all memory, and whether it is written.
@@ -113,9 +168,11 @@ impl Prepared {
         match &self.what {
             What::Collective(call) => call.each_buffer(note),
             What::Bytes(call, _) => call.each_input(&mut |input| note(input, false)),
-            What::Message(Memory::Out(bytes)) => note(*bytes, false),
-            What::Message(Memory::In(into)) => note(into.as_src(), true),
-            What::Message(Memory::Grows { .. }) => {}
+            What::Message(memory) | What::OnDevice(memory, _) => match memory {
+                Memory::Out(bytes) => note(*bytes, false),
+                Memory::In(into) => note(into.as_src(), true),
+                Memory::Grows { .. } => {}
+            },
         }
     }
 
@@ -123,7 +180,7 @@ impl Prepared {
     pub(super) fn collective(&self) -> Option<(&Call<'static>, &CallOptions)> {
         match &self.what {
             What::Collective(call) => Some((call, &self.options)),
-            What::Bytes(..) | What::Message(_) => None,
+            What::Bytes(..) | What::Message(_) | What::OnDevice(..) => None,
         }
     }
 }
@@ -135,10 +192,10 @@ impl Group {
     /// `InvalidArgument`, `Unsupported`.
     pub fn prepare(
         self: &Arc<Self>,
-        call: Call<'static>,
+        mut call: Call<'static>,
         options: CallOptions,
     ) -> Result<Prepared> {
-        self.check_call(&call, &options)?;
+        self.check_call(&mut call, &options)?;
         let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&self.queue));
         let group = Arc::clone(self);
         Ok(Prepared { group, what: What::Collective(call), options, work })
@@ -279,7 +336,8 @@ impl Task for CollectiveTask {
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
         let of = (group.name(), deadline);
-        let operation = self.call.operation(first, &self.options, of, &group.observer);
+        let mut operation = self.call.operation(first, &self.options, of, &group.observer);
+        operation.launch = self.call.launch(self.works[0].flight());
         group.carry_out(&operation, self.options.values)
     }
 }

@@ -4,7 +4,7 @@
 
 use super::group::Group;
 use crate::backend::Memory;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -39,17 +39,16 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
             "device is {device}: an index from 0 on, or DIST_DEVICE_HOST"
         )));
     }
-    if device != HOST {
-        let message = format!(
-            "back end {} has no memory on device {device}: it serves host memory (DIST_DEVICE_HOST)",
-            group.backend_name()
-        );
-        return Err(Error::new(ErrorKind::Unsupported, message));
-    }
-    if bytes == 0 {
-        return Ok(None);
-    }
-    let memory = group.backend.allocate(bytes)?;
+    let memory = match usize::try_from(device) {
+        // Refused also for no bytes.
+        Ok(device) if bytes == 0 => {
+            group.backend.allocate_on(device, 1).map(drop).map(|()| None)?
+        }
+        Ok(device) => Some(group.backend.allocate_on(device, bytes)?),
+        Err(_) if bytes == 0 => None,
+        Err(_) => Some(group.backend.allocate(bytes)?),
+    };
+    let Some(memory) = memory else { return Ok(None) };
     let address = memory.as_mut_ptr().expose_provenance();
     table().allocated.insert(address, memory);
     Ok(Some(address))

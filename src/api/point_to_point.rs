@@ -162,7 +162,9 @@ impl Group {
     fn prompt_engine(&self, message: &Message, options: &CallOptions) -> Option<&dyn PointToPoint> {
         let is_watched = debug::level() == debug::Level::Detail
             || options.values.max(debug::values()) != Values::Any;
-        let is_fine = !is_watched && self.check_message(message, options).is_ok();
+        let may_be_on_device = self.device.is_some() || options.is_placed();
+        let is_fine =
+            !is_watched && !may_be_on_device && self.check_message(message, options).is_ok();
         self.backend.messages().filter(|_| is_fine)
     }
 
@@ -184,8 +186,12 @@ impl Group {
         options: CallOptions,
     ) -> Result<Prepared> {
         self.check_message(&message, &options).context(|| message)?;
+        let gpu = match self.device.is_some() || options.is_placed() {
+            true => self.locate_message(&message, &memory, &options).context(|| message)?,
+            false => None,
+        };
         let work = Work::new(WorkKind::Message(message), Arc::clone(&self.queue));
-        Ok(Prepared::message(Arc::clone(self), memory, options, work))
+        Ok(Prepared::message(Arc::clone(self), (memory, gpu), options, work))
     }
 
     fn check_message(&self, message: &Message, options: &CallOptions) -> Result<()> {

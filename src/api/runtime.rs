@@ -51,6 +51,8 @@ pub struct InitOptions {
     pub connect_timeout_ms: u64,
     /// What is asked of the back end, "key=value;key=value"; may be empty.
     pub backend_options: String,
+    /// The GPU of this rank; `None` for none.
+    pub device: Option<usize>,
     /// The world group's name; `None` for "world".
     pub group_name: Option<String>,
 }
@@ -156,6 +158,7 @@ fn make_world(options: InitOptions) -> Result<()> {
         size: place.size,
         backend: options.backend,
         backend_options: options.backend_options,
+        device: options.device,
         name: options.group_name.unwrap_or_else(|| WORLD_NAME.to_owned()),
         timeout_ms: options.timeout_ms,
         connect_timeout_ms: left,

@@ -17,6 +17,7 @@ use super::recorder::{self, Record};
 use crate::base::backtrace;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::gpu::{Flight, FlightSlot};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::base::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
@@ -105,6 +106,10 @@ pub struct Work {
     blamed: OnceLock<Rank>,
     /// A batch's, from issue until it is done.
     members: Mutex<Vec<Arc<Self>>>,
+    /// On a device: what tells that it is done with the operation.
+    flight: FlightSlot,
+    /// A batch's: those of its members.
+    flights: Mutex<Vec<Arc<dyn Flight>>>,
 }
 
 impl Outcome {
@@ -174,6 +179,8 @@ impl Work {
             held: Mutex::new(None),
             blamed: OnceLock::new(),
             members: Mutex::default(),
+            flight: FlightSlot::new(),
+            flights: Mutex::default(),
         })
     }
 
@@ -314,6 +321,40 @@ impl Work {
             WorkKind::Batch => self.wait_for_members(limit),
         }
         self.outcome().map_or(Ok(Progress::Pending), |outcome| outcome.map(|()| Progress::Done))
+    }
+
+    /// Waits until it has ended, and until the device is done with it where it was enqueued on one. Any thread, any number of
+    /// times.
+    ///
+    /// # Errors
+    /// As [`Work::wait`]; the failure of its group, if that came before the device was done.
+    pub fn synchronize(&self, limit: &Deadline) -> Result<Progress> {
+        if self.wait(limit)? == Progress::Pending {
+            return Ok(Progress::Pending);
+        }
+        let mut flights = lock(&self.flights).clone();
+        flights.extend(self.flight.get().cloned());
+        if !flights.is_empty() {
+            callbacks::refuse_to_block("waiting for a device")?;
+        }
+        for flight in flights {
+            if !flight.wait(limit).inspect_err(|_| recorder::dump_failures())? {
+                return Ok(Progress::Pending);
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Where its operation on a device is put.
+    pub(super) fn flight(&self) -> &FlightSlot {
+        &self.flight
+    }
+
+    /// Waits for the device also for a member of this batch.
+    pub(super) fn share_flight(&self, member: &Self) {
+        if let Some(flight) = member.flight.get() {
+            lock(&self.flights).push(Arc::clone(flight));
+        }
     }
 
     /// Lets the engine that carries the message make progress on this thread.

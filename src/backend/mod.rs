@@ -1,12 +1,15 @@
 //! What carries out operations: one trait, and a registry by name.
 //!
 //! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in groups of one rank.
-//! `plugin` is what others have written (MPI among it), which registers beside them.
+//! `plugin` is what others have written (MPI among it), which registers beside them. `map` is a group for host memory and the
+//! memory of a GPU, of which `nccl` serves the latter.
 //!
 //! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep what they need in
 //! [`Keys`]), the C ABI.
 
+pub mod map;
 pub mod native;
+pub mod nccl;
 pub mod plugin;
 pub mod registry;
 pub mod solo;
@@ -16,11 +19,13 @@ pub use crate::transport::{
     Completion, Delivery, Incoming, LARGEST_TAG, Listener, Listeners, OpKind, Outgoing, PeerName,
     PointToPoint, Room,
 };
+pub use nccl::{Message as DeviceMessage, Way as DeviceWay};
 
 use crate::algo::rules::Rule;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::{Gpu, Launch};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::transport::arena;
@@ -118,6 +123,8 @@ pub struct Context<'a> {
     pub keys: Option<&'a Arc<dyn Keys>>,
     /// What the caller asked of the back end: "key=value;key=value".
     pub options: &'a str,
+    /// The GPU of this rank, where one was named.
+    pub device: Option<usize>,
     /// The group that it is made from, if any.
     pub parent: Option<Parent<'a>>,
     /// Says what this process does beside the collectives of a group, for those that wait for it.
@@ -207,6 +214,57 @@ pub trait Backend: Send + Sync + Debug {
     /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back end has none.
     fn messages(&self) -> Option<&dyn PointToPoint> {
         None
+    }
+
+    /// The device whose memory it serves beside the host's, or would if it could: then it is asked where buffers lie.
+    fn device(&self) -> Option<usize> {
+        None
+    }
+
+    /// The device that has an address; `None` for host memory. Asked where there is a [`Backend::device`].
+    ///
+    /// # Errors
+    /// `Backend`.
+    fn device_of(&self, address: usize) -> Result<Option<usize>> {
+        let _ = address;
+        Ok(None)
+    }
+
+    /// Whether a call can be put into a stream of the caller's.
+    ///
+    /// # Errors
+    /// `Unsupported`; `Backend`, also for what is no stream.
+    fn check_stream(&self, gpu: Gpu) -> Result<()> {
+        let _ = gpu;
+        Ok(())
+    }
+
+    /// Enqueues messages in a device's memory as one operation, in which their order does not count.
+    ///
+    /// # Errors
+    /// As [`Backend::run`].
+    fn exchange_on_device(
+        &self,
+        messages: &[DeviceMessage<'_>],
+        deadline: &Deadline,
+        launch: &Launch<'_>,
+    ) -> Result<()> {
+        let (_, _) = (messages, deadline);
+        let message =
+            format!("back end {} has no messages on device {}", self.name(), launch.gpu.device);
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// Memory for buffers on a device.
+    ///
+    /// # Errors
+    /// `Unsupported`, `OutOfMemory`, `Backend`.
+    fn allocate_on(&self, device: usize, bytes: usize) -> Result<Box<dyn Memory>> {
+        let message = format!(
+            "back end {} has no memory on device {device} for {bytes} bytes: it serves host memory (DIST_DEVICE_HOST)",
+            self.name()
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Memory of this process for buffers, of the kind that other ranks can be given direct access to where there is such a
@@ -311,7 +369,8 @@ fn host_memory(bytes: usize) -> Result<Box<dyn Memory>> {
     Ok(Box::new(arena::allocate(bytes)?))
 }
 
-/// Makes the back end called `name`; NULL in the C API is "native", whose other name is "gloo".
+/// Makes the back end called `name`, which may be a map of devices ([`map`]); NULL in the C API is [`map::DEFAULT`], and
+/// another name of "native" is "gloo".
 ///
 /// # Errors
 /// `NotFound` for an unknown name (the message lists those there are), and whatever keeps the ranks from
@@ -322,6 +381,18 @@ pub fn create(
     exchange: &dyn Exchange,
 ) -> Result<Arc<dyn Backend>> {
     check_name(name)?;
+    match map::parse(name)? {
+        Some(devices) => map::create(&devices, context, exchange),
+        None => create_one(name, context, exchange),
+    }
+}
+
+/// Makes one that is no map.
+fn create_one(
+    name: &str,
+    context: &Context<'_>,
+    exchange: &dyn Exchange,
+) -> Result<Arc<dyn Backend>> {
     if let Some(factory) = registry::find(name) {
         return factory.create(context, exchange);
     }
@@ -336,22 +407,34 @@ pub fn create(
 /// Whether [`create`] knows a name, for callers that must not wait for other ranks to find out.
 ///
 /// # Errors
-/// `NotFound`; the message lists the names there are.
+/// `NotFound`; the message lists the names there are. What keeps NCCL from being loaded, for a name that needs it.
 pub fn check_name(name: &str) -> Result<()> {
-    if is_available(name) {
+    match map::parse(name)? {
+        Some(devices) => devices.check(),
+        None => check_one(name),
+    }
+}
+
+fn check_one(name: &str) -> Result<()> {
+    if registry::known(name).is_some() {
         return Ok(());
     }
     let names = registry::names().join(", ");
-    let message = format!("there is no back end \"{name}\"; there are: {names}");
+    let message = format!(
+        "there is no back end \"{name}\"; there are: {names}, nccl, and maps such as \"cpu:native,cuda:nccl\""
+    );
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
 /// What a name that [`create`] knows stands for: two of them may mean the same.
-pub fn canonical(name: &str) -> &'static str {
-    registry::known(name).unwrap_or("native")
+pub fn canonical(name: &str) -> String {
+    match map::parse(name) {
+        Ok(Some(devices)) => devices.to_string(),
+        _ => registry::known(name).unwrap_or("native").to_owned(),
+    }
 }
 
 /// True for a name that [`create`] knows, in any case.
 pub fn is_available(name: &str) -> bool {
-    registry::known(name).is_some()
+    check_name(name).is_ok()
 }

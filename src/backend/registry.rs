@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 const OWN: [&str; 2] = ["native", "gloo"];
 
 /// Names that no plug-in may have: they mean something in a map of devices.
-const RESERVED: [&str; 3] = ["nccl", "cpu", "cuda"];
+const RESERVED: [&str; 4] = ["nccl", "cpu", "cuda", "default"];
 
 /// The longest name.
 const LONGEST: usize = 64;

@@ -118,6 +118,20 @@ variables! {
         "A file that says which algorithm to take from which size on (docs/tuning.md). That of rank 0 counts.";
     TRACE_FILE = "DIST_TRACE_FILE", "user", "none",
         "Write a trace of this process to the file of this name followed by its rank and `.json`, from its first group to dist_finalize.";
+    NCCL_LIB = "DIST_NCCL_LIB", "user", "libnccl.so.2, libnccl.so",
+        "The file of NCCL, for groups that use it (docs/backends.md), where the loader's search path has none or another one.";
+    VLLM_NCCL_SO_PATH = "VLLM_NCCL_SO_PATH", "user", "none", "The same, where DIST_NCCL_LIB is not set.";
+    TORCH_NCCL_BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT", "user", "0",
+        "1: a call on a GPU's memory has ended only when the device is done with it, and reports its errors and its time-out.";
+    NCCL_BLOCKING_WAIT = "NCCL_BLOCKING_WAIT", "user", "none", "The same, where TORCH_NCCL_BLOCKING_WAIT is not set.";
+    TORCH_NCCL_ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "user", "3",
+        "0: nothing is done about errors and deadlines of what was enqueued on a GPU; 1, 2, 3: they fail the group. The process is never ended.";
+    NCCL_ASYNC_ERRORS = "NCCL_ASYNC_ERROR_HANDLING", "user", "none",
+        "The same, where TORCH_NCCL_ASYNC_ERROR_HANDLING is not set.";
+    TORCH_NCCL_HIGH_PRIORITY = "TORCH_NCCL_HIGH_PRIORITY", "user", "0",
+        "1: the library's own streams on a GPU are preferred by it, as with the option nccl.high_priority.";
+    NCCL_MULTI_RANK_GPU = "NCCL_MULTI_RANK_GPU_ENABLE", "user", "0",
+        "NCCL's own: 1 lets several ranks have one GPU, from NCCL 2.30 on; else that is refused before they meet.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
         "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
 }

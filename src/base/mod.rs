@@ -11,6 +11,7 @@ pub mod dtype;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+pub mod gpu;
 pub mod ids;
 pub mod log;
 pub mod nodes;

@@ -1,6 +1,6 @@
 //! Turning what a C caller hands in into what Rust can use, with an error that names the argument.
 
-use super::types::{DIST_NO_WAIT, DIST_WAIT_FOREVER};
+use super::types::{DIST_FIELD_DEVICE, DIST_NO_WAIT, DIST_WAIT_FOREVER};
 use crate::api::call::buffer_bytes;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -193,6 +193,16 @@ pub(super) fn ranks(ptr: *const i32, n: usize, name: &str) -> Result<Option<Vec<
     let ranks = slice(ptr, n, name)?.iter().map(|&rank| index(rank, name));
     let ranks: Vec<usize> = ranks.collect::<Result<_>>()?;
     Ok(Some(ranks).filter(|ranks| !ranks.is_empty()))
+}
+
+/// The device of an option struct, which counts with a bit of `fields`.
+pub(super) fn device(fields: u64, value: i32) -> Result<Option<usize>> {
+    if fields & DIST_FIELD_DEVICE == 0 { Ok(None) } else { index(value, "device").map(Some) }
+}
+
+/// A field that this version does not know yet.
+pub(super) fn reserved(value: i32) -> Result<()> {
+    if value == 0 { Ok(()) } else { Err(Error::invalid(format!("reserved is {value}, and not 0"))) }
 }
 
 /// A rank or size for C.

@@ -169,6 +169,9 @@ pub const DIST_CALL_CHECK_NAN: u64 = 2;
 /// In a call's flags: the same for what is no finite number, infinite ones included.
 pub const DIST_CALL_CHECK_INF: u64 = 4;
 
+/// In a call's flags: `device` says where its buffers are.
+pub const DIST_CALL_DEVICE: u64 = 8;
+
 /// Nothing is added to calls; the default.
 pub const DIST_DEBUG_OFF: i32 = 0;
 /// How groups are made and what they have done is told in the log, and so are long waits.
@@ -194,6 +197,8 @@ pub const DIST_FIELD_RANK: u64 = 1;
 pub const DIST_FIELD_LISTEN_FD: u64 = 2;
 /// In `fields`: `wait_for_workers` is set.
 pub const DIST_FIELD_WAIT_FOR_WORKERS: u64 = 4;
+/// In `fields`: `device` is set.
+pub const DIST_FIELD_DEVICE: u64 = 8;
 
 const _: () = assert!(
     DIST_KIND_SEND == supports::SEND

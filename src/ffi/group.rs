@@ -1,6 +1,9 @@
 //! Groups.
 
-use super::args::{Out, copy_text, index, milliseconds, number, optional_str, ranks, required_str};
+use super::args::{
+    Out, copy_text, device, index, milliseconds, number, optional_str, ranks, required_str,
+    reserved,
+};
 use super::handle::{Kind, Table};
 use super::store::STORES;
 use super::types::*;
@@ -68,6 +71,7 @@ dist_export! {
         if options.fields & DIST_FIELD_RANK == 0 {
             return Err(Error::invalid("rank is not set: put DIST_FIELD_RANK into fields"));
         }
+        reserved(options.reserved)?;
         let group = Group::create(GroupOptions {
             store: Arc::clone(STORES.get(options.store)?.store()),
             rank: index(options.rank, "rank")?,
@@ -76,6 +80,7 @@ dist_export! {
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),
+            device: device(options.fields, options.device)?,
             name: required_str(options.name, "name")?.to_owned(),
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
@@ -111,7 +116,8 @@ dist_export! {
     /// Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
     ///
     /// `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
-    /// threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
+    /// threads end as they would; so do pending works, until which the group is not left. Does not block, but for groups on
+    /// GPUs: these wait for their device and for the other ranks, 10 seconds at most. Any thread.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
     pub fn dist_group_release(group: *mut dist_group_t) -> dist_status_t {

@@ -8,6 +8,7 @@ use super::work::wait_to_the_end;
 use crate::api::call::buffer_bytes;
 use crate::api::callbacks::refuse_to_block;
 use crate::api::issue::Prepared;
+use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use std::ffi::c_void;
@@ -30,9 +31,12 @@ pub(super) fn from_tag(tag: i32) -> Result<Option<u32>> {
 
 /// Issues a message and waits until it is done; where from, if it came.
 pub(super) fn run(call: Prepared) -> Result<Option<usize>> {
-    let work = Arc::clone(call.work());
+    let (work, is_alone) = (Arc::clone(call.work()), call.is_on_own_stream());
     call.issue()?;
     wait_to_the_end(&work)?;
+    if is_alone {
+        work.synchronize(&Deadline::never())?;
+    }
     Ok(work.source())
 }
 

@@ -1,6 +1,6 @@
 //! Version, errors, and the life of the process in the library.
 
-use super::args::{copy_text, index, milliseconds, number, optional_str};
+use super::args::{copy_text, device, index, milliseconds, number, optional_str, reserved};
 use super::group::{GROUPS, forget_world, group, remember_world};
 use super::store::STORES;
 use super::types::*;
@@ -112,11 +112,13 @@ dist_export! {
         } else {
             Some(Arc::clone(STORES.get(options.store)?.store()))
         };
+        reserved(options.reserved)?;
         runtime::init(InitOptions {
             backend: super::backend::named(options.backend)?,
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),
+            device: device(options.fields, options.device)?,
             init_method: optional_str(options.init_method, "init_method")?.map(str::to_owned),
             store,
             rank,
@@ -165,7 +167,7 @@ dist_export! {
 dist_export! {
     #[on_error(0)]
     /// 1 if there is a back end of this name, in any case, else 0: the native one, one that was registered or loaded, or
-    /// one of DIST_BACKEND_PLUGINS, which this loads.
+    /// one of DIST_BACKEND_PLUGINS, which this loads. For "nccl", and maps with it, whether NCCL can be loaded, which this does.
     ///
     /// `name`: required, borrowed for the call. Any thread. Since 0.1.
     pub fn dist_backend_is_available(name: *const c_char) -> i32 {

@@ -1,10 +1,11 @@
 //! What the functions of operations have in common: their options, and whether they block, give a work, or wait in a
 //! batch.
 
-use super::args::{Out, milliseconds, optional_str};
+use super::args::{Out, index, milliseconds, optional_str, reserved};
 use super::options;
 use super::types::*;
 use super::work::WORKS;
+use crate::api::call::Where;
 use crate::api::issue::Prepared;
 use crate::api::{Call, CallOptions, Group, batch};
 use crate::base::debug::Values;
@@ -34,7 +35,15 @@ pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOp
     }
     let options = options::read(options)?;
     let flags = flags(options.flags)?;
+    reserved(options.reserved)?;
     Ok(CallOptions {
+        place: match options.device {
+            _ if flags & DIST_CALL_DEVICE == 0 => Where::Unsaid,
+            DIST_DEVICE_HOST => Where::Host,
+            device => Where::Device(index(device, "device")?),
+        },
+        // Never followed: what the driver calls it.
+        stream: Some(options.stream.addr()).filter(|&stream| stream != 0),
         timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
         premul_scale: options.premul_scale,
         canonical: flags & DIST_CALL_CANONICAL != 0,
@@ -51,7 +60,8 @@ pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOp
 
 /// The flags of a call, all of which must be known.
 fn flags(flags: u64) -> Result<u64> {
-    let unknown = flags & !(DIST_CALL_CANONICAL | DIST_CALL_CHECK_NAN | DIST_CALL_CHECK_INF);
+    let unknown = flags
+        & !(DIST_CALL_CANONICAL | DIST_CALL_CHECK_NAN | DIST_CALL_CHECK_INF | DIST_CALL_DEVICE);
     if unknown == 0 {
         return Ok(flags);
     }

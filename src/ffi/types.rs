@@ -38,9 +38,11 @@ pub struct dist_work_t {
 pub struct dist_init_options_t {
     /// sizeof(dist_init_options_t).
     pub struct_size: usize,
-    /// Which fields with a meaningful zero are set: DIST_FIELD_RANK.
+    /// Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
-    /// "native" (also called "gloo"), in any case; NULL for native.
+    /// In any case: "native" (also called "gloo"), for host memory; "nccl", for the memory of GPUs; one for each kind of
+    /// memory, as "cpu:native,cuda:nccl"; or the name of a back end that was registered. NULL or "default" for native, and
+    /// nccl beside it where a device is named and all ranks have NCCL.
     pub backend: *const c_char,
     /// "env://", "tcp://host:port?rank=R&world_size=N", or "file:///path?rank=R&world_size=N" with a file that all
     /// ranks reach and that no other job uses; NULL for env://. In a file's path, %XX is the byte of that
@@ -61,8 +63,13 @@ pub struct dist_init_options_t {
     /// What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
     /// transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
     /// rank 0 count, attach=0|1 (as DIST_ATTACH), and host_id=LABEL: ranks with the same label are on one host, whatever
-    /// the truth (for tests).
+    /// the truth (for tests). NCCL's part knows nccl.high_priority=0|1 and nccl.blocking_wait=0|1.
     pub backend_options: *const c_char,
+    /// The index of this rank's GPU, with DIST_FIELD_DEVICE in fields. Without it, "nccl" takes the device that is current on
+    /// the calling thread. All ranks name one, or none does.
+    pub device: i32,
+    /// 0.
+    pub reserved: i32,
 }
 
 /// Options of dist_group_create.
@@ -71,7 +78,7 @@ pub struct dist_init_options_t {
 pub struct dist_group_options_t {
     /// sizeof(dist_group_options_t).
     pub struct_size: usize,
-    /// Which fields with a meaningful zero are set: DIST_FIELD_RANK.
+    /// Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
     /// Where the ranks meet; required, borrowed for the call.
     pub store: *const dist_store_t,
@@ -95,6 +102,10 @@ pub struct dist_group_options_t {
     pub global_ranks: *const i32,
     /// The length of `global_ranks`: world_size, or 0 for NULL.
     pub n_global_ranks: usize,
+    /// As in dist_init_options_t.
+    pub device: i32,
+    /// 0.
+    pub reserved: i32,
 }
 
 /// Options of dist_group_new and dist_group_split.
@@ -192,8 +203,17 @@ pub struct dist_call_options_t {
     /// An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
     /// name the same one.
     pub algorithm: *const c_char,
-    /// DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, added up; or 0.
+    /// DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, added up; or 0.
     pub flags: u64,
+    /// The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
+    /// result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
+    /// device then. CUDA's own default stream is (void *)1.
+    pub stream: *mut c_void,
+    /// Where the buffers are, with DIST_CALL_DEVICE in flags: the index of the group's GPU on this rank, or
+    /// DIST_DEVICE_HOST. Without it, the driver is asked.
+    pub device: i32,
+    /// 0.
+    pub reserved: i32,
 }
 
 /// Options of dist_spawn.
@@ -397,13 +417,13 @@ options!(
 );
 
 const _: () = {
-    assert!(size_of::<dist_init_options_t>() == 80);
-    assert!(size_of::<dist_group_options_t>() == 88);
+    assert!(size_of::<dist_init_options_t>() == 88);
+    assert!(size_of::<dist_group_options_t>() == 96);
     assert!(size_of::<dist_group_new_options_t>() == 56);
     assert!(size_of::<dist_shrink_options_t>() == 24);
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
-    assert!(size_of::<dist_call_options_t>() == 40);
+    assert!(size_of::<dist_call_options_t>() == 56);
     assert!(size_of::<dist_spawn_options_t>() == 24);
     assert!(size_of::<dist_store_vtable_t>() == 120);
 };

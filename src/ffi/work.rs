@@ -18,7 +18,8 @@ dist_export! {
     /// `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
     /// only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
     /// done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
-    /// something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more.
+    /// something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
+    /// dist_work_synchronize.
     ///
     /// Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
     /// operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
@@ -27,6 +28,24 @@ dist_export! {
     pub fn dist_work_wait(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
         let outcome = work.wait(&wait_limit(timeout_ms, "timeout_ms")?);
+        outcome.inspect_err(|_| last_error::issued_at(work.issued_at()))
+    }
+}
+
+dist_export! {
+    #[in_progress]
+    /// Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
+    ///
+    /// Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
+    /// the caller may put more into that stream; its buffers stay lent until the device is done. For other works this is
+    /// dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
+    /// deadline. Any thread, any number of times.
+    ///
+    /// Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
+    /// which what it has written is undefined. Since 0.1.
+    pub fn dist_work_synchronize(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
+        let work = WORKS.get(work)?;
+        let outcome = work.synchronize(&wait_limit(timeout_ms, "timeout_ms")?);
         outcome.inspect_err(|_| last_error::issued_at(work.issued_at()))
     }
 }

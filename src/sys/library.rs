@@ -34,12 +34,94 @@ impl Library {
         })
     }
 
+    /// One that is in this process already, by the name that it was built under.
+    pub fn loaded(name: &CStr) -> Option<Self> {
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NOLOAD;
+        // SAFETY: a terminated string; nothing is loaded, and so nothing runs.
+        NonNull::new(unsafe { libc::dlopen(name.as_ptr(), flags) }).map(Self)
+    }
+
     /// The address of a function or of data in it; `None` where it has none of this name.
     pub fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: a handle that stays open, and a terminated string.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
     }
 }
+
+/// The file that something with this address was loaded from, for messages.
+pub fn file_of(address: NonNull<c_void>) -> Option<String> {
+    let mut found = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: any address may be asked about, and there is room for the answer.
+    let is_known = unsafe { libc::dladdr(address.as_ptr(), &raw mut found) } != 0;
+    if !is_known || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, so the terminated name of an object, which is never unloaded.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    Some(name.to_string_lossy().into_owned())
+}
+
+/// Declares a table of a library's functions, each with its name there and its C type. Without one of the `required` ones
+/// there is no table; one of the `optional` ones that is missing is `None`, and only what needs it cannot be done.
+macro_rules! function_table {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $table:ident {
+            required { $($required:ident = $required_name:literal: fn($($required_type:ty),* $(,)?) -> $required_result:ty;)* }
+            optional { $($optional:ident = $optional_name:literal: fn($($optional_type:ty),* $(,)?) -> $optional_result:ty;)* }
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug)]
+        $visibility struct $table {
+            $(pub(super) $required: unsafe extern "C" fn($($required_type),*) -> $required_result,)*
+            $(pub(super) $optional: Option<unsafe extern "C" fn($($optional_type),*) -> $optional_result>,)*
+        }
+
+        impl $table {
+            /// The names of all functions that there must be.
+            $visibility const REQUIRED: &'static [&'static std::ffi::CStr] = &[$($required_name),*];
+            /// The names of those that there may be.
+            $visibility const OPTIONAL: &'static [&'static std::ffi::CStr] = &[$($optional_name),*];
+
+            /// Looks all of them up; the names of those that are missing and must not be.
+            pub(super) fn find(
+                library: &$crate::sys::library::Library,
+            ) -> std::result::Result<Self, Vec<&'static std::ffi::CStr>> {
+                let mut missing = Self::REQUIRED.to_vec();
+                missing.retain(|name| library.symbol(name).is_none());
+                let none = || missing.clone();
+                Ok(Self {
+                    $($required: {
+                        let found = library.symbol($required_name).ok_or_else(none)?;
+                        // SAFETY: the library's own interface says that it exports a function of this type under this name.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut std::ffi::c_void,
+                                unsafe extern "C" fn($($required_type),*) -> $required_result,
+                            >(found.as_ptr())
+                        }
+                    },)*
+                    $($optional: library.symbol($optional_name).map(|found| {
+                        // SAFETY: as above.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut std::ffi::c_void,
+                                unsafe extern "C" fn($($optional_type),*) -> $optional_result,
+                            >(found.as_ptr())
+                        }
+                    }),)*
+                })
+            }
+        }
+    };
+}
+pub(crate) use function_table;
 
 /// What the loader says of the calling thread's last failure.
 fn last_error() -> String {
@@ -71,5 +153,13 @@ mod tests {
     fn symbols_are_found_by_name() {
         let libc = Library::open("libc.so.6").unwrap();
         assert!(libc.symbol(c"malloc").is_some() && libc.symbol(c"dist_nothing").is_none());
+        let file = file_of(libc.symbol(c"dlopen").unwrap()).unwrap();
+        assert!(file.contains("libc"), "{file}");
+    }
+
+    #[test]
+    fn what_is_not_in_the_process_is_not_loaded() {
+        assert!(Library::loaded(c"libc.so.6").is_some());
+        assert!(Library::loaded(c"libdist-nothing.so").is_none());
     }
 }

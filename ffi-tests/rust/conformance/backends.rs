@@ -54,6 +54,7 @@ fn alone(served: &Served) -> Group {
         size: 1,
         backend: Some(served.name.clone()),
         backend_options: served.options.clone(),
+        device: None,
         name: "asked".into(),
         timeout_ms: 0,
         connect_timeout_ms: 0,

@@ -102,6 +102,7 @@ impl Run<'_> {
 
     fn join(&self, rank: usize, (layout, slot_bytes): &Meeting, store: Arc<HashStore>) -> Group {
         let options = GroupOptions {
+            device: None,
             store,
             rank,
             size: self.ranks,

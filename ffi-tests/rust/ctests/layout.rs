@@ -48,11 +48,11 @@ fn options(lines: &mut Vec<String>) {
     layout!(lines;
         dist_init_options_t {
             struct_size, fields, backend, init_method, store, rank, world_size, timeout_ms,
-            connect_timeout_ms, group_name, backend_options,
+            connect_timeout_ms, group_name, backend_options, device, reserved,
         }
         dist_group_options_t {
             struct_size, fields, store, rank, world_size, backend, name, timeout_ms,
-            connect_timeout_ms, backend_options, global_ranks, n_global_ranks,
+            connect_timeout_ms, backend_options, global_ranks, n_global_ranks, device, reserved,
         }
         dist_group_new_options_t {
             struct_size, name, backend, backend_options, timeout_ms, connect_timeout_ms,
@@ -60,7 +60,9 @@ fn options(lines: &mut Vec<String>) {
         }
         dist_shrink_options_t { struct_size, timeout_ms, connect_timeout_ms }
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
-        dist_call_options_t { struct_size, timeout_ms, premul_scale, algorithm, flags }
+        dist_call_options_t {
+            struct_size, timeout_ms, premul_scale, algorithm, flags, stream, device, reserved,
+        }
         dist_store_tcp_options_t {
             struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,
             multi_tenant, timeout_ms, bind_address, secret, secret_len_bytes,

@@ -17,7 +17,7 @@ const STRICT: [&str; 5] = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "
 
 /// Variables that a launcher or a user may have set around the tests; the programs start without them.
 const PREFIXES: &[&str] =
-    &["DIST_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCH"];
+    &["DIST_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCH", "NCCL_", "VLLM_"];
 const NAMES: &[&str] =
     &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"];
 

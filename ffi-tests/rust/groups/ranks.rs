@@ -32,6 +32,7 @@ pub(crate) fn run_with(
             let backend_options = options(rank);
             scope.spawn(move || {
                 let group = Group::create(GroupOptions {
+                    device: None,
                     store,
                     rank,
                     size,

@@ -138,8 +138,8 @@ fn wrong_arguments_are_refused_alone() {
         let named = |name: &str| SubgroupOptions { name: Some(name.into()), ..options() };
         refused(&[0], &named("a/b"), "a/b");
         refused(&[0], &named(""), "1 to 200 bytes");
-        let backend = SubgroupOptions { backend: Some("nccl".into()), ..options() };
-        refused(&[0], &backend, "there is no back end \"nccl\"");
+        let backend = SubgroupOptions { backend: Some("nonesuch".into()), ..options() };
+        refused(&[0], &backend, "there is no back end \"nonesuch\"");
         let error = world.split(Some(0), 0, &by_members("g")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         let gloo = SubgroupOptions { backend: Some("GLOO".into()), ..options() };

@@ -216,6 +216,11 @@ impl RunQueue {
         Ok(())
     }
 
+    /// Whether all that has been issued has ended.
+    pub fn is_idle(&self) -> bool {
+        self.turns.is_at(self.issued())
+    }
+
     /// How many operations have been issued.
     pub fn issued(&self) -> u64 {
         self.turns.issued.load(Ordering::Relaxed)

@@ -24,6 +24,7 @@ fn groups(size: usize, transport: &str) -> Vec<Arc<Group>> {
                 size,
                 backend: None,
                 backend_options: format!("transport={transport}"),
+                device: None,
                 name: "job".to_owned(),
                 timeout_ms: 30_000,
                 connect_timeout_ms: 30_000,

@@ -88,7 +88,7 @@ pub(super) fn on_list(
 ) -> Result<Agreed> {
     let backend = backend::canonical(backend);
     let name = options.name.clone().unwrap_or_default();
-    let definition = Definition::new(How::New, &name, ranks, backend);
+    let definition = Definition::new(How::New, &name, ranks, &backend);
     let (records, sequence) = ask_all(group, &definition, (0, 0), deadline)?;
     let name = match name.as_str() {
         "" => default_name(group, &list_in_name(ranks), "#", sequence),
@@ -113,7 +113,7 @@ pub(super) fn on_colors(
 ) -> Result<Option<Agreed>> {
     let name = options.name.clone().unwrap_or_default();
     let definition = match color {
-        Some(_) => Definition::new(How::Split, &name, &[], backend::canonical(backend)),
+        Some(_) => Definition::new(How::Split, &name, &[], &backend::canonical(backend)),
         None => Definition::new(How::Split, "", &[], ""),
     };
     let own = match color {

@@ -165,7 +165,7 @@ impl Group {
         let unnamed = |number: &Number| default_name(self, &list_in_name(ranks), "~", number.get());
         let name = number.as_ref().map(unnamed).or_else(|| options.name.clone());
         let name = name.unwrap_or_default();
-        let definition = Definition::new(How::Local, &name, ranks, backend::canonical(backend));
+        let definition = Definition::new(How::Local, &name, ranks, &backend::canonical(backend));
         let meeting = mailbox.begin(self, &definition)?;
         let id = if ranks.len() == 1 {
             this::fresh_nonce()?
@@ -195,6 +195,7 @@ impl Group {
                 .backend_options
                 .clone()
                 .unwrap_or_else(|| self.origin.backend_options.clone()),
+            device: self.origin.device,
             store: self.origin.store.clone(),
             meeting: self.origin.meeting.clone(),
             epoch: 0,
@@ -214,6 +215,7 @@ impl Group {
             store: origin.store.as_ref().map(|(host, port)| (host.as_str(), *port)),
             keys: keys.as_ref(),
             options: &origin.backend_options,
+            device: origin.device,
             parent: Some(Parent {
                 overrides: self.backend.overrides(),
                 same_options: options.backend_options.is_none(),

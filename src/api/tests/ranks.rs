@@ -24,6 +24,7 @@ pub(super) fn create(store: Arc<HashStore>, place: &str, rank: usize, size: usiz
         size,
         backend: None,
         backend_options: options(place, rank),
+        device: None,
         name: "ranks".into(),
         timeout_ms: 30_000,
         connect_timeout_ms: 30_000,

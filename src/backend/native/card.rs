@@ -299,6 +299,7 @@ mod tests {
             store,
             keys,
             options,
+            device: None,
             parent,
             activity,
             deadline,

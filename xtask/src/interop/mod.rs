@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `stores` | torch's store clients on our server, ours on torch's, both on one |
 //! | `launchers` | our programs under torchrun, also restarted, Open MPI and MPICH |
+//! | `nccl` | a real libnccl has all that the library uses of it |
 //!
 //! Every case is one line, and has a limit. What needs torch is skipped where torch cannot be had.
 
 mod launchers;
+mod nccl;
 mod stores;
 
 use crate::examples::{self, ALL_REDUCE, TRAIN_DIGITS};
@@ -61,6 +63,8 @@ impl Case {
 /// What the cases have in common.
 struct Context {
     torch: std::result::Result<Torch, String>,
+    /// The file of NCCL that was named.
+    nccl: Option<PathBuf>,
     stage: Stage,
     all_reduce: PathBuf,
     train_digits: PathBuf,
@@ -70,7 +74,7 @@ struct Context {
 }
 
 impl Context {
-    fn new(venv: Option<&Path>) -> std::result::Result<Self, String> {
+    fn new(venv: Option<&Path>, nccl: Option<PathBuf>) -> std::result::Result<Self, String> {
         let stage = workspace::release()?;
         let ours = |name: &str| {
             let source = root().join("ffi-tests/interop").join(format!("{name}.c"));
@@ -78,6 +82,7 @@ impl Context {
         };
         Ok(Self {
             torch: Torch::find(venv),
+            nccl,
             all_reduce: ALL_REDUCE.compile(&stage)?,
             train_digits: TRAIN_DIGITS.compile(&stage)?,
             serve: ours("serve")?,
@@ -96,17 +101,19 @@ impl Context {
 pub(crate) fn main(rest: &[String]) -> Outcome {
     let mut arguments = Arguments::new(rest);
     let venv = arguments.value("--venv")?.map(PathBuf::from);
+    let nccl = arguments.value("--nccl")?.map(PathBuf::from);
     let only = arguments.value("--only")?.unwrap_or_default();
     let may_install = !arguments.flag("--no-install");
     arguments.finish()?;
 
-    let cases: Vec<Case> = stores::cases().into_iter().chain(launchers::cases()).collect();
+    let cases = stores::cases().into_iter().chain(launchers::cases()).chain(nccl::cases());
+    let cases: Vec<Case> = cases.collect();
     let chosen: Vec<&Case> = cases.iter().filter(|case| case.name.contains(&only)).collect();
     if chosen.is_empty() {
         return Err(format!("no case has \"{only}\" in its name"));
     }
     tools::provide(NEEDED, may_install);
-    let context = Context::new(venv.as_deref())?;
+    let context = Context::new(venv.as_deref(), nccl)?;
     match &context.torch {
         Ok(torch) => println!("torch {}", torch.version),
         Err(reason) => println!("no torch: {reason}"),

@@ -127,6 +127,8 @@ impl World {
             connect_timeout_ms: 0,
             group_name: null(),
             backend_options: wishes.as_ptr(),
+            device: 0,
+            reserved: 0,
         };
         // SAFETY: the structure and its texts live until the call returns.
         check(unsafe { runtime::dist_init(&raw const options) })?;

@@ -1,0 +1,343 @@
+/*
+ * How groups over NCCL behave: streams, works, batches, messages, both kinds of memory in one group, groups from groups,
+ * memory of the library's, and what is refused with which words.
+ */
+#include "ranks.h"
+
+#include <stdint.h>
+
+#define N 1000
+#define BYTES (N * sizeof(float))
+#define UNSUPPORTED DIST_ERR_UNSUPPORTED
+#define INVALID DIST_ERR_INVALID_ARGUMENT
+
+static void fill(float *values, float value)
+{
+    for (int i = 0; i < N; i++) {
+        values[i] = value + (float)(i % 7);
+    }
+}
+
+static float *floats(float value)
+{
+    float values[N];
+    fill(values, value);
+    return device_memory(BYTES, values);
+}
+
+static void check_floats(struct rank *self, const float *memory, float factor, float value)
+{
+    float found[N];
+    read_device(self, found, memory, BYTES);
+    for (int i = 0; i < N; i++) {
+        if (!CHECK(found[i] == value + factor * (float)(i % 7))) {
+            printf("  rank %d, element %d: %g, and not %g\n", self->rank, i, (double)found[i],
+                   (double)(value + factor * (float)(i % 7)));
+            return;
+        }
+    }
+}
+
+/* Sums of 1 for rank 0, 2 for rank 1, ... */
+static float sum_of(int size)
+{
+    return (float)(size * (size + 1) / 2);
+}
+
+static void streams_and_works(struct rank *self)
+{
+    float *send = floats((float)(self->rank + 1)), *recv = floats(0);
+    dist_call_options_t options = on_stream(self);
+    /* Behind each other in the caller's stream, without anybody waiting in between. */
+    CHECK_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL));
+    CHECK_OK(dist_all_reduce(self->group, recv, recv, N, DIST_F32, DIST_MAX, &options, NULL));
+    check_floats(self, recv, (float)self->size, sum_of(self->size));
+    dist_work_t *work = NULL;
+    REQUIRE_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, &work));
+    CHECK_OK(dist_work_wait(work, 0));
+    CHECK_OK(dist_work_synchronize(work, 0));
+    CHECK_OK(dist_work_synchronize(work, DIST_NO_WAIT));
+    CHECK_OK(dist_work_release(work));
+    check_floats(self, recv, (float)self->size, sum_of(self->size));
+    /* On the library's own stream; the device is said by the caller. */
+    options.stream = NULL;
+    options.flags = DIST_CALL_DEVICE;
+    options.device = self->rank;
+    REQUIRE_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, &work));
+    CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
+    CHECK_OK(dist_work_release(work));
+    check_floats(self, recv, (float)self->size, sum_of(self->size));
+    free_device(send);
+    free_device(recv);
+}
+
+static void both_memories(struct rank *self)
+{
+    float *send = floats((float)(self->rank + 1)), *recv = floats(0);
+    float mine[N], all[N];
+    fill(mine, (float)(self->rank + 1));
+    for (int round = 0; round < 3; round++) {
+        dist_work_t *works[2];
+        REQUIRE_OK(dist_all_reduce(self->group, mine, all, N, DIST_F32, DIST_SUM, NULL, &works[0]));
+        REQUIRE_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, NULL, &works[1]));
+        CHECK(dist_work_sequence(works[1]) == dist_work_sequence(works[0]) + 1);
+        CHECK_OK(dist_work_synchronize(works[0], 0));
+        CHECK_OK(dist_work_synchronize(works[1], 0));
+        CHECK(all[3] == sum_of(self->size) + 3.0f * (float)self->size);
+        check_floats(self, recv, (float)self->size, sum_of(self->size));
+        CHECK_OK(dist_work_release(works[0]));
+        CHECK_OK(dist_work_release(works[1]));
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        /* Nothing at all. */
+        CHECK_OK(dist_all_reduce(self->group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
+    }
+    int host = 7;
+    if (self->rank == 0 && self->size > 1) {
+        CHECK_OK(dist_send(self->group, &host, 1, DIST_I32, 1, 5, NULL, NULL));
+    } else if (self->rank == 1) {
+        int got = 0;
+        CHECK_OK(dist_recv(self->group, &got, 1, DIST_I32, DIST_ANY_SOURCE, 5, NULL, NULL, NULL));
+        CHECK(got == 7);
+    }
+    free_device(send);
+    free_device(recv);
+}
+
+static void strings(struct rank *self)
+{
+    dist_blob_t *blob = NULL;
+    char text[16];
+    size_t length = (size_t)snprintf(text, sizeof text, "rank %d", self->rank);
+    REQUIRE_OK(dist_all_gather_bytes(self->group, text, length, &blob, NULL, NULL));
+    CHECK(dist_blob_count(blob) == (size_t)self->size);
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_monitored_barrier(self->group, LIMIT_MS, 1, NULL, NULL));
+}
+
+static void messages(struct rank *self)
+{
+    int next = (self->rank + 1) % self->size, before = (self->rank + self->size - 1) % self->size;
+    float *send = floats((float)self->rank), *recv = floats(0);
+    dist_call_options_t options = on_stream(self);
+    dist_work_t *work = NULL;
+    /* In a ring, and the send first: only together do they end. */
+    CHECK_OK(dist_batch_begin(NULL, 0));
+    CHECK_OK(dist_send(self->group, send, N, DIST_F32, next, 0, &options, NULL));
+    CHECK_OK(dist_recv(self->group, recv, N, DIST_F32, before, 0, NULL, &options, NULL));
+    REQUIRE_OK(dist_batch_end(&work));
+    CHECK_OK(dist_work_synchronize(work, 0));
+    CHECK_OK(dist_work_release(work));
+    check_floats(self, recv, 1, (float)before);
+    /* One by one. */
+    if (self->size > 1 && self->rank < 2) {
+        int32_t source = -1;
+        if (self->rank == 0) {
+            CHECK_OK(dist_send(self->group, send, N, DIST_F32, 1, 0, NULL, NULL));
+        } else {
+            CHECK_OK(dist_recv(self->group, recv, N, DIST_F32, 0, DIST_ANY_TAG, &source, NULL, NULL));
+            CHECK(source == 0);
+            check_floats(self, recv, 1, 0);
+        }
+    }
+    CHECK_REFUSED(dist_recv(self->group, recv, N, DIST_F32, DIST_ANY_SOURCE, 0, NULL, NULL, NULL), UNSUPPORTED, "any rank");
+    CHECK_REFUSED(dist_send(self->group, send, N, DIST_F32, next, 3, NULL, NULL), UNSUPPORTED, "no tags");
+    free_device(send);
+    free_device(recv);
+}
+
+/* Two groups with one stream, which each rank uses in another order within a batch. */
+static void two_groups(struct rank *self)
+{
+    dist_group_t *other = NULL;
+    int key = self->rank;
+    REQUIRE_OK(dist_group_split(self->group, 0, key, NULL, &other));
+    CHECK(dist_get_world_size(other) == self->size);
+    dist_group_t *groups[2] = { self->group, other };
+    float *memory[2] = { floats((float)(self->rank + 1)), floats((float)(self->rank + 1)) };
+    dist_call_options_t options = on_stream(self);
+    dist_work_t *work = NULL;
+    CHECK_OK(dist_batch_begin(NULL, 0));
+    for (int i = 0; i < 2; i++) {
+        int which = (i + self->rank) % 2;
+        CHECK_OK(dist_all_reduce(groups[which], memory[which], memory[which], N, DIST_F32, DIST_SUM, &options, NULL));
+    }
+    REQUIRE_OK(dist_batch_end(&work));
+    CHECK_OK(dist_work_synchronize(work, 0));
+    CHECK_OK(dist_work_release(work));
+    for (int i = 0; i < 2; i++) {
+        check_floats(self, memory[i], (float)self->size, sum_of(self->size));
+        free_device(memory[i]);
+    }
+    CHECK_OK(dist_group_release(other));
+}
+
+static void own_memory(struct rank *self)
+{
+    void *memory = NULL;
+    REQUIRE_OK(dist_mem_alloc(self->group, BYTES, self->rank, &memory));
+    float values[N];
+    fill(values, (float)(self->rank + 1));
+    memcpy(dist_stub_cuda_alias(memory, BYTES), values, BYTES);
+    CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
+    check_floats(self, memory, (float)self->size, sum_of(self->size));
+    CHECK_OK(dist_mem_free(memory));
+    /* Elsewhere there is none. */
+    CHECK_REFUSED(dist_mem_alloc(self->group, BYTES, (self->rank + 1) % 4, &memory), UNSUPPORTED, "device");
+}
+
+static void wrong_arguments(struct rank *self)
+{
+    float *send = floats(1), host[N];
+    float *recv = floats(0);
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    CHECK_REFUSED(dist_all_reduce(self->group, send, host, N, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "one place");
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_I32, DIST_BAND, NULL, NULL), UNSUPPORTED, "bitwise");
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_PREMUL_SUM, NULL, NULL), INVALID, "premul_scale");
+    options.flags = DIST_CALL_CHECK_NAN;
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "NaN");
+    options.flags = DIST_CALL_CANONICAL;
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "CANONICAL");
+    options.flags = DIST_CALL_DEVICE;
+    options.device = (self->rank + 1) % 4;
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "device");
+    options.device = -2;
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), INVALID, "device");
+    options.device = 0;
+    options.flags = 0;
+    options.reserved = 1;
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), INVALID, "reserved");
+    options = on_stream(self);
+    CHECK_REFUSED(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, &options, NULL), INVALID, "stream");
+    CHECK(dist_stub_cuda_capture(self->stream, 1) == CUDA_SUCCESS);
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "graph");
+    CHECK(dist_stub_cuda_capture(self->stream, 0) == CUDA_SUCCESS);
+    CHECK_REFUSED(dist_backend_supports(self->group, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, 99), UNSUPPORTED, "device 99");
+    /* None of this was anybody else's business. */
+    CHECK_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, NULL, NULL));
+    check_floats(self, recv, (float)self->size, (float)self->size);
+    free_device(send);
+    free_device(recv);
+}
+
+static void says_what_it_is(struct rank *self)
+{
+    dist_blob_t *blob = NULL;
+    const void *text = NULL;
+    size_t length = 0;
+    REQUIRE_OK(dist_group_describe(self->group, &blob));
+    CHECK_OK(dist_blob_data(blob, 0, &text, &length));
+    char *copy = calloc(length + 1, 1);
+    memcpy(copy, text, length);
+    CHECK(strstr(copy, "\"cpu:native,cuda:nccl\"") != NULL && strstr(copy, "libnccl.so.2") != NULL);
+    free(copy);
+    CHECK_OK(dist_blob_release(blob));
+}
+
+static void in_a_map(struct rank *self)
+{
+    says_what_it_is(self);
+    streams_and_works(self);
+    both_memories(self);
+    strings(self);
+    messages(self);
+    two_groups(self);
+    own_memory(self);
+    wrong_arguments(self);
+}
+
+static void nccl_alone(struct rank *self)
+{
+    float host[N] = { 0 };
+    streams_and_works(self);
+    strings(self);
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    CHECK_REFUSED(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, NULL, NULL), UNSUPPORTED, "cpu:native");
+    CHECK_OK(dist_all_reduce(self->group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
+    /* A rank without anything goes where the others are. */
+    float *memory = floats((float)self->rank);
+    size_t zero[MOST_RANKS] = { 0 }, counts[MOST_RANKS] = { 0 };
+    void *blocks[MOST_RANKS] = { memory, memory, memory, memory };
+    counts[self->size - 1] = self->rank == 0 ? N : 0;
+    CHECK_OK(dist_gather_v(self->group, memory, self->rank == self->size - 1 ? N : 0, blocks, self->rank == 0 ? counts : zero,
+                           DIST_F32, 0, NULL, NULL));
+    if (self->rank == 0) {
+        check_floats(self, memory, 1, (float)(self->size - 1));
+    }
+    free_device(memory);
+}
+
+static void default_group(struct rank *self)
+{
+    float *memory = floats((float)(self->rank + 1));
+    float host[N];
+    fill(host, 1);
+    CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
+    check_floats(self, memory, (float)self->size, sum_of(self->size));
+    CHECK_OK(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, NULL, NULL));
+    free_device(memory);
+}
+
+static void one_gpu(struct rank *self)
+{
+    self->device = 0;
+}
+
+static void is_refused(struct rank *self)
+{
+    CHECK_REFUSED(make_group(self, "same", &self->group), INVALID, "same GPU");
+    CHECK(self->group == NULL);
+}
+
+static void no_device(struct rank *self)
+{
+    self->device = -1;
+}
+
+/* The device that is current counts, and a group without one refuses calls that name one. */
+static void current_device(struct rank *self)
+{
+    REQUIRE_OK(make_group(self, "current", &self->group));
+    float *memory = floats((float)(self->rank + 1));
+    if (self->backend != NULL) {
+        CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
+        check_floats(self, memory, (float)self->size, sum_of(self->size));
+    } else {
+        dist_call_options_t options = on_stream(self);
+        options.flags = DIST_CALL_DEVICE;
+        options.device = self->rank;
+        CHECK_REFUSED(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED,
+                      "DIST_FIELD_DEVICE");
+    }
+    free_device(memory);
+    CHECK_OK(dist_group_release(self->group));
+}
+
+static void odd_names(struct rank *self)
+{
+    self->backend = "cpu:native,cuda:gloo";
+    CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "no map");
+    self->backend = "cpu:unheard-of,cuda:nccl";
+    CHECK_REFUSED(make_group(self, "odd", &self->group), DIST_ERR_NOT_FOUND, "unheard-of");
+    self->backend = "nccl";
+    self->backend_options = "nccl.high_priority=7";
+    CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "nccl.high_priority");
+    self->device = 77;
+    self->backend_options = "nccl.high_priority=1;attach=0";
+    CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "device 77");
+    CHECK(dist_backend_is_available("NCCL") == 1);
+}
+
+int main(void)
+{
+    for (int size = 1; size <= MOST_RANKS; size++) {
+        on_ranks(size, "CPU:gloo,cuda:NCCL", in_a_map);
+    }
+    on_ranks(3, "nccl", nccl_alone);
+    on_ranks(2, NULL, default_group);
+    on_bare_ranks(3, "nccl", one_gpu, is_refused);
+    on_bare_ranks(2, "nccl", no_device, current_device);
+    on_bare_ranks(2, NULL, no_device, current_device);
+    on_bare_ranks(1, NULL, NULL, odd_names);
+    check_nothing_left();
+    return check_report();
+}

@@ -1,0 +1,46 @@
+/*
+ * One rank of a job of processes, over NCCL. The last rank ends without a word in the middle of an operation; the others are
+ * told who it was, long before the operation's deadline, and go on in a group of their own.
+ */
+#include "ranks.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define N 100
+
+int main(int argc, char **argv)
+{
+    REQUIRE(argc == 3);
+    int rank = atoi(argv[1]), size = atoi(argv[2]);
+    CUcontext context;
+    REQUIRE(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, rank) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
+    options.backend = "nccl";
+    options.fields = DIST_FIELD_DEVICE;
+    options.device = rank;
+    options.timeout_ms = LIMIT_MS;
+    options.connect_timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_init(&options));
+    float *memory = device_memory(N * sizeof(float), NULL);
+    CHECK_OK(dist_all_reduce(NULL, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
+    if (rank == size - 1) {
+        _exit(0);
+    }
+    CHECK_STATUS(dist_all_reduce(NULL, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL), DIST_ERR_PEER_FAILED);
+    char who[32];
+    snprintf(who, sizeof who, "rank %d", size - 1);
+    CHECK_MESSAGE(who);
+    dist_shrink_options_t shrink = DIST_SHRINK_OPTIONS_INIT;
+    dist_group_t *rest = NULL;
+    REQUIRE_OK(dist_group_shrink(NULL, &shrink, &rest));
+    CHECK(dist_get_world_size(rest) == size - 1);
+    CHECK_OK(dist_all_reduce(rest, memory, memory, N, DIST_F32, DIST_MAX, NULL, NULL));
+    CHECK_OK(dist_group_release(rest));
+    CHECK_OK(dist_finalize());
+    free_device(memory);
+    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(rank) == CUDA_SUCCESS);
+    check_nothing_left();
+    return check_report();
+}

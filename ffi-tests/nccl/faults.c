@@ -1,0 +1,224 @@
+/*
+ * What goes wrong on devices: operations that never end, errors that come later, aborts, and calls after them. The name of a
+ * case is the argument.
+ */
+#include "ranks.h"
+
+#include <stdint.h>
+#include <time.h>
+
+#define N 100
+#define BYTES (N * sizeof(float))
+
+static long now_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static dist_status_t sum(struct rank *self, float *memory, int64_t timeout_ms, dist_work_t **work)
+{
+    dist_call_options_t options = on_stream(self);
+    options.timeout_ms = timeout_ms;
+    return dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, work);
+}
+
+/* Waits for the failure of a group that nobody is inside. */
+static void await_failure(struct rank *self, const char *word)
+{
+    char text[2048] = "";
+    long limit = now_ms() + LIMIT_MS;
+    while (text[0] == '\0' && now_ms() < limit) {
+        dist_group_error(self->group, text, sizeof text);
+        struct timespec nap = { 0, 1000000 };
+        nanosleep(&nap, NULL);
+    }
+    if (!CHECK(strstr(text, word) != NULL)) {
+        printf("  \"%s\" is not in \"%s\"\n", word, text);
+    }
+}
+
+/* Everything after a failure gives its cause at once. */
+static void check_failed(struct rank *self, float *memory, dist_status_t status)
+{
+    long began = now_ms();
+    CHECK_STATUS(sum(self, memory, 0, NULL), status);
+    CHECK_STATUS(dist_barrier(self->group, NULL, NULL), status);
+    CHECK(now_ms() - began < LIMIT_MS / 2);
+}
+
+/* The last rank never begins an operation, whose time passes. */
+static void time_out(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    dist_work_t *work = NULL;
+    CHECK_OK(sum(self, memory, 0, NULL));
+    REQUIRE_OK(sum(self, memory, 700, &work));
+    /* Enqueued is all that it is. */
+    CHECK_OK(dist_work_wait(work, 0));
+    dist_status_t status = dist_work_synchronize(work, LIMIT_MS);
+    CHECK(status == DIST_ERR_TIMEOUT);
+    CHECK_MESSAGE("all_reduce #2");
+    CHECK_MESSAGE("NCCL 2.30.7");
+    CHECK_OK(dist_work_release(work));
+    check_failed(self, memory, DIST_ERR_TIMEOUT);
+    free_device(memory);
+}
+
+/* The same where calls end with the device: the environment says so. */
+static void time_out_blocking(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    CHECK_OK(sum(self, memory, 0, NULL));
+    CHECK_STATUS(sum(self, memory, 700, NULL), DIST_ERR_TIMEOUT);
+    check_failed(self, memory, DIST_ERR_TIMEOUT);
+    free_device(memory);
+}
+
+/* The same where nobody does anything about it: only who waits is told, and the group goes on until it is aborted. */
+static void unhandled(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    char text[64] = "";
+    dist_work_t *work = NULL;
+    CHECK_OK(sum(self, memory, 0, NULL));
+    REQUIRE_OK(sum(self, memory, 300, &work));
+    CHECK_STATUS(dist_work_synchronize(work, 0), DIST_ERR_TIMEOUT);
+    dist_group_error(self->group, text, sizeof text);
+    CHECK(text[0] == '\0');
+    CHECK_OK(dist_work_release(work));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    if (self->rank == 0) {
+        CHECK_OK(dist_group_abort(self->group, "enough"));
+    }
+    await_failure(self, "enough");
+    free_device(memory);
+}
+
+/* An operation on a stream of the library's, whose caller blocks. */
+static void time_out_alone(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    CHECK_OK(sum(self, memory, 0, NULL));
+    options.timeout_ms = 700;
+    CHECK_STATUS(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, NULL), DIST_ERR_TIMEOUT);
+    check_failed(self, memory, DIST_ERR_TIMEOUT);
+    free_device(memory);
+}
+
+/* An error of NCCL's on one rank, which all learn of. */
+static void async_error(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    dist_work_t *work = NULL;
+    CHECK_OK(sum(self, memory, 0, NULL));
+    REQUIRE_OK(sum(self, memory, 0, &work));
+    dist_status_t status = dist_work_synchronize(work, LIMIT_MS);
+    CHECK(status == DIST_ERR_PEER_FAILED);
+    CHECK_MESSAGE("another rank failed");
+    CHECK_MESSAGE("libnccl.so.2");
+    CHECK_OK(dist_work_release(work));
+    check_failed(self, memory, DIST_ERR_PEER_FAILED);
+    free_device(memory);
+}
+
+static void abort_under_way(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    dist_work_t *work = NULL;
+    CHECK_OK(sum(self, memory, 0, NULL));
+    REQUIRE_OK(sum(self, memory, 0, &work));
+    CHECK_STATUS(dist_work_synchronize(work, 100), DIST_IN_PROGRESS);
+    /* Host memory is no part of what hangs. */
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    if (self->rank == 0) {
+        CHECK_OK(dist_group_abort(self->group, "no more of this"));
+    }
+    CHECK_STATUS(dist_work_synchronize(work, LIMIT_MS), DIST_ERR_ABORTED);
+    CHECK_MESSAGE("no more of this");
+    CHECK_OK(dist_work_release(work));
+    check_failed(self, memory, DIST_ERR_ABORTED);
+    free_device(memory);
+}
+
+/* Released while an operation hangs: the end is bounded. */
+static void leave_under_way(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    long began = now_ms();
+    dist_group_t *group = NULL;
+    REQUIRE_OK(make_group(self, "left", &group));
+    self->group = group;
+    CHECK_OK(sum(self, memory, 0, NULL));
+    CHECK_OK(sum(self, memory, 0, NULL));
+    CHECK_OK(dist_group_release(group));
+    CHECK(now_ms() - began < LIMIT_MS);
+    free_device(memory);
+}
+
+/* A rank that does not come when the communicator is made. */
+static void never_meets(struct rank *self)
+{
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    options.store = self->store;
+    options.name = "late";
+    options.fields = DIST_FIELD_RANK | DIST_FIELD_DEVICE;
+    options.rank = self->rank;
+    options.world_size = self->size;
+    options.device = self->rank;
+    options.backend = "nccl";
+    options.connect_timeout_ms = 2000;
+    options.timeout_ms = LIMIT_MS;
+    long began = now_ms();
+    CHECK_STATUS(dist_group_create(&options, &self->group), DIST_ERR_TIMEOUT);
+    CHECK(now_ms() - began < LIMIT_MS / 2);
+}
+
+/* A call that NCCL refuses on one rank fails the group on all. */
+static void refused_call(struct rank *self)
+{
+    float *memory = device_memory(BYTES, NULL);
+    dist_status_t status = sum(self, memory, 0, NULL);
+    CHECK(status == DIST_OK || status == DIST_ERR_BACKEND);
+    await_failure(self, "ncclAllReduce");
+    check_failed(self, memory, DIST_ERR_BACKEND);
+    free_device(memory);
+}
+
+static void leave_as_it_is(struct rank *self)
+{
+    (void)self;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*body)(struct rank *self);
+        int is_bare;
+    } cases[] = {
+        { "time_out", time_out, 0 },
+        { "time_out_blocking", time_out_blocking, 0 },
+        { "time_out_alone", time_out_alone, 0 },
+        { "unhandled", unhandled, 0 },
+        { "async_error", async_error, 0 },
+        { "abort_under_way", abort_under_way, 0 },
+        { "leave_under_way", leave_under_way, 1 },
+        { "never_meets", never_meets, 1 },
+        { "refused_call", refused_call, 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (argc != 2 || strcmp(argv[1], cases[i].name) != 0) {
+            continue;
+        }
+        if (cases[i].is_bare) {
+            on_bare_ranks(3, "nccl", leave_as_it_is, cases[i].body);
+        } else {
+            on_ranks(3, "cpu:native,cuda:nccl", cases[i].body);
+        }
+        check_nothing_left();
+    }
+    return check_report();
+}

@@ -1,0 +1,73 @@
+/*
+ * Which NCCL a process gets, in a program that is linked with none: `refused WORD...` where there is none that can be used,
+ * with the words of its error; `version TEXT` for the one that there is; `without` for a group that does without.
+ */
+#include "../c/check.h"
+
+static dist_status_t make(const char *backend, dist_group_t **group)
+{
+    dist_store_t *store = new_store();
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    options.store = store;
+    options.name = "library";
+    options.fields = DIST_FIELD_RANK | DIST_FIELD_DEVICE;
+    options.world_size = 1;
+    options.backend = backend;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = LIMIT_MS;
+    dist_status_t status = dist_group_create(&options, group);
+    /* Does not change what the last error was. */
+    CHECK_OK(dist_store_release(store));
+    return status;
+}
+
+static void check_description(dist_group_t *group, const char *word)
+{
+    dist_blob_t *blob = NULL;
+    const void *text = NULL;
+    size_t length = 0;
+    REQUIRE_OK(dist_group_describe(group, &blob));
+    CHECK_OK(dist_blob_data(blob, 0, &text, &length));
+    /* A zero byte follows. */
+    if (!CHECK(strstr(text, word) != NULL)) {
+        printf("  \"%s\" is not in %s\n", word, (const char *)text);
+    }
+    CHECK_OK(dist_blob_release(blob));
+}
+
+int main(int argc, char **argv)
+{
+    dist_group_t *group = NULL;
+    REQUIRE(argc >= 2);
+    if (strcmp(argv[1], "refused") == 0) {
+        CHECK(dist_backend_is_available("nccl") == 0);
+        CHECK(make("nccl", &group) != DIST_OK);
+        for (int i = 2; i < argc; i++) {
+            CHECK_MESSAGE(argv[i]);
+        }
+        CHECK(make("cpu:native,cuda:nccl", &group) != DIST_OK);
+    } else if (strcmp(argv[1], "version") == 0) {
+        CHECK(dist_backend_is_available("nccl") == 1);
+        REQUIRE_OK(make("nccl", &group));
+        check_description(group, argv[2]);
+        int is_old = strcmp(argv[2], "2.20.5") == 0;
+        CHECK_STATUS(dist_backend_supports(group, DIST_KIND_ALL_REDUCE, DIST_F8E4M3, DIST_SUM, 0),
+                     is_old ? DIST_ERR_UNSUPPORTED : DIST_OK);
+        /* It is moved as bytes. */
+        CHECK_OK(dist_backend_supports(group, DIST_KIND_BROADCAST, DIST_F8E4M3, DIST_SUM, 0));
+        CHECK_OK(dist_backend_supports(group, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_PREMUL_SUM, 0));
+        CHECK_OK(dist_barrier(group, NULL, NULL));
+        CHECK_OK(dist_group_release(group));
+    } else {
+        float value = 3;
+        REQUIRE_OK(make(NULL, &group));
+        check_description(group, "has no NCCL");
+        CHECK_OK(dist_all_reduce(group, &value, &value, 1, DIST_F32, DIST_SUM, NULL, NULL));
+        dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+        options.flags = DIST_CALL_DEVICE;
+        CHECK_REFUSED(dist_all_reduce(group, &value, &value, 1, DIST_F32, DIST_SUM, &options, NULL), DIST_ERR_UNSUPPORTED,
+                      "has no NCCL");
+        CHECK_OK(dist_group_release(group));
+    }
+    return check_report();
+}

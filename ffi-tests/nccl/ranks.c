@@ -1,0 +1,123 @@
+/* Ranks that are threads, and memory of their devices. */
+#include "ranks.h"
+
+#include <stdint.h>
+
+static CUdeviceptr address(const void *pointer)
+{
+    return (CUdeviceptr)(uintptr_t)pointer;
+}
+
+dist_status_t make_group(struct rank *self, const char *name, dist_group_t **group)
+{
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    options.store = self->store;
+    options.name = name;
+    options.fields = DIST_FIELD_RANK | (self->device >= 0 ? DIST_FIELD_DEVICE : 0);
+    options.rank = self->rank;
+    options.world_size = self->size;
+    options.device = self->device >= 0 ? self->device : 0;
+    options.backend = self->backend;
+    options.backend_options = self->backend_options;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = self->timeout_ms;
+    return dist_group_create(&options, group);
+}
+
+static void *run_rank(void *argument)
+{
+    struct rank *self = argument;
+    REQUIRE(cuDevicePrimaryCtxRetain(&self->context, self->rank) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(self->context) == CUDA_SUCCESS);
+    REQUIRE(cuStreamCreate(&self->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    self->body(self);
+    CHECK(cuStreamDestroy_v2(self->stream) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(self->rank) == CUDA_SUCCESS);
+    return NULL;
+}
+
+void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self), void (*body)(struct rank *self))
+{
+    struct rank ranks[MOST_RANKS] = { { 0 } };
+    pthread_t threads[MOST_RANKS];
+    dist_store_t *store = new_store();
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    for (int i = 0; i < size; i++) {
+        ranks[i].rank = i;
+        ranks[i].size = size;
+        ranks[i].backend = backend;
+        ranks[i].device = i;
+        ranks[i].timeout_ms = LIMIT_MS;
+        ranks[i].store = store;
+        ranks[i].body = body;
+        if (change != NULL) {
+            change(&ranks[i]);
+        }
+        REQUIRE(pthread_create(&threads[i], NULL, run_rank, &ranks[i]) == 0);
+    }
+    for (int i = 0; i < size; i++) {
+        REQUIRE(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK_OK(dist_store_release(store));
+}
+
+static void (*grouped_body[MOST_RANKS])(struct rank *self);
+
+static void with_group(struct rank *self)
+{
+    REQUIRE_OK(make_group(self, "ranks", &self->group));
+    grouped_body[self->rank](self);
+    CHECK_OK(dist_group_release(self->group));
+}
+
+void on_ranks(int size, const char *backend, void (*body)(struct rank *self))
+{
+    for (int i = 0; i < MOST_RANKS; i++) {
+        grouped_body[i] = body;
+    }
+    on_bare_ranks(size, backend, NULL, with_group);
+}
+
+void *device_memory(size_t bytes, const void *filled_with)
+{
+    CUdeviceptr pointer = 0;
+    REQUIRE(cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS);
+    if (filled_with != NULL) {
+        /* The stub's device memory is host memory elsewhere. */
+        memcpy(dist_stub_cuda_alias((void *)(uintptr_t)pointer, bytes), filled_with, bytes);
+    }
+    return (void *)(uintptr_t)pointer;
+}
+
+void free_device(void *pointer)
+{
+    CHECK(cuMemFree_v2(address(pointer)) == CUDA_SUCCESS);
+}
+
+void read_device(struct rank *self, void *into, const void *from, size_t bytes)
+{
+    REQUIRE(cuMemcpyDtoHAsync_v2(into, address(from), bytes, self->stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
+}
+
+dist_call_options_t on_stream(const struct rank *self)
+{
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    options.stream = self->stream;
+    return options;
+}
+
+void check_nothing_left(void)
+{
+    struct dist_stub_cuda_counts counts;
+    dist_stub_cuda_count(&counts);
+    CHECK(counts.misuses == 0);
+    CHECK(counts.contexts == 0);
+    CHECK(counts.streams == 0);
+    CHECK(counts.events == 0);
+    CHECK(counts.device_allocations == 0);
+    CHECK(counts.host_allocations == 0);
+    CHECK(dist_stub_nccl_misuses() == 0);
+    CHECK(dist_stub_nccl_alive() == 0);
+}

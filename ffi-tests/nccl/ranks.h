@@ -1,0 +1,50 @@
+/*
+ * What the tests of the NCCL back end share: ranks that are threads, each with a device of the stub libcuda, and memory there.
+ */
+#ifndef RANKS_H
+#define RANKS_H
+
+#include "../c/check.h"
+#include "../stubs/stub_cuda.h"
+#include "../stubs/stub_nccl.h"
+
+#define MOST_RANKS 4
+
+struct rank {
+    int rank;
+    int size;
+    const char *backend;
+    const char *backend_options;
+    /* Its GPU. */
+    int device;
+    int64_t timeout_ms;
+    dist_store_t *store;
+    CUcontext context;
+    CUstream stream;
+    dist_group_t *group;
+    void (*body)(struct rank *self);
+};
+
+/* Runs a body on so many ranks, in a group that is made before and released afterwards. */
+void on_ranks(int size, const char *backend, void (*body)(struct rank *self));
+
+/* The same without a group: the body makes one, if any. `change` may change a rank's fields first. */
+void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self), void (*body)(struct rank *self));
+
+/* Makes a rank's group. */
+dist_status_t make_group(struct rank *self, const char *name, dist_group_t **group);
+
+/* Memory of the calling thread's device, with these bytes in it; NULL for garbage. */
+void *device_memory(size_t bytes, const void *filled_with);
+void free_device(void *pointer);
+
+/* Reads it. */
+void read_device(struct rank *self, void *into, const void *from, size_t bytes);
+
+/* Options of a call that goes to the rank's own stream. */
+dist_call_options_t on_stream(const struct rank *self);
+
+/* Nothing is left, and nothing was misused. */
+void check_nothing_left(void);
+
+#endif

@@ -1,0 +1,252 @@
+//! Groups over NCCL, with real ranks through the C interface, over the stubs of libnccl and libcuda, which fail on misuse: every
+//! program must end with none. Needs a C compiler; no GPU and no NCCL.
+#![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
+
+mod interface;
+#[path = "ctests/toolchain.rs"]
+mod toolchain;
+
+use interface::ROOT;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use toolchain::{Compiler, Outcome, run};
+
+/// How long a program may take.
+const LIMIT: Duration = Duration::from_secs(80);
+
+/// Holds while something is built: each of the tests may run in a process of its own, and they share what is built.
+fn building() -> File {
+    let path = format!("{}/nccl.lock", env!("CARGO_TARGET_TMPDIR"));
+    let file = File::create(path).expect("a file to lock");
+    file.lock().expect("a lock");
+    file
+}
+
+/// When the newest of some files or folders' files was written.
+fn newest(paths: &[String]) -> SystemTime {
+    let time = |path: &Path| std::fs::metadata(path).and_then(|data| data.modified()).ok();
+    let files = paths.iter().flat_map(|path| match std::fs::read_dir(path) {
+        Ok(folder) => folder.flatten().map(|entry| entry.path()).collect(),
+        Err(_) => vec![PathBuf::from(path)],
+    });
+    files.filter_map(|path| time(&path)).max().expect("a file")
+}
+
+/// Whether something was built after all that it is made of.
+fn is_fresh(built: &Path, sources: &[String]) -> bool {
+    std::fs::metadata(built)
+        .and_then(|data| data.modified())
+        .is_ok_and(|time| time > newest(sources))
+}
+
+/// The stubs.
+fn stubs(compiler: &Compiler) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stubs_nccl");
+    // Built last.
+    let selftest = folder.join("selftest");
+    let _building = building();
+    if is_fresh(&selftest, &[format!("{ROOT}/ffi-tests/stubs")]) {
+        return folder;
+    }
+    compiler.stubs("nccl")
+}
+
+/// A program of `ffi-tests/nccl`, linked with the stubs or not.
+fn program(compiler: &Compiler, name: &str, is_linked: bool) -> String {
+    let stubs = stubs(compiler).display().to_string();
+    let in_tests = |path: &str| format!("{ROOT}/ffi-tests/{path}");
+    let mut files = vec![in_tests(&format!("nccl/{name}.c"))];
+    let mut more = vec!["-std=c11".to_owned(), "-D_GNU_SOURCE".to_owned()];
+    if is_linked {
+        files.push(in_tests("nccl/ranks.c"));
+        more.extend(["libnccl.so.2", "libcuda.so.1"].map(|name| format!("{stubs}/{name}")));
+        more.extend([format!("-Wl,-rpath,{stubs}"), "-lm".to_owned()]);
+    }
+    let sources = [in_tests("nccl"), in_tests("stubs"), format!("{ROOT}/include"), in_tests("c")];
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c").join(format!("nccl_{name}"));
+    let _building = building();
+    if !is_fresh(&built, &sources) {
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        compiler.program_with(&format!("nccl_{name}"), &files, &more);
+    }
+    built.display().to_string()
+}
+
+/// Runs a command in an environment of its own, with a log of the stubs' that must stay empty.
+fn run_with(test: &str, environment: &[(&str, &str)], words: &[&str]) -> Outcome {
+    let Some(compiler) = Compiler::find() else { panic!("there was a compiler a moment ago") };
+    let stubs = stubs(&compiler).display().to_string();
+    let log = format!("{}/nccl_{test}.log", env!("CARGO_TARGET_TMPDIR"));
+    drop(std::fs::remove_file(&log));
+    let mut all = vec!["env".to_owned(), format!("DIST_STUB_LOG={log}")];
+    all.push(format!("LD_LIBRARY_PATH={stubs}"));
+    all.extend(environment.iter().map(|(name, value)| format!("{name}={value}")));
+    all.extend(words.iter().map(|&word| word.to_owned()));
+    let outcome = run(&all, LIMIT);
+    let misuse = std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(misuse.is_empty(), "the stubs were misused:\n{misuse}\n{}", outcome.output);
+    outcome
+}
+
+fn passes(name: &str, case: Option<&str>, environment: &[(&str, &str)]) {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = program(&compiler, name, true);
+    let mut words = vec![program.as_str()];
+    words.extend(case);
+    run_with(case.unwrap_or(name), environment, &words).expect_success();
+}
+
+#[test]
+fn operations() {
+    passes("operations", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
+}
+
+/// With the time that NCCL takes to launch, which whoever does not wait overtakes.
+#[test]
+fn behaviour() {
+    passes("behaviour", None, &[]);
+}
+
+/// Calls that last meet where two threads are in one.
+#[test]
+fn behaviour_of_slow_calls() {
+    passes(
+        "behaviour",
+        None,
+        &[("DIST_STUB_NCCL_CALL_US", "300"), ("DIST_STUB_NCCL_SLOW_US", "200")],
+    );
+}
+
+const LAST_STALLS: (&str, &str) = ("DIST_STUB_NCCL_STALL", "2:1");
+
+#[test]
+fn what_is_late_is_told_to_who_waits_for_the_device() {
+    passes("faults", Some("time_out"), &[LAST_STALLS]);
+}
+
+#[test]
+fn what_is_late_is_told_to_who_calls_without_a_stream() {
+    passes("faults", Some("time_out_alone"), &[LAST_STALLS]);
+}
+
+#[test]
+fn what_is_late_is_told_at_once_where_calls_block() {
+    for name in ["NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"] {
+        passes("faults", Some("time_out_blocking"), &[LAST_STALLS, (name, "1")]);
+    }
+}
+
+#[test]
+fn nothing_is_done_about_errors_where_that_is_asked_for() {
+    passes("faults", Some("unhandled"), &[LAST_STALLS, ("NCCL_ASYNC_ERROR_HANDLING", "0")]);
+}
+
+#[test]
+fn an_error_that_comes_later_reaches_all() {
+    passes("faults", Some("async_error"), &[("DIST_STUB_NCCL_ASYNC_ERROR", "1:1:6")]);
+}
+
+#[test]
+fn an_abort_ends_what_is_under_way() {
+    passes("faults", Some("abort_under_way"), &[LAST_STALLS]);
+}
+
+#[test]
+fn a_group_is_left_in_bounded_time() {
+    passes("faults", Some("leave_under_way"), &[LAST_STALLS]);
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_a_time_out() {
+    passes("faults", Some("never_meets"), &[("DIST_STUB_NCCL_STALL", "1:-1")]);
+}
+
+#[test]
+fn a_refused_call_fails_the_group() {
+    passes("faults", Some("refused_call"), &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")]);
+}
+
+/// Processes, of which one ends without a word: the others are told, and go on without it.
+#[test]
+fn a_rank_that_dies_is_named_and_the_others_go_on() {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = program(&compiler, "death", true);
+    let script = "port=$1; shift; pids=; for rank in 0 1 2; do \
+         RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 & pids=\"$pids $!\"; done; \
+         worst=0; for pid in $pids; do wait $pid || worst=1; done; exit $worst";
+    let words = ["sh", "-c", script, "sh", &free_port(), &program];
+    run_with("death", &[], &words).expect_success();
+}
+
+fn free_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port().to_string()
+}
+
+/// The program that is linked with no NCCL, with what it is to find.
+fn finds(test: &str, environment: &[(&str, &str)], expected: &[&str]) {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = program(&compiler, "library", false);
+    let mut words = vec![program.as_str()];
+    words.extend(expected);
+    run_with(test, environment, &words).expect_success();
+}
+
+#[test]
+fn a_missing_library_is_told_with_what_was_looked_for() {
+    let nowhere = ("LD_LIBRARY_PATH", "");
+    finds("missing", &[nowhere], &["refused", "libnccl.so.2", "libnccl.so:", "DIST_NCCL_LIB"]);
+    finds("without", &[nowhere], &["without"]);
+    for variable in ["DIST_NCCL_LIB", "VLLM_NCCL_SO_PATH"] {
+        let path = "/nonexistent/libnccl.so.2";
+        finds(&format!("wrong_{variable}"), &[(variable, path)], &["refused", variable, path]);
+    }
+    finds("no_nccl", &[("DIST_NCCL_LIB", "libc.so.6")], &["refused", "ncclGetVersion", "2.14"]);
+}
+
+#[test]
+fn an_old_library_lacks_only_what_it_has_not() {
+    let Some(compiler) = Compiler::find() else { return };
+    let old = stubs(&compiler).join("old/libnccl.so.2").display().to_string();
+    finds("new", &[], &["version", "2.30.7"]);
+    finds("old", &[("DIST_NCCL_LIB", &old)], &["version", "2.20.5"]);
+}
+
+/// For `cargo xtask interop`: DIST_NCCL_LIB names a real library.
+#[test]
+#[ignore = "needs a real NCCL: cargo xtask interop"]
+#[allow(clippy::print_stdout, reason = "what was found is what the caller wants to know")]
+fn a_real_library_has_all_that_is_used() {
+    let library = dist::backend::nccl::library::open().expect("a library");
+    let missing = library.missing();
+    println!(
+        "NCCL {} ({}): {} functions are missing",
+        library.version_text(),
+        library.file(),
+        missing.len()
+    );
+    let [required, optional] = dist::backend::nccl::symbols();
+    assert!(required.len() >= 17 && optional.len() >= 7 && library.version() >= 21_400);
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// The functions of CUDA and NCCL that are used are all among the declarations that the stubs are held against.
+#[test]
+fn what_is_used_is_declared() {
+    let read = |name: &str| {
+        let path = format!("{ROOT}/ffi-tests/stubs/{name}");
+        std::fs::read_to_string(path).expect("the declarations")
+    };
+    let (cuda, nccl) = (read("cuda_declarations.h"), read("nccl_declarations.h"));
+    let driver = dist::device::driver::Functions::REQUIRED
+        .iter()
+        .chain(dist::device::driver::Functions::OPTIONAL)
+        .map(|name| (name, &cuda));
+    let ours = dist::backend::nccl::symbols().into_iter().flatten().map(|name| (name, &nccl));
+    for (name, declarations) in driver.chain(ours) {
+        let call = format!("{}(", name.to_str().expect("a name"));
+        assert!(declarations.contains(&call), "{call} is not declared");
+    }
+}

@@ -1,0 +1,41 @@
+//! What a single call may choose, beside its arguments.
+
+use crate::base::debug::Values;
+
+/// Where the caller says that the buffers of a call lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Where {
+    /// It does not say.
+    #[default]
+    Unsaid,
+    /// In host memory.
+    Host,
+    /// In the memory of a device.
+    Device(usize),
+}
+
+/// What a single call may choose.
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    /// The deadline in milliseconds; 0 for the group's, `u64::MAX` for none.
+    pub timeout_ms: u64,
+    /// The factor of `PREMUL_SUM`; 0 is refused there, since it is what was not set.
+    pub premul_scale: f64,
+    /// Vectors are folded in the order of ranks at once, so that the result does not depend on where ranks are.
+    pub canonical: bool,
+    /// An algorithm by name.
+    pub algorithm: Option<String>,
+    /// Which elements may not be in its buffers, beside those that may not be in any call's.
+    pub values: Values,
+    /// Where its buffers lie.
+    pub place: Where,
+    /// The stream that it is put into, for buffers on a device.
+    pub stream: Option<usize>,
+}
+
+impl CallOptions {
+    /// Whether it has anything to do with a device.
+    pub(super) fn is_placed(&self) -> bool {
+        self.stream.is_some() || matches!(self.place, Where::Device(_))
+    }
+}

@@ -1,0 +1,304 @@
+//! Where the buffers of a call lie, in groups that serve a device beside host memory, and what becomes of messages there.
+//!
+//! What the call says counts, else the driver is asked about each buffer; all of one call lie in one place. A call without
+//! anything in its buffers belongs to host memory if that is so on all ranks by what they agree on; where only this rank has
+//! nothing (in `gather_v`, `scatter_v` and `all_to_all_v`) it follows the others to the group's device.
+//!
+//! Nothing here touches a buffer. Groups without a device do not come here, but for calls that name one.
+
+use super::call::{Call, CallOptions, Where};
+use super::group::Group;
+use super::point_to_point::{Memory, Message};
+use super::work::{Held, Work, WorkKind};
+use crate::backend::{DeviceMessage, DeviceWay, Query};
+use crate::base::buffer::Src;
+use crate::base::deadline::Deadline;
+use crate::base::debug::Values;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::{FlightSlot, Gpu, Launch};
+use crate::transport::{Completion, Delivery};
+use crate::wait::pause;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long the issue of an operation waits until it is enqueued, so that those of several groups on one stream are in the
+/// program's order.
+const IN_ORDER: Duration = Duration::from_millis(100);
+
+/// The pause between two looks at that.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Where all buffers of a call lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lies {
+    /// There are none.
+    Nowhere,
+    Host,
+    On(usize),
+}
+
+impl Lies {
+    fn words(self) -> String {
+        match self {
+            Self::Nowhere | Self::Host => "host memory".to_owned(),
+            Self::On(device) => format!("memory of device {device}"),
+        }
+    }
+}
+
+/// A message on a device, on its way to the back end.
+#[derive(Debug)]
+pub(super) struct OnDevice {
+    pub(super) memory: Memory,
+    pub(super) gpu: Gpu,
+    pub(super) work: Arc<Work>,
+}
+
+impl Group {
+    /// Notes in a call where its buffers lie.
+    #[cold]
+    pub(super) fn locate(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
+        let place =
+            self.place_of(options, |note| call.each_buffer(&mut |buffer, _| note(buffer)))?;
+        let place = match place {
+            Lies::Nowhere if call.kind().is_pairwise() => self.of_the_others(call, options),
+            place => place,
+        };
+        let gpu = self.gpu(place, options)?;
+        call.set_place(gpu, place == Lies::Nowhere);
+        Ok(())
+    }
+
+    /// Where a message's buffer lies; `None` for host memory.
+    #[cold]
+    pub(super) fn locate_message(
+        &self,
+        message: &Message,
+        memory: &Memory,
+        options: &CallOptions,
+    ) -> Result<Option<Gpu>> {
+        let bytes = match memory {
+            Memory::Out(bytes) => *bytes,
+            Memory::In(into) => into.as_src(),
+            Memory::Grows { .. } => Src::empty(),
+        };
+        let place = self.place_of(options, |note| note(bytes))?;
+        let Some(gpu) = self.gpu(place, options)? else { return Ok(None) };
+        let (name, dtype) =
+            (if message.is_outgoing { "send" } else { "recv" }, Some(message.dtype));
+        let query = Query { name, kind: None, dtype, op: None, gpu: Some(gpu.device) };
+        self.backend.supports(&query)?;
+        let refused = |why: &str| {
+            let text = format!(
+                "{query} in memory of device {}: back end {}: {why}",
+                gpu.device,
+                self.backend_name()
+            );
+            Err(Error::new(ErrorKind::Unsupported, text))
+        };
+        if message.peer.is_none() {
+            return refused("NCCL cannot receive from any rank: name one");
+        }
+        if message.tag.is_some_and(|tag| tag != 0) {
+            return refused(
+                "NCCL has no tags, messages between two ranks are in one order: tag 0 is possible",
+            );
+        }
+        Ok(Some(gpu))
+    }
+
+    fn place_of(
+        &self,
+        options: &CallOptions,
+        each: impl FnOnce(&mut dyn FnMut(Src<'_>)),
+    ) -> Result<Lies> {
+        let (mut found, mut outcome) = (Lies::Nowhere, Ok(()));
+        each(&mut |buffer| {
+            if outcome.is_err() || buffer.is_empty() {
+                return;
+            }
+            match self.lies(buffer, options) {
+                Ok(place) if found == Lies::Nowhere || found == place => found = place,
+                Ok(place) => {
+                    let message = format!(
+                        "one buffer lies in {}, and another in {}: all of a call lie in one place",
+                        found.words(),
+                        place.words()
+                    );
+                    outcome = Err(Error::invalid(message));
+                }
+                Err(error) => outcome = Err(error),
+            }
+        });
+        outcome.map(|()| found)
+    }
+
+    fn lies(&self, buffer: Src<'_>, options: &CallOptions) -> Result<Lies> {
+        match options.place {
+            Where::Host => return Ok(Lies::Host),
+            Where::Device(device) => return Ok(Lies::On(device)),
+            Where::Unsaid => {}
+        }
+        let found = self.backend.device_of(buffer.as_ptr().addr())?;
+        Ok(found.map_or(Lies::Host, Lies::On))
+    }
+
+    /// Where the other ranks' buffers lie, of which this one has none.
+    fn of_the_others(&self, call: &Call<'_>, options: &CallOptions) -> Lies {
+        let (kind, dtype) = (call.kind(), call.dtype());
+        let device = match options.place {
+            Where::Host => return Lies::Host,
+            Where::Device(device) => Some(device),
+            Where::Unsaid => self.device,
+        };
+        let query =
+            Query { name: kind.name(), kind: Some(kind), dtype, op: call.op(), gpu: device };
+        match device {
+            Some(device) if self.backend.supports(&query).is_ok() => Lies::On(device),
+            _ => Lies::Host,
+        }
+    }
+
+    fn gpu(&self, place: Lies, options: &CallOptions) -> Result<Option<Gpu>> {
+        match place {
+            Lies::On(device) if self.device.is_none() => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "memory of device {device}: the group has no device; name one where it is made (DIST_FIELD_DEVICE)"
+                ),
+            )),
+            Lies::On(device) if options.values != Values::Any => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("nobody looks for NaN in memory of device {device}"),
+            )),
+            Lies::On(device) if options.canonical || options.algorithm.is_some() => {
+                Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "an algorithm by name, or DIST_CALL_CANONICAL, in memory of device {device}: back end {} chooses by itself",
+                        self.backend_name()
+                    ),
+                ))
+            }
+            Lies::On(device) => {
+                let gpu = Gpu { device, stream: options.stream };
+                self.backend.check_stream(gpu).map(|()| Some(gpu))
+            }
+            Lies::Host if options.stream.is_some() => {
+                Err(Error::invalid("a stream was given for buffers in host memory"))
+            }
+            Lies::Host | Lies::Nowhere => Ok(None),
+        }
+    }
+
+    /// Waits a moment until an operation that was issued is in its stream.
+    pub(super) fn await_enqueued(work: &Work) {
+        let limit = Deadline::after(IN_ORDER);
+        while work.flight().get().is_none() && !work.is_done() && !limit.has_passed() {
+            pause(NAP, &limit);
+        }
+    }
+
+    /// Waits until the device is done with an operation, for a call that has nothing else to wait for.
+    pub(super) fn await_device(&self, slot: &FlightSlot, deadline: &Deadline) -> Result<()> {
+        let Some(flight) = slot.get() else { return Ok(()) };
+        if flight.wait(deadline)? {
+            return Ok(());
+        }
+        let message =
+            format!("the device was not done with it within {} ms", deadline.elapsed().as_millis());
+        let error = Error::new(ErrorKind::Timeout, message);
+        self.fail(&error);
+        // The watchdog may have said more.
+        Err(self.failure().unwrap_or(error))
+    }
+
+    /// Hands messages on a device, all for one stream, to the back end as one operation, and ends their works.
+    ///
+    /// # Errors
+    /// What has failed; the works have ended with it.
+    pub(super) fn post_on_device(
+        self: &Arc<Self>,
+        messages: &[OnDevice],
+        deadline: Deadline,
+    ) -> Result<()> {
+        let Some(&OnDevice { gpu, .. }) = messages.first() else { return Ok(()) };
+        let (slot, mut described) = (FlightSlot::new(), Vec::with_capacity(messages.len()));
+        let begun = messages.iter().try_for_each(|it| {
+            described.push(it.describe()?);
+            self.queue.work_begins()?;
+            let message = it.message()?;
+            let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
+            let record = self.record_message(&message, sequence, deadline.started());
+            it.work.hold(Held { group: Arc::clone(self), record });
+            it.work.issued(sequence, deadline);
+            Ok(())
+        });
+        let launch = Launch { gpu, flight: &slot };
+        let outcome = begun.and_then(|()| {
+            let exchange = || self.backend.exchange_on_device(&described, &deadline, &launch);
+            self.contain(exchange)
+        });
+        for (it, message) in messages.iter().zip(&described) {
+            if let Some(flight) = slot.get() {
+                // A work is issued once.
+                drop(it.work.flight().set(Arc::clone(flight)));
+            }
+            let delivery = Delivery { peer: message.peer, tag: 0, bytes: it.bytes().len() };
+            it.work.complete(outcome.clone().map(|()| delivery));
+        }
+        outcome.inspect_err(|error| self.note(error))
+    }
+}
+
+impl OnDevice {
+    fn message(&self) -> Result<Message> {
+        match self.work.kind() {
+            WorkKind::Message(message) => Ok(message),
+            _ => Err(Error::internal("a work that is no message was posted as one")),
+        }
+    }
+
+    fn bytes(&self) -> Src<'static> {
+        match &self.memory {
+            Memory::Out(bytes) => *bytes,
+            Memory::In(into) => into.as_src(),
+            Memory::Grows { .. } => Src::empty(),
+        }
+    }
+
+    fn describe(&self) -> Result<DeviceMessage<'static>> {
+        let message = self.message()?;
+        let way = match &self.memory {
+            Memory::Out(bytes) => DeviceWay::Out(*bytes),
+            Memory::In(into) => DeviceWay::In(*into),
+            Memory::Grows { .. } => {
+                return Err(Error::internal("a message of any length on a device"));
+            }
+        };
+        let peer = message.peer.ok_or_else(|| Error::internal("a message from anybody"))?;
+        Ok(DeviceMessage { peer, dtype: message.dtype, way })
+    }
+}
+
+/// Messages of a batch, as few operations as there are groups and streams. In the order of the groups' ids, which is the
+/// same on all ranks, so that groups on one stream do not wait for each other.
+pub(super) fn post_batch(mut messages: Vec<(Arc<Group>, Deadline, OnDevice)>) {
+    messages.sort_by_key(|(group, _, message)| (group.id().0, message.gpu));
+    let mut left = messages.into_iter().peekable();
+    while let Some((group, mut deadline, first)) = left.next() {
+        let gpu = first.gpu;
+        let mut together = vec![first];
+        while let Some((_, own, next)) =
+            left.next_if(|(other, _, next)| other.id() == group.id() && next.gpu == gpu)
+        {
+            if own.allowed() < deadline.allowed() {
+                deadline = own;
+            }
+            together.push(next);
+        }
+        // The works tell.
+        drop(group.post_on_device(&together, deadline));
+    }
+}

@@ -1,0 +1,399 @@
+//! A communicator of NCCL's: made without blocking, used by one thread at a time, and ended once.
+//!
+//! # One at a time
+//! Calls on a communicator must not meet, and the next may be made only once the one before is done. So whoever uses it
+//! *enters* ([`Comm::enter`]), and leaves when NCCL has done what it was asked. Nothing in between blocks: calls return at
+//! once, and their end is asked for again and again, until the deadline or the group's failure. Then the thread leaves, and
+//! the communicator is used no more: its state is unknown.
+//!
+//! # The end
+//! The handle is taken away once, by the watchdog, which enters for that. A group that has failed ends its communicator by
+//! `ncclCommAbort`, which ends what is on the device; one that is left in order by `ncclCommFinalize` and
+//! `ncclCommDestroy`.
+
+use super::functions::{Code, CommHandle, Config, IN_PROGRESS, SUCCESS, UniqueId};
+use super::library::Library;
+use super::types::is_fine;
+use crate::backend::Fate;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{Rank, WorldSize};
+use crate::base::log::Level;
+use crate::device::context::{Context, Current};
+use crate::wait::bell::Bell;
+use crate::wait::{Interrupt, Pace, pause, until};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long the first pause between two questions is, and the longest.
+const FIRST_NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+/// How long the watchdog waits for a thread inside before it ends a communicator all the same.
+const EVICTION: Duration = Duration::from_secs(5);
+
+/// How often, while the ranks meet, one looks whether another has given up, which costs a question to the store.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+
+/// A communicator.
+#[derive(Debug)]
+pub(super) struct Comm {
+    library: &'static Library,
+    context: Arc<Context>,
+    /// 0 once it has ended.
+    handle: AtomicUsize,
+    /// A thread is inside.
+    busy: AtomicBool,
+    bell: Bell,
+    fate: Arc<dyn Fate>,
+    /// What was registered and not taken back, which must be before the end.
+    registrations: Mutex<Vec<usize>>,
+}
+
+/// The right to use the communicator, on a thread on which its device is current.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    comm: &'a Comm,
+    /// Before the next: the thread's context is what it was when another one comes.
+    _current: Current<'a>,
+    _inside: Inside<'a>,
+}
+
+/// A thread is inside; it leaves when this is dropped.
+#[derive(Debug)]
+struct Inside<'a>(&'a Comm);
+
+/// What ranks agree on to make one.
+#[derive(Clone, Copy)]
+pub(super) struct Meeting<'a> {
+    pub(super) id: UniqueId,
+    pub(super) rank: Rank,
+    pub(super) size: WorldSize,
+    pub(super) deadline: &'a Deadline,
+    /// Why not to go on, as far as others say.
+    pub(super) over: &'a dyn Fn() -> Option<Error>,
+}
+
+fn number(value: usize) -> Result<c_int> {
+    c_int::try_from(value).map_err(|_| Error::invalid(format!("{value} is too many for NCCL")))
+}
+
+/// What all ranks of a communicator find each other by; one of them makes it.
+pub(super) fn unique_id(library: &Library, context: &Context) -> Result<UniqueId> {
+    let _current = context.enter()?;
+    let mut id = UniqueId([0; UniqueId::BYTES]);
+    // SAFETY: there is room for an id.
+    let code = unsafe { (library.functions.get_unique_id)(&raw mut id) };
+    library.check("ncclGetUniqueId", code, 0)?;
+    Ok(id)
+}
+
+impl Comm {
+    /// Makes this rank's, together with the other ranks.
+    pub(super) fn meet(
+        library: &'static Library,
+        context: &Arc<Context>,
+        fate: Arc<dyn Fate>,
+        meeting: &Meeting<'_>,
+    ) -> Result<Self> {
+        let current = context.enter()?;
+        let mut config = Config::non_blocking(library.version());
+        let mut handle: CommHandle = 0;
+        let (size, rank) = (number(meeting.size)?, number(meeting.rank)?);
+        let init = library.functions.comm_init;
+        // SAFETY: there is room for a handle; the configuration is initialised, and outlives the call.
+        let code = unsafe { init(&raw mut handle, size, meeting.id, rank, &raw mut config) };
+        if !is_fine(code) || handle == 0 {
+            library.check("ncclCommInitRankConfig", code, 0)?;
+            return Err(Error::internal("ncclCommInitRankConfig gave no communicator"));
+        }
+        let comm = Self {
+            library,
+            context: Arc::clone(context),
+            handle: AtomicUsize::new(handle),
+            busy: AtomicBool::new(false),
+            bell: Bell::default(),
+            fate,
+            registrations: Mutex::default(),
+        };
+        drop(current);
+        // What is dropped on failure is aborted.
+        comm.await_ranks(meeting)?;
+        Ok(comm)
+    }
+
+    fn await_ranks(&self, meeting: &Meeting<'_>) -> Result<()> {
+        let (mut nap, mut next_look) = (FIRST_NAP, Deadline::after(LOOK_AROUND));
+        loop {
+            match self.state()? {
+                IN_PROGRESS => {}
+                code => return self.library.check("ncclCommInitRankConfig", code, self.handle()),
+            }
+            if meeting.deadline.has_passed() {
+                let message = format!(
+                    "the ranks of the communicator did not all meet within {} ms; NCCL does not say whom it waits for \
+                     (NCCL_DEBUG=INFO tells more), and every rank needs to reach the others over NCCL_SOCKET_IFNAME \
+                     ({})",
+                    meeting.deadline.elapsed().as_millis(),
+                    self.library.signature()
+                );
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+            if next_look.has_passed() {
+                if let Some(reason) = self.fate.failure().or_else(meeting.over) {
+                    return Err(reason);
+                }
+                next_look = Deadline::after(LOOK_AROUND);
+            }
+            pause(nap, meeting.deadline);
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    fn handle(&self) -> CommHandle {
+        self.handle.load(Ordering::Acquire)
+    }
+
+    /// What NCCL says of the communicator: success, in progress, or what has gone wrong on a thread of its own. Only by
+    /// who is inside, and by the watchdog, which alone ends it.
+    pub(super) fn state(&self) -> Result<Code> {
+        let mut state = SUCCESS;
+        // SAFETY: the communicator lives, and there is room for a number.
+        let code =
+            unsafe { (self.library.functions.comm_async_error)(self.handle(), &raw mut state) };
+        self.library.check("ncclCommGetAsyncError", code, 0)?;
+        Ok(state)
+    }
+
+    /// An asynchronous error in words.
+    pub(super) fn asynchronous(&self, state: Code) -> Option<Error> {
+        if is_fine(state) {
+            return None;
+        }
+        self.library.check("an operation on the device", state, self.handle()).err()
+    }
+
+    /// Waits until nobody else is inside.
+    ///
+    /// # Errors
+    /// The group's failure, `Timeout`.
+    pub(super) fn enter(&self, deadline: &Deadline) -> Result<Entry<'_>> {
+        if let Some(failure) = self.fate.failure() {
+            return Err(failure);
+        }
+        match until(&self.bell, Pace::PATIENT, deadline, || self.fate.failure(), || self.occupy()) {
+            Ok(()) => {}
+            Err(Interrupt::Halted(failure)) => return Err(failure),
+            Err(Interrupt::Deadline) => {
+                let message = format!(
+                    "another thread was inside the communicator for {} ms",
+                    deadline.elapsed().as_millis()
+                );
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+        }
+        let inside = Inside(self);
+        let current = self.context.enter()?;
+        if self.handle() == 0 {
+            let failure = self.fate.failure();
+            let ended = || Error::new(ErrorKind::Aborted, "the communicator has ended");
+            return Err(failure.unwrap_or_else(ended));
+        }
+        Ok(Entry { comm: self, _current: current, _inside: inside })
+    }
+
+    fn occupy(&self) -> Option<()> {
+        self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok().map(drop)
+    }
+
+    fn leave(&self) {
+        self.busy.store(false, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Ends it, and what it does on the device, without the other ranks.
+    pub(super) fn abort(&self) {
+        self.evict();
+        self.end_by_force();
+        self.leave();
+    }
+
+    /// By who is inside.
+    fn end_by_force(&self) {
+        if let Some(handle) = self.take_handle() {
+            // SAFETY: the handle was taken away, so that nobody begins to use it; who is inside has had time to leave.
+            let code = unsafe { (self.library.functions.comm_abort)(handle) };
+            lament(self.library.check("ncclCommAbort", code, 0));
+        }
+    }
+
+    /// Ends it together with the other ranks, which must do so within the limit; else alone.
+    pub(super) fn part(&self, limit: &Deadline) {
+        self.evict();
+        let finalized = self.finalize(limit);
+        if let Err(error) = &finalized {
+            crate::log!(Level::Warn, "NCCL's part of a group ends by force: {error}");
+            self.end_by_force();
+        } else if let Some(handle) = self.take_handle() {
+            // SAFETY: as in `abort`; all ranks have finalized it.
+            let code = unsafe { (self.library.functions.comm_destroy)(handle) };
+            lament(self.library.check("ncclCommDestroy", code, 0));
+        }
+        self.leave();
+    }
+
+    fn finalize(&self, limit: &Deadline) -> Result<()> {
+        let _current = self.context.enter()?;
+        self.forget_registrations();
+        // SAFETY: the communicator lives, and nobody is inside.
+        let code = unsafe { (self.library.functions.comm_finalize)(self.handle()) };
+        self.settle("ncclCommFinalize", code, limit)
+    }
+
+    /// Waits until nobody is inside, for a while.
+    fn evict(&self) {
+        let limit = Deadline::after(EVICTION);
+        if until(&self.bell, Pace::PATIENT, &limit, || None, || self.occupy()).is_err() {
+            let (secs, which) = (EVICTION.as_secs(), self.library.signature());
+            crate::log!(Level::Error, "a call of NCCL has not returned for {secs} s ({which})");
+        }
+    }
+
+    fn take_handle(&self) -> Option<CommHandle> {
+        self.forget_registrations();
+        Some(self.handle.swap(0, Ordering::AcqRel)).filter(|&handle| handle != 0)
+    }
+
+    /// Waits until NCCL has done what it was asked.
+    fn settle(&self, function: &str, code: Code, deadline: &Deadline) -> Result<()> {
+        let (mut state, mut nap) = (code, FIRST_NAP);
+        while state == IN_PROGRESS {
+            if let Some(failure) = self.fate.failure() {
+                return Err(failure);
+            }
+            if deadline.has_passed() {
+                let message = format!(
+                    "{function} was not launched within {} ms: another rank may not have called it ({})",
+                    deadline.elapsed().as_millis(),
+                    self.library.signature()
+                );
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+            pause(nap, deadline);
+            nap = (nap * 2).min(LONGEST_NAP);
+            state = self.state()?;
+        }
+        self.library.check(function, state, self.handle())
+    }
+
+    fn registrations(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_registrations(&self) {
+        let all = std::mem::take(&mut *self.registrations());
+        all.into_iter().for_each(|registration| self.deregister_now(registration));
+    }
+
+    fn deregister_now(&self, registration: usize) {
+        let Some(function) = self.library.functions.comm_deregister else { return };
+        let handle = self.handle();
+        if handle != 0 {
+            // SAFETY: a registration of this communicator, which lives, taken back once.
+            let code = unsafe { function(handle, registration) };
+            lament(self.library.check("ncclCommDeregister", code, 0));
+        }
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        if self.handle() != 0 {
+            self.abort();
+        }
+    }
+}
+
+fn lament(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        crate::log!(Level::Warn, "{error}");
+    }
+}
+
+impl Entry<'_> {
+    /// The communicator, for a call.
+    pub(super) fn handle(&self) -> CommHandle {
+        self.comm.handle()
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.comm.library
+    }
+
+    /// What a call has returned; done when NCCL has done it.
+    pub(super) fn settle(&self, function: &str, code: Code, deadline: &Deadline) -> Result<()> {
+        self.comm.settle(function, code, deadline)
+    }
+
+    /// Makes several calls one operation. `calls` says with which function something went wrong.
+    pub(super) fn together(
+        &self,
+        deadline: &Deadline,
+        calls: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let functions = &self.library().functions;
+        // SAFETY: takes nothing; ended below.
+        let code = unsafe { (functions.group_start)() };
+        self.library().check("ncclGroupStart", code, 0)?;
+        let made = calls();
+        // SAFETY: ends what was begun above, on the same thread.
+        let code = unsafe { (functions.group_end)() };
+        made?;
+        self.settle("ncclGroupEnd", code, deadline)
+    }
+
+    /// Checks a call within [`Entry::together`].
+    pub(super) fn added(&self, function: &str, code: Code) -> Result<()> {
+        if is_fine(code) { Ok(()) } else { self.library().check(function, code, self.handle()) }
+    }
+
+    /// Registers memory, where the library can do that.
+    pub(super) fn register(&self, start: usize, bytes: usize) -> Result<Option<usize>> {
+        let functions = &self.library().functions;
+        let (Some(function), Some(_)) = (functions.comm_register, functions.comm_deregister) else {
+            return Ok(None);
+        };
+        let mut registration = 0;
+        let start = std::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: memory of NCCL's own, of this length; there is room for the registration.
+        let code = unsafe { function(self.handle(), start, bytes, &raw mut registration) };
+        self.library().check("ncclCommRegister", code, self.handle())?;
+        self.comm.registrations().push(registration);
+        Ok(Some(registration))
+    }
+
+    /// Takes a registration back, unless the communicator's end has done so.
+    pub(super) fn deregister(&self, registration: usize) {
+        let mut all = self.comm.registrations();
+        let known = all.iter().position(|&known| known == registration);
+        let known = known.map(|place| all.swap_remove(place));
+        drop(all);
+        known.into_iter().for_each(|registration| self.comm.deregister_now(registration));
+    }
+}

@@ -1,0 +1,108 @@
+//! An operation that was enqueued, until the device is done with it.
+
+use crate::backend::{Fate, Operation};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::Flight;
+use crate::device::Event;
+use crate::wait::pause;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long the first pause between two questions is, and the longest.
+const FIRST_NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+/// What it is, for messages.
+#[derive(Clone, Debug)]
+pub(super) enum Title {
+    /// A collective: its name and its number.
+    Collective(&'static str, u64),
+    /// So many messages.
+    Messages(usize),
+}
+
+impl Title {
+    pub(super) fn of(operation: &Operation<'_>) -> Self {
+        Self::Collective(operation.descriptor.kind.name(), operation.descriptor.sequence)
+    }
+}
+
+impl fmt::Display for Title {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Collective(name, sequence) => write!(f, "{name} #{sequence}"),
+            Self::Messages(1) => f.write_str("a message"),
+            Self::Messages(count) => write!(f, "{count} messages"),
+        }
+    }
+}
+
+/// One operation.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) title: Title,
+    pub(super) deadline: Deadline,
+    /// Behind it in its stream.
+    event: Event,
+    /// The device was seen to be done with it before its group failed.
+    done: AtomicBool,
+    fate: Arc<dyn Fate>,
+    /// Nobody fails the group at the deadline: whoever waits is told, and the group goes on.
+    is_unwatched: bool,
+}
+
+impl InFlight {
+    pub(super) fn new(
+        title: Title,
+        deadline: Deadline,
+        event: Event,
+        (fate, is_unwatched): (Arc<dyn Fate>, bool),
+    ) -> Self {
+        Self { title, deadline, event, done: AtomicBool::new(false), fate, is_unwatched }
+    }
+
+    /// Whether the device is done with it.
+    ///
+    /// # Errors
+    /// The group's failure, after which the device may be done with it for another reason; `Backend`.
+    pub(super) fn look(&self) -> Result<bool> {
+        if self.done.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        // In this order: an abort comes after the failure, and ends what is in the stream.
+        let is_over = self.event.is_over();
+        match self.fate.failure() {
+            Some(failure) => Err(failure),
+            None => {
+                let is_over = is_over?;
+                self.done.store(is_over, Ordering::Release);
+                Ok(is_over)
+            }
+        }
+    }
+}
+
+impl Flight for InFlight {
+    fn wait(&self, limit: &Deadline) -> Result<bool> {
+        let mut nap = FIRST_NAP;
+        while !self.look()? {
+            if limit.has_passed() {
+                return Ok(false);
+            }
+            if self.is_unwatched && self.deadline.has_passed() {
+                let message = format!(
+                    "{} was enqueued and has not ended within {} ms; NCCL_ASYNC_ERROR_HANDLING=0, so the group goes on",
+                    self.title,
+                    self.deadline.elapsed().as_millis()
+                );
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+            pause(nap, limit);
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+        Ok(true)
+    }
+}

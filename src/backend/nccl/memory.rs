@@ -1,0 +1,97 @@
+//! Memory of NCCL's own kind on the group's device, registered with the group's communicator where the library can do that.
+
+use super::library::Library;
+use super::watchdog::Watched;
+use crate::backend::Memory;
+use crate::base::deadline::Deadline;
+use crate::base::error::Result;
+use crate::base::log::Level;
+use crate::device::Context;
+use crate::device::memory::DeviceMemory;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long one waits for the communicator to register memory, which is no more than faster.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Memory that NCCL has allocated.
+#[derive(Debug)]
+struct Allocated {
+    library: &'static Library,
+    context: Arc<Context>,
+    start: usize,
+    len: usize,
+    /// What it is registered as, while the group is there.
+    registered: Option<(Weak<Watched>, usize)>,
+}
+
+impl Memory for Allocated {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.start)
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Memory for DeviceMemory {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(usize::try_from(self.address()).unwrap_or(0))
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        if let Some((watched, registration)) = self.registered.take()
+            && let Some(watched) = watched.upgrade()
+            && let Ok(entry) = watched.comm.enter(&Deadline::after(PATIENCE))
+        {
+            entry.deregister(registration);
+        }
+        let free = || {
+            let _current = self.context.enter()?;
+            let Some(function) = self.library.functions.mem_free else { return Ok(()) };
+            // SAFETY: what `allocate` was given, freed once.
+            let code = unsafe { function(std::ptr::with_exposed_provenance_mut(self.start)) };
+            self.library.check("ncclMemFree", code, 0)
+        };
+        if let Err(error) = free() {
+            crate::log!(Level::Warn, "{error}");
+        }
+    }
+}
+
+/// So many bytes on the group's device.
+pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Memory>> {
+    let (library, context) = (watched.comm.library(), watched.comm.context());
+    let (Some(function), Some(_)) = (library.functions.mem_alloc, library.functions.mem_free)
+    else {
+        // Older than 2.19: the driver's own, which NCCL cannot register.
+        return Ok(Box::new(DeviceMemory::new(context, len)?));
+    };
+    let current = context.enter()?;
+    let mut start = std::ptr::null_mut();
+    // SAFETY: there is room for an address; the context is current.
+    let code = unsafe { function(&raw mut start, len) };
+    library.check("ncclMemAlloc", code, 0)?;
+    drop(current);
+    let start = start.expose_provenance();
+    let context = Arc::clone(context);
+    let mut memory = Allocated { library, context, start, len, registered: None };
+    let registered =
+        watched.comm.enter(&Deadline::after(PATIENCE)).and_then(|entry| entry.register(start, len));
+    match registered {
+        Ok(registration) => {
+            let with = |registration| (Arc::downgrade(watched), registration);
+            memory.registered = registration.map(with);
+        }
+        // It is memory all the same.
+        Err(error) => crate::log!(Level::Warn, "memory for NCCL is not registered: {error}"),
+    }
+    Ok(Box::new(memory))
+}

@@ -1,0 +1,41 @@
+//! Operations on the memory of a GPU: where one runs, and what tells that the device is done with it.
+//!
+//! Such an operation is *enqueued*: it ends for its caller once the device knows of it, and takes place later, in the order
+//! of a stream.
+//!
+//! Must not know: drivers, who enqueues.
+
+use super::deadline::Deadline;
+use super::error::Result;
+use std::fmt::Debug;
+use std::sync::{Arc, OnceLock};
+
+/// Where an operation runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gpu {
+    /// The index of the device.
+    pub device: usize,
+    /// The caller's stream, as the driver calls it; `None` for one of the library's.
+    pub stream: Option<usize>,
+}
+
+/// An operation that was enqueued. Holding it keeps neither its group nor its buffers.
+pub trait Flight: Send + Sync + Debug {
+    /// Waits until the device is done with it; false where the limit came first.
+    ///
+    /// # Errors
+    /// The failure of its group: what the operation has written is arbitrary.
+    fn wait(&self, limit: &Deadline) -> Result<bool>;
+}
+
+/// Where an operation that was enqueued is put, once.
+pub type FlightSlot = OnceLock<Arc<dyn Flight>>;
+
+/// How an operation is to be enqueued.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// Where.
+    pub gpu: Gpu,
+    /// Who tells its end.
+    pub flight: &'a FlightSlot,
+}

@@ -1,0 +1,167 @@
+//! Where a buffer lies; memory of a device, memory of the host that a device reaches by itself, and copies between the two.
+//!
+//! Freeing waits until the device has done all that it was given: an operation that hangs must be aborted first.
+
+use super::context::Context;
+use super::driver::{self, Address, Driver, Handle, INVALID_VALUE};
+use super::stream::lament;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, Result};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+const MEMORY_TYPE: c_int = 2;
+const DEVICE_ORDINAL: c_int = 9;
+/// The value of the first for memory of a device, managed memory included.
+const IS_DEVICE: c_uint = 2;
+/// Pinned memory that all contexts know as such.
+const PORTABLE: c_uint = 1;
+
+/// The device that an address belongs to; `None` for host memory, pinned or not, and where no driver is in the process.
+///
+/// # Errors
+/// `Backend` where the driver cannot say.
+pub fn device_of(address: usize) -> Result<Option<usize>> {
+    driver::present().map_or(Ok(None), |driver| driver.device_of(address))
+}
+
+impl Driver {
+    fn device_of(&self, address: usize) -> Result<Option<usize>> {
+        let (mut kind, mut device): (c_uint, c_int) = (0, -1);
+        let query = self.functions.pointer_attribute;
+        // SAFETY: any address may be asked about; there is room for a number.
+        let code = unsafe { query((&raw mut kind).cast(), MEMORY_TYPE, address as Address) };
+        // Memory that the driver does not know is the host's.
+        if code == INVALID_VALUE || code == 0 && kind != IS_DEVICE {
+            return Ok(None);
+        }
+        self.check("cuPointerGetAttribute", code)?;
+        // SAFETY: as above.
+        let code = unsafe { query((&raw mut device).cast(), DEVICE_ORDINAL, address as Address) };
+        self.check("cuPointerGetAttribute", code)?;
+        let device = usize::try_from(device);
+        let unknown = |_| Error::internal(format!("{address:#x} is on no device, says the driver"));
+        device.map(Some).map_err(unknown)
+    }
+}
+
+/// Memory of a device.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    context: Arc<Context>,
+    address: Address,
+    len: usize,
+}
+
+impl DeviceMemory {
+    /// So many bytes, which are arbitrary.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Backend`.
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self> {
+        let _current = context.enter()?;
+        let (driver, mut address) = (context.driver(), 0);
+        // SAFETY: there is room for an address; the context is current.
+        let code = unsafe { (driver.functions.mem_alloc)(&raw mut address, len) };
+        driver.check("cuMemAlloc", code)?;
+        Ok(Self { context: Arc::clone(context), address, len })
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// How long it is.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let free = || {
+            let _current = self.context.enter()?;
+            let driver = self.context.driver();
+            // SAFETY: memory of our own, freed once.
+            let code = unsafe { (driver.functions.mem_free)(self.address) };
+            driver.check("cuMemFree", code)
+        };
+        lament(free());
+    }
+}
+
+/// Host memory that devices read and write by themselves.
+#[derive(Debug)]
+pub struct Pinned {
+    context: Arc<Context>,
+    start: usize,
+    len: usize,
+}
+
+impl Pinned {
+    /// So many bytes, which are arbitrary.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Backend`.
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self> {
+        let _current = context.enter()?;
+        let (driver, mut start) = (context.driver(), std::ptr::null_mut::<c_void>());
+        // SAFETY: there is room for a pointer; the context is current.
+        let code = unsafe { (driver.functions.host_alloc)(&raw mut start, len, PORTABLE) };
+        driver.check("cuMemHostAlloc", code)?;
+        Ok(Self { context: Arc::clone(context), start: start.expose_provenance(), len })
+    }
+
+    /// The bytes.
+    pub fn bytes(&mut self) -> Dst<'_> {
+        let start = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: as long as this is borrowed the memory is there, and it is nobody else's.
+        unsafe { Dst::new(start, self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let free = || {
+            let _current = self.context.enter()?;
+            let driver = self.context.driver();
+            let start = std::ptr::with_exposed_provenance_mut(self.start);
+            // SAFETY: memory of our own, freed once.
+            let code = unsafe { (driver.functions.host_free)(start) };
+            driver.check("cuMemFreeHost", code)
+        };
+        lament(free());
+    }
+}
+
+/// Copies from the host to a device, in a stream. Both stay lent until the stream has come past it.
+///
+/// # Errors
+/// `Backend`.
+pub fn copy_to_device(context: &Context, to: Address, from: Src<'_>, stream: Handle) -> Result<()> {
+    let _current = context.enter()?;
+    let driver = context.driver();
+    let copy = driver.functions.copy_to_device;
+    // SAFETY: the view's bytes are readable, and the driver checks the device's address.
+    let code = unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) };
+    driver.check("cuMemcpyHtoDAsync", code)
+}
+
+/// Copies from a device to the host, likewise.
+///
+/// # Errors
+/// `Backend`.
+pub fn copy_to_host(context: &Context, to: Dst<'_>, from: Address, stream: Handle) -> Result<()> {
+    let _current = context.enter()?;
+    let driver = context.driver();
+    let copy = driver.functions.copy_to_host;
+    // SAFETY: the view's bytes are writable, and the driver checks the device's address.
+    let code = unsafe { copy(to.as_mut_ptr().cast(), from, to.len(), stream) };
+    driver.check("cuMemcpyDtoHAsync", code)
+}

@@ -1,0 +1,158 @@
+//! Streams of our own, and events, by which is seen how far a stream has come.
+
+use super::context::Context;
+use super::driver::{Handle, NOT_READY};
+use crate::base::error::Result;
+use crate::base::log::Level;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+/// It does not wait for what is on the default stream, nor that for it.
+const NON_BLOCKING: c_uint = 1;
+/// The event does not take the time, which makes it cheaper.
+const DISABLE_TIMING: c_uint = 2;
+
+/// The default stream of a context.
+pub const DEFAULT_STREAM: Handle = 0;
+
+/// A stream.
+#[derive(Debug)]
+pub struct Stream {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+/// A mark in a stream.
+#[derive(Debug)]
+pub struct Event {
+    context: Arc<Context>,
+    handle: Handle,
+}
+
+/// What cannot be told any more where a thing ends: only the log hears of it.
+pub(super) fn lament(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        crate::log!(Level::Warn, "{error}");
+    }
+}
+
+impl Stream {
+    /// A new one, which the device prefers to others or not.
+    ///
+    /// # Errors
+    /// `Backend`, `OutOfMemory`.
+    pub fn new(context: &Arc<Context>, high_priority: bool) -> Result<Self> {
+        let _current = context.enter()?;
+        let driver = context.driver();
+        let (mut least, mut greatest): (c_int, c_int) = (0, 0);
+        // SAFETY: there is room for two numbers; the context is current.
+        let code = unsafe { (driver.functions.priority_range)(&raw mut least, &raw mut greatest) };
+        driver.check("cuCtxGetStreamPriorityRange", code)?;
+        // 0 is what streams have that name none; where the device knows no priorities it is the only one.
+        let priority = if high_priority { greatest } else { 0 };
+        let mut handle = 0;
+        // SAFETY: there is room for a handle; the context is current.
+        let code =
+            unsafe { (driver.functions.stream_create)(&raw mut handle, NON_BLOCKING, priority) };
+        driver.check("cuStreamCreateWithPriority", code)?;
+        Ok(Self { context: Arc::clone(context), handle })
+    }
+
+    /// What the driver calls it.
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let destroy = || {
+            let _current = self.context.enter()?;
+            let driver = self.context.driver();
+            // SAFETY: a stream of our own, which nobody uses any more. What is in it is still carried out.
+            let code = unsafe { (driver.functions.stream_destroy)(self.handle) };
+            driver.check("cuStreamDestroy", code)
+        };
+        lament(destroy());
+    }
+}
+
+/// Whether a stream of the caller's records a graph instead of doing what it is given. The context must be current.
+///
+/// # Errors
+/// `Backend`, also for what is no stream.
+pub fn is_capturing(context: &Context, stream: Handle) -> Result<bool> {
+    let driver = context.driver();
+    let Some(function) = driver.functions.stream_is_capturing else { return Ok(false) };
+    let mut status: c_int = 0;
+    // SAFETY: the caller lends the stream; there is room for a number.
+    driver.check("cuStreamIsCapturing", unsafe { function(stream, &raw mut status) })?;
+    Ok(status != 0)
+}
+
+impl Event {
+    /// A new one, which has not been recorded.
+    ///
+    /// # Errors
+    /// `Backend`, `OutOfMemory`.
+    pub fn new(context: &Arc<Context>) -> Result<Self> {
+        let _current = context.enter()?;
+        let driver = context.driver();
+        let mut handle = 0;
+        // SAFETY: there is room for a handle; the context is current.
+        let code = unsafe { (driver.functions.event_create)(&raw mut handle, DISABLE_TIMING) };
+        driver.check("cuEventCreate", code)?;
+        Ok(Self { context: Arc::clone(context), handle })
+    }
+
+    /// Marks what is in a stream by now.
+    ///
+    /// # Errors
+    /// `Backend`.
+    pub fn record(&self, stream: Handle) -> Result<()> {
+        let _current = self.context.enter()?;
+        let driver = self.context.driver();
+        // SAFETY: our event, and a stream of ours or one that the caller lends.
+        let code = unsafe { (driver.functions.event_record)(self.handle, stream) };
+        driver.check("cuEventRecord", code)
+    }
+
+    /// Has a stream wait for the mark, without anybody waiting here.
+    ///
+    /// # Errors
+    /// `Backend`.
+    pub fn hold_back(&self, stream: Handle) -> Result<()> {
+        let _current = self.context.enter()?;
+        let driver = self.context.driver();
+        // SAFETY: as above.
+        let code = unsafe { (driver.functions.stream_wait_event)(stream, self.handle, 0) };
+        driver.check("cuStreamWaitEvent", code)
+    }
+
+    /// Whether the device has come to the mark.
+    ///
+    /// # Errors
+    /// `Backend`, also for what went wrong on the device before it.
+    pub fn is_over(&self) -> Result<bool> {
+        let _current = self.context.enter()?;
+        let driver = self.context.driver();
+        // SAFETY: our event.
+        match unsafe { (driver.functions.event_query)(self.handle) } {
+            NOT_READY => Ok(false),
+            code => driver.check("cuEventQuery", code).map(|()| true),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let destroy = || {
+            let _current = self.context.enter()?;
+            let driver = self.context.driver();
+            // SAFETY: our event; the driver keeps what is still needed of it.
+            let code = unsafe { (driver.functions.event_destroy)(self.handle) };
+            driver.check("cuEventDestroy", code)
+        };
+        lament(destroy());
+    }
+}
