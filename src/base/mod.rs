@@ -17,6 +17,7 @@ pub mod nodes;
 pub mod op;
 pub mod probe;
 pub mod sync;
+pub mod values;
 
 pub use buffer::{Dst, Src};
 pub use deadline::Deadline;
