@@ -1,7 +1,9 @@
 //! Shared objects that are loaded at run time, and stay until the process ends.
 
 use crate::base::error::{Error, ErrorKind, Result};
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 /// A shared object.
@@ -21,7 +23,7 @@ impl Library {
     /// `NotFound` where there is no such file, else `System` with what the loader says.
     pub fn open(path: &str) -> Result<Self> {
         // Without a slash it is a name that the loader looks for.
-        if path.contains('/') && !std::path::Path::new(path).exists() {
+        if path.contains('/') && !Path::new(path).exists() {
             let message = format!("there is no file {path}");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
@@ -34,11 +36,62 @@ impl Library {
         })
     }
 
+    /// One that this process has already, by the name that [`loaded`] gives; `None` where it has none of that name.
+    pub fn loaded(path: &Path) -> Option<Self> {
+        let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: a terminated string; nothing is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        NonNull::new(handle).map(Self)
+    }
+
     /// The address of a function or of data in it; `None` where it has none of this name.
     pub fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: a handle that stays open, and a terminated string.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
     }
+}
+
+/// The paths of all objects that this process has loaded.
+pub fn loaded() -> Vec<PathBuf> {
+    unsafe extern "C" fn note(
+        object: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        paths: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader's, for the time of the call.
+        let name = unsafe { (*object).dlpi_name };
+        if !name.is_null() {
+            // SAFETY: a terminated string of the loader's, for the time of the call.
+            let name = unsafe { CStr::from_ptr(name) };
+            let path = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
+            // SAFETY: what is given below, which nobody else uses meanwhile.
+            unsafe { (*paths.cast::<Vec<PathBuf>>()).push(path) };
+        }
+        0
+    }
+    let mut paths: Vec<PathBuf> = Vec::new();
+    // SAFETY: a function for the loader, with what it wants, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut paths).cast()) };
+    paths
+}
+
+/// The folder of the object that this code is in: of the library, or of a program that has it inside.
+pub fn own_folder() -> Option<PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let here: fn() -> Option<PathBuf> = own_folder;
+    // SAFETY: an address of this object, and room for what is said of it.
+    if unsafe { libc::dladdr(here as *const c_void, info.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: a struct of addresses, which was zero and has been filled in.
+    let name = unsafe { info.assume_init() }.dli_fname;
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: a terminated string of the loader's, which stays as long as the object.
+    let name = unsafe { CStr::from_ptr(name) };
+    let path = Path::new(OsStr::from_bytes(name.to_bytes()));
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
 }
 
 /// What the loader says of the calling thread's last failure.
@@ -65,6 +118,14 @@ mod tests {
         assert_eq!(no_library.kind(), ErrorKind::System);
         assert!(no_library.message().contains("/dev/null"), "{no_library}");
         assert_eq!(Library::open("a\0b").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn what_is_loaded_is_listed_and_found_again() {
+        let libc = loaded().into_iter().find(|path| path.ends_with("libc.so.6")).unwrap();
+        assert!(Library::loaded(&libc).unwrap().symbol(c"malloc").is_some());
+        assert!(Library::loaded(Path::new("/nonexistent/lib.so")).is_none());
+        assert!(own_folder().unwrap().is_dir());
     }
 
     #[test]
