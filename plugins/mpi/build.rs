@@ -19,6 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .write_to_file(Path::new(&out).join("dist.rs"))?;
     // As mpi-sys finds it.
     let mpicc = env::var("MPICC").unwrap_or_else(|_| "mpicc".to_owned());
-    cc::Build::new().compiler(mpicc).file("src/mpi/constants.c").try_compile("dist_mpi_constants")?;
+    cc::Build::new()
+        .compiler(mpicc)
+        .file("src/mpi/constants.c")
+        .try_compile("dist_mpi_constants")?;
     Ok(())
 }

@@ -75,15 +75,14 @@ pub(super) fn find() -> Result<()> {
         return load(&path).map(drop).map_err(|error| error.context(config::MPI_PLUGIN.name));
     }
     let (wanted, why) = match (present, Family::launched()?) {
-        (Some(family), _) => {
-            (vec![family], format!("{} is in this process", family.name()))
-        }
+        (Some(family), _) => (vec![family], format!("{} is in this process", family.name())),
         (None, Some(family)) => {
             (vec![family], format!("the launcher of {} has started it", family.name()))
         }
-        (None, None) => {
-            (Family::ALL.to_vec(), "no MPI is in this process, nor has one's launcher started it".into())
-        }
+        (None, None) => (
+            Family::ALL.to_vec(),
+            "no MPI is in this process, nor has one's launcher started it".into(),
+        ),
     };
     search(&wanted, &why, library::own_folder().as_deref())
 }

@@ -103,7 +103,8 @@ impl Job {
         launcher.arg(program);
         launcher.args(["processes::a_rank_of_a_back_end", "--exact", "--ignored", "--nocapture"]);
         launcher.env("CONFORMANCE_STORE", folder.join("store"));
-        launcher.envs(settings.into_iter().map(|(name, text)| (format!("CONFORMANCE_{name}"), text)));
+        launcher
+            .envs(settings.into_iter().map(|(name, text)| (format!("CONFORMANCE_{name}"), text)));
         run::shown(&mut launcher, limit)
     }
 }

@@ -63,7 +63,11 @@ fn alone(served: &Served) -> Group {
 }
 
 /// All cases of so many ranks that the back end does, and how many it does not.
-pub(crate) fn cases(served: &Served, ranks: usize, sizes: impl Fn(Size) -> bool) -> (Vec<Case>, usize) {
+pub(crate) fn cases(
+    served: &Served,
+    ranks: usize,
+    sizes: impl Fn(Size) -> bool,
+) -> (Vec<Case>, usize) {
     let group = alone(served);
     let is_done = |scene: &Scene| {
         let op = scene.op.map_or(0, |op| op as i32);

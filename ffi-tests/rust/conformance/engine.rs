@@ -116,12 +116,7 @@ impl Run<'_> {
         wanted
     }
 
-    fn join(
-        &self,
-        rank: usize,
-        (layout, slot_bytes): &Meeting,
-        store: Arc<dyn Store>,
-    ) -> Group {
+    fn join(&self, rank: usize, (layout, slot_bytes): &Meeting, store: Arc<dyn Store>) -> Group {
         let options = GroupOptions {
             store,
             rank,

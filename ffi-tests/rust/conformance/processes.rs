@@ -109,7 +109,9 @@ fn a_rank_of_a_back_end() {
     let chosen: Vec<Case> = if calls < all.len() { covering(all, calls) } else { all };
     if rank == 0 {
         let cases = chosen.len();
-        println!("{ranks} ranks: {cases} cases; {refused} combinations of operation, type, operator and size are refused");
+        println!(
+            "{ranks} ranks: {cases} cases; {refused} combinations of operation, type, operator and size are refused"
+        );
     }
     let scenes: Vec<Scene> = chosen.iter().map(|(scene, _)| *scene).collect();
     let variants = |number: usize, _: &Scene| vec![chosen[number].1];

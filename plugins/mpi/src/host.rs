@@ -1,9 +1,7 @@
 //! What the library does for this part of a group, behind safe functions.
 
 use crate::failure::{Failure, Result};
-use crate::interface::{
-    DIST_ERR_BACKEND, DIST_OK, dist_backend_host_t, dist_backend_setup_t,
-};
+use crate::interface::{DIST_ERR_BACKEND, DIST_OK, dist_backend_host_t, dist_backend_setup_t};
 use std::ffi::{CStr, CString, c_char, c_void};
 
 /// How long the store may take for what is a courtesy.
@@ -109,8 +107,9 @@ impl Host {
         }
         let mut all: Vec<Vec<u8>> = Vec::new();
         // SAFETY: the library's function, with a sink whose argument outlives the call.
-        let status =
-            unsafe { get(table.context, key.as_ptr(), Some(collect), (&raw mut all).cast(), SOON_MS) };
+        let status = unsafe {
+            get(table.context, key.as_ptr(), Some(collect), (&raw mut all).cast(), SOON_MS)
+        };
         all.pop().filter(|_| status == DIST_OK)
     }
 

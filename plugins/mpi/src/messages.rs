@@ -393,7 +393,9 @@ impl Receive {
             let none = constant!(RSMPI_STATUS_IGNORE);
             let tested = mpi!(MPI_Test(&raw mut taken.request.0, &raw mut flag, none));
             return match tested {
-                Ok(()) if flag == 0 => Taken::Kept("MPI cannot take back a message that is arriving"),
+                Ok(()) if flag == 0 => {
+                    Taken::Kept("MPI cannot take back a message that is arriving")
+                }
                 // It has arrived, or never will: nothing more is written.
                 _ => Taken::Back,
             };

@@ -135,14 +135,17 @@ impl Part {
             Card::of(process, options)?
         };
         let cards = host::exchange(setup, c"mpi", &own.bytes())?;
-        let cards: Vec<Card> = cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
+        let cards: Vec<Card> =
+            cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
         check(&cards, size)?;
         let here = cards.iter().filter(|card| card.host == own.host).count();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let _entered = process::enter()?;
         let comm = communicator(&cards, &id, process)?;
-        let channels =
-            [Channel::new(duplicate(comm)?, 0, process), Channel::new(duplicate(comm)?, FIRST_OWN_TAG, process)];
+        let channels = [
+            Channel::new(duplicate(comm)?, 0, process),
+            Channel::new(duplicate(comm)?, FIRST_OWN_TAG, process),
+        ];
         Ok(Self {
             rank,
             size,
@@ -226,8 +229,11 @@ impl Part {
 
     pub(crate) fn describe(&self) -> String {
         let Some(process) = process::known() else { return "{}".to_owned() };
-        let escaped: String =
-            process.version.chars().filter(|c| !c.is_control() && !['"', '\\'].contains(c)).collect();
+        let escaped: String = process
+            .version
+            .chars()
+            .filter(|c| !c.is_control() && !['"', '\\'].contains(c))
+            .collect();
         format!(
             "{{\"mpi\": \"{}\", \"version\": \"{}\", \"thread_level\": \"{}\", \"initialised_by\": \"{}\", \
              \"world_rank\": {}, \"world_size\": {}, \"largest_tag\": {}, \"yields\": {}}}",
@@ -275,7 +281,9 @@ fn check(cards: &[Card], size: usize) -> Result<()> {
         let variable = |name: &str| std::env::var(name).ok();
         let told = family::told(own.other(), &variable)
             .filter(|&told| told > 1)
-            .map(|told| format!(" The launcher of {} has told of {told} ranks.", own.other().name()))
+            .map(|told| {
+                format!(" The launcher of {} has told of {told} ranks.", own.other().name())
+            })
             .unwrap_or_default();
         let text = format!(
             "{} finds a process alone in its MPI_COMM_WORLD, of {size} in the group: it was not started by {}.{told}",

@@ -122,7 +122,12 @@ fn initialise() -> Result<()> {
     }
     let mut provided = 0;
     let none = std::ptr::null_mut();
-    mpi!(MPI_Init_thread(none, std::ptr::null_mut(), constant!(RSMPI_THREAD_MULTIPLE), &raw mut provided))?;
+    mpi!(MPI_Init_thread(
+        none,
+        std::ptr::null_mut(),
+        constant!(RSMPI_THREAD_MULTIPLE),
+        &raw mut provided
+    ))?;
     // Nobody else uses MPI here, and an error is to be told, not to end the job.
     for comm in [constant!(RSMPI_COMM_WORLD), constant!(RSMPI_COMM_SELF)] {
         mpi!(MPI_Comm_set_errhandler(comm, constant!(RSMPI_ERRORS_RETURN)))?;
@@ -158,7 +163,10 @@ pub(crate) fn is_finalised() -> Result<bool> {
 }
 
 fn gone() -> Failure {
-    Failure::new(DIST_ERR_BACKEND, "MPI has been finalised in this process, and cannot be used again")
+    Failure::new(
+        DIST_ERR_BACKEND,
+        "MPI has been finalised in this process, and cannot be used again",
+    )
 }
 
 fn tag_limit() -> Result<c_int> {

@@ -29,14 +29,16 @@ pub(crate) fn datatype(dtype: DataType) -> sys::MPI_Datatype {
 
 /// The type with this number.
 pub(crate) fn dtype(number: i32) -> Result<DataType> {
-    DataType::from_number(number)
-        .map_err(|_| Failure::new(DIST_ERR_UNSUPPORTED, format!("elements of the unknown type {number}")))
+    DataType::from_number(number).map_err(|_| {
+        Failure::new(DIST_ERR_UNSUPPORTED, format!("elements of the unknown type {number}"))
+    })
 }
 
 /// The operator with this number.
 pub(crate) fn op(number: i32) -> Result<ReduceOp> {
     let place = usize::try_from(number).ok();
-    place.and_then(|place| ReduceOp::ALL.get(place)).copied().ok_or_else(|| {
-        Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operator {number}"))
-    })
+    place
+        .and_then(|place| ReduceOp::ALL.get(place))
+        .copied()
+        .ok_or_else(|| Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operator {number}")))
 }

@@ -6,7 +6,7 @@ use crate::conformance::{self, Job};
 use crate::examples::{TRAIN_DIGITS, Training};
 use crate::mpi::{self, Mpi};
 use crate::run;
-use crate::workspace::Stage;
+use crate::workspace::{Stage, root, scratch};
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ pub(super) fn run(report: &mut Report, stage: &Stage) {
         };
         report.check(&format!("{}: conformance", mpi.title()), || {
             built(&|plugin| conform(mpi, plugin))
+        });
+        report.check(&format!("{}: messages, groups, thread levels", mpi.title()), || {
+            built(&|_| behave(mpi, stage))
         });
         report.check(&format!("{}: train_digits", mpi.title()), || built(&|_| train(mpi, stage)));
     }
@@ -67,6 +70,33 @@ fn conform(mpi: Mpi, plugin: &Path) -> Checked {
         if !finished.success() {
             return Err(format!("{ranks} ranks, options \"{options}\": {}", finished.ending()));
         }
+    }
+    Ok(PASSED)
+}
+
+/// A program in C that is linked with libdist and MPI, which it initialises or not.
+fn behave(mpi: Mpi, stage: &Stage) -> Checked {
+    let program = scratch("examples")?.join(format!("mpi_behaviour_{}", mpi.name()));
+    let mut compiler = run::command(mpi.compiler()?);
+    compiler.args(["-std=gnu99", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(&stage.include);
+    compiler.arg("-I").arg(root().join("ffi-tests/c"));
+    compiler.arg(root().join("plugins/mpi/tests/behaviour.c")).arg("-o").arg(&program);
+    compiler.arg("-L").arg(&stage.lib).arg(format!("-Wl,-rpath,{}", stage.lib.display()));
+    run::must(compiler.args(["-ldist", "-lpthread"]), LIMIT)?;
+    for level in ["own", "multiple", "serialized", "funneled"] {
+        run::must(mpi.launcher(2)?.arg(&program).arg(level), LIMIT)?;
+    }
+    refused_by_the_other(mpi, &program)
+}
+
+/// Under the launcher of the other family the plug-in says so.
+fn refused_by_the_other(mpi: Mpi, program: &Path) -> Checked {
+    let other = Mpi::ALL.into_iter().find(|&other| other != mpi);
+    let Some(Ok(mut launcher)) = other.map(|other| other.launcher(2)) else { return Ok(PASSED) };
+    let finished = run::quiet(launcher.arg(program).arg("own"), LIMIT)?;
+    let told = finished.text.contains("was started by the launcher of");
+    if finished.success() || !told {
+        return Err(format!("the launcher of the other MPI is not refused: {}", finished.tail()));
     }
     Ok(PASSED)
 }

@@ -31,7 +31,15 @@ impl Collective {
         let lot = call.lot(count)?;
         let (to, comm) = (small(to), call.part.comm());
         self.step(None, |request| {
-            mpi!(MPI_Isend(from.cast_const().cast(), lot.count, lot.datatype, to, TAG, comm, request))
+            mpi!(MPI_Isend(
+                from.cast_const().cast(),
+                lot.count,
+                lot.datatype,
+                to,
+                TAG,
+                comm,
+                request
+            ))
         })
     }
 
@@ -146,7 +154,9 @@ impl Collective {
         self.step(None, |request| {
             let (from, to, count) = (from.cast_const().cast(), room.cast(), small(send.1));
             let (lengths, places) = (lengths.as_ptr(), places.as_ptr());
-            mpi!(MPI_Iallgatherv(from, count, datatype, to, lengths, places, datatype, comm, request))
+            mpi!(MPI_Iallgatherv(
+                from, count, datatype, to, lengths, places, datatype, comm, request
+            ))
         })?;
         self.keep(lengths);
         self.keep(places);

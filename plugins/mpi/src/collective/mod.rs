@@ -65,7 +65,10 @@ impl Scratch {
     fn new(bytes: usize) -> Result<Self> {
         let mut words = Vec::new();
         words.try_reserve_exact(bytes.div_ceil(size_of::<u128>())).map_err(|_| {
-            Failure::new(DIST_ERR_OUT_OF_MEMORY, format!("no memory for {bytes} bytes of a collective"))
+            Failure::new(
+                DIST_ERR_OUT_OF_MEMORY,
+                format!("no memory for {bytes} bytes of a collective"),
+            )
         })?;
         // Never read before it is written, but there is no vector of what is not initialised.
         words.resize(bytes.div_ceil(size_of::<u128>()), 0);
@@ -136,7 +139,8 @@ impl Call<'_> {
 impl Collective {
     /// Begins a call.
     pub(crate) fn begin(part: &Part, what: &dist_backend_operation_t) -> Result<Self> {
-        let dtype = if what.kind == DIST_KIND_BARRIER { DataType::U8 } else { types::dtype(what.dtype)? };
+        let dtype =
+            if what.kind == DIST_KIND_BARRIER { DataType::U8 } else { types::dtype(what.dtype)? };
         let call =
             Call { what, part, dtype, datatype: types::datatype(dtype), width: dtype.size() };
         let mut begun = Self::default();
@@ -170,7 +174,9 @@ impl Collective {
             DIST_KIND_GATHER_V => self.gather_v(call),
             DIST_KIND_SCATTER_V => self.scatter_v(call),
             DIST_KIND_ALL_TO_ALL_V => self.all_to_all_v(call),
-            other => Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operation {other}"))),
+            other => {
+                Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operation {other}")))
+            }
         }
     }
 
@@ -213,7 +219,8 @@ impl Collective {
                 }
                 Some((from, bytes)) => {
                     let mut status = mpi::status();
-                    let tested = mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, &raw mut status));
+                    let tested =
+                        mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, &raw mut status));
                     tested.map_err(|failure| failure.by(from))?;
                     if flag != 0 {
                         check_length(from, bytes, bytes_of(&status)?)?;

@@ -78,7 +78,13 @@ impl Collective {
     }
 
     /// What is left to do with a result.
-    fn divide_later(&mut self, call: &Call<'_>, reduction: &Reduction, place: *mut u8, bytes: usize) {
+    fn divide_later(
+        &mut self,
+        call: &Call<'_>,
+        reduction: &Reduction,
+        place: *mut u8,
+        bytes: usize,
+    ) {
         self.finish.is_folded_here = true;
         if reduction.op == ReduceOp::Avg && !divides_first(call) && bytes > 0 {
             self.finish.average = Some((call.dtype, Address(place), bytes));

@@ -22,7 +22,11 @@ impl Lot {
     ) -> Result<Self> {
         match c_int::try_from(count) {
             Ok(count) if count <= largest => Ok(Self { count, datatype, made: false }),
-            _ => Ok(Self { count: 1, datatype: spanning(datatype, size, count, largest)?, made: true }),
+            _ => Ok(Self {
+                count: 1,
+                datatype: spanning(datatype, size, count, largest)?,
+                made: true,
+            }),
         }
     }
 

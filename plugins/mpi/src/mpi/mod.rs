@@ -87,9 +87,8 @@ pub(crate) fn status() -> sys::MPI_Status {
 pub(crate) fn bytes_of(status: &sys::MPI_Status) -> Result<usize> {
     let mut bytes: sys::MPI_Count = -1;
     mpi!(MPI_Get_elements_x(status, constant!(RSMPI_UINT8_T), &raw mut bytes))?;
-    usize::try_from(bytes).map_err(|_| {
-        Failure::new(DIST_ERR_BACKEND, "MPI does not say how long a message is")
-    })
+    usize::try_from(bytes)
+        .map_err(|_| Failure::new(DIST_ERR_BACKEND, "MPI does not say how long a message is"))
 }
 
 /// What a function of MPI has returned.
