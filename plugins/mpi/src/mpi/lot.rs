@@ -54,7 +54,7 @@ fn spanning(
 ) -> Result<sys::MPI_Datatype> {
     let block = usize::try_from(largest).unwrap_or(1).max(1);
     let as_count = |count: usize| c_int::try_from(count).unwrap_or(c_int::MAX);
-    let as_place = |place: usize| isize::try_from(place).unwrap_or(isize::MAX);
+    let as_place = |place: usize| sys::MPI_Aint::try_from(place).unwrap_or(sys::MPI_Aint::MAX);
     let mut one = constant!(RSMPI_DATATYPE_NULL);
     mpi!(MPI_Type_contiguous(largest, element, &raw mut one))?;
     let (blocks, rest) = (count / block, count % block);
