@@ -2,9 +2,10 @@
  * The back end "mpi" beyond collectives: messages, groups of some ranks, works, ranks that are not in place alike, deadlines,
  * and every thread level that a program may have initialised MPI with.
  *
- *     mpirun -n N ./behaviour [own | multiple | serialized | funneled]
+ *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late]
  *
- * "own" (as without a word): libdist initialises MPI. Else this program does, with that thread level.
+ * "own" (as without a word): libdist initialises MPI. "late": so too, and rank 0 does not come to a collective; the launcher
+ * then says that the job has not ended well. Else this program initialises MPI, with that thread level.
  */
 #include "check.h"
 
@@ -188,6 +189,23 @@ static void another_thread_is_refused(void)
     CHECK(refused);
 }
 
+/* MPI cannot take a collective back: the error says that its memory may still be used, and so it is left alone. */
+static void a_rank_that_does_not_come(void)
+{
+    static int64_t value = 1, sum;
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    soon.timeout_ms = 300;
+    if (rank > 0) {
+        CHECK_STATUS(dist_all_reduce(NULL, &value, &sum, 1, DIST_I64, DIST_SUM, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_MESSAGE("may still use the buffers");
+        CHECK_MESSAGE("MPI cannot take back a collective");
+    } else {
+        int32_t in;
+        /* The others' failure ends a wait of this rank. */
+        CHECK_STATUS(dist_recv(NULL, &in, 1, DIST_I32, 1, 1, NULL, NULL, NULL), DIST_ERR_ABORTED);
+    }
+}
+
 static int level_of(const char *word)
 {
     return strcmp(word, "multiple") == 0     ? MPI_THREAD_MULTIPLE
@@ -198,7 +216,7 @@ static int level_of(const char *word)
 int main(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : "own";
-    int is_own = strcmp(word, "own") == 0, provided = 0;
+    int is_late = strcmp(word, "late") == 0, is_own = is_late || strcmp(word, "own") == 0, provided = 0;
     dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
     if (!is_own && MPI_Init_thread(&argc, &argv, level_of(word), &provided) != MPI_SUCCESS) {
         return 1;
@@ -208,6 +226,10 @@ int main(int argc, char **argv)
     REQUIRE(CHECK_STATUS(dist_init(&how), DIST_OK));
     rank = dist_get_rank(NULL);
     size = dist_get_world_size(NULL);
+    if (is_late) {
+        a_rank_that_does_not_come();
+        return check_report();
+    }
     ranks_that_are_not_in_place_alike();
     if (is_own || provided >= MPI_THREAD_SERIALIZED) {
         messages_by_tag_and_sender();

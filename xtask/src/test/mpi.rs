@@ -86,6 +86,11 @@ fn behave(mpi: Mpi, stage: &Stage) -> Checked {
     for level in ["own", "multiple", "serialized", "funneled"] {
         run::must(mpi.launcher(2)?.arg(&program).arg(level), LIMIT)?;
     }
+    // Its launcher may end the other ranks as soon as one has gone.
+    let late = run::quiet(mpi.launcher(2)?.arg(&program).arg("late"), LIMIT)?;
+    if late.text.contains("does not hold") || !late.text.contains("checks, 0 failed") {
+        return Err(format!("a rank that does not come: {}", late.tail()));
+    }
     refused_by_the_other(mpi, &program)
 }
 
