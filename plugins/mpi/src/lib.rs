@@ -25,6 +25,7 @@ mod mpi;
 mod operators;
 mod part;
 mod process;
+mod processors;
 mod request;
 mod types;
 mod vtable;

@@ -93,9 +93,10 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
         // SAFETY: MPI's pointer to the number of elements.
         let count = usize::try_from(unsafe { *len }).unwrap_or(0);
         let bytes = count * dtype.size();
-        // SAFETY: MPI's two vectors of so many elements.
-        let (input, inout) =
-            unsafe { (Src::new(input.cast(), bytes), Dst::new(inout.cast(), bytes)) };
+        // SAFETY: a vector of MPI's, of so many elements.
+        let input = unsafe { Src::new(input.cast(), bytes) };
+        // SAFETY: as above.
+        let inout = unsafe { Dst::new(inout.cast(), bytes) };
         kernel::fold(dtype, ReduceOp::ALL[usize::from(OP)], inout, &[input, inout.as_src()]);
     }));
     if folded.is_err() {

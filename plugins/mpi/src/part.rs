@@ -14,6 +14,7 @@ use crate::interface::*;
 use crate::messages::{Channel, FIRST_OWN_TAG};
 use crate::mpi::{Handle, constant, mpi, sys};
 use crate::process::{self, Counted, Process};
+use crate::processors::{self, Processors};
 use crate::request::Request;
 use std::ffi::{CStr, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -82,13 +83,15 @@ fn bad(item: &str) -> Failure {
 }
 
 /// What a rank tells the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Card {
     world_rank: i32,
     world_size: i32,
     /// Stands for the host.
     host: [i32; 2],
     options: i32,
+    /// Which processors it may use: launchers bind each rank to its own.
+    processors: Processors,
 }
 
 impl Card {
@@ -105,12 +108,14 @@ impl Card {
             world_size: process.world_size,
             host: [number(&hash, 0)?, number(&hash, 4)?],
             options: if options.in_place_agreed { -options.largest } else { options.largest },
+            processors: processors::own(),
         })
     }
 
     fn bytes(self) -> Vec<u8> {
         let words = [self.world_rank, self.world_size, self.host[0], self.host[1], self.options];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        let words = words.iter().flat_map(|word| word.to_le_bytes());
+        words.chain(self.processors.iter().flat_map(|word| word.to_le_bytes())).collect()
     }
 
     fn read(bytes: &[u8]) -> Result<Self> {
@@ -119,14 +124,17 @@ impl Card {
             world_size: number(bytes, 4)?,
             host: [number(bytes, 8)?, number(bytes, 12)?],
             options: number(bytes, 16)?,
+            processors: processors::read(bytes.get(20..).unwrap_or_default()),
         })
     }
 }
 
 impl Part {
     pub(crate) fn create(setup: &dist_backend_setup_t) -> Result<Self> {
-        // SAFETY: the library's texts, for the time of the call.
-        let (id, asked) = unsafe { (host::text(setup.group_id), host::text(setup.options)) };
+        // SAFETY: the library's text, for the time of the call.
+        let id = unsafe { host::text(setup.group_id) };
+        // SAFETY: as above.
+        let asked = unsafe { host::text(setup.options) };
         let options = Options::parse(&asked)?;
         let process = process::ready()?;
         let (rank, size) = (index(setup.rank)?, index(setup.size)?);
@@ -138,8 +146,8 @@ impl Part {
         let cards: Vec<Card> =
             cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
         check(&cards, size)?;
-        let here = cards.iter().filter(|card| card.host == own.host).count();
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let here: Vec<Processors> =
+            cards.iter().filter(|card| card.host == own.host).map(|card| card.processors).collect();
         let _entered = process::enter()?;
         let comm = communicator(&cards, &id, process)?;
         let channels = [
@@ -152,7 +160,7 @@ impl Part {
             host: Host::new(setup)?,
             comm: Handle(comm),
             channels,
-            is_crowded: here > processors,
+            is_crowded: processors::are_too_few(&here),
             options,
             lingering: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),

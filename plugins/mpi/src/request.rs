@@ -130,7 +130,9 @@ impl Request {
     }
 }
 
-/// Between two looks.
+/// Between two looks: a look at MPI takes long enough by itself, where nobody else needs the processor.
 fn pause(part: &Part) {
-    if part.is_crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
+    if part.is_crowded {
+        std::thread::yield_now();
+    }
 }

@@ -51,7 +51,9 @@ pub unsafe extern "C" fn dist_backend_plugin_v1(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: the library's, for the time of the call.
-        let (host, plugin) = unsafe { (host.as_ref(), plugin.as_mut()) };
+        let host = unsafe { host.as_ref() };
+        // SAFETY: as above.
+        let plugin = unsafe { plugin.as_mut() };
         let (Some(host), Some(plugin)) = (host, plugin) else {
             return Err(Failure::internal("the library gives nothing to fill in"));
         };
@@ -76,7 +78,9 @@ unsafe extern "C" fn create(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: the library's, for the time of the call.
-        let (setup, created) = unsafe { (setup.as_ref(), created.as_mut()) };
+        let setup = unsafe { setup.as_ref() };
+        // SAFETY: as above.
+        let created = unsafe { created.as_mut() };
         let (Some(setup), Some(created)) = (setup, created) else {
             return Err(Failure::internal("create without a setup"));
         };
@@ -112,7 +116,9 @@ unsafe extern "C" fn submit(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: the library's words for them, for the time of the call.
-        let (part, operation) = unsafe { (own(part), &*operation) };
+        let part = unsafe { own(part) };
+        // SAFETY: as above.
+        let operation = unsafe { &*operation };
         match part.submit(operation, outcome)? {
             None => Ok(DIST_OK),
             Some(begun) => {
@@ -143,8 +149,10 @@ unsafe extern "C" fn test(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: the library's words for them; a request is used by one thread at a time.
-        let (part, begun) = unsafe { (own(part), &mut *request.cast::<Request>()) };
+        // SAFETY: the library's word for it.
+        let part = unsafe { own(part) };
+        // SAFETY: what submit has given; a request is used by one thread at a time.
+        let begun = unsafe { &mut *request.cast::<Request>() };
         let looked = begun.look(part, outcome);
         end(part, request, looked.map(|over| if over { DIST_OK } else { DIST_IN_PROGRESS }))
     })
@@ -158,7 +166,9 @@ unsafe extern "C" fn wait(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: as in test.
-        let (part, begun) = unsafe { (own(part), &mut *request.cast::<Request>()) };
+        let part = unsafe { own(part) };
+        // SAFETY: as in test.
+        let begun = unsafe { &mut *request.cast::<Request>() };
         let limit = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         let waited = begun.wait(part, limit, outcome);
         end(part, request, waited)
@@ -185,8 +195,10 @@ unsafe extern "C" fn abort(
     culprit: i32,
 ) {
     catch_unwind(|| {
-        // SAFETY: the library's word for it, and a terminated text.
-        let (part, reason) = unsafe { (own(part), host::text(reason)) };
+        // SAFETY: the library's word for it.
+        let part = unsafe { own(part) };
+        // SAFETY: a terminated text.
+        let reason = unsafe { host::text(reason) };
         part.abort(status, &reason, culprit);
     })
     .ok();
