@@ -157,7 +157,9 @@ int main(int argc, char **argv)
     }
     trainer.sums = required(malloc((trainer.mlp.count + 2) * sizeof *trainer.sums));
 
-    check(dist_init(NULL));
+    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
+    how.backend = trainer.options.backend;
+    check(dist_init(&how));
     trainer.world = dist_world();
     trainer.rank = (int)dist_get_rank(trainer.world);
     trainer.size = (int)dist_get_world_size(trainer.world);

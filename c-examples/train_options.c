@@ -22,6 +22,7 @@ static const char help[] =
     "  --lr X                  learning rate (0.05)\n"
     "  --seed N                seed of the weights and of the order of rows (1)\n"
     "  --data PATH             the data (" DIGITS_CSV ")\n"
+    "  --backend NAME          what carries the messages: native, mpi, ... (native)\n"
     "  --no-sync               do not exchange gradients: shows that the ranks then drift apart\n"
     "  --sleep-ms-per-epoch N  pause after every epoch (0)\n"
     "  --help                  this text\n"
@@ -71,6 +72,8 @@ static int store_value(train_options_t *options, const char *option, const char 
         options->seed = parse_count(option, value, 0, UINT32_MAX);
     } else if (strcmp(option, "--sleep-ms-per-epoch") == 0) {
         options->sleep_ms_per_epoch = parse_count(option, value, 0, 3600000);
+    } else if (strcmp(option, "--backend") == 0) {
+        options->backend = value;
     } else if (strcmp(option, "--data") == 0) {
         options->data = value;
     } else {
@@ -81,7 +84,7 @@ static int store_value(train_options_t *options, const char *option, const char 
 
 train_options_t train_options_parse(int argc, char **argv)
 {
-    train_options_t options = {DIGITS_CSV, 30, 60, 64, 0.05f, 1, 1, 0};
+    train_options_t options = {DIGITS_CSV, 30, 60, 64, 0.05f, 1, 1, 0, NULL};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             fputs(help, stdout);

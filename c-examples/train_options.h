@@ -13,6 +13,7 @@ typedef struct train_options {
     uint64_t seed;                /* of the initial weights and of the order of the rows */
     int sync;                     /* 0: leave out the exchange of gradients */
     uint32_t sleep_ms_per_epoch;  /* slows training down, for failure tests */
+    const char *backend;          /* by its name; NULL for the default */
 } train_options_t;
 
 /* Reads the command line. Prints help and ends the process (0) for --help; names a wrong argument and ends it (2). */

@@ -51,5 +51,14 @@ int main(int argc, char **argv)
     CHECK_MESSAGE(argv[2]);
     CHECK(dist_backend_is_available("store"));
     CHECK_REFUSED(dist_backend_load(argv[1]), DIST_ERR_INVALID_ARGUMENT, "already");
+
+    /* What is named for MPI is taken or nothing. */
+    REQUIRE(setenv("DIST_MPI_PLUGIN", "/nonexistent/mpi.so", 1) == 0);
+    CHECK(!dist_backend_is_available("mpi"));
+    CHECK_MESSAGE("DIST_MPI_PLUGIN");
+    CHECK_MESSAGE("/nonexistent/mpi.so");
+    REQUIRE(setenv("DIST_MPI_PLUGIN", argv[2], 1) == 0);
+    CHECK(!dist_backend_is_available("MPI"));
+    CHECK_MESSAGE("does not export dist_backend_plugin_v1");
     return check_report();
 }

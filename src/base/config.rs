@@ -81,6 +81,8 @@ variables! {
         "After how many milliseconds a wait is told in the log (at level WARN) with those who are waited for; 0 for never.";
     BACKEND_PLUGINS = "DIST_BACKEND_PLUGINS", "user", "none",
         "Shared objects with back ends, by their paths, with `:` between two; loaded when a back end is asked for that is not known.";
+    MPI_PLUGIN = "DIST_MPI_PLUGIN", "user", "looked for",
+        "The path of the plug-in that is the back end `mpi`: libdist_mpi_openmpi.so or libdist_mpi_mpich.so (docs/backends.md).";
     RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user", "none",
         "Where each rank writes the flight recorder's dump when a group fails: `/tmp/fr_` is `/tmp/fr_3.json` on rank 3. For dist-doctor.";
     TORCH_RECORDER_FILE = "TORCH_FR_DUMP_TEMP_FILE", "user", "none",

@@ -9,6 +9,7 @@
 use super::config;
 use super::error::{Error, Result};
 use super::log;
+pub use super::values::Values;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -39,19 +40,6 @@ impl Level {
             _ => None,
         }
     }
-}
-
-/// Which elements of a buffer nobody wants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Values {
-    /// Any may be there.
-    #[default]
-    Any = 0,
-    /// What is not a number may not.
-    NoNan = 1,
-    /// What is not a finite number may not.
-    Finite = 2,
 }
 
 /// In place of a level: nobody has set one.

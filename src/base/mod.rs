@@ -19,6 +19,7 @@ pub mod op;
 pub mod prefetch;
 pub mod probe;
 pub mod sync;
+pub mod values;
 
 pub use buffer::{Dst, Src};
 pub use deadline::Deadline;

@@ -4,12 +4,13 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::sys::library::{Library, file_of, function_table};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 /// Under which names the driver is looked for.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
-const SONAME: &CStr = c"libcuda.so.1";
+const SONAME: &str = "libcuda.so.1";
 
 /// What its functions return.
 pub(super) type Code = c_int;
@@ -97,7 +98,7 @@ pub fn get() -> Result<&'static Driver> {
 
 /// The driver, if somebody has loaded it into this process: who has no device must not be given one.
 pub fn present() -> Option<&'static Driver> {
-    if DRIVER.get().is_none() && Library::loaded(SONAME).is_none() {
+    if DRIVER.get().is_none() && Library::loaded(Path::new(SONAME)).is_none() {
         return None;
     }
     get().ok()

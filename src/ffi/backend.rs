@@ -3,6 +3,7 @@
 use super::args::{optional_str, required_str};
 use super::backend_call::{Called, ask_once};
 use super::backend_host::Services;
+use super::backend_mpi;
 use super::backend_part::{Functions, missing};
 use super::backend_types::*;
 use super::options;
@@ -92,7 +93,8 @@ const OTHER_ENTRIES: [(&CStr, u32); 4] = [
     (c"dist_backend_plugin_v5", 5),
 ];
 
-fn load(path: &str) -> Result<&'static str> {
+/// Loads a plug-in, and says which back end it is.
+pub(super) fn load(path: &str) -> Result<&'static str> {
     let library = Library::open(path)?;
     let Some(entry) = library.symbol(ENTRY) else {
         let other = OTHER_ENTRIES.iter().find(|(name, _)| library.symbol(name).is_some());
@@ -157,7 +159,16 @@ pub(super) fn look_for(name: &str) -> Result<()> {
         return Ok(());
     }
     let listed = LISTED.get_or_init(load_listed).clone();
-    if backend::is_available(name) { Ok(()) } else { listed }
+    if backend::is_available(name) {
+        return Ok(());
+    }
+    if !name.eq_ignore_ascii_case(backend_mpi::NAME) {
+        return listed;
+    }
+    backend_mpi::find().map_err(|error| match listed {
+        Err(other) => Error::new(error.kind(), format!("{error}; {other}")),
+        Ok(()) => error,
+    })
 }
 
 fn load_listed() -> Result<()> {

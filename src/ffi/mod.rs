@@ -17,6 +17,7 @@ mod guard;
 mod args;
 mod backend_call;
 mod backend_host;
+mod backend_mpi;
 mod backend_part;
 mod handle;
 mod last_error;

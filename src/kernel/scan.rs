@@ -3,8 +3,8 @@
 //! By bits: without its sign, whatever is no finite number of a type comes above all that are.
 
 use crate::base::buffer::Src;
-use crate::base::debug::Values;
 use crate::base::dtype::DataType;
+use crate::base::values::Values;
 
 /// How many elements are looked at together before one of them is looked for.
 const TOGETHER: usize = 256;

@@ -1,7 +1,9 @@
 //! Shared objects that are loaded at run time, and stay until the process ends.
 
 use crate::base::error::{Error, ErrorKind, Result};
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 /// A shared object.
@@ -21,7 +23,7 @@ impl Library {
     /// `NotFound` where there is no such file, else `System` with what the loader says.
     pub fn open(path: &str) -> Result<Self> {
         // Without a slash it is a name that the loader looks for.
-        if path.contains('/') && !std::path::Path::new(path).exists() {
+        if path.contains('/') && !Path::new(path).exists() {
             let message = format!("there is no file {path}");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
@@ -34,11 +36,12 @@ impl Library {
         })
     }
 
-    /// One that is in this process already, by the name that it was built under.
-    pub fn loaded(name: &CStr) -> Option<Self> {
-        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NOLOAD;
-        // SAFETY: a terminated string; nothing is loaded, and so nothing runs.
-        NonNull::new(unsafe { libc::dlopen(name.as_ptr(), flags) }).map(Self)
+    /// One that this process has already, by the name that [`loaded`] gives; `None` where it has none of that name.
+    pub fn loaded(path: &Path) -> Option<Self> {
+        let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: a terminated string; nothing is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        NonNull::new(handle).map(Self)
     }
 
     /// The address of a function or of data in it; `None` where it has none of this name.
@@ -123,6 +126,37 @@ macro_rules! function_table {
 }
 pub(crate) use function_table;
 
+/// The paths of all objects that this process has loaded.
+pub fn loaded() -> Vec<PathBuf> {
+    unsafe extern "C" fn note(
+        object: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        paths: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader's, for the time of the call.
+        let name = unsafe { (*object).dlpi_name };
+        if !name.is_null() {
+            // SAFETY: a terminated string of the loader's, for the time of the call.
+            let name = unsafe { CStr::from_ptr(name) };
+            let path = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
+            // SAFETY: what is given below, which nobody else uses meanwhile.
+            unsafe { (*paths.cast::<Vec<PathBuf>>()).push(path) };
+        }
+        0
+    }
+    let mut paths: Vec<PathBuf> = Vec::new();
+    // SAFETY: a function for the loader, with what it wants, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut paths).cast()) };
+    paths
+}
+
+/// The folder of the object that this code is in: of the library, or of a program that has it inside.
+pub fn own_folder() -> Option<PathBuf> {
+    let here: fn() -> Option<PathBuf> = own_folder;
+    let file = PathBuf::from(file_of(NonNull::new(here as *mut c_void)?)?);
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
+}
+
 /// What the loader says of the calling thread's last failure.
 fn last_error() -> String {
     // SAFETY: takes nothing; the text is this thread's until its next call of the loader.
@@ -147,6 +181,14 @@ mod tests {
         assert_eq!(no_library.kind(), ErrorKind::System);
         assert!(no_library.message().contains("/dev/null"), "{no_library}");
         assert_eq!(Library::open("a\0b").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn what_is_loaded_is_listed_and_found_again() {
+        let libc = loaded().into_iter().find(|path| path.ends_with("libc.so.6")).unwrap();
+        assert!(Library::loaded(&libc).unwrap().symbol(c"malloc").is_some());
+        assert!(Library::loaded(Path::new("/nonexistent/lib.so")).is_none());
+        assert!(own_folder().unwrap().is_dir());
     }
 
     #[test]

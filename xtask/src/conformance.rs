@@ -3,8 +3,11 @@
 //! `cargo xtask test` runs a covering part of it; here it is built with optimisation and run from end to end, or the
 //! part of it that is asked for.
 
-use crate::workspace::cargo;
-use crate::{Arguments, Outcome, run};
+use crate::mpi::Mpi;
+use crate::workspace::{cargo, json_string, scratch};
+use crate::{Arguments, Outcome, run, tools};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// What the whole may take.
@@ -27,6 +30,9 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
         Some(text) => text.parse().map_err(|_| format!("\"{text}\" is not a number"))?,
     };
     let backend = arguments.value("--backend")?;
+    if let (Some(name), Some(launcher)) = (&backend, arguments.value("--launcher")?) {
+        return by_processes(name, &launcher, minutes, arguments);
+    }
     let (name, wishes) = match backend {
         None => ("whole::whole_matrix", &WISHES[..]),
         Some(_) => ("backends::a_back_end_by_name", &WISHES_OF_BACKENDS[..]),
@@ -47,6 +53,71 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     arguments.finish()?;
     let limit = BUILD_LIMIT + GRACE + Duration::from_secs(minutes.saturating_mul(60));
     Ok(run::shown(&mut test, limit)?.success())
+}
+
+/// One rank in each process, started by the launcher of an MPI.
+fn by_processes(name: &str, launcher: &str, minutes: u64, mut arguments: Arguments) -> Outcome {
+    let mpi = Mpi::ALL.into_iter().find(|mpi| mpi.name() == launcher);
+    let mpi = mpi.ok_or("--launcher takes openmpi or mpich")?;
+    let ranks = arguments.value("--ranks")?.unwrap_or_else(|| "1,2,3,4".into());
+    let mut settings = vec![("BACKEND", name.to_owned()), ("MINUTES", minutes.to_string())];
+    for wish in ["plugin", "options", "calls", "kind"] {
+        if let Some(value) = arguments.value(&format!("--{wish}"))? {
+            settings.push((name_of(wish), value));
+        }
+    }
+    arguments.finish()?;
+    let program = program(true)?;
+    let limit = GRACE + Duration::from_secs(minutes.saturating_mul(60));
+    for text in ranks.split(',') {
+        let ranks = text.parse().map_err(|_| format!("\"{text}\" is not a number"))?;
+        let job = Job { launcher: mpi.launcher(ranks)?, settings: settings.clone() };
+        if !job.run(&program, limit)?.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn name_of(wish: &str) -> &'static str {
+    match wish {
+        "plugin" => "PLUGIN",
+        "options" => "OPTIONS",
+        "calls" => "CALLS",
+        _ => "KIND",
+    }
+}
+
+/// Ranks that a launcher starts, and what is wanted of them.
+pub(crate) struct Job {
+    pub(crate) launcher: Command,
+    pub(crate) settings: Vec<(&'static str, String)>,
+}
+
+impl Job {
+    /// Runs the suite to its end, showing what it says.
+    pub(crate) fn run(self, program: &Path, limit: Duration) -> Result<run::Finished, String> {
+        let folder = scratch("conformance")?;
+        tools::fresh_folder(&folder)?;
+        let Self { mut launcher, settings } = self;
+        launcher.arg(program);
+        launcher.args(["processes::a_rank_of_a_back_end", "--exact", "--ignored", "--nocapture"]);
+        launcher.env("CONFORMANCE_STORE", folder.join("store"));
+        launcher
+            .envs(settings.into_iter().map(|(name, text)| (format!("CONFORMANCE_{name}"), text)));
+        run::shown(&mut launcher, limit)
+    }
+}
+
+/// Builds the suite, and says where its program is.
+pub(crate) fn program(optimised: bool) -> Result<PathBuf, String> {
+    let mut build = cargo();
+    build.args(["test", "--test", "conformance", "--no-run", "--message-format", "json"]);
+    build.args(optimised.then_some("--release"));
+    let built = run::must(&mut build, BUILD_LIMIT)?.text;
+    let lines = built.lines().filter(|line| line.contains("\"name\":\"conformance\""));
+    let program = lines.filter_map(|line| json_string(line, "executable")).next_back();
+    program.map(PathBuf::from).ok_or_else(|| "cargo names no program of the suite".into())
 }
 
 /// One of so many parts: "2/6".

@@ -19,6 +19,7 @@ mod header;
 mod interop;
 mod loom;
 mod miri;
+mod mpi;
 mod random;
 mod run;
 mod test;
@@ -60,6 +61,10 @@ cargo xtask <command>
   conformance --backend NAME [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
                       the same for another back end, loaded from PATH: what it says that it does, on each
                       number of ranks in LIST (1,2,3,4); a covering part of at most N calls on each
+  conformance --backend NAME --launcher MPI [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
+                      the same with one rank in each process, started by the launcher of openmpi or mpich
+  mpi [--only NAME]   build the plug-ins for MPI, for openmpi and mpich or the one of them that is named, where its
+                      compiler and libclang are installed, and put them beside target/release/libdist.so
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source
@@ -102,6 +107,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "conformance" => conformance::main(rest),
         "loom" => loom::main(rest),
         "miri" => miri::main(rest),
+        "mpi" => mpi::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
         "header" => header::main(rest),

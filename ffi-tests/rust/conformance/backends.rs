@@ -28,14 +28,14 @@ use std::time::Duration;
 const CALLS: usize = 600;
 
 /// One case of what there is.
-type Case = (Scene, Variant);
+pub(crate) type Case = (Scene, Variant);
 
 /// Each rank for itself: nothing is known of the order in which a back end folds.
-fn layout() -> Layout {
+pub(crate) fn layout() -> Layout {
     *LAYOUTS.iter().find(|layout| layout.transport == Transport::Tcp).unwrap()
 }
 
-fn load(path: &str) {
+pub(crate) fn load(path: &str) {
     let path = CString::new(path).unwrap();
     // SAFETY: a terminated string.
     let status = unsafe { dist_backend_load(path.as_ptr()) };
@@ -64,7 +64,11 @@ fn alone(served: &Served) -> Group {
 }
 
 /// All cases of so many ranks that the back end does, and how many it does not.
-fn cases(served: &Served, ranks: usize, sizes: impl Fn(Size) -> bool) -> (Vec<Case>, usize) {
+pub(crate) fn cases(
+    served: &Served,
+    ranks: usize,
+    sizes: impl Fn(Size) -> bool,
+) -> (Vec<Case>, usize) {
     let group = alone(served);
     let is_done = |scene: &Scene| {
         let op = scene.op.map_or(0, |op| op as i32);
@@ -90,7 +94,7 @@ fn cases(served: &Served, ranks: usize, sizes: impl Fn(Size) -> bool) -> (Vec<Ca
 }
 
 /// Some of them, in which as many values as possible of every two dimensions come together.
-fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
+pub(crate) fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
     let text = |(scene, variant): &Case| format!("{scene}{variant}");
     all.sort_by_cached_key(|case| {
         text(case).bytes().fold(0, |sum, byte| mix(sum ^ u64::from(byte)))
@@ -146,7 +150,7 @@ fn covering_part_of_the_example() {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(format!("CONFORMANCE_{name}")).ok()
 }
 

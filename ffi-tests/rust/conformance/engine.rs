@@ -12,10 +12,11 @@ use crate::calls::call;
 use crate::matrix::{Choice, LAYOUTS, Layout, Scene, Variant};
 use crate::model::Prepared;
 use crate::monitor::Monitor;
+use crate::processes::Apart;
 use crate::ranks::LIMIT_MS;
 use crate::values::{Inputs, depends_on_order, factor};
 use dist::api::{CallOptions, Group, GroupOptions};
-use dist::store::HashStore;
+use dist::store::{HashStore, Store};
 use dist::transport::OpKind;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -46,17 +47,23 @@ type Meeting = (Layout, usize);
 /// Prepared by whichever rank comes first.
 type Lazy = Arc<OnceLock<Prepared>>;
 
-/// What some ranks have used and others not yet, with how many have.
-#[derive(Default)]
-struct Shared(Mutex<HashMap<(usize, Inputs), (usize, Lazy)>>);
+/// What some ranks of this process have used and others not yet, with how many have.
+struct Shared {
+    ranks: usize,
+    known: Mutex<HashMap<(usize, Inputs), (usize, Lazy)>>,
+}
 
 impl Shared {
-    fn take(&self, number: usize, inputs: Inputs, ranks: usize) -> Lazy {
-        let mut all = self.0.lock().unwrap();
+    fn new(ranks: usize) -> Self {
+        Self { ranks, known: Mutex::default() }
+    }
+
+    fn take(&self, number: usize, inputs: Inputs) -> Lazy {
+        let mut all = self.known.lock().unwrap();
         let (uses, entry) = all.entry((number, inputs)).or_default();
         *uses += 1;
         let entry = Arc::clone(entry);
-        if *uses == ranks {
+        if *uses == self.ranks {
             all.remove(&(number, inputs));
         }
         entry
@@ -68,19 +75,28 @@ impl Run<'_> {
     pub(crate) fn go(&self) {
         let layouts = self.layouts();
         let stores: Vec<Arc<HashStore>> = layouts.iter().map(|_| Arc::default()).collect();
-        let shared = Shared::default();
+        let shared = Shared::new(self.ranks);
         std::thread::scope(|scope| {
             for rank in 0..self.ranks {
                 let (layouts, stores, shared) = (&layouts, &stores, &shared);
                 scope.spawn(move || {
                     let join = |(place, store): (&Meeting, &Arc<HashStore>)| {
-                        (*place, self.join(rank, place, Arc::clone(store)))
+                        (*place, self.join(rank, place, Arc::clone(store) as Arc<dyn Store>))
                     };
                     let groups = layouts.iter().zip(stores).map(join).collect();
-                    Rank { rank, run: self, shared, groups }.go();
+                    Rank { rank, run: self, shared, groups, apart: None }.go();
                 });
             }
         });
+    }
+
+    /// Runs everything as the one rank of this process; the others do so in theirs.
+    pub(crate) fn go_apart(&self, apart: &Apart) {
+        let layouts = self.layouts();
+        let shared = Shared::new(1);
+        let join = |place: &Meeting| (*place, self.join(apart.rank, place, apart.store()));
+        let groups = layouts.iter().map(join).collect();
+        Rank { rank: apart.rank, run: self, shared: &shared, groups, apart: Some(apart) }.go();
     }
 
     /// Those that are wanted.
@@ -100,7 +116,7 @@ impl Run<'_> {
         wanted
     }
 
-    fn join(&self, rank: usize, (layout, slot_bytes): &Meeting, store: Arc<HashStore>) -> Group {
+    fn join(&self, rank: usize, (layout, slot_bytes): &Meeting, store: Arc<dyn Store>) -> Group {
         let options = GroupOptions {
             device: None,
             store,
@@ -147,6 +163,8 @@ struct Rank<'a> {
     run: &'a Run<'a>,
     shared: &'a Shared,
     groups: Vec<(Meeting, Group)>,
+    /// Where the other ranks are other processes.
+    apart: Option<&'a Apart>,
 }
 
 /// A call failed, and all groups with it.
@@ -185,7 +203,7 @@ impl Rank<'_> {
             if wanted.is_empty() {
                 continue;
             }
-            let lazy = self.shared.take(number, inputs, self.run.ranks);
+            let lazy = self.shared.take(number, inputs);
             let prepared = lazy.get_or_init(|| Prepared::new(scene, inputs));
             for in_place in [false, true] {
                 let mut wanted = wanted.iter().filter(|(_, v)| v.in_place == in_place).peekable();
@@ -230,7 +248,7 @@ impl Rank<'_> {
         };
         for address in [Address::Odd, Address::Aligned] {
             arena.reset(address);
-            let arrived = prepared.arrived.fetch_add(1, Ordering::Relaxed);
+            let all = self.arrives(scene, prepared);
             let (inputs, outputs) = arena.views();
             let outcome = group.run(call(scene, root, rank, inputs, outputs), &options);
             if let Err(error) = outcome {
@@ -238,9 +256,11 @@ impl Rank<'_> {
                 return Err(Broken);
             }
             if scene.kind == OpKind::Barrier {
-                // All have come as often as this rank has.
-                let all = (arrived / scene.ranks + 1) * scene.ranks;
-                if prepared.arrived.load(Ordering::Relaxed) < all {
+                let come = match self.apart {
+                    Some(apart) => apart.come(),
+                    None => prepared.arrived.load(Ordering::Relaxed),
+                };
+                if come < all {
                     monitor.wrong(text(), at(&"not all have come"));
                 }
             }
@@ -248,6 +268,9 @@ impl Rank<'_> {
                 check_rough(scene, prepared, place, variant, rank, arena)
                     .into_iter()
                     .for_each(|problem| monitor.wrong(text(), at(&problem)));
+                if let (Some(apart), OpKind::AllReduce) = (self.apart, scene.kind) {
+                    apart.note(text(), digest(arena.output(0)));
+                }
                 arena.adopt_outputs();
             }
             if let Some(fault) = arena.fault() {
@@ -256,6 +279,28 @@ impl Rank<'_> {
         }
         Ok(())
     }
+}
+
+impl Rank<'_> {
+    /// Before a call: how many calls of a barrier all ranks together must have begun before this one returns.
+    fn arrives(&self, scene: &Scene, prepared: &Prepared) -> usize {
+        match self.apart {
+            Some(apart) if scene.kind == OpKind::Barrier => apart.arrive(scene.ranks),
+            Some(_) => 0,
+            // All come as often as this rank has.
+            None => {
+                let arrived = prepared.arrived.fetch_add(1, Ordering::Relaxed);
+                (arrived / scene.ranks + 1) * scene.ranks
+            }
+        }
+    }
+}
+
+/// Stands for a result, to be compared with that of another rank.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What is wrong with results for which there is only a bound.
@@ -276,9 +321,7 @@ fn check_rough(
             ));
         }
         if scene.kind == OpKind::AllReduce {
-            let mut hasher = DefaultHasher::new();
-            got.hash(&mut hasher);
-            let own = hasher.finish();
+            let own = digest(got);
             let mut agreed = prepared.agreed.lock().unwrap();
             if *agreed.entry(place).or_insert(own) != own {
                 return Some("other bits than on another rank".to_owned());

@@ -99,7 +99,7 @@ impl Nccl {
             return Ok(());
         }
         let (Some(op), Some(dtype)) = (query.op, query.dtype) else { return Ok(()) };
-        op.check_defined_for(dtype, "nccl")?;
+        op.check_defined_for(dtype, || "nccl")?;
         let library = self.watched.comm.library();
         types::folded(dtype, op, library.version())
             .map_err(|error| error.context(format_args!("{query} ({})", library.signature())))?;

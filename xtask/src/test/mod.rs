@@ -5,6 +5,7 @@
 
 mod counts;
 mod faults;
+mod mpi;
 mod packages;
 mod programs;
 mod report;
@@ -32,6 +33,12 @@ const NEEDED: &[Tool] = &[
         purpose: "ranks that Open MPI starts",
     },
     Tool { program: "mpiexec.mpich", package: "mpich", purpose: "ranks that MPICH starts" },
+    Tool {
+        program: "mpicc.openmpi",
+        package: "libopenmpi-dev",
+        purpose: "the plug-in for Open MPI",
+    },
+    Tool { program: "mpicc.mpich", package: "libmpich-dev", purpose: "the plug-in for MPICH" },
 ];
 
 /// Runs the command. Its last line is the count.
@@ -46,6 +53,7 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     if let Some(stage) = programs::run(&mut report) {
         faults::run(&mut report, &stage);
         packages::run(&mut report, &stage);
+        mpi::run(&mut report, &stage);
     }
     Ok(report.print())
 }

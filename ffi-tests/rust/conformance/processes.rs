@@ -1,0 +1,133 @@
+//! A back end whose ranks are processes, each started by a launcher: `cargo xtask conformance --launcher`. Each of them runs
+//! this test as one rank, and compares with the same oracle as ranks that are threads do.
+//!
+//! They meet in a file store, and tell each other in it what threads would see in memory. Beside what `backends.rs` wants,
+//! the environment has `CONFORMANCE_STORE`, the file; the launcher says which rank this is.
+#![allow(clippy::print_stdout, reason = "what has been done of what there is")]
+
+use crate::backends::{Case, cases, covering, layout, load, variable};
+use crate::engine::{Run, Served};
+use crate::matrix::Scene;
+use crate::monitor::Monitor;
+use crate::ranks::LIMIT_MS;
+use dist::api::environment::identity_from_environment;
+use dist::base::deadline::Deadline;
+use dist::store::file::FileOptions;
+use dist::store::{FileStore, Store};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What a rank knows of the others.
+pub(crate) struct Apart {
+    pub(crate) rank: usize,
+    ranks: usize,
+    store: Arc<FileStore>,
+    /// How many barriers this rank has called.
+    barriers: AtomicUsize,
+    /// What must be the same on all ranks, case by case.
+    agreed: Mutex<Vec<(String, u64)>>,
+}
+
+fn deadline() -> Deadline {
+    Deadline::after_ms(LIMIT_MS)
+}
+
+impl Apart {
+    fn meet(rank: usize, ranks: usize, path: &str) -> Self {
+        let options = FileOptions { world_size: Some(ranks), ..FileOptions::default() };
+        let store = FileStore::open(Path::new(path), &options, &deadline()).unwrap();
+        let (store, barriers, agreed) = (Arc::new(store), AtomicUsize::new(0), Mutex::default());
+        Self { rank, ranks, store, barriers, agreed }
+    }
+
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
+    }
+
+    /// Before a barrier: how many calls all ranks together must have begun before it returns.
+    pub(crate) fn arrive(&self, ranks: usize) -> usize {
+        self.store.add(b"conformance/arrived", 1, &deadline()).unwrap();
+        (self.barriers.fetch_add(1, Ordering::Relaxed) + 1) * ranks
+    }
+
+    /// How many have begun.
+    pub(crate) fn come(&self) -> usize {
+        let come = self.store.add(b"conformance/arrived", 0, &deadline()).unwrap();
+        usize::try_from(come).unwrap()
+    }
+
+    /// A result that all ranks must have.
+    pub(crate) fn note(&self, case: String, digest: u64) {
+        self.agreed.lock().unwrap().push((case, digest));
+    }
+
+    /// Compares what was noted with that of rank 0, and finds the first that differs.
+    fn compare(&self) -> Option<String> {
+        let agreed = self.agreed.lock().unwrap();
+        let own: Vec<u8> = agreed.iter().flat_map(|(_, digest)| digest.to_le_bytes()).collect();
+        let key = b"conformance/agreed";
+        if self.rank == 0 {
+            self.store.set(key, &own, &deadline()).unwrap();
+            return None;
+        }
+        let first = self.store.get(key, &deadline()).unwrap();
+        let pairs = own.chunks(8).zip(first.chunks(8));
+        let at = pairs.into_iter().position(|(own, first)| own != first);
+        let differs = at.map(|at| format!("{}: other bits than on rank 0", agreed[at].0));
+        differs.or_else(|| (own.len() != first.len()).then(|| "other cases than rank 0".into()))
+    }
+
+    /// Nobody leaves before all have compared.
+    fn part(&self) {
+        let key = b"conformance/done";
+        let mut done = self.store.add(key, 1, &deadline()).unwrap();
+        let limit = deadline();
+        while usize::try_from(done).unwrap() < self.ranks && !limit.has_passed() {
+            std::thread::sleep(Duration::from_millis(5));
+            done = self.store.add(key, 0, &deadline()).unwrap();
+        }
+    }
+}
+
+#[test]
+#[ignore = "one rank of a job: cargo xtask conformance --backend NAME --launcher PROGRAM"]
+fn a_rank_of_a_back_end() {
+    variable("PLUGIN").iter().for_each(|path| load(path));
+    let identity = identity_from_environment().unwrap();
+    let (rank, ranks) = (identity.rank.unwrap(), identity.size.unwrap());
+    let name = variable("BACKEND").unwrap();
+    let served = Served { name, options: variable("OPTIONS").unwrap_or_default() };
+    let kind = variable("KIND");
+    let calls = variable("CALLS").map_or(usize::MAX, |text| text.parse().unwrap());
+    let minutes = variable("MINUTES").map_or(60, |text| text.parse().unwrap());
+    let monitor = Monitor::new(Some(Duration::from_secs(60 * minutes)));
+    let apart = Apart::meet(rank, ranks, &variable("STORE").unwrap());
+    let (mut all, refused) = cases(&served, ranks, |size| size.applies(&layout(), ranks));
+    all.retain(|(scene, _)| kind.as_deref().is_none_or(|kind| kind == scene.kind.name()));
+    let chosen: Vec<Case> = if calls < all.len() { covering(all, calls) } else { all };
+    if rank == 0 {
+        let cases = chosen.len();
+        println!(
+            "{ranks} ranks: {cases} cases; {refused} combinations of operation, type, operator and size are refused"
+        );
+    }
+    let scenes: Vec<Scene> = chosen.iter().map(|(scene, _)| *scene).collect();
+    let variants = |number: usize, _: &Scene| vec![chosen[number].1];
+    Run { ranks, scenes: &scenes, variants: &variants, monitor: &monitor, served: Some(&served) }
+        .go_apart(&apart);
+    assert!(!monitor.is_over() || !monitor.failures().is_empty(), "the time is up");
+    let mut failures = monitor.failures();
+    if failures.is_empty() {
+        failures.extend(apart.compare());
+    }
+    let done = monitor.look(|tally| tally.total());
+    assert!(failures.is_empty(), "rank {rank}: {}", failures.join("\n"));
+    apart.part();
+    // Ranks other than 0 keep no tally.
+    if rank == 0 {
+        assert_eq!(done, chosen.len() as u64);
+        println!("{done} cases on {ranks} ranks are as the oracle says");
+    }
+}

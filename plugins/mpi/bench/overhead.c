@@ -1,0 +1,135 @@
+/*
+ * What libdist adds to MPI: dist_all_reduce over the back end "mpi", and by turns with it the same function of MPI with the
+ * same kind of wait loop, and MPI's blocking function.
+ *
+ *     mpicc -O2 -std=gnu99 -I include plugins/mpi/bench/overhead.c -o overhead -L DIR -Wl,-rpath,DIR -ldist
+ *     mpirun -n 2 ./overhead
+ *
+ * DIR has libdist.so and the plug-in (cargo xtask mpi). All three are measured in one process, a few calls of each at a time,
+ * in an order that changes from round to round; what is printed are medians over the rounds, of rank 0, and the median
+ * of the differences within a round.
+ */
+#include <dist.h>
+#include <mpi.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS 301
+
+static MPI_Comm comm;
+static float *input, *output;
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "overhead: %s: %s\n", what, dist_last_error());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static void over_dist(int count)
+{
+    if (dist_all_reduce(NULL, input, output, (size_t)count, DIST_F32, DIST_SUM, NULL, NULL) != DIST_OK) {
+        fail("dist_all_reduce");
+    }
+}
+
+static void plain(int count)
+{
+    MPI_Request request;
+    int done = 0;
+    MPI_Iallreduce(input, output, count, MPI_FLOAT, MPI_SUM, comm, &request);
+    while (!done) {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    }
+}
+
+static void blocking(int count)
+{
+    MPI_Allreduce(input, output, count, MPI_FLOAT, MPI_SUM, comm);
+}
+
+static void (*const ways[])(int) = { plain, over_dist, blocking };
+#define WAYS 3
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values)
+{
+    qsort(values, ROUNDS, sizeof(*values), by_value);
+    return values[ROUNDS / 2];
+}
+
+static void measure(int count, int calls, int rank)
+{
+    static double times[WAYS][ROUNDS], differences[ROUNDS];
+    int round, way, call;
+    double plain_us, dist_us, blocking_us, difference_us;
+    for (round = -20; round < ROUNDS; round++) { /* the first ones warm up */
+        for (way = 0; way < WAYS; way++) {
+            int chosen = (way + round + 30) % WAYS;
+            double began;
+            MPI_Barrier(comm);
+            began = MPI_Wtime();
+            for (call = 0; call < calls; call++) {
+                ways[chosen](count);
+            }
+            if (round >= 0) {
+                times[chosen][round] = (MPI_Wtime() - began) * 1e6 / calls;
+            }
+        }
+    }
+    for (round = 0; round < ROUNDS; round++) {
+        differences[round] = times[1][round] - times[0][round];
+    }
+    difference_us = median(differences);
+    plain_us = median(times[0]);
+    dist_us = median(times[1]);
+    blocking_us = median(times[2]);
+    if (rank == 0) {
+        printf("%9d B   MPI_Iallreduce %10.3f us   dist_all_reduce %10.3f us   MPI_Allreduce %10.3f us   "
+               "libdist adds %+8.3f us (%+.1f %%)\n",
+               count * (int)sizeof(float), plain_us, dist_us, blocking_us, difference_us,
+               100 * difference_us / plain_us);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const int counts[] = { 1, 16, 256, 4096, 65536, 1048576 };
+    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
+    int provided, rank, i;
+    size_t most = 1048576;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+        return 1;
+    }
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_rank(comm, &rank);
+    how.backend = "mpi";
+    if (dist_init(&how) != DIST_OK) {
+        fail("dist_init");
+    }
+    input = calloc(most, sizeof(*input));
+    output = calloc(most, sizeof(*output));
+    if (input == NULL || output == NULL) {
+        fail("no memory");
+    }
+    memset(output, 1, most * sizeof(*output));
+    for (i = 0; i < (int)(sizeof(counts) / sizeof(*counts)); i++) {
+        int calls = counts[i] <= 256 ? 500 : counts[i] <= 65536 ? 50 : 2;
+        measure(counts[i], calls, rank);
+    }
+    if (dist_finalize() != DIST_OK) {
+        fail("dist_finalize");
+    }
+    free(input);
+    free(output);
+    MPI_Comm_free(&comm);
+    MPI_Finalize();
+    return 0;
+}

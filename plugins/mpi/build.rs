@@ -1,0 +1,27 @@
+//! Makes Rust of the interface in dist.h, and compiles what mpi-sys leaves out with MPI's own compiler.
+
+use std::path::Path;
+use std::{env, error::Error};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let header = "../../include/dist.h";
+    println!("cargo:rerun-if-changed={header}");
+    println!("cargo:rerun-if-changed=src/mpi/constants.c");
+    println!("cargo:rerun-if-env-changed=MPICC");
+    let out = env::var("OUT_DIR")?;
+    bindgen::builder()
+        .header(header)
+        .allowlist_type("dist_backend_.*")
+        .allowlist_var("DIST_.*")
+        .default_macro_constant_type(bindgen::MacroTypeVariation::Signed)
+        .layout_tests(false)
+        .generate()?
+        .write_to_file(Path::new(&out).join("dist.rs"))?;
+    // As mpi-sys finds it.
+    let mpicc = env::var("MPICC").unwrap_or_else(|_| "mpicc".to_owned());
+    cc::Build::new()
+        .compiler(mpicc)
+        .file("src/mpi/constants.c")
+        .try_compile("dist_mpi_constants")?;
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! The library's own vocabulary, of which its kernels need this.
+#![allow(dead_code, reason = "used in part only")]
+
+#[path = "../../../src/base/buffer.rs"]
+pub mod buffer;
+#[path = "../../../src/base/dtype.rs"]
+pub mod dtype;
+#[path = "../../../src/base/error.rs"]
+pub mod error;
+#[path = "../../../src/base/ids.rs"]
+pub mod ids;
+#[path = "../../../src/base/op.rs"]
+pub mod op;
+#[path = "../../../src/base/values.rs"]
+pub mod values;

@@ -1,0 +1,42 @@
+//! Collectives of a group of one rank: what it has is what it gets. MPI is not asked, since it would copy.
+
+use super::{copy, sink, source};
+use crate::base::op::ReduceOp;
+use crate::failure::Result;
+use crate::interface::{DIST_KIND_BARRIER, DIST_KIND_BROADCAST, dist_backend_operation_t};
+use crate::kernel;
+use crate::types;
+
+/// The only entry of a list; `None` where there is no list.
+fn first(list: *const usize) -> Option<usize> {
+    // SAFETY: one for each rank, which is one, during submit.
+    (!list.is_null()).then(|| unsafe { *list })
+}
+
+/// Carries out a call.
+pub(crate) fn run(what: &dist_backend_operation_t) -> Result<()> {
+    if matches!(what.kind, DIST_KIND_BARRIER | DIST_KIND_BROADCAST) {
+        return Ok(());
+    }
+    let dtype = types::dtype(what.dtype)?;
+    let counts = [first(what.send_counts), first(what.recv_counts)];
+    let elements = counts.into_iter().flatten().next().unwrap_or(what.count);
+    let bytes = elements * dtype.size();
+    if bytes == 0 {
+        return Ok(());
+    }
+    // The lowest address of one block is where it begins.
+    let (send, recv) = (what.send.cast::<u8>(), what.recv.cast::<u8>());
+    if what.op < 0 {
+        copy(send, recv, bytes);
+        return Ok(());
+    }
+    let (dst, op) = (sink(recv, bytes), types::op(what.op)?);
+    if op == ReduceOp::PremulSum {
+        kernel::scale_copy(dtype, what.factor, dst, source(send, bytes));
+        kernel::fold(dtype, ReduceOp::Sum, dst, &[dst.as_src()]);
+    } else {
+        kernel::fold(dtype, op, dst, &[source(send, bytes)]);
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Collectives: each is one nonblocking operation of MPI or several, and what is done once they have ended.
+//!
+//! How a call is carried out depends only on what all ranks know of it, since all must call MPI alike. What differs from rank
+//! to rank (where blocks lie, whether a rank is in place) is evened out by memory of this crate's own.
+
+pub(crate) mod alone;
+mod blocks;
+mod moves;
+mod reductions;
+
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::failure::{Failure, Result};
+use crate::interface::*;
+use crate::kernel;
+use crate::mpi::{self, Handle, bytes_of, mpi, sys};
+use crate::operators;
+use crate::part::Part;
+use crate::request::Taken;
+use crate::types;
+use std::ffi::{c_int, c_void};
+
+/// One collective under way.
+#[derive(Debug, Default)]
+pub(crate) struct Collective {
+    steps: Vec<Step>,
+    finish: Finish,
+    /// Memory that MPI uses.
+    scratch: Vec<Scratch>,
+    /// Lists that MPI reads.
+    lists: Vec<Vec<c_int>>,
+}
+
+/// One operation of MPI's.
+#[derive(Debug)]
+struct Step {
+    request: Handle<sys::MPI_Request>,
+    /// Of a block that is received: from whom, and how long it must be.
+    expected: Option<(i32, usize)>,
+}
+
+/// What is left to do when all steps have ended.
+#[derive(Debug, Default)]
+struct Finish {
+    /// From, to, bytes.
+    copies: Vec<(Address, Address, usize)>,
+    /// A sum to be divided by the number of ranks.
+    average: Option<(DataType, Address, usize)>,
+    /// An operator of this crate's own was used.
+    is_folded_here: bool,
+}
+
+/// An address of memory that is lent, or the request's own.
+#[derive(Clone, Copy, Debug)]
+struct Address(*mut u8);
+
+// SAFETY: memory that is lent to the request, wherever it is used.
+unsafe impl Send for Address {}
+
+/// Memory of the request's own, aligned for every type.
+#[derive(Debug)]
+struct Scratch(Vec<u128>);
+
+impl Scratch {
+    fn new(bytes: usize) -> Result<Self> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(bytes.div_ceil(size_of::<u128>())).map_err(|_| {
+            Failure::new(
+                DIST_ERR_OUT_OF_MEMORY,
+                format!("no memory for {bytes} bytes of a collective"),
+            )
+        })?;
+        // Never read before it is written, but there is no vector of what is not initialised.
+        words.resize(bytes.div_ceil(size_of::<u128>()), 0);
+        Ok(Self(words))
+    }
+
+    fn address(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// Copies bytes that may lie over each other.
+fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: both are lent to the operation, or its own, and so long.
+        unsafe { to.copy_from(from, bytes) };
+    }
+}
+
+/// A view of lent memory.
+fn source<'a>(from: *const u8, bytes: usize) -> Src<'a> {
+    // SAFETY: lent to the operation, or its own, and so long.
+    unsafe { Src::new(from, bytes) }
+}
+
+fn sink<'a>(to: *mut u8, bytes: usize) -> Dst<'a> {
+    // SAFETY: as above.
+    unsafe { Dst::new(to, bytes) }
+}
+
+/// A call, with what is derived from it.
+struct Call<'a> {
+    what: &'a dist_backend_operation_t,
+    part: &'a Part,
+    dtype: DataType,
+    datatype: sys::MPI_Datatype,
+    /// Bytes of an element.
+    width: usize,
+}
+
+impl Call<'_> {
+    fn send(&self) -> *const u8 {
+        self.what.send.cast()
+    }
+
+    fn recv(&self) -> *mut u8 {
+        self.what.recv.cast()
+    }
+
+    fn is_in_place(&self) -> bool {
+        self.what.flags & u64::from(DIST_BACKEND_IN_PLACE.cast_unsigned()) != 0
+    }
+
+    fn is_root(&self) -> bool {
+        usize::try_from(self.what.root) == Ok(self.part.rank)
+    }
+
+    /// A list of counts or places, one for each rank; empty where there is none.
+    fn list<'b>(&self, list: *const usize) -> &'b [usize] {
+        if list.is_null() {
+            return &[];
+        }
+        // SAFETY: one for each rank, during submit.
+        unsafe { std::slice::from_raw_parts(list, self.part.size) }
+    }
+}
+
+impl Collective {
+    /// Begins a call.
+    pub(crate) fn begin(part: &Part, what: &dist_backend_operation_t) -> Result<Self> {
+        let dtype =
+            if what.kind == DIST_KIND_BARRIER { DataType::U8 } else { types::dtype(what.dtype)? };
+        let call =
+            Call { what, part, dtype, datatype: types::datatype(dtype), width: dtype.size() };
+        let mut begun = Self::default();
+        let outcome = begun.post(&call);
+        match outcome {
+            Ok(()) => Ok(begun),
+            Err(failure) => {
+                if !begun.steps.is_empty() {
+                    // MPI goes on with these, and with what they use.
+                    part.lingers();
+                    std::mem::forget(begun);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn post(&mut self, call: &Call<'_>) -> Result<()> {
+        match call.what.kind {
+            DIST_KIND_ALL_REDUCE => self.all_reduce(call),
+            DIST_KIND_REDUCE => self.reduce(call),
+            DIST_KIND_REDUCE_SCATTER => self.reduce_scatter(call),
+            DIST_KIND_REDUCE_SCATTER_V => self.reduce_scatter_v(call),
+            DIST_KIND_BROADCAST => self.broadcast(call),
+            DIST_KIND_ALL_GATHER => self.all_gather(call),
+            DIST_KIND_GATHER => self.gather(call),
+            DIST_KIND_SCATTER => self.scatter(call),
+            DIST_KIND_ALL_TO_ALL => self.all_to_all(call),
+            DIST_KIND_BARRIER => self.barrier(call),
+            DIST_KIND_ALL_GATHER_V => self.all_gather_v(call),
+            DIST_KIND_GATHER_V => self.gather_v(call),
+            DIST_KIND_SCATTER_V => self.scatter_v(call),
+            DIST_KIND_ALL_TO_ALL_V => self.all_to_all_v(call),
+            other => {
+                Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operation {other}")))
+            }
+        }
+    }
+
+    /// Makes a step of what MPI has begun; `begin` gets the place for its request.
+    fn step(
+        &mut self,
+        expected: Option<(i32, usize)>,
+        begin: impl FnOnce(*mut sys::MPI_Request) -> Result<()>,
+    ) -> Result<()> {
+        let mut request = mpi::no_request();
+        begin(&raw mut request)?;
+        self.steps.push(Step { request: Handle(request), expected });
+        Ok(())
+    }
+
+    /// Memory of its own.
+    fn scratch(&mut self, bytes: usize) -> Result<*mut u8> {
+        let mut scratch = Scratch::new(bytes)?;
+        let address = scratch.address();
+        // It stays where it is when the vector of vectors grows.
+        self.scratch.push(scratch);
+        Ok(address)
+    }
+
+    /// A copy of lent memory.
+    fn copied(&mut self, from: *const u8, bytes: usize) -> Result<*mut u8> {
+        let to = self.scratch(bytes)?;
+        copy(from, to, bytes);
+        Ok(to)
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn look(&mut self, part: &Part) -> Result<bool> {
+        while let Some(step) = self.steps.last_mut() {
+            let mut flag = 0;
+            match step.expected {
+                None => {
+                    let none = mpi::constant!(RSMPI_STATUS_IGNORE);
+                    mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, none))?;
+                }
+                Some((from, bytes)) => {
+                    let mut status = mpi::status();
+                    let tested =
+                        mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, &raw mut status));
+                    tested.map_err(|failure| failure.by(from))?;
+                    if flag != 0 {
+                        check_length(from, bytes, bytes_of(&status)?)?;
+                    }
+                }
+            }
+            if flag == 0 {
+                return Ok(false);
+            }
+            self.steps.pop();
+        }
+        self.finish(part)?;
+        Ok(true)
+    }
+
+    fn finish(&mut self, part: &Part) -> Result<()> {
+        if self.finish.is_folded_here {
+            operators::check()?;
+        }
+        for (from, to, bytes) in self.finish.copies.drain(..) {
+            copy(from.0, to.0, bytes);
+        }
+        if let Some((dtype, place, bytes)) = self.finish.average.take() {
+            kernel::average(dtype, sink(place.0, bytes), part.size);
+        }
+        Ok(())
+    }
+
+    /// Takes back what is left of it, where it is made of messages that have not begun to arrive: MPI takes nothing else
+    /// back.
+    pub(crate) fn cancel(&mut self) -> Result<Taken> {
+        while let Some(step) = self.steps.last_mut() {
+            let mut flag = 0;
+            let none = mpi::constant!(RSMPI_STATUS_IGNORE);
+            if step.request.0 == mpi::no_request() {
+                self.steps.pop();
+                continue;
+            }
+            mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, none))?;
+            if flag == 0 && step.expected.is_none() {
+                return Ok(Taken::Kept(
+                    "MPI cannot take back a collective that has begun, nor a message that is being sent",
+                ));
+            }
+            if flag == 0 {
+                mpi!(MPI_Cancel(&raw mut step.request.0))?;
+                // A receive that is cancelled ends at once, cancelled or not.
+                mpi!(MPI_Wait(&raw mut step.request.0, none))?;
+            }
+            self.steps.pop();
+        }
+        Ok(Taken::Back)
+    }
+}
+
+fn check_length(from: i32, expected: usize, got: usize) -> Result<()> {
+    if expected == got {
+        return Ok(());
+    }
+    let text = format!("rank {from} sends {got} bytes, and this rank expects {expected}");
+    Err(Failure::new(DIST_ERR_MISMATCH, text).by(from))
+}
+
+/// For functions of MPI.
+fn untyped(address: *const u8) -> *const c_void {
+    address.cast()
+}
+
+/// Copies bytes to lent memory that is as long.
+pub(crate) fn copy_bytes(from: &[u8], to: *mut c_void) {
+    copy(from.as_ptr(), to.cast(), from.len());
+}

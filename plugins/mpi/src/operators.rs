@@ -1,0 +1,121 @@
+//! Operators: MPI's own where they do what libdist's do, else operators made of libdist's kernels.
+//!
+//! MPI's own are SUM and PRODUCT of wide numbers and everything of integers. They leave open which NaN a sum is. MIN and MAX
+//! of floating point are undefined in MPI where there is a NaN, and of f16, bf16, f8 and bools MPI knows nothing.
+//! AVG and PREMUL_SUM are sums, of which the caller has divided or scaled something.
+
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::op::ReduceOp;
+use crate::failure::{Failure, Result};
+use crate::interface::DIST_ERR_UNSUPPORTED;
+use crate::kernel;
+use crate::mpi::{Handle, constant, mpi, sys};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// An operator has panicked, which nobody could be told at once.
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// Fails once an operator has not done what it should.
+pub(crate) fn check() -> Result<()> {
+    match BROKEN.load(Ordering::Relaxed) {
+        true => Err(Failure::internal("a kernel of the MPI plug-in has panicked")),
+        false => Ok(()),
+    }
+}
+
+/// The operator for elements of this type.
+pub(crate) fn operator(dtype: DataType, op: ReduceOp) -> Result<sys::MPI_Op> {
+    let op = match op {
+        ReduceOp::Avg | ReduceOp::PremulSum => ReduceOp::Sum,
+        op => op,
+    };
+    match own(dtype, op) {
+        Some(function) => made(dtype, op, function),
+        None => builtin(op).ok_or_else(|| {
+            Failure::new(DIST_ERR_UNSUPPORTED, format!("{op} is not defined on {dtype}"))
+        }),
+    }
+}
+
+fn builtin(op: ReduceOp) -> Option<sys::MPI_Op> {
+    match op {
+        ReduceOp::Sum => Some(constant!(RSMPI_SUM)),
+        ReduceOp::Product => Some(constant!(RSMPI_PROD)),
+        ReduceOp::Min => Some(constant!(RSMPI_MIN)),
+        ReduceOp::Max => Some(constant!(RSMPI_MAX)),
+        ReduceOp::BitAnd => Some(constant!(RSMPI_BAND)),
+        ReduceOp::BitOr => Some(constant!(RSMPI_BOR)),
+        ReduceOp::BitXor => Some(constant!(RSMPI_BXOR)),
+        ReduceOp::Avg | ReduceOp::PremulSum => None,
+    }
+}
+
+type Function = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut sys::MPI_Datatype);
+
+/// The function for a type and an operator that MPI does not have, or has otherwise.
+fn own(dtype: DataType, op: ReduceOp) -> Option<Function> {
+    use ReduceOp::{BitAnd, BitOr, BitXor, Max, Min, Product, Sum};
+    macro_rules! of {
+        ($($dtype:ident: $($op:ident)+;)+) => {
+            match (dtype, op) {
+                $($((DataType::$dtype, $op) => {
+                    Some(fold::<{ DataType::$dtype as u8 }, { $op as u8 }> as Function)
+                })+)+
+                _ => None,
+            }
+        };
+    }
+    of! {
+        F16: Sum Product Min Max;
+        Bf16: Sum Product Min Max;
+        F8E4M3: Sum Product Min Max;
+        F8E5M2: Sum Product Min Max;
+        F32: Min Max;
+        F64: Min Max;
+        Bool: Sum Product Min Max BitAnd BitOr BitXor;
+    }
+}
+
+/// What MPI calls: `inout` becomes `input` op `inout`.
+unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
+    input: *mut c_void,
+    inout: *mut c_void,
+    len: *mut c_int,
+    _: *mut sys::MPI_Datatype,
+) {
+    let folded = catch_unwind(AssertUnwindSafe(|| {
+        let dtype = DataType::ALL[usize::from(DTYPE)];
+        // SAFETY: MPI's pointer to the number of elements.
+        let count = usize::try_from(unsafe { *len }).unwrap_or(0);
+        let bytes = count * dtype.size();
+        // SAFETY: a vector of MPI's, of so many elements.
+        let input = unsafe { Src::new(input.cast(), bytes) };
+        // SAFETY: as above.
+        let inout = unsafe { Dst::new(inout.cast(), bytes) };
+        kernel::fold(dtype, ReduceOp::ALL[usize::from(OP)], inout, &[input, inout.as_src()]);
+    }));
+    if folded.is_err() {
+        BROKEN.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The operator made of a function: once for the process, and there until it ends.
+fn made(dtype: DataType, op: ReduceOp, function: Function) -> Result<sys::MPI_Op> {
+    static MADE: Mutex<Option<HashMap<(DataType, ReduceOp), Handle<sys::MPI_Op>>>> =
+        Mutex::new(None);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = made.get_or_insert_default();
+    if let Some(known) = made.get(&(dtype, op)) {
+        return Ok(known.0);
+    }
+    let mut fresh = constant!(RSMPI_SUM);
+    let commutes = 1;
+    mpi!(MPI_Op_create(Some(function), commutes, &raw mut fresh))?;
+    made.insert((dtype, op), Handle(fresh));
+    Ok(fresh)
+}

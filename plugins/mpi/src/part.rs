@@ -1,0 +1,343 @@
+//! This rank's part in one group: three communicators of its own, made of the ranks of the group.
+//!
+//! MPI_Comm_create_group needs nobody else, so that groups of some ranks are made by these alone. Collectives and the
+//! messages that they are made of have the first communicator; callers' messages and the library's own have one each, so that
+//! no tag of one can be taken for one of the other.
+//!
+//! Ranks learn of an abort through the group's store: MPI has no word for it.
+
+use crate::collective::{self, Collective};
+use crate::failure::{Failure, Result};
+use crate::family::{self, Family};
+use crate::host::{self, Host, number};
+use crate::interface::*;
+use crate::messages::{Channel, FIRST_OWN_TAG};
+use crate::mpi::{Handle, constant, mpi, sys};
+use crate::process::{self, Counted, Process};
+use crate::processors::{self, Processors};
+use crate::request::Request;
+use std::ffi::{CStr, c_int};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where the reason of an abort lies.
+const ABORTED: &CStr = c"aborted";
+
+/// How often the store is asked for it at most.
+const QUESTION: Duration = Duration::from_millis(100);
+
+/// See above.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) host: Host,
+    comm: Handle<sys::MPI_Comm>,
+    /// Callers' messages, and the library's own.
+    channels: [Channel; 2],
+    /// There are more ranks on this host than processors for them.
+    pub(crate) is_crowded: bool,
+    pub(crate) options: Options,
+    /// How many requests MPI could not take back.
+    lingering: AtomicUsize,
+    has_failed: AtomicBool,
+    asked: Mutex<Option<Instant>>,
+    _counted: Counted,
+}
+
+/// What a caller asks of the back end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// The largest count that MPI is given: less than an int can say only in tests.
+    pub(crate) largest: c_int,
+    /// All ranks promise to be in place in the same calls, so that MPI_IN_PLACE may be used where MPI wants it of all.
+    pub(crate) in_place_agreed: bool,
+}
+
+impl Options {
+    fn parse(text: &str) -> Result<Self> {
+        let mut options = Self { largest: c_int::MAX, in_place_agreed: false };
+        for item in text.split(';').filter(|item| !item.trim().is_empty()) {
+            let (key, value) = item.split_once('=').unwrap_or((item, ""));
+            match (key.trim(), value.trim()) {
+                ("largest_count", value) => {
+                    let number = value.parse().ok().filter(|&largest| largest > 0);
+                    options.largest = number.ok_or_else(|| bad(item))?;
+                }
+                ("in_place", "agreed") => options.in_place_agreed = true,
+                ("in_place", "any") => options.in_place_agreed = false,
+                _ => return Err(bad(item)),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn bad(item: &str) -> Failure {
+    let text = format!(
+        "the back-end option \"{item}\" is none of the MPI plug-in's: in_place=agreed, in_place=any, largest_count=N"
+    );
+    Failure::new(DIST_ERR_INVALID_ARGUMENT, text)
+}
+
+/// What a rank tells the others.
+#[derive(Clone, Copy, Debug)]
+struct Card {
+    world_rank: i32,
+    world_size: i32,
+    /// Stands for the host.
+    host: [i32; 2],
+    options: i32,
+    /// Which processors it may use: launchers bind each rank to its own.
+    processors: Processors,
+}
+
+impl Card {
+    fn of(process: &Process, options: Options) -> Result<Self> {
+        const ROOM: usize = sys::MPI_MAX_PROCESSOR_NAME as usize + 1;
+        let mut name = [0; ROOM];
+        let mut len = 0;
+        mpi!(MPI_Get_processor_name((&raw mut name).cast(), &raw mut len))?;
+        let mut hasher = DefaultHasher::new();
+        crate::mpi::words(&name).hash(&mut hasher);
+        let hash = hasher.finish().to_le_bytes();
+        Ok(Self {
+            world_rank: process.world_rank,
+            world_size: process.world_size,
+            host: [number(&hash, 0)?, number(&hash, 4)?],
+            options: if options.in_place_agreed { -options.largest } else { options.largest },
+            processors: processors::own(),
+        })
+    }
+
+    fn bytes(self) -> Vec<u8> {
+        let words = [self.world_rank, self.world_size, self.host[0], self.host[1], self.options];
+        let words = words.iter().flat_map(|word| word.to_le_bytes());
+        words.chain(self.processors.iter().flat_map(|word| word.to_le_bytes())).collect()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self> {
+        Ok(Self {
+            world_rank: number(bytes, 0)?,
+            world_size: number(bytes, 4)?,
+            host: [number(bytes, 8)?, number(bytes, 12)?],
+            options: number(bytes, 16)?,
+            processors: processors::read(bytes.get(20..).unwrap_or_default()),
+        })
+    }
+}
+
+impl Part {
+    pub(crate) fn create(setup: &dist_backend_setup_t) -> Result<Self> {
+        // SAFETY: the library's text, for the time of the call.
+        let id = unsafe { host::text(setup.group_id) };
+        // SAFETY: as above.
+        let asked = unsafe { host::text(setup.options) };
+        let options = Options::parse(&asked)?;
+        let process = process::ready()?;
+        let (rank, size) = (index(setup.rank)?, index(setup.size)?);
+        let own = {
+            let _entered = process::enter()?;
+            Card::of(process, options)?
+        };
+        let cards = host::exchange(setup, c"mpi", &own.bytes())?;
+        let cards: Vec<Card> =
+            cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
+        check(&cards, size)?;
+        let here: Vec<Processors> =
+            cards.iter().filter(|card| card.host == own.host).map(|card| card.processors).collect();
+        let _entered = process::enter()?;
+        let comm = communicator(&cards, &id, process)?;
+        let channels = [
+            Channel::new(duplicate(comm)?, 0, process),
+            Channel::new(duplicate(comm)?, FIRST_OWN_TAG, process),
+        ];
+        Ok(Self {
+            rank,
+            size,
+            host: Host::new(setup)?,
+            comm: Handle(comm),
+            channels,
+            is_crowded: processors::are_too_few(&here),
+            options,
+            lingering: AtomicUsize::new(0),
+            has_failed: AtomicBool::new(false),
+            asked: Mutex::new(None),
+            _counted: Counted::new(),
+        })
+    }
+
+    pub(crate) fn comm(&self) -> sys::MPI_Comm {
+        self.comm.0
+    }
+
+    /// The one for this tag, and for tags of callers where there is none.
+    pub(crate) fn channel(&self, tag: i64) -> &Channel {
+        &self.channels[usize::from(tag >= FIRST_OWN_TAG)]
+    }
+
+    /// Begins an operation; `None` where it is over.
+    pub(crate) fn submit(
+        &self,
+        operation: &dist_backend_operation_t,
+        outcome: *mut dist_backend_outcome_t,
+    ) -> Result<Option<Request>> {
+        match operation.kind {
+            DIST_KIND_SEND => {
+                let _entered = process::enter()?;
+                let mut sending = self.channel(operation.tag).send(self, operation)?;
+                // Most have left already.
+                Ok(if sending.look()? { None } else { Some(Request::Send(sending)) })
+            }
+            DIST_KIND_RECV => {
+                let _entered = process::enter()?;
+                let mut receive = self.channel(operation.tag).receive(operation)?;
+                let is_over = receive.look(self, outcome)?;
+                Ok(if is_over { None } else { Some(Request::Receive(receive)) })
+            }
+            _ if self.size == 1 => collective::alone::run(operation).map(|()| None),
+            _ => {
+                let _entered = process::enter()?;
+                Ok(Some(Request::Collective(Collective::begin(self, operation)?)))
+            }
+        }
+    }
+
+    /// Remembers that MPI still uses something of a request.
+    pub(crate) fn lingers(&self) {
+        self.lingering.fetch_add(1, Ordering::Relaxed);
+        process::has_failed();
+    }
+
+    /// Tells the other ranks, in whose store it stays.
+    pub(crate) fn abort(&self, status: dist_status_t, reason: &str, culprit: i32) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        process::has_failed();
+        let head = [status.to_le_bytes(), culprit.to_le_bytes()].concat();
+        self.host.leave(ABORTED, &[&head, reason.as_bytes()].concat());
+    }
+
+    /// Why another rank has ended the group, if one has.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.is_some_and(|asked| asked.elapsed() < QUESTION) {
+                return None;
+            }
+            *asked = Some(Instant::now());
+        }
+        let left = self.host.left(ABORTED)?;
+        process::has_failed();
+        let culprit = number(&left, 4).unwrap_or(-1);
+        let reason = String::from_utf8_lossy(left.get(8..).unwrap_or_default()).into_owned();
+        Some(Failure::new(DIST_ERR_ABORTED, reason).by(culprit))
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let Some(process) = process::known() else { return "{}".to_owned() };
+        let escaped: String = process
+            .version
+            .chars()
+            .filter(|c| !c.is_control() && !['"', '\\'].contains(c))
+            .collect();
+        format!(
+            "{{\"mpi\": \"{}\", \"version\": \"{}\", \"thread_level\": \"{}\", \"initialised_by\": \"{}\", \
+             \"world_rank\": {}, \"world_size\": {}, \"largest_tag\": {}, \"yields\": {}}}",
+            Family::own().name(),
+            escaped.trim(),
+            process.level_name(),
+            if process.is_own { "libdist" } else { "the program" },
+            process.world_rank,
+            process.world_size,
+            process.tag_limit,
+            self.is_crowded
+        )
+    }
+}
+
+impl Drop for Part {
+    /// Frees the communicators where nothing of them is in use: else MPI keeps them until it is finalised.
+    fn drop(&mut self) {
+        let is_used = self.has_failed.load(Ordering::Relaxed)
+            || self.lingering.load(Ordering::Relaxed) > 0
+            || self.channels.iter().any(|channel| !channel.is_idle());
+        if is_used || process::is_finalised().unwrap_or(true) {
+            return;
+        }
+        let Ok(_entered) = process::enter() else { return };
+        for mut comm in [self.comm.0, self.channels[0].comm(), self.channels[1].comm()] {
+            if let Err(failure) = mpi!(MPI_Comm_free(&raw mut comm)) {
+                self.host.log(DIST_LOG_WARN, &failure.text);
+            }
+        }
+    }
+}
+
+fn index(number: i32) -> Result<usize> {
+    usize::try_from(number).map_err(|_| Failure::internal("a negative rank or size"))
+}
+
+/// Whether the ranks of the group are different ranks of one MPI_COMM_WORLD, and ask for the same.
+fn check(cards: &[Card], size: usize) -> Result<()> {
+    if cards.len() != size {
+        return Err(Failure::internal("not all ranks have told who they are"));
+    }
+    let own = Family::own();
+    if size > 1 && cards.iter().any(|card| card.world_size == 1) {
+        let variable = |name: &str| std::env::var(name).ok();
+        let told = family::told(own.other(), &variable)
+            .filter(|&told| told > 1)
+            .map(|told| {
+                format!(" The launcher of {} has told of {told} ranks.", own.other().name())
+            })
+            .unwrap_or_default();
+        let text = format!(
+            "{} finds a process alone in its MPI_COMM_WORLD, of {size} in the group: it was not started by {}.{told}",
+            own.name(),
+            own.launcher()
+        );
+        return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
+    }
+    let mut seen: Vec<i32> = cards.iter().map(|card| card.world_rank).collect();
+    seen.sort_unstable();
+    if seen.windows(2).any(|pair| pair[0] == pair[1]) {
+        let text = "two ranks of the group are the same rank of MPI_COMM_WORLD: a process is in a group of this back end once, \
+                    and all processes are of one MPI job";
+        return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
+    }
+    if cards.iter().any(|card| card.options != cards[0].options) {
+        let text = "the ranks give different options to the MPI back end";
+        return Err(Failure::new(DIST_ERR_MISMATCH, text));
+    }
+    Ok(())
+}
+
+/// A communicator of these ranks, in the order of the group.
+fn communicator(cards: &[Card], id: &str, process: &Process) -> Result<sys::MPI_Comm> {
+    let ranks: Vec<c_int> = cards.iter().map(|card| card.world_rank).collect();
+    let count = c_int::try_from(ranks.len()).unwrap_or(c_int::MAX);
+    let world = constant!(RSMPI_COMM_WORLD);
+    let (mut all, mut group) = (constant!(RSMPI_GROUP_NULL), constant!(RSMPI_GROUP_NULL));
+    mpi!(MPI_Comm_group(world, &raw mut all))?;
+    mpi!(MPI_Group_incl(all, count, ranks.as_ptr(), &raw mut group))?;
+    // Groups that are made at the same time by other threads have another tag, as good as surely.
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    let span = u64::from(process.tag_limit.unsigned_abs().min(32_767)) + 1;
+    let tag = c_int::try_from(hasher.finish() % span).unwrap_or(0);
+    let mut comm = constant!(RSMPI_COMM_NULL);
+    mpi!(MPI_Comm_create_group(world, group, tag, &raw mut comm))?;
+    mpi!(MPI_Group_free(&raw mut group))?;
+    mpi!(MPI_Group_free(&raw mut all))?;
+    mpi!(MPI_Comm_set_errhandler(comm, constant!(RSMPI_ERRORS_RETURN)))?;
+    Ok(comm)
+}
+
+fn duplicate(comm: sys::MPI_Comm) -> Result<sys::MPI_Comm> {
+    let mut twin = constant!(RSMPI_COMM_NULL);
+    mpi!(MPI_Comm_dup(comm, &raw mut twin))?;
+    mpi!(MPI_Comm_set_errhandler(twin, constant!(RSMPI_ERRORS_RETURN)))?;
+    Ok(twin)
+}

@@ -1,0 +1,231 @@
+//! The one MPI of this process: who initialises and finalises it, and which threads may call it.
+//!
+//! Where the program has not initialised MPI, the first group does, and asks for all threads. MPI can be initialised once in
+//! a process, so it is finalised when the process exits (`atexit`), and only after a good end: MPI_Finalize waits for the
+//! other ranks, and must not where a group of this process is left over or has failed. The launcher then ends the job,
+//! because a rank has gone without it. A program that initialises MPI itself finalises it itself.
+//!
+//! Below MPI_THREAD_MULTIPLE one lock is held while MPI is called, and never while somebody waits. Below SERIALIZED only
+//! the thread that initialised MPI may call it.
+
+use crate::failure::{Failure, Result};
+use crate::family::{self, Family};
+use crate::interface::{DIST_ERR_BACKEND, DIST_ERR_UNSUPPORTED};
+use crate::mpi::{self, constant, mpi, sys};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What is known of it once it is initialised.
+#[derive(Debug)]
+pub(crate) struct Process {
+    level: c_int,
+    pub(crate) version: String,
+    /// Tags go up to this.
+    pub(crate) tag_limit: c_int,
+    /// Initialised by this crate.
+    pub(crate) is_own: bool,
+    pub(crate) world_rank: c_int,
+    pub(crate) world_size: c_int,
+}
+
+/// Groups that are there, and whether one of them ended badly.
+static GROUPS: AtomicUsize = AtomicUsize::new(0);
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+static LOCK: Mutex<()> = Mutex::new(());
+static PROCESS: OnceLock<std::result::Result<Process, Failure>> = OnceLock::new();
+
+/// The right to call MPI, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    _lock: Option<MutexGuard<'static, ()>>,
+}
+
+/// A group of this process, for whoever asks whether MPI can be finalised.
+#[derive(Debug)]
+pub(crate) struct Counted(());
+
+impl Counted {
+    pub(crate) fn new() -> Self {
+        GROUPS.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        GROUPS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Remembers that a group has failed: the other ranks may not be there to finalise MPI with.
+pub(crate) fn has_failed() {
+    FAILED.store(true, Ordering::Relaxed);
+}
+
+/// Whether the MPI in this process is of the family that this was built for.
+pub(crate) fn check_family() -> Result<()> {
+    let version = mpi::library_version()?;
+    let (found, own) = (Family::of_version(&version), Family::own());
+    if found == Some(own) {
+        return Ok(());
+    }
+    let found = found.map_or_else(|| format!("\"{version}\""), |family| family.name().to_owned());
+    Err(Failure::new(
+        DIST_ERR_UNSUPPORTED,
+        format!(
+            "the MPI in this process is {found}, and this plug-in was built for {}: load the one that was built for it",
+            own.name()
+        ),
+    ))
+}
+
+/// This process's MPI, initialised if it was not.
+pub(crate) fn ready() -> Result<&'static Process> {
+    PROCESS.get_or_init(begin).as_ref().map_err(Failure::clone)
+}
+
+/// The same, where it is known to be initialised.
+pub(crate) fn known() -> Option<&'static Process> {
+    PROCESS.get()?.as_ref().ok()
+}
+
+fn begin() -> Result<Process> {
+    check_family()?;
+    let is_own = !is_initialised()?;
+    if is_finalised()? {
+        return Err(gone());
+    }
+    if is_own {
+        initialise()?;
+    }
+    let mut level = 0;
+    mpi!(MPI_Query_thread(&raw mut level))?;
+    let (mut world_rank, mut world_size) = (0, 0);
+    mpi!(MPI_Comm_rank(constant!(RSMPI_COMM_WORLD), &raw mut world_rank))?;
+    mpi!(MPI_Comm_size(constant!(RSMPI_COMM_WORLD), &raw mut world_size))?;
+    Ok(Process {
+        level,
+        version: mpi::library_version()?,
+        tag_limit: tag_limit()?,
+        is_own,
+        world_rank,
+        world_size,
+    })
+}
+
+fn initialise() -> Result<()> {
+    let variable = |name: &str| std::env::var(name).ok();
+    if let Some(reason) = family::refusal(Family::own(), &variable) {
+        return Err(Failure::new(DIST_ERR_UNSUPPORTED, reason));
+    }
+    let mut provided = 0;
+    let none = std::ptr::null_mut();
+    mpi!(MPI_Init_thread(
+        none,
+        std::ptr::null_mut(),
+        constant!(RSMPI_THREAD_MULTIPLE),
+        &raw mut provided
+    ))?;
+    // Nobody else uses MPI here, and an error is to be told, not to end the job.
+    for comm in [constant!(RSMPI_COMM_WORLD), constant!(RSMPI_COMM_SELF)] {
+        mpi!(MPI_Comm_set_errhandler(comm, constant!(RSMPI_ERRORS_RETURN)))?;
+    }
+    unsafe extern "C" {
+        fn atexit(function: extern "C" fn()) -> c_int;
+    }
+    // SAFETY: a function of this object, which is never unloaded.
+    match unsafe { atexit(finalise) } {
+        0 => Ok(()),
+        _ => Err(Failure::internal("atexit: there is no room for what is to finalise MPI")),
+    }
+}
+
+/// Runs when the process exits.
+extern "C" fn finalise() {
+    let is_good = GROUPS.load(Ordering::Relaxed) == 0 && !FAILED.load(Ordering::Relaxed);
+    if is_good && is_finalised().is_ok_and(|over| !over) && enter().is_ok() {
+        mpi!(MPI_Finalize()).ok();
+    }
+}
+
+fn is_initialised() -> Result<bool> {
+    let mut flag = 0;
+    mpi!(MPI_Initialized(&raw mut flag))?;
+    Ok(flag != 0)
+}
+
+pub(crate) fn is_finalised() -> Result<bool> {
+    let mut flag = 0;
+    mpi!(MPI_Finalized(&raw mut flag))?;
+    Ok(flag != 0)
+}
+
+fn gone() -> Failure {
+    Failure::new(
+        DIST_ERR_BACKEND,
+        "MPI has been finalised in this process, and cannot be used again",
+    )
+}
+
+fn tag_limit() -> Result<c_int> {
+    let mut place: *mut c_int = std::ptr::null_mut();
+    let mut found = 0;
+    let key = sys::MPI_TAG_UB.cast_signed();
+    let world = constant!(RSMPI_COMM_WORLD);
+    mpi!(MPI_Comm_get_attr(world, key, (&raw mut place).cast(), &raw mut found))?;
+    if found == 0 || place.is_null() {
+        return Err(Failure::new(DIST_ERR_BACKEND, "MPI does not say how large a tag may be"));
+    }
+    // SAFETY: the attribute's value, which stays where it is.
+    Ok(unsafe { *place })
+}
+
+impl Process {
+    /// The thread level, in MPI's words.
+    pub(crate) fn level_name(&self) -> &'static str {
+        if self.level >= constant!(RSMPI_THREAD_MULTIPLE) {
+            "MPI_THREAD_MULTIPLE"
+        } else if self.level >= constant!(RSMPI_THREAD_SERIALIZED) {
+            "MPI_THREAD_SERIALIZED"
+        } else if self.level >= constant!(RSMPI_THREAD_FUNNELED) {
+            "MPI_THREAD_FUNNELED"
+        } else {
+            "MPI_THREAD_SINGLE"
+        }
+    }
+
+    /// Whether this thread may call MPI at all.
+    pub(crate) fn admits_thread(&self) -> bool {
+        if self.level >= constant!(RSMPI_THREAD_SERIALIZED) {
+            return true;
+        }
+        let mut is_main = 0;
+        mpi!(MPI_Is_thread_main(&raw mut is_main)).is_ok() && is_main != 0
+    }
+
+    /// What a thread is told that may not.
+    fn refused(&self) -> Failure {
+        Failure::new(
+            DIST_ERR_UNSUPPORTED,
+            format!(
+                "MPI was initialised with {}, so that only the thread that did so may call it: make the call there, without a \
+                 work, or initialise MPI with MPI_THREAD_SERIALIZED or more",
+                self.level_name()
+            ),
+        )
+    }
+}
+
+/// Enters MPI: with the lock where it needs one.
+pub(crate) fn enter() -> Result<Entered> {
+    let Some(process) = known() else { return Err(gone()) };
+    if process.level >= constant!(RSMPI_THREAD_MULTIPLE) {
+        return Ok(Entered { _lock: None });
+    }
+    if !process.admits_thread() {
+        return Err(process.refused());
+    }
+    Ok(Entered { _lock: Some(LOCK.lock().unwrap_or_else(PoisonError::into_inner)) })
+}

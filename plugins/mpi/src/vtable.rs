@@ -1,0 +1,231 @@
+//! The functions that libdist calls: each turns C into Rust, and what comes of it into a status. A panic ends here.
+
+use crate::failure::{Failure, Result};
+use crate::host;
+use crate::interface::*;
+use crate::part::Part;
+use crate::process;
+use crate::request::Request;
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+static FUNCTIONS: dist_backend_vtable_t = dist_backend_vtable_t {
+    struct_size: size_of::<dist_backend_vtable_t>(),
+    create: Some(create),
+    destroy: Some(destroy),
+    submit: Some(submit),
+    release: Some(release),
+    test: Some(test),
+    wait: Some(wait),
+    abort: Some(abort),
+    failure: Some(failure),
+    // All types and operators, everywhere.
+    supports: None,
+    allocate: None,
+    free_memory: None,
+    describe: Some(describe),
+};
+
+/// Runs a body, and tells the library what came of it.
+fn guarded(
+    outcome: *mut dist_backend_outcome_t,
+    body: impl FnOnce() -> Result<dist_status_t>,
+) -> dist_status_t {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(failure)) => failure.tell(outcome),
+        Err(_) => Failure::internal("the MPI plug-in has panicked: a defect of it").tell(outcome),
+    }
+}
+
+/// What libdist looks for in this object.
+///
+/// # Safety
+/// As dist.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dist_backend_plugin_v1(
+    host: *const dist_backend_host_t,
+    plugin: *mut dist_backend_plugin_t,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: the library's, for the time of the call.
+        let host = unsafe { host.as_ref() };
+        // SAFETY: as above.
+        let plugin = unsafe { plugin.as_mut() };
+        let (Some(host), Some(plugin)) = (host, plugin) else {
+            return Err(Failure::internal("the library gives nothing to fill in"));
+        };
+        let version = DIST_BACKEND_VERSION.cast_unsigned();
+        if host.version < version {
+            let text = "this libdist is older than the MPI plug-in: build both of one version";
+            return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
+        }
+        process::check_family()?;
+        plugin.version = version;
+        plugin.name = c"mpi".as_ptr();
+        plugin.functions = &raw const FUNCTIONS;
+        Ok(DIST_OK)
+    })
+}
+
+unsafe extern "C" fn create(
+    _: *mut c_void,
+    setup: *const dist_backend_setup_t,
+    created: *mut dist_backend_created_t,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: the library's, for the time of the call.
+        let setup = unsafe { setup.as_ref() };
+        // SAFETY: as above.
+        let created = unsafe { created.as_mut() };
+        let (Some(setup), Some(created)) = (setup, created) else {
+            return Err(Failure::internal("create without a setup"));
+        };
+        let part = Part::create(setup)?;
+        created.part = Box::into_raw(Box::new(part)).cast();
+        created.kinds = 0;
+        Ok(DIST_OK)
+    })
+}
+
+unsafe extern "C" fn destroy(part: *mut c_void) {
+    catch_unwind(|| {
+        // SAFETY: what create has made, given back once and last.
+        drop(unsafe { Box::from_raw(part.cast::<Part>()) });
+    })
+    .ok();
+}
+
+/// What create has made.
+///
+/// # Safety
+/// That, before destroy.
+unsafe fn own<'a>(part: *mut c_void) -> &'a Part {
+    // SAFETY: as the caller promises.
+    unsafe { &*part.cast::<Part>() }
+}
+
+unsafe extern "C" fn submit(
+    part: *mut c_void,
+    operation: *const dist_backend_operation_t,
+    request: *mut *mut c_void,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: the library's words for them, for the time of the call.
+        let part = unsafe { own(part) };
+        // SAFETY: as above.
+        let operation = unsafe { &*operation };
+        match part.submit(operation, outcome)? {
+            None => Ok(DIST_OK),
+            Some(begun) => {
+                // SAFETY: room for the word for this request.
+                unsafe { request.write(Box::into_raw(Box::new(begun)).cast()) };
+                Ok(DIST_IN_PROGRESS)
+            }
+        }
+    })
+}
+
+/// Frees a request that has ended, well or not; what it lent to MPI goes on in the latter case.
+fn end(part: &Part, request: *mut c_void, ended: Result<dist_status_t>) -> Result<dist_status_t> {
+    if matches!(ended, Ok(DIST_IN_PROGRESS)) {
+        return ended;
+    }
+    // SAFETY: what submit has given, which has ended and is not used again.
+    let request = unsafe { Box::from_raw(request.cast::<Request>()) };
+    if ended.is_err() {
+        request.release(part).ok();
+    }
+    ended
+}
+
+unsafe extern "C" fn test(
+    part: *mut c_void,
+    request: *mut c_void,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: the library's word for it.
+        let part = unsafe { own(part) };
+        // SAFETY: what submit has given; a request is used by one thread at a time.
+        let begun = unsafe { &mut *request.cast::<Request>() };
+        let looked = begun.look(part, outcome);
+        end(part, request, looked.map(|over| if over { DIST_OK } else { DIST_IN_PROGRESS }))
+    })
+}
+
+unsafe extern "C" fn wait(
+    part: *mut c_void,
+    request: *mut c_void,
+    timeout_ms: i64,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: as in test.
+        let part = unsafe { own(part) };
+        // SAFETY: as in test.
+        let begun = unsafe { &mut *request.cast::<Request>() };
+        let limit = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+        let waited = begun.wait(part, limit, outcome);
+        end(part, request, waited)
+    })
+}
+
+unsafe extern "C" fn release(
+    part: *mut c_void,
+    request: *mut c_void,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: what submit has given, which is not used again.
+        let request = unsafe { Box::from_raw(request.cast::<Request>()) };
+        // SAFETY: the library's word for it.
+        request.release(unsafe { own(part) }).map(|()| DIST_OK)
+    })
+}
+
+unsafe extern "C" fn abort(
+    part: *mut c_void,
+    status: dist_status_t,
+    reason: *const c_char,
+    culprit: i32,
+) {
+    catch_unwind(|| {
+        // SAFETY: the library's word for it.
+        let part = unsafe { own(part) };
+        // SAFETY: a terminated text.
+        let reason = unsafe { host::text(reason) };
+        part.abort(status, &reason, culprit);
+    })
+    .ok();
+}
+
+unsafe extern "C" fn failure(
+    part: *mut c_void,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: the library's word for it.
+        unsafe { own(part) }.failure().map_or(Ok(DIST_OK), Err)
+    })
+}
+
+unsafe extern "C" fn describe(
+    part: *mut c_void,
+    sink: dist_store_sink_fn,
+    sink_arg: *mut c_void,
+) -> dist_status_t {
+    guarded(std::ptr::null_mut(), || {
+        // SAFETY: the library's word for it.
+        let text = unsafe { own(part) }.describe();
+        if let Some(sink) = sink {
+            // SAFETY: the library's function, with bytes that outlive the call.
+            unsafe { sink(sink_arg, text.as_ptr().cast(), text.len()) };
+        }
+        Ok(DIST_OK)
+    })
+}

@@ -1,0 +1,252 @@
+/*
+ * The back end "mpi" beyond collectives: messages, groups of some ranks, works, ranks that are not in place alike, deadlines,
+ * and every thread level that a program may have initialised MPI with.
+ *
+ *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late]
+ *
+ * "own" (as without a word): libdist initialises MPI. "late": so too, and rank 0 does not come to a collective; the launcher
+ * then says that the job has not ended well. Else this program initialises MPI, with that thread level.
+ */
+#include "check.h"
+
+#include <mpi.h>
+
+static int rank, size;
+
+#define LONGEST_TAG 2147483647
+
+static void messages_by_tag_and_sender(void)
+{
+    int32_t right = (rank + 1) % size, left = (rank + size - 1) % size;
+    int32_t tags[] = { 0, 7, 268435455, 268435456, LONGEST_TAG - 1, LONGEST_TAG };
+    dist_work_t *works[6];
+    int64_t sent[6], got;
+    int i;
+    for (i = 0; i < 6; i++) {
+        sent[i] = 1000 * rank + i;
+        CHECK_STATUS(dist_send(NULL, &sent[i], 1, DIST_I64, right, tags[i], NULL, &works[i]), DIST_OK);
+    }
+    /* Against the order of sending, and the last two by any tag in it. */
+    for (i = 3; i >= 0; i--) {
+        int32_t source = -1;
+        CHECK_STATUS(dist_recv(NULL, &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &source, NULL, NULL), DIST_OK);
+        CHECK(got == 1000 * left + i && source == left);
+    }
+    for (i = 4; i < 6; i++) {
+        CHECK_STATUS(dist_recv(NULL, &got, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);
+        CHECK(got == 1000 * left + i);
+    }
+    for (i = 0; i < 6; i++) {
+        CHECK_STATUS(dist_work_wait(works[i], DIST_WAIT_FOREVER), DIST_OK);
+        dist_work_release(works[i]);
+    }
+}
+
+static void receives_before_their_messages(void)
+{
+    int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
+    size_t n = 300000, i;
+    float *out = calloc(n, sizeof(*out)), *in = calloc(n, sizeof(*in));
+    dist_work_t *receive, *send;
+    REQUIRE(out != NULL && in != NULL);
+    for (i = 0; i < n; i++) {
+        out[i] = (float)(i % 1000) + (float)rank;
+    }
+    CHECK_STATUS(dist_recv(NULL, in, n, DIST_F32, left, 5, NULL, NULL, &receive), DIST_OK);
+    CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_send(NULL, out, n, DIST_F32, right, 5, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_work_wait(receive, DIST_WAIT_FOREVER), DIST_OK);
+    CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
+    CHECK(in[0] == (float)left && in[n - 1] == (float)((n - 1) % 1000) + (float)left);
+    dist_work_release(receive);
+    dist_work_release(send);
+    free(out);
+    free(in);
+}
+
+static void a_message_that_is_too_long_stays(void)
+{
+    int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
+    int32_t out[4] = { rank, 1, 2, 3 }, in[4] = { -1, -1, -1, -1 };
+    dist_work_t *send;
+    CHECK_STATUS(dist_send(NULL, out, 4, DIST_I32, right, 9, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_recv(NULL, in, 3, DIST_I32, left, 9, NULL, NULL, NULL), DIST_ERR_MISMATCH);
+    CHECK(in[0] == -1);
+    CHECK_STATUS(dist_recv(NULL, in, 4, DIST_I32, left, 9, NULL, NULL, NULL), DIST_OK);
+    CHECK(in[0] == left && in[3] == 3);
+    CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
+    dist_work_release(send);
+}
+
+static void a_receive_that_nobody_matches_is_taken_back(void)
+{
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    int32_t left = (rank + size - 1) % size, right = (rank + 1) % size, in = -1, out = 40 + rank;
+    dist_work_t *send;
+    soon.timeout_ms = 100;
+    CHECK_STATUS(dist_recv(NULL, &in, 1, DIST_I32, left, 11, NULL, &soon, NULL), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_send(NULL, &out, 1, DIST_I32, right, 11, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_recv(NULL, &in, 1, DIST_I32, left, 11, NULL, NULL, NULL), DIST_OK);
+    CHECK(in == 40 + left);
+    CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
+    dist_work_release(send);
+}
+
+static void bytes_whose_length_the_receiver_does_not_know(void)
+{
+    int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
+    size_t n = 1000 * (size_t)rank + 3, got = 0;
+    const void *data = NULL;
+    char *out = malloc(n);
+    dist_blob_t *in = NULL;
+    dist_work_t *send;
+    REQUIRE(out != NULL);
+    memset(out, 'a' + rank, n);
+    CHECK_STATUS(dist_send_bytes(NULL, out, n, right, 3, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_recv_bytes(NULL, &in, 1 << 20, left, 3, NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_blob_data(in, 0, &data, &got), DIST_OK);
+    CHECK(got == 1000 * (size_t)left + 3);
+    CHECK(((const char *)data)[0] == 'a' + left && ((const char *)data)[got - 1] == 'a' + left);
+    CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
+    dist_work_release(send);
+    dist_blob_release(in);
+    free(out);
+}
+
+static void groups_of_some_ranks(void)
+{
+    int round;
+    for (round = 0; round < 3; round++) {
+        dist_group_t *half = NULL;
+        int32_t sum = rank, wanted = 0, r;
+        CHECK_STATUS(dist_group_split(NULL, rank % 2, -rank, NULL, &half), DIST_OK);
+        CHECK_STATUS(dist_all_reduce(half, &sum, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL), DIST_OK);
+        for (r = rank % 2; r < size; r += 2) {
+            wanted += r;
+        }
+        CHECK(sum == wanted);
+        CHECK(dist_get_rank(half) == (size - 1 - rank) / 2 || size % 2 == 1);
+        CHECK_STATUS(dist_group_release(half), DIST_OK);
+    }
+}
+
+static void ranks_that_are_not_in_place_alike(void)
+{
+    size_t n = 50000, i, wrong = 0;
+    double *out = calloc(n, sizeof(*out)), *in = calloc(n, sizeof(*in));
+    double *result = rank % 2 == 0 ? out : in;
+    REQUIRE(out != NULL && in != NULL);
+    for (i = 0; i < n; i++) {
+        out[i] = (double)rank + (double)i;
+    }
+    CHECK_STATUS(dist_all_reduce(NULL, out, result, n, DIST_F64, DIST_SUM, NULL, NULL), DIST_OK);
+    for (i = 0; i < n; i++) {
+        wrong += result[i] != (double)(size * (size - 1) / 2) + (double)size * (double)i;
+    }
+    CHECK(wrong == 0);
+    free(out);
+    free(in);
+}
+
+static void works_beside_messages(void)
+{
+    dist_work_t *works[8];
+    int64_t values[8];
+    int i;
+    for (i = 0; i < 8; i++) {
+        values[i] = rank + i;
+        CHECK_STATUS(dist_all_reduce(NULL, &values[i], &values[i], 1, DIST_I64, DIST_SUM, NULL, &works[i]), DIST_OK);
+    }
+    messages_by_tag_and_sender();
+    for (i = 0; i < 8; i++) {
+        CHECK_STATUS(dist_work_wait(works[i], DIST_WAIT_FOREVER), DIST_OK);
+        dist_work_release(works[i]);
+        CHECK(values[i] == (int64_t)size * (size - 1) / 2 + (int64_t)size * i);
+    }
+}
+
+static void everybody_comes_to_a_monitored_barrier(void)
+{
+    CHECK_STATUS(dist_monitored_barrier(NULL, DIST_WAIT_FOREVER, 1, NULL, NULL), DIST_OK);
+}
+
+/* The thread that has not initialised MPI is refused, with what to do. */
+static void *call_elsewhere(void *refused)
+{
+    int32_t value = 1;
+    int status = dist_send(NULL, &value, 1, DIST_I32, rank, 1, NULL, NULL);
+    *(int *)refused = status != DIST_OK && strstr(dist_last_error(), "MPI_THREAD_SERIALIZED") != NULL;
+    return NULL;
+}
+
+static void another_thread_is_refused(void)
+{
+    pthread_t thread;
+    int refused = 0;
+    REQUIRE(pthread_create(&thread, NULL, call_elsewhere, &refused) == 0);
+    pthread_join(thread, NULL);
+    CHECK(refused);
+}
+
+/* MPI cannot take a collective back: the error says that its memory may still be used, and so it is left alone. */
+static void a_rank_that_does_not_come(void)
+{
+    static int64_t value = 1, sum;
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    soon.timeout_ms = 300;
+    if (rank > 0) {
+        CHECK_STATUS(dist_all_reduce(NULL, &value, &sum, 1, DIST_I64, DIST_SUM, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_MESSAGE("may still use the buffers");
+        CHECK_MESSAGE("MPI cannot take back a collective");
+    } else {
+        int32_t in;
+        /* The others' failure ends a wait of this rank. */
+        CHECK_STATUS(dist_recv(NULL, &in, 1, DIST_I32, 1, 1, NULL, NULL, NULL), DIST_ERR_ABORTED);
+    }
+}
+
+static int level_of(const char *word)
+{
+    return strcmp(word, "multiple") == 0     ? MPI_THREAD_MULTIPLE
+           : strcmp(word, "serialized") == 0 ? MPI_THREAD_SERIALIZED
+                                             : MPI_THREAD_FUNNELED;
+}
+
+int main(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : "own";
+    int is_late = strcmp(word, "late") == 0, is_own = is_late || strcmp(word, "own") == 0, provided = 0;
+    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
+    if (!is_own && MPI_Init_thread(&argc, &argv, level_of(word), &provided) != MPI_SUCCESS) {
+        return 1;
+    }
+    how.backend = "mpi";
+    how.timeout_ms = 60000;
+    REQUIRE(CHECK_STATUS(dist_init(&how), DIST_OK));
+    rank = dist_get_rank(NULL);
+    size = dist_get_world_size(NULL);
+    if (is_late) {
+        a_rank_that_does_not_come();
+        return check_report();
+    }
+    ranks_that_are_not_in_place_alike();
+    if (is_own || provided >= MPI_THREAD_SERIALIZED) {
+        messages_by_tag_and_sender();
+        receives_before_their_messages();
+        a_message_that_is_too_long_stays();
+        a_receive_that_nobody_matches_is_taken_back();
+        bytes_whose_length_the_receiver_does_not_know();
+        groups_of_some_ranks();
+        works_beside_messages();
+        everybody_comes_to_a_monitored_barrier();
+    } else {
+        another_thread_is_refused();
+    }
+    CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_finalize(), DIST_OK);
+    if (!is_own) {
+        MPI_Finalize();
+    }
+    return check_report();
+}

@@ -1,0 +1,147 @@
+//! `cargo xtask mpi`: the plug-ins for MPI, one for each implementation that is installed, put beside libdist.so.
+
+use crate::workspace::{root, target};
+use crate::{Arguments, Outcome, run, tools};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+const QUICK: Duration = Duration::from_secs(60);
+
+/// An implementation of MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mpi {
+    OpenMpi,
+    Mpich,
+}
+
+impl Mpi {
+    pub(crate) const ALL: [Self; 2] = [Self::OpenMpi, Self::Mpich];
+
+    /// As in the name of the plug-in.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "openmpi",
+            Self::Mpich => "mpich",
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "Open MPI",
+            Self::Mpich => "MPICH",
+        }
+    }
+
+    /// Debian's packages for it.
+    fn packages(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "libopenmpi-dev openmpi-bin",
+            Self::Mpich => "libmpich-dev mpich",
+        }
+    }
+
+    /// What its launcher is called, and how it tells itself from others.
+    fn launchers(self) -> ([&'static str; 2], &'static [&'static str]) {
+        match self {
+            Self::OpenMpi => (["mpirun.openmpi", "mpirun"], &["Open MPI", "OpenRTE", "PRRTE"]),
+            Self::Mpich => (["mpiexec.mpich", "mpiexec"], &["HYDRA"]),
+        }
+    }
+
+    /// Its compiler.
+    ///
+    /// # Errors
+    /// What to install.
+    pub(crate) fn compiler(self) -> Result<PathBuf, String> {
+        let by_name = tools::find(&format!("mpicc.{}", self.name()));
+        by_name.or_else(|| tools::find("mpicc").filter(|mpicc| self.made(mpicc))).ok_or_else(|| {
+            format!(
+                "{} has no compiler here; on Debian or Ubuntu: `apt-get install {} libclang-dev`",
+                self.title(),
+                self.packages()
+            )
+        })
+    }
+
+    /// Whether a compiler that any MPI may have is this one's.
+    fn made(self, mpicc: &Path) -> bool {
+        let shown = run::quiet(run::command(mpicc).arg("-show"), QUICK);
+        shown.is_ok_and(|shown| shown.text.to_lowercase().contains(self.name()))
+    }
+
+    /// Its launcher, with so many ranks to start.
+    ///
+    /// # Errors
+    /// What to install.
+    pub(crate) fn launcher(self, ranks: usize) -> Result<Command, String> {
+        let (names, words) = self.launchers();
+        let found = names.iter().find(|name| tools::version_mentions(name, words));
+        let program = found.and_then(|name| tools::find(name)).ok_or_else(|| {
+            format!(
+                "{} has no launcher here; on Debian or Ubuntu: `apt-get install {}`",
+                self.title(),
+                self.packages()
+            )
+        })?;
+        let mut command = run::command(program);
+        if self == Self::OpenMpi {
+            command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+        }
+        command.args(["-n", &ranks.to_string()]);
+        Ok(command)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    let mut arguments = Arguments::new(rest);
+    let only = arguments.value("--only")?;
+    arguments.finish()?;
+    let wanted: Vec<Mpi> = Mpi::ALL
+        .into_iter()
+        .filter(|mpi| only.as_deref().is_none_or(|only| only == mpi.name()))
+        .collect();
+    if wanted.is_empty() {
+        return Err("--only takes openmpi or mpich".into());
+    }
+    let mut built = 0;
+    for mpi in wanted {
+        match (mpi.compiler(), &only) {
+            (Err(reason), None) => println!("left out: {reason}"),
+            (Err(reason), Some(_)) => return Err(reason),
+            (Ok(_), _) => {
+                println!("built: {}", build(mpi, &target()?.join("release"))?.display());
+                built += 1;
+            }
+        }
+    }
+    Ok(built > 0)
+}
+
+/// Builds the plug-in for an MPI, and puts it into a folder.
+pub(crate) fn build(mpi: Mpi, folder: &Path) -> Result<PathBuf, String> {
+    // Each has a folder of its own: what is built for one is of no use for the other.
+    let out = target()?.join("mpi").join(mpi.name());
+    let mut cargo = run::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root().join("plugins/mpi"));
+    cargo.args(["build", "--release", "--locked"]);
+    cargo.env("CARGO_TARGET_DIR", &out).env("MPICC", mpi.compiler()?);
+    let finished = run::shown(&mut cargo, BUILD_LIMIT)?;
+    if !finished.success() {
+        return Err(format!(
+            "the plug-in for {} cannot be built: it needs {} and libclang (Debian, Ubuntu: `apt-get install {} libclang-dev`)",
+            mpi.title(),
+            mpi.title(),
+            mpi.packages()
+        ));
+    }
+    let plugin = folder.join(format!("libdist_mpi_{}.so", mpi.name()));
+    let fresh = plugin.with_extension("so.new");
+    let put = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::copy(out.join("release/libdist_mpi.so"), &fresh))
+        .and_then(|_| std::fs::rename(&fresh, &plugin));
+    put.map_err(|cause| format!("{}: {cause}", plugin.display()))?;
+    Ok(plugin)
+}
