@@ -1537,7 +1537,7 @@ int32_t dist_is_elastic_launched(void);
 
 /**
  * 1 if there is a back end of this name, in any case, else 0: the native one, one that was registered or loaded, or
- * one of DIST_BACKEND_PLUGINS, which this loads.
+ * one of DIST_BACKEND_PLUGINS, which this loads. For "nccl", and maps with it, whether NCCL can be loaded, which this does.
  *
  * `name`: required, borrowed for the call. Any thread. Since 0.1.
  */
@@ -2183,7 +2183,8 @@ dist_status_t dist_group_abort(struct dist_group_t *group,
  * Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
  *
  * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
- * threads end as they would; so do pending works, until which the group is not left. Does not block. Any thread.
+ * threads end as they would; so do pending works, until which the group is not left. Does not block, but for groups on
+ * GPUs: these wait for their device and for the other ranks, 10 seconds at most. Any thread.
  *
  * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
  */
@@ -2390,7 +2391,8 @@ dist_status_t dist_group_shrink(struct dist_group_t *group,
  * defaults; borrowed for the call. `work`: NULL, or out: the operation is issued only, and its work is owned by
  * the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
  * and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
- * Operations of a group run in the order of their issue, blocking and asynchronous ones alike. Any thread;
+ * Operations of a group run in the order of their issue, blocking and asynchronous ones alike. On the memory of a GPU
+ * an operation is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
  * threads that use one group must keep the same order on all ranks.
  *
  * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),
@@ -2870,7 +2872,8 @@ dist_status_t dist_batch_end(struct dist_work_t **work);
  * `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
  * only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
  * done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
- * something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more.
+ * something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
+ * dist_work_synchronize.
  *
  * Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
  * operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
