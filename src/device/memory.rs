@@ -1,21 +1,18 @@
-//! Where a buffer lies; memory of a device, memory of the host that a device reaches by itself, and copies between the two.
+//! Where a buffer lies, and memory of a device.
 //!
 //! Freeing waits until the device has done all that it was given: an operation that hangs must be aborted first.
 
 use super::context::Context;
-use super::driver::{self, Address, Driver, Handle, INVALID_VALUE};
+use super::driver::{self, Address, Driver, INVALID_VALUE};
 use super::stream::lament;
-use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 const MEMORY_TYPE: c_int = 2;
 const DEVICE_ORDINAL: c_int = 9;
 /// The value of the first for memory of a device, managed memory included.
 const IS_DEVICE: c_uint = 2;
-/// Pinned memory that all contexts know as such.
-const PORTABLE: c_uint = 1;
 
 /// The device that an address belongs to; `None` for host memory, pinned or not, and where no driver is in the process.
 ///
@@ -94,74 +91,4 @@ impl Drop for DeviceMemory {
         };
         lament(free());
     }
-}
-
-/// Host memory that devices read and write by themselves.
-#[derive(Debug)]
-pub struct Pinned {
-    context: Arc<Context>,
-    start: usize,
-    len: usize,
-}
-
-impl Pinned {
-    /// So many bytes, which are arbitrary.
-    ///
-    /// # Errors
-    /// `OutOfMemory`, `Backend`.
-    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self> {
-        let _current = context.enter()?;
-        let (driver, mut start) = (context.driver(), std::ptr::null_mut::<c_void>());
-        // SAFETY: there is room for a pointer; the context is current.
-        let code = unsafe { (driver.functions.host_alloc)(&raw mut start, len, PORTABLE) };
-        driver.check("cuMemHostAlloc", code)?;
-        Ok(Self { context: Arc::clone(context), start: start.expose_provenance(), len })
-    }
-
-    /// The bytes.
-    pub fn bytes(&mut self) -> Dst<'_> {
-        let start = std::ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: as long as this is borrowed the memory is there, and it is nobody else's.
-        unsafe { Dst::new(start, self.len) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let free = || {
-            let _current = self.context.enter()?;
-            let driver = self.context.driver();
-            let start = std::ptr::with_exposed_provenance_mut(self.start);
-            // SAFETY: memory of our own, freed once.
-            let code = unsafe { (driver.functions.host_free)(start) };
-            driver.check("cuMemFreeHost", code)
-        };
-        lament(free());
-    }
-}
-
-/// Copies from the host to a device, in a stream. Both stay lent until the stream has come past it.
-///
-/// # Errors
-/// `Backend`.
-pub fn copy_to_device(context: &Context, to: Address, from: Src<'_>, stream: Handle) -> Result<()> {
-    let _current = context.enter()?;
-    let driver = context.driver();
-    let copy = driver.functions.copy_to_device;
-    // SAFETY: the view's bytes are readable, and the driver checks the device's address.
-    let code = unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) };
-    driver.check("cuMemcpyHtoDAsync", code)
-}
-
-/// Copies from a device to the host, likewise.
-///
-/// # Errors
-/// `Backend`.
-pub fn copy_to_host(context: &Context, to: Dst<'_>, from: Address, stream: Handle) -> Result<()> {
-    let _current = context.enter()?;
-    let driver = context.driver();
-    let copy = driver.functions.copy_to_host;
-    // SAFETY: the view's bytes are writable, and the driver checks the device's address.
-    let code = unsafe { copy(to.as_mut_ptr().cast(), from, to.len(), stream) };
-    driver.check("cuMemcpyDtoHAsync", code)
 }
