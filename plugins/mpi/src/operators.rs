@@ -104,10 +104,12 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
     }
 }
 
+/// Those that were made.
+type Made = HashMap<(DataType, ReduceOp), Handle<sys::MPI_Op>>;
+
 /// The operator made of a function: once for the process, and there until it ends.
 fn made(dtype: DataType, op: ReduceOp, function: Function) -> Result<sys::MPI_Op> {
-    static MADE: Mutex<Option<HashMap<(DataType, ReduceOp), Handle<sys::MPI_Op>>>> =
-        Mutex::new(None);
+    static MADE: Mutex<Option<Made>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_default();
     if let Some(known) = made.get(&(dtype, op)) {
