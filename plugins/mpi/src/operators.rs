@@ -1,6 +1,7 @@
 //! Operators: MPI's own where they do what libdist's do, else operators made of libdist's kernels.
 //!
-//! MPI's own are SUM and PRODUCT of wide numbers and everything of integers. They leave open which NaN a sum is. MIN and MAX
+//! MPI's own are SUM and PRODUCT of wide numbers, and almost everything of integers; but sums of 8 and 16 bits saturate in Open
+//! MPI where it uses AVX (4.1), and must wrap. They leave open which NaN a sum is. MIN and MAX
 //! of floating point are undefined in MPI where there is a NaN, and of f16, bf16, f8 and bools MPI knows nothing.
 //! AVG and PREMUL_SUM are sums, of which the caller has divided or scaled something.
 
@@ -78,6 +79,10 @@ fn own(dtype: DataType, op: ReduceOp) -> Option<Function> {
         F32: Min Max;
         F64: Min Max;
         Bool: Sum Product Min Max BitAnd BitOr BitXor;
+        I8: Sum;
+        U8: Sum;
+        I16: Sum;
+        U16: Sum;
     }
 }
 
