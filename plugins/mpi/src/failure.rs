@@ -49,5 +49,5 @@ fn write(outcome: &mut dist_backend_outcome_t, text: &str) {
     // SAFETY: the room is text_cap bytes, which is more than is written.
     unsafe { outcome.text.copy_from_nonoverlapping(text.as_ptr().cast(), len) };
     // SAFETY: as above.
-    unsafe { outcome.text.add(len).write(0) };
+    unsafe { outcome.text.wrapping_add(len).write(0) };
 }

@@ -1,6 +1,7 @@
 //! Operators: MPI's own where they do what libdist's do, else operators made of libdist's kernels.
 //!
-//! MPI's own are SUM and PRODUCT of wide numbers and everything of integers. They leave open which NaN a sum is. MIN and MAX
+//! MPI's own are SUM and PRODUCT of wide numbers, and almost everything of integers; but sums of 8 and 16 bits saturate in Open
+//! MPI where it uses AVX (4.1), and must wrap, and MPICH (4.0) takes unsigned numbers for signed ones in MIN and MAX. They leave open which NaN a sum is. MIN and MAX
 //! of floating point are undefined in MPI where there is a NaN, and of f16, bf16, f8 and bools MPI knows nothing.
 //! AVG and PREMUL_SUM are sums, of which the caller has divided or scaled something.
 
@@ -78,6 +79,12 @@ fn own(dtype: DataType, op: ReduceOp) -> Option<Function> {
         F32: Min Max;
         F64: Min Max;
         Bool: Sum Product Min Max BitAnd BitOr BitXor;
+        I8: Sum;
+        U8: Sum Min Max;
+        I16: Sum;
+        U16: Sum Min Max;
+        U32: Min Max;
+        U64: Min Max;
     }
 }
 
@@ -104,10 +111,12 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
     }
 }
 
+/// Those that were made.
+type Made = HashMap<(DataType, ReduceOp), Handle<sys::MPI_Op>>;
+
 /// The operator made of a function: once for the process, and there until it ends.
 fn made(dtype: DataType, op: ReduceOp, function: Function) -> Result<sys::MPI_Op> {
-    static MADE: Mutex<Option<HashMap<(DataType, ReduceOp), Handle<sys::MPI_Op>>>> =
-        Mutex::new(None);
+    static MADE: Mutex<Option<Made>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_default();
     if let Some(known) = made.get(&(dtype, op)) {
