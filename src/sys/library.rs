@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_the_process_is_not_loaded() {
-        assert!(Library::loaded(c"libc.so.6").is_some());
-        assert!(Library::loaded(c"libdist-nothing.so").is_none());
+        assert!(Library::loaded(Path::new("libc.so.6")).is_some());
+        assert!(Library::loaded(Path::new("libdist-nothing.so")).is_none());
     }
 }
