@@ -23,7 +23,18 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 }
 
 pub(crate) fn has(program: &str) -> bool {
-    find(program).is_some()
+    if program == LIBCLANG { has_libclang() } else { find(program).is_some() }
+}
+
+/// What bindgen reads headers with; a library, and no program.
+pub(crate) const LIBCLANG: &str = "libclang.so";
+
+fn has_libclang() -> bool {
+    let has_it = |folder: PathBuf| folder.join("lib").join(LIBCLANG).exists();
+    std::env::var_os("LIBCLANG_PATH").is_some()
+        || find("clang").is_some()
+        || std::fs::read_dir("/usr/lib")
+            .is_ok_and(|entries| entries.flatten().any(|entry| has_it(entry.path())))
 }
 
 /// What the Rust compiler calls this machine.

@@ -39,6 +39,7 @@ const NEEDED: &[Tool] = &[
         purpose: "the plug-in for Open MPI",
     },
     Tool { program: "mpicc.mpich", package: "libmpich-dev", purpose: "the plug-in for MPICH" },
+    Tool { program: tools::LIBCLANG, package: "libclang-dev", purpose: "the plug-ins for MPI" },
 ];
 
 /// Runs the command. Its last line is the count.

@@ -6,6 +6,7 @@ use crate::conformance::{self, Job};
 use crate::examples::{TRAIN_DIGITS, Training};
 use crate::mpi::{self, Mpi};
 use crate::run;
+use crate::tools;
 use crate::workspace::{Stage, root, scratch};
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) {
             if let Err(reason) = mpi.compiler().and(mpi.launcher(1)) {
                 return Ok(Verdict::Skipped(reason));
             }
-            if !has_libclang() {
+            if !tools::has(tools::LIBCLANG) {
                 return Ok(Verdict::Skipped(
                     "libclang is not installed; on Debian or Ubuntu: `apt-get install libclang-dev`".into(),
                 ));
@@ -42,15 +43,6 @@ pub(super) fn run(report: &mut Report, stage: &Stage) {
         });
         report.check(&format!("{}: train_digits", mpi.title()), || built(&|_| train(mpi, stage)));
     }
-}
-
-/// What bindgen looks for.
-fn has_libclang() -> bool {
-    std::env::var_os("LIBCLANG_PATH").is_some()
-        || crate::tools::has("clang")
-        || std::fs::read_dir("/usr/lib").is_ok_and(|entries| {
-            entries.flatten().any(|entry| entry.path().join("lib/libclang.so").exists())
-        })
 }
 
 fn conform(mpi: Mpi, plugin: &Path) -> Checked {
