@@ -1,5 +1,5 @@
 /*
- * One rank of a job of processes, over NCCL. The last rank ends without a word in the middle of an operation; the others are
+ * One rank of a job of processes, over NCCL. The last rank ends without a word instead of calling what the others call; they are
  * told who it was, long before the operation's deadline, and go on in a group of their own.
  */
 #include "ranks.h"
