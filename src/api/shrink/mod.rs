@@ -379,9 +379,11 @@ impl Effort<'_> {
                  ended: the group has been shrunk before"
             )
         } else {
+            let failed = self.group.failure().map_or_else(String::new, |why| format!(" ({why})"));
             format!(
                 "rank {me} is excluded from epoch {epoch}, which is ranks {members:?}, says {name}: it did not call \
-                 dist_group_shrink in time, or could not be reached; end this process, or start it anew"
+                 dist_group_shrink in time after the group had failed{failed}, or could not be reached; end this \
+                 process, or start it anew"
             )
         };
         Halt::Failed(Error::new(ErrorKind::Aborted, message))

@@ -88,6 +88,7 @@ fn who_does_not_call_is_excluded_and_told_so_when_it_does() {
             assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
             let said = format!("rank {late} is excluded from epoch 1, which is ranks {others:?}");
             assert!(error.message().contains(&said), "{error}");
+            assert!(error.message().contains("after the group had failed ("), "{error}");
         }
     }
 }

@@ -9,6 +9,7 @@
 //! The mailbox does not keep its group. It may be called on any thread, also within a send or receive of its own.
 
 use super::definition::Definition;
+use super::dispatch::{Dispatch, FIRST_LOOK, LETTERS, LOOK_AROUND, WINDOW};
 use super::inbox::{Inbox, Owner};
 use super::letter::{Key, Letter};
 use super::parcel::{Block, LONGEST_LETTER, cut};
@@ -19,21 +20,9 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
-use crate::transport::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::transport::{Completion, Delivery, Incoming, PointToPoint, Room};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
-
-/// The tag of letters.
-const LETTERS: u32 = LARGEST_TAG + 1;
-
-/// How many pieces of a letter may be on their way: far fewer than messages may be outstanding, of which the caller has
-/// some too.
-pub(super) const WINDOW: usize = 256;
-
-/// How long to wait in one go before looking around, at first and later.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
-const LOOK_AROUND: Duration = Duration::from_millis(250);
 
 /// The mailbox of one rank of a group.
 #[derive(Debug)]
@@ -58,84 +47,6 @@ struct Posting(AtomicU64);
 const IDLE: u64 = 0;
 const POSTING: u64 = 1;
 const AGAIN: u64 = 2;
-
-/// Messages that are on their way.
-#[derive(Debug, Default)]
-pub(super) struct Dispatch {
-    left: AtomicUsize,
-    failed: Mutex<Option<Error>>,
-}
-
-impl Dispatch {
-    /// Waits until no more than so many pieces are on their way.
-    fn await_left(
-        &self,
-        group: &Group,
-        engine: &dyn PointToPoint,
-        most: usize,
-        limit: &Deadline,
-    ) -> Result<()> {
-        let is_gone = || self.left.load(Ordering::Acquire) <= most;
-        while !is_gone() {
-            if let Some(error) = group.failure() {
-                return Err(error);
-            }
-            if limit.has_passed() {
-                let message = "the other ranks did not take over what this one sent them";
-                return Err(Error::new(ErrorKind::Timeout, message));
-            }
-            engine.attend(&is_gone, &limit.capped(LOOK_AROUND));
-        }
-        Ok(())
-    }
-
-    /// Posts a piece. Where too much is outstanding, of the caller's or of other letters, it waits within the limit.
-    fn post(
-        self: &Arc<Self>,
-        group: &Group,
-        engine: &dyn PointToPoint,
-        (to, block): (Rank, &Arc<Block>),
-        limit: Option<&Deadline>,
-    ) -> Result<()> {
-        let (tag, dtype, bytes) = (LETTERS, DataType::U8, block.bytes());
-        // One that is cut off in the middle would fail the group; and whoever hears late still needs it.
-        let deadline = Deadline::never();
-        loop {
-            let sent = Sent { _block: Arc::clone(block), dispatch: Arc::clone(self) };
-            self.left.fetch_add(1, Ordering::AcqRel);
-            let Err(error) =
-                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))
-            else {
-                return Ok(());
-            };
-            self.left.fetch_sub(1, Ordering::AcqRel);
-            let limit = limit.filter(|limit| !limit.has_passed());
-            match (error.kind(), limit, group.failure()) {
-                (ErrorKind::OutOfMemory, Some(limit), None) => {
-                    engine.attend(&|| false, &limit.capped(FIRST_LOOK));
-                }
-                _ => return Err(error),
-            }
-        }
-    }
-}
-
-/// One piece on its way; several ranks may be sent the same block.
-#[derive(Debug)]
-struct Sent {
-    _block: Arc<Block>,
-    dispatch: Arc<Dispatch>,
-}
-
-impl Completion for Sent {
-    fn complete(&self, outcome: Result<Delivery>) {
-        if let Err(error) = outcome {
-            let mut failed = self.dispatch.failed.lock().unwrap_or_else(PoisonError::into_inner);
-            failed.get_or_insert(error);
-        }
-        self.dispatch.left.fetch_sub(1, Ordering::AcqRel);
-    }
-}
 
 impl Completion for Mailbox {
     fn complete(&self, outcome: Result<Delivery>) {
@@ -321,7 +232,7 @@ impl Mailbox {
         }
         let number = self.letters_sent.fetch_add(1, Ordering::Relaxed);
         let engine = engine(group)?;
-        let dispatch = Arc::new(Dispatch::default());
+        let dispatch = Arc::new(Dispatch::new(to));
         for block in cut(number, &bytes).map(Arc::new) {
             for &to in to {
                 if let Some(limit) = limit {
@@ -341,8 +252,7 @@ impl Mailbox {
         deadline: &Deadline,
     ) -> Result<()> {
         dispatch.await_left(group, engine(group)?, 0, deadline)?;
-        let mut failed = dispatch.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.take().map_or(Ok(()), Err)
+        dispatch.failure().map_or(Ok(()), Err)
     }
 
     /// The next letter for a meeting; `None` where the limit came first. `look_around` is called now and then.

@@ -15,6 +15,7 @@
 
 mod agreement;
 mod definition;
+mod dispatch;
 mod exchange;
 mod inbox;
 mod invitation;

@@ -49,7 +49,8 @@ fn only_so_much_of_a_letter_is_on_its_way() {
     let (mailbox, group, fake) = mailbox();
     let letter = part(2 * WINDOW * 4096);
     let error = mailbox.send(&group, &[1], &ID, &letter, &soon()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::Timeout, Some(1)), "{error}");
+    assert!(error.message().contains("rank 1 of group"), "{error}");
     {
         let sends = &fake.posted.lock().unwrap().sends;
         assert_eq!(sends.len(), WINDOW);
