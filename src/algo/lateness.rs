@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn only_the_last_one_was_missing_alone() {
-        let (heard, deadline) = (Heard::default(), Deadline::never());
+        let (heard, deadline) = (Heard::default(), Deadline::never().into());
         let (kind, extent) = (OpKind::Barrier, Extent::Count(0));
         let descriptor = Descriptor {
             kind,

@@ -2,7 +2,7 @@
 
 use super::select::Wanted;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::gpu::Launch;
@@ -33,8 +33,8 @@ pub struct Operation<'a> {
     pub canonical: bool,
     /// The algorithm asked for by name, if any.
     pub algorithm: Option<&'a str>,
-    /// When the call must have ended.
-    pub deadline: &'a Deadline,
+    /// When the call must have ended, which begins with the first look at it.
+    pub deadline: &'a LateDeadline,
     /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
     pub launch: Option<Launch<'a>>,
     /// The group's name, for what is told of the call.
@@ -49,7 +49,7 @@ impl<'a> Operation<'a> {
         descriptor: Descriptor,
         send: Src<'a>,
         recv: Dst<'a>,
-        deadline: &'a Deadline,
+        deadline: &'a LateDeadline,
     ) -> Self {
         let count = match descriptor.extent {
             Extent::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
@@ -72,6 +72,11 @@ impl<'a> Operation<'a> {
             group: "",
             probe: &Nobody,
         }
+    }
+
+    /// When it must have ended.
+    pub fn deadline(&self) -> &'a Deadline {
+        self.deadline.begun()
     }
 
     /// What it asks of the choice among algorithms.

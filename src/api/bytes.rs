@@ -21,7 +21,7 @@ use super::group::Group;
 use super::issue::{Prepared, Task};
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -133,8 +133,8 @@ impl<'a> BytesCall<'a> {
     }
 
     /// Both operations, in a turn of the caller's.
-    fn run(&self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<Strings> {
-        group.await_presence(&first, deadline)?;
+    fn run(&self, group: &Group, first: Descriptor, deadline: &LateDeadline) -> Result<Strings> {
+        group.await_presence(&first, deadline.begun())?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
         let made = lengths.map(|lengths| make(&lengths)).transpose();
         let mut strings = made.map_err(|error| {
@@ -163,7 +163,7 @@ impl<'a> BytesCall<'a> {
         &self,
         group: &Group,
         descriptor: Descriptor,
-        deadline: &Deadline,
+        deadline: &LateDeadline,
     ) -> Result<Option<Vec<u64>>> {
         let (rank, size) = (group.rank(), group.size());
         let gets_all = self.kind == OpKind::AllGather || self.root == Some(rank);
@@ -279,18 +279,18 @@ impl Group {
     pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<Strings> {
         callbacks::refuse_to_block("a blocking call")?;
         self.check_bytes(call, options)?;
-        let deadline = self.deadline(options);
+        let deadline = LateDeadline::from(self.deadline(options));
         let ticket = self.queue.issue_several(OPERATIONS);
         let descriptor = call.first(ticket.sequence());
         let runs = self.queue.has_turn(&ticket);
-        let record = self.record(&descriptor, deadline.started(), runs);
+        let record = self.record(&descriptor, deadline.begun().started(), runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
                 record.runs();
                 self.contain(|| call.run(self, descriptor, &deadline))
             }
             Err(Interrupt::Halted(error)) => Err(error),
-            Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
+            Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, deadline.begun())),
         };
         record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
         let outcome =
@@ -349,7 +349,7 @@ impl Task for BytesTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        match (self.call.run(group, first, deadline)?, self.deliver.take()) {
+        match (self.call.run(group, first, &(*deadline).into())?, self.deliver.take()) {
             (Some(strings), Some(Deliver(take))) => take(strings),
             _ => Ok(()),
         }

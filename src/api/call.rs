@@ -7,7 +7,7 @@ pub use super::call_options::{CallOptions, Where};
 
 use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::LateDeadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::gpu::{FlightSlot, Gpu, Launch};
@@ -261,7 +261,7 @@ impl<'a> Call<'a> {
         &'o self,
         descriptor: Descriptor,
         options: &'o CallOptions,
-        (group, deadline): (&'o str, &'o Deadline),
+        (group, deadline): (&'o str, &'o LateDeadline),
         probe: &'o dyn Probe,
     ) -> Operation<'o> {
         Operation {

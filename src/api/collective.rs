@@ -4,10 +4,11 @@ use super::activity;
 use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::debug::loans;
+use super::ear::Ear;
 use super::group::Group;
 use crate::algo::Wanted;
 use crate::backend::Query;
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::gpu::FlightSlot;
 use crate::transport::Descriptor;
@@ -23,35 +24,34 @@ impl Group {
     pub fn run(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::refuse_to_block("a blocking call")?;
         self.check_call(&mut call, options)?;
-        let deadline = self.deadline(options);
+        let deadline = LateDeadline::after_ms(self.limit_ms(options));
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
+        let ear = Ear::new(self, &descriptor, &deadline);
         let of = (self.name(), &deadline);
         let flight = FlightSlot::new();
-        let mut operation = call.operation(descriptor, options, of, &self.observer);
+        let mut operation = call.operation(descriptor, options, of, &ear);
         operation.launch = call.launch(&flight);
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
-        let runs = self.queue.has_turn(&ticket);
-        let record = self.record(&descriptor, deadline.started(), runs);
+        if !self.queue.has_turn(&ticket) {
+            ear.waits_for_turn();
+        }
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
-                record.runs();
+                ear.runs();
                 self.contain(|| self.carry_out(&operation, options.values))
             }
             Err(Interrupt::Halted(error)) => Err(error),
-            Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, &deadline)),
+            Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, deadline.begun())),
         };
         // On a stream of the library's, the caller could not wait for it.
         let outcome = match operation.launch {
             Some(launch) if launch.gpu.stream.is_none() => {
-                outcome.and_then(|()| self.await_device(&flight, &deadline))
+                outcome.and_then(|()| self.await_device(&flight, deadline.begun()))
             }
             _ => outcome,
         };
-        match runs && self.observer.was_short() {
-            true => record.end_at_once(&outcome),
-            false => record.end(&outcome),
-        }
+        ear.end(&outcome);
         let outcome = outcome.context(|| format!("{descriptor} on {}", self.whom()));
         outcome.inspect_err(|error| self.hand_out(error))
     }
@@ -94,8 +94,11 @@ impl Group {
     }
 
     pub(super) fn deadline(&self, options: &CallOptions) -> Deadline {
-        let ms = if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
-        Deadline::after_ms(ms)
+        Deadline::after_ms(self.limit_ms(options))
+    }
+
+    fn limit_ms(&self, options: &CallOptions) -> u64 {
+        if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms }
     }
 
     /// The operations before this one took too long. On other ranks it may run all the same, so that

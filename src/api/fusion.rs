@@ -18,7 +18,7 @@ use super::group::Group;
 use super::issue::{Prepared, Task, enqueue};
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::debug::{self, Values};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -176,7 +176,8 @@ impl Task for FusedTask {
         }
         let options = CallOptions { canonical: self.canonical, ..CallOptions::default() };
         let whole = self.parts[0].with_buffers(into.as_src(), from, group.size());
-        let of = (group.name(), deadline);
+        let deadline = LateDeadline::from(*deadline);
+        let of = (group.name(), &deadline);
         group.backend.run(&whole.operation(first, &options, of, &group.observer))?;
         let recvs: Vec<Dst<'_>> = self.parts.iter().map(|part| part.recv()).collect();
         let places = recvs.iter().map(|recv| recv.as_src());

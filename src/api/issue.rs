@@ -11,7 +11,7 @@ use super::queue::{Job, Turn};
 use super::recorder::{self, Record};
 use super::work::{Work, WorkKind};
 use crate::base::buffer::Src;
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::error::{Error, Result};
 use crate::base::gpu::Gpu;
 use crate::transport::Descriptor;
@@ -335,7 +335,8 @@ impl Task for CollectiveTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        let of = (group.name(), deadline);
+        let deadline = LateDeadline::from(*deadline);
+        let of = (group.name(), &deadline);
         let mut operation = self.call.operation(first, &self.options, of, &group.observer);
         operation.launch = self.call.launch(self.works[0].flight());
         group.carry_out(&operation, self.options.values)

@@ -12,6 +12,7 @@ mod call_options;
 pub mod callbacks;
 pub mod collective;
 mod debug;
+mod ear;
 pub mod environment;
 mod error_file;
 mod fusion;

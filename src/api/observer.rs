@@ -12,7 +12,7 @@ use crate::base::log::Level;
 use crate::base::probe::Probe;
 use crate::transport::Descriptor;
 use serde_json::Value;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,6 @@ pub(super) struct Observer {
     straggler: Straggler,
     /// Of the operation that runs: microseconds, and below them the rank; 0 where nobody was late.
     latest: AtomicU64,
-    /// The operation that ran last was short.
-    was_short: AtomicBool,
     track: Arc<Track>,
 }
 
@@ -51,15 +49,9 @@ impl Observer {
             rank,
             size: ranks.len(),
             latest: AtomicU64::new(0),
-            was_short: AtomicBool::new(false),
             straggler: Straggler::new(rank, ranks.len()),
             track: Arc::new(Track::new(id, name, rank, ranks)),
         }
-    }
-
-    /// Whether the operation that ran last took a moment only.
-    pub(super) fn was_short(&self) -> bool {
-        self.was_short.load(Ordering::Relaxed)
     }
 
     /// The arrival skew of ranks, and the last warning.
@@ -81,14 +73,9 @@ impl Probe for Observer {
 
     fn begins(&self, algorithm: &'static str) {
         self.latest.store(0, Ordering::Relaxed);
-        self.was_short.store(false, Ordering::Relaxed);
         if trace::is_on() {
             self.track.chosen(algorithm);
         }
-    }
-
-    fn was_short(&self) {
-        self.was_short.store(true, Ordering::Relaxed);
     }
 
     fn waited(&self, rank: Rank, began: Instant, ended: Instant) {

@@ -1,5 +1,6 @@
 //! A point in time after which waiting ends. Every call that can block takes one.
 
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 /// The longest time-out that is kept as a finite one: a century.
@@ -60,9 +61,44 @@ impl Deadline {
     }
 }
 
+/// A deadline that begins when it is looked at for the first time: most small operations are over before anybody needs the
+/// clock, which costs as much as a part of them.
+#[derive(Debug)]
+pub struct LateDeadline {
+    allowed: Duration,
+    begun: OnceCell<Deadline>,
+}
+
+impl LateDeadline {
+    /// Will end `ms` milliseconds after it has begun.
+    pub fn after_ms(ms: u64) -> Self {
+        Self { allowed: Duration::from_millis(ms), begun: OnceCell::new() }
+    }
+
+    /// The deadline, which has begun at the latest now.
+    pub fn begun(&self) -> &Deadline {
+        self.begun.get_or_init(|| Deadline::after(self.allowed))
+    }
+}
+
+impl From<Deadline> for LateDeadline {
+    fn from(deadline: Deadline) -> Self {
+        Self { allowed: deadline.allowed, begun: OnceCell::from(deadline) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_late_deadline_begins_once() {
+        let late = LateDeadline::after_ms(60_000);
+        let before = Instant::now();
+        let begun = *late.begun();
+        assert!(begun.started() >= before && late.begun().started() == begun.started());
+        assert_eq!(LateDeadline::from(begun).begun().started(), begun.started());
+    }
 
     #[test]
     fn zero_has_passed_at_once_and_never_does_not() {

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 /// Hears what happens inside of operations. Ranks are those of the group. All methods are called on the thread that runs
 /// the operation, must not block, and must not call back.
-pub trait Probe: Sync + Debug {
+pub trait Probe: Debug {
     /// Whether every wait is to be told with its times.
     fn wants_all(&self) -> bool;
 
-    /// An operation begins, by this algorithm.
+    /// An operation begins, by this algorithm: before anything in it may last, but maybe only once the others have what they
+    /// wait for of this rank.
     fn begins(&self, algorithm: &'static str);
 
     /// The operation was small, and has waited for a moment at most: it took less than some ten microseconds. Not told by

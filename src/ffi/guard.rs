@@ -123,9 +123,13 @@ fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// The panic boundary.
 fn contain<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     silence_panics();
-    let outside = INSIDE.replace(true);
-    let outcome = catch_unwind(AssertUnwindSafe(body));
-    INSIDE.set(outside);
+    // Looked up once: a thread's own variable is a call away in a library that is loaded.
+    let outcome = INSIDE.with(|inside| {
+        let outside = inside.replace(true);
+        let outcome = catch_unwind(AssertUnwindSafe(body));
+        inside.set(outside);
+        outcome
+    });
     match outcome {
         Ok(outcome) => outcome.map_err(|error| error.context(name)),
         Err(payload) => {

@@ -70,6 +70,7 @@ fn flags(flags: u64) -> Result<u64> {
 }
 
 /// Runs a collective, issues it, or adds it to the thread's batch.
+#[inline]
 pub(super) fn submit(
     group: &Arc<Group>,
     call: Call<'static>,

@@ -194,12 +194,17 @@ const NONE: u64 = 0xff;
 impl Descriptor {
     /// The three words that represent it in a line. The lowest bit tells them from zeroed memory.
     pub fn encode(&self) -> [u64; 3] {
+        self.encode_with(self.algorithm)
+    }
+
+    /// The words of the same with another algorithm.
+    pub fn encode_with(&self, algorithm: u8) -> [u64; 3] {
         let dtype = self.dtype.map_or(NONE, |dtype| dtype as u64);
         let op = self.op.map_or(NONE, |op| op as u64);
         let root = self.root.map_or(0, |root| root as u64 + 1);
         let (extent, count) = self.extent.encode();
         let first = 1 | extent << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
-        let first = first | u64::from(self.algorithm) << 56;
+        let first = first | u64::from(algorithm) << 56;
         [first, count, self.sequence]
     }
 

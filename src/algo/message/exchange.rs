@@ -405,7 +405,7 @@ impl<'x> Exchange<'x> {
     /// Nothing moves: spins, yields or rests, and looks why there is nothing to wait for any more.
     fn pause(&mut self) -> Result<()> {
         self.check_failure()?;
-        let deadline = self.operation.deadline;
+        let deadline = self.operation.deadline();
         let pace = self.endpoint.pace();
         let spin = if pace.crowded { Duration::ZERO } else { pace.spin };
         if self.idle.is_none() {
@@ -441,7 +441,7 @@ impl<'x> Exchange<'x> {
     }
 
     fn check_deadline(&self) -> Result<()> {
-        let deadline = self.operation.deadline;
+        let deadline = self.operation.deadline();
         let is_over = || deadline.elapsed().saturating_sub(deadline.allowed()) >= self.grace();
         if deadline.has_passed() && is_over() { Err(self.late()) } else { Ok(()) }
     }

@@ -13,7 +13,7 @@ use super::{SEGMENT, Team};
 use crate::algo::Operation;
 use crate::algo::pattern::slices::owned;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::LateDeadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fuzz::Script;
@@ -49,7 +49,7 @@ pub fn frames(input: &[u8]) {
     let (mode, chunk) = (script.byte().unwrap_or_default(), script.byte().unwrap_or_default());
     let sizes = sizes(script.take(usize::from(mode >> 4 & 3) + 1));
     let streams = Streams::new(usize::from(chunk), mode & 1 == 0);
-    let deadline = Deadline::after_ms(if mode & 2 == 0 { 60_000 } else { 0 });
+    let deadline = LateDeadline::after_ms(if mode & 2 == 0 { 60_000 } else { 0 });
     let mut lane = Lane::new(GROUP, 2);
     lane.enter(barrier());
     let past = Past { chain: lane.chain() };
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn a_peer_that_never_stops_saying_that_it_is_there_does_not_stop_the_clock() {
         let streams = Streams::new(0, false);
-        let deadline = Deadline::after_ms(20);
+        let deadline = LateDeadline::after_ms(20);
         let mut lane = Lane::new(GROUP, 2);
         lane.enter(barrier());
         let (send, recv) = (Src::empty(), Dst::empty());

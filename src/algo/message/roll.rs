@@ -29,7 +29,7 @@ const MARKS: usize = 64;
 
 impl Exchange<'_> {
     pub(super) fn roll_call(&self) -> Duration {
-        let half = self.operation.deadline.allowed() / 2;
+        let half = self.operation.deadline().allowed() / 2;
         if self.is_close() { half.min(ROLL_CALL) } else { half }
     }
 
@@ -191,7 +191,7 @@ impl Exchange<'_> {
     fn waits_for(&self) -> Option<Excuse> {
         let mut awaited =
             self.awaited(Direction::In).into_iter().chain(self.awaited(Direction::Out));
-        Excuse::new(awaited.next()?, self.operation.deadline.elapsed())
+        Excuse::new(awaited.next()?, self.operation.deadline().elapsed())
     }
 
     /// Who ranks are, where each was seen last, and what it says that it does elsewhere; of one that waited there itself
@@ -222,7 +222,8 @@ impl Exchange<'_> {
 
     pub(super) fn late(&self) -> Error {
         let late = self.waited_for();
-        let Operation { descriptor, deadline, .. } = self.operation;
+        let Operation { descriptor, .. } = self.operation;
+        let deadline = self.operation.deadline();
         let message = format!(
             "{descriptor} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
             self.me(),

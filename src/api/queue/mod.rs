@@ -37,7 +37,7 @@ mod models;
 #[cfg(not(loom))]
 mod tests;
 
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence_after_rmw};
 use crate::wait::bell::Bell;
@@ -238,14 +238,14 @@ impl RunQueue {
     pub fn wait_turn(
         &self,
         ticket: &Ticket,
-        deadline: &Deadline,
+        deadline: &LateDeadline,
         halted: impl Fn() -> Option<Error>,
     ) -> std::result::Result<Turn<'_>, Interrupt> {
         // What a lone call finds, which waits for nobody.
         if self.turns.is_at(ticket.number) {
             return Ok(Turn { queue: self, count: ticket.count });
         }
-        self.wait_behind(ticket, deadline, halted)
+        self.wait_behind(ticket, deadline.begun(), halted)
     }
 
     /// [`RunQueue::wait_turn`] where there is something before the ticket.

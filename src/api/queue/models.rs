@@ -88,7 +88,7 @@ impl Model {
     /// A blocking call.
     fn call(&self) {
         let ticket = self.queue.issue();
-        let turn = self.queue.wait_turn(&ticket, &Deadline::never(), || None).unwrap();
+        let turn = self.queue.wait_turn(&ticket, &Deadline::never().into(), || None).unwrap();
         self.board.write(ticket.sequence());
         drop(turn);
     }

@@ -94,7 +94,7 @@ fn the_worker_runs_jobs_that_may_last_for_ever() {
     let bench = Bench::new();
     // While its turn lasts, the worker has begun to wait for the first job.
     let ticket = bench.queue.issue();
-    let turn = bench.queue.wait_turn(&ticket, &long(), || None).unwrap();
+    let turn = bench.queue.wait_turn(&ticket, &long().into(), || None).unwrap();
     let first = bench.enqueue(Deadline::never());
     let hired = || (!bench.queue.lock().waiting.is_empty()).then_some(());
     until(&Bell::default(), Pace::PATIENT, &long(), || None, hired).unwrap();
@@ -114,7 +114,7 @@ fn turns_come_in_order_of_issue() {
         for ticket in tickets.into_iter().rev() {
             let (queue, order) = (Arc::clone(&queue), Arc::clone(&order));
             scope.spawn(move || {
-                let turn = queue.wait_turn(&ticket, &long(), || None).unwrap();
+                let turn = queue.wait_turn(&ticket, &long().into(), || None).unwrap();
                 order.lock().unwrap().push(ticket.sequence());
                 drop(turn);
             });
@@ -127,14 +127,14 @@ fn turns_come_in_order_of_issue() {
 fn a_turn_that_does_not_come_ends_with_the_deadline_or_the_group() {
     let queue = RunQueue::default();
     let (first, second) = (queue.issue(), queue.issue());
-    let turn = queue.wait_turn(&first, &Deadline::never(), || None).unwrap();
-    let late = queue.wait_turn(&second, &Deadline::after_ms(5), || None);
+    let turn = queue.wait_turn(&first, &Deadline::never().into(), || None).unwrap();
+    let late = queue.wait_turn(&second, &Deadline::after_ms(5).into(), || None);
     assert!(matches!(late, Err(Interrupt::Deadline)));
     let failed = || Some(Error::new(ErrorKind::Aborted, "stop"));
-    let halted = queue.wait_turn(&second, &Deadline::never(), failed);
+    let halted = queue.wait_turn(&second, &Deadline::never().into(), failed);
     assert!(matches!(halted, Err(Interrupt::Halted(_))));
     drop(turn);
-    assert!(queue.wait_turn(&second, &Deadline::never(), || None).is_ok());
+    assert!(queue.wait_turn(&second, &Deadline::never().into(), || None).is_ok());
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn jobs_and_blocking_calls_of_many_threads_keep_one_order() {
                         made.unwrap();
                     } else {
                         let ticket = queue.issue();
-                        let turn = queue.wait_turn(&ticket, &long(), || None).unwrap();
+                        let turn = queue.wait_turn(&ticket, &long().into(), || None).unwrap();
                         fates.send(Fate::Ran(ticket.sequence())).unwrap();
                         drop(turn);
                     }
@@ -177,7 +177,7 @@ fn a_caller_runs_the_jobs_before_it() {
     (1..=3).for_each(|number| assert_eq!(bench.enqueue(Deadline::after_ms(LONG / 2)), number));
     let ticket = bench.queue.issue();
     assert_eq!(bench.enqueue(long()), 5);
-    drop(bench.queue.wait_turn(&ticket, &long(), || None).unwrap());
+    drop(bench.queue.wait_turn(&ticket, &long().into(), || None).unwrap());
     (1..=3).for_each(|number| assert_eq!(bench.next(), Fate::Ran(number)));
     // What comes after it is none of its business.
     assert!(bench.is_silent());

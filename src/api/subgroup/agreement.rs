@@ -15,7 +15,7 @@ use crate::algo::Operation;
 use crate::api::group::Group;
 use crate::backend::{self, Exchange as _};
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::debug::Values;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
@@ -174,11 +174,12 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
         algorithm: 0,
     };
     let recv = Dst::from(all.as_mut_slice());
-    let operation = Operation::of(descriptor, Src::from(mine), recv, deadline);
+    let late = LateDeadline::from(*deadline);
+    let operation = Operation::of(descriptor, Src::from(mine), recv, &late);
     let operation = Operation { group: group.name(), probe: &group.observer, ..operation };
     let runs = group.queue.has_turn(&ticket);
     let record = group.record(&descriptor, Instant::now(), runs);
-    let outcome = match group.queue.wait_turn(&ticket, deadline, || group.failure()) {
+    let outcome = match group.queue.wait_turn(&ticket, &late, || group.failure()) {
         Ok(_turn) => {
             record.runs();
             group.carry_out(&operation, Values::Any)

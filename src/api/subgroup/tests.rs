@@ -1,7 +1,8 @@
 //! Letters over an engine that carries a rank's messages to itself, and is full or fails when a test says so.
 
+use super::dispatch::WINDOW;
 use super::letter::{Key, Letter};
-use super::mailbox::{Mailbox, WINDOW};
+use super::mailbox::Mailbox;
 use crate::api::group::Group;
 use crate::api::tests::Fake;
 use crate::backend::Backend as _;

@@ -74,10 +74,10 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
             let outcome = if group.rank() == 1 {
                 // Says that it has more than any memory, and goes no further.
                 let ticket = group.queue.issue_several(2);
-                let turn = group.queue.wait_turn(&ticket, &long(), || None).unwrap();
+                let turn = group.queue.wait_turn(&ticket, &long().into(), || None).unwrap();
                 let length = (u64::MAX / 4).to_le_bytes();
                 let lie = Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
-                let deadline = long();
+                let deadline = long().into();
                 let descriptor = call.first(ticket.sequence());
                 let call = lie.operation(descriptor, &options, ("", &deadline), &Nobody);
                 let said = group.backend.run(&call);

@@ -183,7 +183,7 @@ impl Backend for Fake {
         }
         assert!(!self.panics.load(Ordering::Relaxed), "as asked");
         let ready = || self.gate.load(Ordering::Acquire).then_some(());
-        match until(&self.bell, Pace::PATIENT, operation.deadline, || self.failure(), ready) {
+        match until(&self.bell, Pace::PATIENT, operation.deadline(), || self.failure(), ready) {
             Ok(()) => {}
             Err(Interrupt::Halted(error)) => return Err(error),
             Err(Interrupt::Deadline) => {

@@ -135,21 +135,17 @@ impl Backend for Native {
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let Chosen { algorithm: chosen, number, .. } = self.choose(operation, &mut lanes.chosen)?;
-        operation.probe.begins(chosen.name);
-        // Ranks that go different ways do not fit together either.
-        let descriptor = Descriptor { algorithm: number, ..operation.descriptor };
-        let operation = &Operation { descriptor, ..*operation };
         if self.domain.region().failure().is_set()
             && let Some(error) = self.domain.failure()
         {
             return Err(error);
         }
         match &self.mesh {
-            None => self.run_inside(chosen, operation, &mut lanes),
+            None => self.run_inside((chosen, number), operation, &mut lanes),
             // Whatever ends an operation early, memory that ran out included: the streams are in the middle of
             // something, so nobody can go on.
             Some(mesh) => self
-                .run_between(chosen, operation, &mut lanes, mesh.as_ref())
+                .run_between((chosen, number), operation, &mut lanes, mesh.as_ref())
                 .inspect_err(|error| mesh.fail(error)),
         }
     }
@@ -236,12 +232,13 @@ impl Native {
 
     fn run_inside(
         &self,
-        chosen: &Algorithm,
+        (chosen, number): (&Algorithm, u8),
         operation: &Operation<'_>,
         lanes: &mut Lanes,
     ) -> Result<()> {
         let Body::Shared(run) = chosen.body else { return Err(misplaced(chosen)) };
-        let mut steps = Steps::begin(&*self.domain, &mut lanes.steps, operation);
+        let mut steps =
+            Steps::begin(&*self.domain, &mut lanes.steps, operation, (chosen.name, number));
         run(&mut steps, operation)?;
         if operation.bytes() <= SHORT_BYTES && !steps.has_waited_long() {
             operation.probe.was_short();
@@ -252,7 +249,7 @@ impl Native {
 
     fn run_between(
         &self,
-        chosen: &Algorithm,
+        (chosen, number): (&Algorithm, u8),
         operation: &Operation<'_>,
         lanes: &mut Lanes,
         mesh: &dyn Endpoint,
@@ -260,7 +257,10 @@ impl Native {
         let Lanes { steps, messages: Some(messages), everyone, .. } = lanes else {
             return Err(misplaced(chosen));
         };
-        let mut steps = Steps::begin(&*self.domain, steps, operation);
+        let descriptor = Descriptor { algorithm: number, ..operation.descriptor };
+        let operation = &Operation { descriptor, ..*operation };
+        let mut steps = Steps::begin(&*self.domain, steps, operation, (chosen.name, number));
+        steps.begins();
         let is_inside = matches!(chosen.body, Body::Hierarchical(_));
         let mut call = Call::begin(mesh, messages, operation, is_inside);
         match chosen.body {

@@ -113,7 +113,7 @@ impl Nccl {
     /// Enqueues a collective.
     pub(super) fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
         operation.probe.begins("nccl");
-        self.enqueue(Title::of(operation), operation.deadline, launch, |caller| {
+        self.enqueue(Title::of(operation), operation.deadline(), launch, |caller| {
             caller.collective(operation)
         })
     }

@@ -87,7 +87,7 @@ impl<'a> Task<'a> {
             recvs: operation.recvs,
             room: None,
             factor: operation.factor,
-            deadline: operation.deadline,
+            deadline: operation.deadline(),
             sequence: descriptor.sequence,
             part: 0,
         }

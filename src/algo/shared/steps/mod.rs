@@ -61,12 +61,15 @@ pub struct Lane {
     chain: u64,
     /// For each rank, a step that it has finished for certain.
     done: Vec<u64>,
+    /// One that all others have.
+    all_done: u64,
 }
 
 impl Lane {
     /// The beginning of a group of `size` ranks.
     pub fn new(group: GroupId, size: WorldSize) -> Self {
-        Self { step: 0, chain: fingerprint::seed(group, size), done: vec![0; size] }
+        let chain = fingerprint::seed(group, size);
+        Self { step: 0, chain, done: vec![0; size], all_done: 0 }
     }
 }
 
@@ -81,24 +84,51 @@ pub struct Steps<'a> {
     operation: &'a Operation<'a>,
     words: [u64; 3],
     grace: Duration,
+    algorithm: &'static str,
+    /// It was told that the operation begins.
+    has_begun: Cell<bool>,
     /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has finished that.
     owes_ring: bool,
     lateness: Lateness<'a>,
 }
 
 impl<'a> Steps<'a> {
-    /// Enters an operation.
+    /// Enters an operation, which goes by this algorithm, and number of one.
     pub fn begin(
         domain: &'a dyn SharedDomain,
         lane: &'a mut Lane,
         operation: &'a Operation<'a>,
+        (algorithm, number): (&'static str, u8),
     ) -> Self {
-        let words = operation.descriptor.encode();
+        // Ranks that go different ways do not fit together either.
+        let words = operation.descriptor.encode_with(number);
         let (region, rank) = (domain.region(), domain.rank());
         region.progress(rank).enter(&words);
         let (grace, owes_ring) = (GRACE, false);
         let lateness = Lateness::of(operation);
-        Self { domain, region, rank, lane, operation, words, grace, owes_ring, lateness }
+        let has_begun = Cell::new(false);
+        Self {
+            domain,
+            region,
+            rank,
+            lane,
+            operation,
+            words,
+            grace,
+            algorithm,
+            has_begun,
+            owes_ring,
+            lateness,
+        }
+    }
+
+    /// Tells that the operation begins, once: when the others have what they wait for of this rank, so that they need not
+    /// wait for that too, and before this one waits for anything for long.
+    #[inline]
+    pub fn begins(&self) {
+        if !self.has_begun.replace(true) {
+            self.operation.probe.begins(self.algorithm);
+        }
     }
 
     /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first
@@ -142,7 +172,8 @@ impl<'a> Steps<'a> {
     /// The other ranks, the next one first, so that not all read from the same one at once.
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let (rank, size) = (self.rank, self.size());
-        (1..size).map(move |distance| (rank + distance) % size)
+        // Without a division, which takes as long as all else of a step.
+        (rank + 1..size).chain(0..rank)
     }
 
     /// Whether this rank's slot for the coming step is free.
@@ -170,6 +201,7 @@ impl<'a> Steps<'a> {
     pub fn publish(&mut self, payload: &[u8]) -> Result<()> {
         self.pass(payload, self.lane.step)?;
         self.ring_others();
+        self.begins();
         Ok(())
     }
 
@@ -180,6 +212,7 @@ impl<'a> Steps<'a> {
     pub fn give(&mut self, payload: &[u8]) -> Result<()> {
         self.pass(payload, self.lane.step + 1)?;
         self.ring_others();
+        self.begins();
         Ok(())
     }
 
@@ -202,7 +235,9 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::next_slot`], and `Mismatch` where a rank has called something else.
     pub fn await_all(&mut self) -> Result<()> {
-        self.others().try_for_each(|rank| self.await_rank(rank))
+        self.others().try_for_each(|rank| self.await_rank(rank))?;
+        self.lane.all_done = self.lane.all_done.max(self.lane.step - 1);
+        Ok(())
     }
 
     /// Waits until a rank has published the current step.
@@ -273,7 +308,7 @@ impl<'a> Steps<'a> {
             self.ring_others();
         }
         let next = self.lane.step + 1;
-        if self.others().all(|rank| self.lane.done[rank] + LINES >= next) {
+        if self.lane.all_done + LINES >= next {
             self.region.line(self.rank, next).prepare();
         }
     }
@@ -305,7 +340,13 @@ impl<'a> Steps<'a> {
     }
 
     /// Waits until every other rank has finished a step.
+    #[inline]
     fn await_done(&mut self, step: u64) -> Result<()> {
+        if self.lane.all_done >= step { Ok(()) } else { self.look_who_is_done(step) }
+    }
+
+    /// [`Steps::await_done`] where that is not known yet.
+    fn look_who_is_done(&mut self, step: u64) -> Result<()> {
         for rank in self.others() {
             if self.lane.done[rank] >= step {
                 continue;
@@ -319,6 +360,8 @@ impl<'a> Steps<'a> {
             self.lane.done[rank] = self.wait_for(rank, ready, arrived)?;
             self.ends_waiting(began, rank);
         }
+        let all = self.others().map(|rank| self.lane.done[rank]).min();
+        self.lane.all_done = all.unwrap_or(step);
         Ok(())
     }
 
@@ -361,7 +404,8 @@ impl<'a> Steps<'a> {
         ready: &impl Fn() -> Option<u64>,
         arrived: &impl Fn(Rank) -> bool,
     ) {
-        let (bell, deadline) = (self.region.bell(self.rank), self.operation.deadline);
+        self.begins();
+        let (bell, deadline) = (self.region.bell(self.rank), self.operation.deadline());
         let halted = || self.halted(rank);
         let mut pace = self.domain.pace();
         let (mut slice, mut watch) = (FIRST_SLICE, Watch::default());
@@ -383,9 +427,10 @@ impl<'a> Steps<'a> {
         mut ready: impl FnMut() -> Option<T>,
         arrived: impl Fn(Rank) -> bool,
     ) -> Result<T> {
+        self.begins();
         let bell = self.region.bell(self.rank);
         let halted = || self.halted(rank);
-        let (pace, deadline) = (self.domain.pace(), self.operation.deadline);
+        let (pace, deadline) = (self.domain.pace(), self.operation.deadline());
         let mut watch = Watch::default();
         let told = || watch.look(|lasted| self.tell(lasted, &arrived));
         match until_watched(bell, pace, deadline, halted, &mut ready, told) {
@@ -408,7 +453,7 @@ impl<'a> Steps<'a> {
         let region = self.region;
         let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_inside();
         // Graces of several waits do not add up.
-        let deadline = self.operation.deadline;
+        let deadline = self.operation.deadline();
         let grace = (deadline.allowed() + self.grace).saturating_sub(deadline.elapsed());
         if grace.is_zero() || !self.others().all(is_inside) {
             return None;

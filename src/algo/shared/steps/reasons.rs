@@ -54,7 +54,7 @@ impl Steps<'_> {
 
     pub(super) fn late(&self, arrived: impl Fn(Rank) -> bool) -> Error {
         let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
-        let deadline = self.operation.deadline;
+        let deadline = self.operation.deadline();
         let message = format!(
             "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
             self.operation.descriptor,

@@ -1,0 +1,95 @@
+//! The ear of one blocking call: hears of its operation for the group's observer, and keeps its entry in the recorder.
+//!
+//! The entry is made when the operation begins. A back end may say that only once the others have what they wait for of this
+//! rank, so that it is made while theirs is on its way; whatever waits for long has begun.
+
+use super::group::Group;
+use super::recorder::Record;
+use crate::base::deadline::LateDeadline;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::base::probe::Probe;
+use crate::transport::Descriptor;
+use std::cell::{Cell, OnceCell};
+use std::time::{Duration, Instant};
+
+/// The ear of one call.
+#[derive(Debug)]
+pub(super) struct Ear<'a> {
+    group: &'a Group,
+    descriptor: &'a Descriptor,
+    deadline: &'a LateDeadline,
+    record: OnceCell<Record>,
+    /// It has had its turn at once, and has not waited for long in it.
+    was_short: Cell<bool>,
+    has_waited: Cell<bool>,
+}
+
+impl<'a> Ear<'a> {
+    /// Of a call that is issued now.
+    pub(super) fn new(
+        group: &'a Group,
+        descriptor: &'a Descriptor,
+        deadline: &'a LateDeadline,
+    ) -> Self {
+        let (record, was_short, has_waited) = (OnceCell::new(), Cell::new(false), Cell::new(false));
+        Self { group, descriptor, deadline, record, was_short, has_waited }
+    }
+
+    fn record(&self) -> &Record {
+        let runs = !self.has_waited.get();
+        let begun = || self.deadline.begun().started();
+        self.record.get_or_init(|| self.group.record(self.descriptor, begun(), runs))
+    }
+
+    /// Its turn has not come yet.
+    #[cold]
+    pub(super) fn waits_for_turn(&self) {
+        self.has_waited.set(true);
+        self.record();
+    }
+
+    /// Its turn has come.
+    pub(super) fn runs(&self) {
+        if let Some(record) = self.record.get() {
+            record.runs();
+        }
+    }
+
+    /// The operation has ended.
+    pub(super) fn end(self, outcome: &Result<()>) {
+        self.record();
+        let Some(record) = self.record.into_inner() else { return };
+        match self.was_short.get() && !self.has_waited.get() {
+            true => record.end_at_once(outcome),
+            false => record.end(outcome),
+        }
+    }
+}
+
+impl Probe for Ear<'_> {
+    fn wants_all(&self) -> bool {
+        self.group.observer.wants_all()
+    }
+
+    fn begins(&self, algorithm: &'static str) {
+        self.record();
+        self.group.observer.begins(algorithm);
+    }
+
+    fn was_short(&self) {
+        self.was_short.set(true);
+    }
+
+    fn waited(&self, rank: Rank, began: Instant, ended: Instant) {
+        self.group.observer.waited(rank, began, ended);
+    }
+
+    fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
+        self.group.observer.late(operation, rank, by, alone);
+    }
+
+    fn latest(&self) -> Option<(Rank, Duration)> {
+        self.group.observer.latest()
+    }
+}
