@@ -32,6 +32,7 @@ impl Group {
         operation.launch = call.launch(&flight);
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let runs = self.queue.has_turn(&ticket);
+        operation.is_fresh = runs;
         let record = self.record(&descriptor, deadline.started(), runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
