@@ -308,7 +308,8 @@ static const dist_backend_vtable_t functions = { sizeof(dist_backend_vtable_t),
                                                  supports,
                                                  NULL, /* memory of its own */
                                                  NULL,
-                                                 describe };
+                                                 describe,
+                                                 NULL }; /* run: submit and wait_for do as well */
 
 dist_status_t dist_backend_plugin_v1(const dist_backend_host_t *host, dist_backend_plugin_t *plugin,
                                      dist_backend_outcome_t *outcome);

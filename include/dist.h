@@ -242,6 +242,12 @@
 #define DIST_BACKEND_IN_PLACE 1
 
 /**
+ * In `flags` of dist_backend_outcome_t, of run: the operation was small and has taken a moment only, some ten microseconds
+ * at most, so that the library need not look at the clock to note its end.
+ */
+#define DIST_BACKEND_SHORT 1
+
+/**
  * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
  * with dist_blob_release.
  */
@@ -357,7 +363,7 @@ typedef void (*dist_store_sink_fn)(void *sink_arg, const void *bytes, size_t len
 
 /**
  * What a function of a plug-in says beside its status. The library sets all fields before each call: culprit, peer, tag
- * and len_bytes to -1, and the text to "".
+ * and len_bytes to -1, flags to 0, and the text to "".
  */
 typedef struct dist_backend_outcome_t {
     /**
@@ -388,6 +394,10 @@ typedef struct dist_backend_outcome_t {
      * At least 256.
      */
     size_t text_cap;
+    /**
+     * DIST_BACKEND_SHORT, or 0.
+     */
+    uint64_t flags;
 } dist_backend_outcome_t;
 
 /**
@@ -797,6 +807,19 @@ typedef struct dist_backend_vtable_t {
      * Hands a JSON text that describes the part to the sink, once (dist_group_describe); optional.
      */
     dist_status_t (*describe)(void *part, dist_store_sink_fn sink, void *sink_arg);
+    /**
+     * Carries out a collective that its caller waits for, where that takes less than submit and then wait: begins it, and
+     * waits for up to `timeout_ms` (0 to 1000). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
+     * what wait, test and release get; the operation itself is valid during run only. DIST_ERR_INVALID_ARGUMENT and
+     * DIST_ERR_UNSUPPORTED: it is refused, as by submit, and nothing has begun; any other error fails the group. Threads
+     * and order as for submit; ends soon after abort, as wait does. Optional, and only beside test or wait; what the
+     * library makes of several operations is submitted all the same.
+     */
+    dist_status_t (*run)(void *part,
+                         const struct dist_backend_operation_t *operation,
+                         int64_t timeout_ms,
+                         void **request,
+                         struct dist_backend_outcome_t *outcome);
 } dist_backend_vtable_t;
 
 /**
@@ -3098,5 +3121,5 @@ dist_status_t dist_trace_stop(void);
 #define DIST_STORE_VTABLE_INIT \
     { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_BACKEND_VTABLE_INIT \
-    { sizeof(dist_backend_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_BACKEND_OUTCOME_INIT { sizeof(dist_backend_outcome_t), -1, -1, -1, -1, 0, 0 }
+    { sizeof(dist_backend_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_BACKEND_OUTCOME_INIT { sizeof(dist_backend_outcome_t), -1, -1, -1, -1, 0, 0, 0 }

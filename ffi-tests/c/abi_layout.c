@@ -124,6 +124,7 @@ static void backends(void)
     FIELD(dist_backend_outcome_t, len_bytes);
     FIELD(dist_backend_outcome_t, text);
     FIELD(dist_backend_outcome_t, text_cap);
+    FIELD(dist_backend_outcome_t, flags);
 
     TYPE(dist_backend_operation_t);
     FIELD(dist_backend_operation_t, struct_size);
@@ -210,6 +211,7 @@ static void backends(void)
     FIELD(dist_backend_vtable_t, allocate);
     FIELD(dist_backend_vtable_t, free_memory);
     FIELD(dist_backend_vtable_t, describe);
+    FIELD(dist_backend_vtable_t, run);
 
     TYPE(dist_backend_plugin_t);
     FIELD(dist_backend_plugin_t, struct_size);

@@ -153,6 +153,18 @@ static dist_status_t await(void *part, void *request, int64_t timeout_ms, dist_b
     return DIST_IN_PROGRESS;
 }
 
+/* All in one step. */
+static dist_status_t run_odd(void *part, const dist_backend_operation_t *what, int64_t timeout_ms, void **request,
+                             dist_backend_outcome_t *outcome)
+{
+    dist_status_t status = submit(part, what, request, outcome);
+    CHECK(outcome->flags == 0);
+    if (status == DIST_OK) {
+        outcome->flags = DIST_BACKEND_SHORT;
+    }
+    return status == DIST_IN_PROGRESS && *request != NULL ? await(part, *request, timeout_ms, outcome) : status;
+}
+
 static dist_status_t take_back(void *part, void *request, dist_backend_outcome_t *outcome)
 {
     (void)request;
@@ -189,8 +201,11 @@ static dist_backend_vtable_t table_of(const char *kind)
     if (strcmp(kind, "odd-calls") != 0) {
         table.test = look;
     }
-    if (strcmp(kind, "odd") == 0 || strcmp(kind, "odd-deaf") == 0) {
+    if (strcmp(kind, "odd") == 0 || strcmp(kind, "odd-deaf") == 0 || strcmp(kind, "odd-runs") == 0) {
         table.wait = await;
+    }
+    if (strcmp(kind, "odd-runs") == 0) {
+        table.run = run_odd;
     }
     if (strcmp(kind, "odd-deaf") != 0) {
         table.abort = abort_part;
@@ -246,13 +261,16 @@ static void registrations(void)
         dist_backend_vtable_t known;
         char more;
     } longer;
-    static const char *const names[] = { "odd", "odd-deaf", "odd-tests", "odd-calls" };
+    static const char *const names[] = { "odd", "odd-deaf", "odd-tests", "odd-calls", "odd-runs" };
     size_t i;
     table.struct_size = 24;
     CHECK_REFUSED(dist_backend_register("x", &table, NULL), DIST_ERR_INVALID_ARGUMENT, "struct_size");
     table = table_of("odd");
     table.submit = NULL;
     CHECK_REFUSED(dist_backend_register("x", &table, NULL), DIST_ERR_INVALID_ARGUMENT, "submit");
+    table = table_of("odd-calls");
+    table.run = run_odd;
+    CHECK_REFUSED(dist_backend_register("x", &table, NULL), DIST_ERR_INVALID_ARGUMENT, "test or wait");
     memset(&longer, 0, sizeof(longer));
     longer.known = table_of("odd");
     longer.known.struct_size = sizeof(longer);
@@ -291,6 +309,16 @@ static void misbehaviour(void)
     ends("odd", "never", 50, DIST_ERR_TIMEOUT, "it waited for the moon");
     ends("odd", "keeps", 50, DIST_ERR_TIMEOUT, "may still use the buffers");
     ends("odd", "finds out", 5000, DIST_ERR_ABORTED, "another rank has given up");
+    ends("odd-runs", "done", 500, DIST_OK, "");
+    ends("odd-runs", "no request", 500, DIST_ERR_BACKEND, "run of the back end odd-runs says");
+    ends("odd-runs", "fails", 500, DIST_ERR_PEER_FAILED, "the line is dead");
+    ends("odd-runs", "refuses", 500, DIST_ERR_UNSUPPORTED, "run of the back end odd-runs");
+    ends("odd-runs", "17", 500, DIST_ERR_BACKEND, "run of the back end odd-runs returned 17");
+    ends("odd-runs", "early", 5000, DIST_ERR_TIMEOUT, "ms before the deadline");
+    ends("odd-runs", "late", 50, DIST_ERR_TIMEOUT, "ms after its limit");
+    ends("odd-runs", "never", 50, DIST_ERR_TIMEOUT, "it waited for the moon");
+    ends("odd-runs", "keeps", 50, DIST_ERR_TIMEOUT, "may still use the buffers");
+    ends("odd-runs", "finds out", 5000, DIST_ERR_ABORTED, "another rank has given up");
     ends("odd-tests", "tested", 500, DIST_OK, "");
     ends("odd-tests", "never", 50, DIST_ERR_TIMEOUT, "did not end within");
     ends("odd-calls", "completes", 5000, DIST_OK, "");
@@ -462,6 +490,7 @@ int main(int argc, char **argv)
     misbehaviour();
     aborts("odd", "never");
     aborts("odd", "hangs");
+    aborts("odd-runs", "hangs");
     aborts("odd-deaf", "never");
     aborts("odd-tests", "never");
     aborts("odd-calls", "never");

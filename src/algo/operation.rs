@@ -35,6 +35,8 @@ pub struct Operation<'a> {
     pub algorithm: Option<&'a str>,
     /// When the call must have ended, which begins with the first look at it.
     pub deadline: &'a LateDeadline,
+    /// Its deadline has just begun, or begins now: nothing has come before it.
+    pub is_fresh: bool,
     /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
     pub launch: Option<Launch<'a>>,
     /// The group's name, for what is told of the call.
@@ -68,6 +70,7 @@ impl<'a> Operation<'a> {
             canonical,
             algorithm,
             deadline,
+            is_fresh: false,
             launch: None,
             group: "",
             probe: &Nobody,

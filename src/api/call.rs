@@ -275,6 +275,7 @@ impl<'a> Call<'a> {
             canonical: options.canonical,
             algorithm: options.algorithm.as_deref(),
             deadline,
+            is_fresh: false,
             launch: None,
             probe,
             group,

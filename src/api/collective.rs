@@ -33,7 +33,8 @@ impl Group {
         let mut operation = call.operation(descriptor, options, of, &ear);
         operation.launch = call.launch(&flight);
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
-        if !self.queue.has_turn(&ticket) {
+        operation.is_fresh = self.queue.has_turn(&ticket);
+        if !operation.is_fresh {
             ear.waits_for_turn();
         }
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {

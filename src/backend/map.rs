@@ -7,7 +7,7 @@
 //! Names: `cpu:NAME,cuda:nccl`; `nccl` alone is the same with the native back end, but refuses collectives on host memory,
 //! which are a mistake there; `default` is `cpu:native,cuda:nccl` where a device is named and all ranks have NCCL.
 
-use super::nccl::{Found, Nccl, Wish, library, split};
+use super::nccl::{Found, Nccl, Wish, is_for_host, library, split};
 use super::{
     Backend, Context, DeviceMessage, Exchange, Fate, Memory, OpKind, Operation, Place,
     PointToPoint, Query, Wanted, check_one, create_one, registry,
@@ -198,15 +198,12 @@ impl Backend for Map {
     fn supports(&self, query: &Query) -> Result<()> {
         match query.gpu {
             Some(device) => self.on(device, query)?.supports(query),
-            None if self.cuda == Cuda::Only
-                && query.kind.is_some_and(|it| it != OpKind::Barrier) =>
-            {
-                let message = format!(
-                    "{query} in host memory: the back end nccl is for the memory of GPUs; \"cpu:native,cuda:nccl\" serves both"
-                );
-                Err(Error::new(ErrorKind::Unsupported, message))
+            None => {
+                if self.cuda == Cuda::Only {
+                    is_for_host(query)?;
+                }
+                self.cpu.supports(query)
             }
-            None => self.cpu.supports(query),
         }
     }
 

@@ -73,6 +73,9 @@ fn register(
     if table.allocate.is_some() != table.free_memory.is_some() {
         return Err(Error::invalid("a back end has both of allocate and free_memory, or neither"));
     }
+    if table.run.is_some() && table.test.is_none() && table.wait.is_none() {
+        return Err(Error::invalid("a back end that has run needs test or wait beside it"));
+    }
     plugin::register(name, |name| Arc::new(Functions { name, table, user }))
 }
 

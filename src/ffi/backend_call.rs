@@ -35,6 +35,15 @@ pub(super) fn ask(
     of: Called<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
 ) -> Result<Option<Received>> {
+    ask_for(of, call, received)
+}
+
+/// The same, where something else is read of what it says.
+pub(super) fn ask_for<T>(
+    of: Called<'_>,
+    call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
+    read: impl FnOnce(&dist_backend_outcome_t) -> T,
+) -> Result<Option<T>> {
     // One more than the plug-in is told of, so that it always ends.
     let mut text = [0; TEXT_BYTES + 1];
     let mut outcome = dist_backend_outcome_t {
@@ -45,9 +54,10 @@ pub(super) fn ask(
         len_bytes: -1,
         text: (&raw mut text).cast(),
         text_cap: TEXT_BYTES,
+        flags: 0,
     };
     match call(&raw mut outcome) {
-        DIST_OK => Ok(Some(received(&outcome))),
+        DIST_OK => Ok(Some(read(&outcome))),
         DIST_IN_PROGRESS => Ok(None),
         status => Err(failed(of, status, &outcome, &text)),
     }
@@ -146,10 +156,12 @@ const HALF_A_CENTURY: Duration = Duration::from_secs(50 * 365 * 24 * 3600);
 
 /// A time for C, rounded up, so that nothing times out before its time.
 pub(super) fn whole_ms(time: Duration) -> i64 {
-    let ms = Some(time)
-        .filter(|&time| time < HALF_A_CENTURY)
-        .map(|time| time.as_nanos().div_ceil(1_000_000));
-    ms.and_then(|ms| i64::try_from(ms).ok()).unwrap_or(DIST_WAIT_FOREVER)
+    if time >= HALF_A_CENTURY {
+        return DIST_WAIT_FOREVER;
+    }
+    // Not by way of nanoseconds: numbers that large are divided slowly.
+    let ms = time.as_secs() * 1000 + u64::from(time.subsec_nanos().div_ceil(1_000_000));
+    i64::try_from(ms).unwrap_or(DIST_WAIT_FOREVER)
 }
 
 /// A deadline from C.
@@ -217,13 +229,9 @@ pub(super) fn number(what: What) -> i32 {
     }
 }
 
-/// An operation for C, for rank `rank`. The lists must stay as they are while it is used.
-pub(super) fn operation(
-    task: &Task<'_>,
-    rank: usize,
-    ticket: u64,
-    lists: &mut Lists,
-) -> dist_backend_operation_t {
+/// An operation for C, for rank `rank`, but for what [`add_blocks`] adds.
+#[inline]
+pub(super) fn operation(task: &Task<'_>, rank: usize, ticket: u64) -> dist_backend_operation_t {
     let tag = match (task.what, task.tag) {
         (_, Some(tag)) => i64::from(tag),
         _ => i64::from(DIST_ANY_TAG),
@@ -247,7 +255,7 @@ pub(super) fn operation(
         send_count: 0,
         recv_count: 0,
         factor: task.factor,
-        timeout_ms: left_ms(task.deadline),
+        timeout_ms: whole_ms(task.left()),
         sequence: task.sequence,
         part: u64::from(task.part),
         stream: ptr::null_mut(),
@@ -260,15 +268,16 @@ pub(super) fn operation(
         operation.grow = Some(grow);
         operation.grow_arg = ptr::from_ref(room).cast_mut().cast();
     }
-    let is_in_blocks = matches!(task.what, What::Collective(kind) if kind.has_blocks());
-    if is_in_blocks {
-        add_blocks(&mut operation, task, lists);
-    }
     operation
 }
 
+/// Adds the blocks of a call that has them. The lists must stay as they are while it is used.
 #[cold]
-fn add_blocks(operation: &mut dist_backend_operation_t, task: &Task<'_>, lists: &mut Lists) {
+pub(super) fn add_blocks(
+    operation: &mut dist_backend_operation_t,
+    task: &Task<'_>,
+    lists: &mut Lists,
+) {
     let element = task.dtype.map_or(1, DataType::size);
     operation.send_count = task.send.len() / element;
     operation.recv_count = task.recv.len() / element;

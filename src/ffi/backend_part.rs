@@ -1,12 +1,14 @@
 //! A plug-in's functions as a `Plugin`, and its part in a group as a `Communicator`.
 
-use super::backend_call::{Called, Lists, ask, ask_once, ask_why, left_ms, operation, whole_ms};
+use super::backend_call::{
+    Called, Lists, add_blocks, ask, ask_for, ask_once, ask_why, left_ms, operation, whole_ms,
+};
 use super::backend_host::{Meeting, Services, collect, collector, exchange};
 use super::backend_types::*;
 use super::constants::*;
 use super::status::status_of;
 use crate::backend::plugin::{
-    Awaited, Communicator, Kinds, Made, Plugin, Received, Request, State, Submitted, Task,
+    Awaited, Communicator, Kinds, Made, Plugin, Ran, Received, Request, State, Submitted, Task,
 };
 use crate::backend::{Context, Exchange, Memory, Query};
 use crate::base::deadline::Deadline;
@@ -218,31 +220,59 @@ impl Part {
         })
     }
 
-    /// Submits an operation, whose lists are out of the way of any other.
-    fn begin(&self, task: &Task<'_>, ticket: u64, lists: &mut Lists) -> Result<Submitted> {
+    /// Hands out an operation as C sees it.
+    #[inline]
+    fn with_operation<T>(
+        &self,
+        task: &Task<'_>,
+        ticket: u64,
+        call: impl FnOnce(&dist_backend_operation_t) -> T,
+    ) -> T {
+        let mut operation = operation(task, self.rank, ticket);
+        if !task.has_blocks() {
+            return call(&operation);
+        }
+        // Out of the way of any other.
+        let kept = || self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = std::mem::take(&mut *kept());
+        add_blocks(&mut operation, task, &mut lists);
+        let outcome = call(&operation);
+        *kept() = lists;
+        outcome
+    }
+
+    /// Submits an operation.
+    fn begin(&self, task: &Task<'_>, ticket: u64) -> Result<Submitted> {
         let submit = self.functions.table.submit.ok_or_else(|| missing("submit"))?;
-        let operation = operation(task, self.rank, ticket, lists);
         let mut handle: *mut c_void = ptr::null_mut();
-        let outcome = ask(self.called("submit"), |outcome| {
-            // SAFETY: the plug-in's function, with structs that outlive the call.
-            unsafe { submit(self.part, &raw const operation, &raw mut handle, outcome) }
+        let outcome = self.with_operation(task, ticket, |operation| {
+            ask(self.called("submit"), |outcome| {
+                // SAFETY: the plug-in's function, with structs that outlive the call.
+                unsafe { submit(self.part, operation, &raw mut handle, outcome) }
+            })
         })?;
         match outcome {
             Some(received) => Ok(Submitted::Done(received)),
-            None if handle.is_null() && !self.completes() => {
-                let message = format!(
-                    "submit of the back end {} says that {} goes on, and gives no request for it: a defect of that \
-                     back end",
-                    self.name(),
-                    task.what.name()
-                );
-                Err(Error::new(ErrorKind::Backend, message))
-            }
-            None => {
-                let handle = handle.expose_provenance();
-                Ok(Submitted::Pending(Request { handle, ticket }))
-            }
+            None => self.pending(("submit", task), handle, ticket).map(Submitted::Pending),
         }
+    }
+
+    /// What a function has begun that says that it goes on.
+    fn pending(
+        &self,
+        (function, task): (&str, &Task<'_>),
+        handle: *mut c_void,
+        ticket: u64,
+    ) -> Result<Request> {
+        if handle.is_null() && !self.completes() {
+            let message = format!(
+                "{function} of the back end {} says that {} goes on, and gives no request for it: a defect of that back end",
+                self.name(),
+                task.what.name()
+            );
+            return Err(Error::new(ErrorKind::Backend, message));
+        }
+        Ok(Request { handle: handle.expose_provenance(), ticket })
     }
 }
 
@@ -256,20 +286,31 @@ impl Communicator for Shared {
         if ticket > 0 {
             part.services.expect(ticket);
         }
-        let has_blocks = task.sends.is_some() || task.recvs.is_some();
-        let submitted = if has_blocks {
-            let kept = || part.lists.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut lists = std::mem::take(&mut *kept());
-            let submitted = part.begin(task, ticket, &mut lists);
-            *kept() = lists;
-            submitted
-        } else {
-            part.begin(task, ticket, &mut Lists::default())
-        };
+        let submitted = part.begin(task, ticket);
         if ticket > 0 && !matches!(submitted, Ok(Submitted::Pending(_))) {
             part.services.forget(ticket);
         }
         submitted
+    }
+
+    fn run(&self, task: &Task<'_>, limit: Duration) -> Option<Result<Ran>> {
+        let run = self.0.functions.table.run?;
+        let part = &*self.0;
+        let mut handle: *mut c_void = ptr::null_mut();
+        let limit_ms = whole_ms(limit);
+        let ran = part.with_operation(task, 0, |operation| {
+            let call = |outcome| {
+                // SAFETY: the plug-in's function, with structs that outlive the call.
+                unsafe { run(part.part, operation, limit_ms, &raw mut handle, outcome) }
+            };
+            ask_for(part.called("run"), call, |outcome| outcome.flags & DIST_BACKEND_SHORT != 0)
+        });
+        Some(match ran {
+            Ok(Some(true)) => Ok(Ran::Shortly),
+            Ok(Some(false)) => Ok(Ran::Done),
+            Ok(None) => part.pending(("run", task), handle, 0).map(Ran::Pending),
+            Err(error) => Err(error),
+        })
     }
 
     fn test(&self, request: Request) -> Result<Option<Received>> {

@@ -18,8 +18,12 @@ pub const DIST_BACKEND_MESSAGES: u64 = 4294967296;
 /// In `flags` of dist_backend_operation_t: input and output are the same memory, as the operation allows.
 pub const DIST_BACKEND_IN_PLACE: u64 = 1;
 
+/// In `flags` of dist_backend_outcome_t, of run: the operation was small and has taken a moment only, some ten microseconds
+/// at most, so that the library need not look at the clock to note its end.
+pub const DIST_BACKEND_SHORT: u64 = 1;
+
 /// What a function of a plug-in says beside its status. The library sets all fields before each call: culprit, peer, tag
-/// and len_bytes to -1, and the text to "".
+/// and len_bytes to -1, flags to 0, and the text to "".
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_outcome_t {
@@ -37,6 +41,8 @@ pub struct dist_backend_outcome_t {
     pub text: *mut c_char,
     /// At least 256.
     pub text_cap: usize,
+    /// DIST_BACKEND_SHORT, or 0.
+    pub flags: u64,
 }
 
 /// One operation. Valid during submit; the buffers that it points to are lent until the operation has ended or has been
@@ -379,6 +385,21 @@ pub struct dist_backend_vtable_t {
             sink_arg: *mut c_void,
         ) -> dist_status_t,
     >,
+    /// Carries out a collective that its caller waits for, where that takes less than submit and then wait: begins it, and
+    /// waits for up to `timeout_ms` (0 to 1000). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
+    /// what wait, test and release get; the operation itself is valid during run only. DIST_ERR_INVALID_ARGUMENT and
+    /// DIST_ERR_UNSUPPORTED: it is refused, as by submit, and nothing has begun; any other error fails the group. Threads
+    /// and order as for submit; ends soon after abort, as wait does. Optional, and only beside test or wait; what the
+    /// library makes of several operations is submitted all the same.
+    pub run: Option<
+        unsafe extern "C" fn(
+            part: *mut c_void,
+            operation: *const dist_backend_operation_t,
+            timeout_ms: i64,
+            request: *mut *mut c_void,
+            outcome: *mut dist_backend_outcome_t,
+        ) -> dist_status_t,
+    >,
 }
 
 /// What a plug-in that is loaded from a file says of itself; the library has set struct_size, and everything else to zero.
@@ -426,12 +447,12 @@ macro_rules! sized {
 sized!(dist_backend_vtable_t: 40, dist_backend_outcome_t: 48);
 
 const _: () = {
-    assert!(size_of::<dist_backend_outcome_t>() == 48);
+    assert!(size_of::<dist_backend_outcome_t>() == 56);
     assert!(size_of::<dist_backend_operation_t>() == 184);
     assert!(size_of::<dist_backend_query_t>() == 24);
     assert!(size_of::<dist_backend_host_t>() == 88);
     assert!(size_of::<dist_backend_setup_t>() == 88);
     assert!(size_of::<dist_backend_created_t>() == 32);
-    assert!(size_of::<dist_backend_vtable_t>() == 104);
+    assert!(size_of::<dist_backend_vtable_t>() == 112);
     assert!(size_of::<dist_backend_plugin_t>() == 40);
 };

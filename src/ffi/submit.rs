@@ -69,7 +69,7 @@ fn flags(flags: u64) -> Result<u64> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// Runs a collective, issues it, or adds it to the thread's batch.
+/// Runs a collective, issues it, or adds it to the thread's batch. Inlined, so that the call is not copied on its way.
 #[inline]
 pub(super) fn submit(
     group: &Arc<Group>,

@@ -22,6 +22,7 @@ mod miri;
 mod mpi;
 mod random;
 mod run;
+mod support_table;
 mod test;
 mod tools;
 mod torch;
@@ -68,6 +69,7 @@ cargo xtask <command>
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source
+  support-table       write the table of what back ends support into docs/backends.md
   interop [--venv DIR] [--only WORDS] [--no-install]
                       torch's store clients on our server and ours on torch's, both on one, and our
                       programs under torchrun, Open MPI and MPICH; downloads torch (large) into
@@ -111,6 +113,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
         "header" => header::main(rest),
+        "support-table" => support_table::main(rest),
         "interop" => interop::main(rest),
         "bench-store" => bench_store::main(rest),
         "help" | "--help" | "-h" => {

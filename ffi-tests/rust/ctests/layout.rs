@@ -78,7 +78,7 @@ fn options(lines: &mut Vec<String>) {
 fn backends(lines: &mut Vec<String>) {
     layout!(lines;
         dist_backend_outcome_t {
-            struct_size, culprit, peer, tag, len_bytes, text, text_cap,
+            struct_size, culprit, peer, tag, len_bytes, text, text_cap, flags,
         }
         dist_backend_operation_t {
             struct_size, kind, dtype, op, root, peer, device, tag, send, recv, count, send_counts,
@@ -101,7 +101,7 @@ fn backends(lines: &mut Vec<String>) {
         }
         dist_backend_vtable_t {
             struct_size, create, destroy, submit, release, test, wait, abort, failure, supports,
-            allocate, free_memory, describe,
+            allocate, free_memory, describe, run,
         }
         dist_backend_plugin_t {
             struct_size, version, reserved, name, functions, user,

@@ -3,7 +3,7 @@
  * same kind of wait loop, and MPI's blocking function.
  *
  *     mpicc -O2 -std=gnu99 -I include plugins/mpi/bench/overhead.c -o overhead -L DIR -Wl,-rpath,DIR -ldist
- *     mpirun -n 2 ./overhead
+ *     mpirun -n 2 ./overhead [elements...]
  *
  * DIR has libdist.so and the plug-in (cargo xtask mpi). All three are measured in one process, a few calls of each at a time,
  * in an order that changes from round to round; what is printed are medians over the rounds, of rank 0, and the median
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 301
+#define ROUNDS 1001
 
 static MPI_Comm comm;
 static float *input, *output;
@@ -101,10 +101,10 @@ static void measure(int count, int calls, int rank)
 
 int main(int argc, char **argv)
 {
-    static const int counts[] = { 1, 16, 256, 4096, 65536, 1048576 };
+    static const int all[] = { 1, 16, 256, 4096, 65536, 1048576 };
+    const size_t most = 1048576;
     dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
-    int provided, rank, i;
-    size_t most = 1048576;
+    int provided, rank, i, sizes;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
         return 1;
     }
@@ -120,9 +120,14 @@ int main(int argc, char **argv)
         fail("no memory");
     }
     memset(output, 1, most * sizeof(*output));
-    for (i = 0; i < (int)(sizeof(counts) / sizeof(*counts)); i++) {
-        int calls = counts[i] <= 256 ? 500 : counts[i] <= 65536 ? 50 : 2;
-        measure(counts[i], calls, rank);
+    sizes = argc > 1 ? argc - 1 : (int)(sizeof(all) / sizeof(*all));
+    for (i = 0; i < sizes; i++) {
+        int count = argc > 1 ? atoi(argv[i + 1]) : all[i];
+        if (count < 1 || (size_t)count > most) {
+            fprintf(stderr, "overhead: elements are numbers from 1 to %zu\n", most);
+            MPI_Abort(MPI_COMM_WORLD, 1);
+        }
+        measure(count, count <= 256 ? 100 : count <= 65536 ? 10 : 1, rank);
     }
     if (dist_finalize() != DIST_OK) {
         fail("dist_finalize");

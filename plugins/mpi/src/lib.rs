@@ -15,6 +15,7 @@
 //! The kernels, and the vocabulary that they need, are the library's own source files: a sum of f16 is the same here. It
 //! does not link libdist.
 
+mod abilities;
 mod base;
 mod collective;
 mod failure;

@@ -5,6 +5,7 @@
 //! of floating point are undefined in MPI where there is a NaN, and of f16, bf16, f8 and bools MPI knows nothing.
 //! AVG and PREMUL_SUM are sums, of which the caller has divided or scaled something.
 
+use crate::abilities::{Folds, folded_by_kernels, folding, folds};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
@@ -12,11 +13,10 @@ use crate::failure::{Failure, Result};
 use crate::interface::DIST_ERR_UNSUPPORTED;
 use crate::kernel;
 use crate::mpi::{Handle, constant, mpi, sys};
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// An operator has panicked, which nobody could be told at once.
 static BROKEN: AtomicBool = AtomicBool::new(false);
@@ -31,16 +31,15 @@ pub(crate) fn check() -> Result<()> {
 
 /// The operator for elements of this type.
 pub(crate) fn operator(dtype: DataType, op: ReduceOp) -> Result<sys::MPI_Op> {
-    let op = match op {
-        ReduceOp::Avg | ReduceOp::PremulSum => ReduceOp::Sum,
-        op => op,
+    let folding = folding(op);
+    let found = match folds(dtype, op) {
+        Some(Folds::Kernels) => own(dtype, folding).map(|function| made(dtype, folding, function)),
+        Some(Folds::Mpi) => builtin(folding).map(Ok),
+        None => None,
     };
-    match own(dtype, op) {
-        Some(function) => made(dtype, op, function),
-        None => builtin(op).ok_or_else(|| {
-            Failure::new(DIST_ERR_UNSUPPORTED, format!("{op} is not defined on {dtype}"))
-        }),
-    }
+    found.unwrap_or_else(|| {
+        Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("{op} is not defined on {dtype}")))
+    })
 }
 
 fn builtin(op: ReduceOp) -> Option<sys::MPI_Op> {
@@ -71,21 +70,7 @@ fn own(dtype: DataType, op: ReduceOp) -> Option<Function> {
             }
         };
     }
-    of! {
-        F16: Sum Product Min Max;
-        Bf16: Sum Product Min Max;
-        F8E4M3: Sum Product Min Max;
-        F8E5M2: Sum Product Min Max;
-        F32: Min Max;
-        F64: Min Max;
-        Bool: Sum Product Min Max BitAnd BitOr BitXor;
-        I8: Sum;
-        U8: Sum Min Max;
-        I16: Sum;
-        U16: Sum Min Max;
-        U32: Min Max;
-        U64: Min Max;
-    }
+    folded_by_kernels!(of)
 }
 
 /// What MPI calls: `inout` becomes `input` op `inout`.
@@ -111,20 +96,22 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
     }
 }
 
-/// Those that were made.
-type Made = HashMap<(DataType, ReduceOp), Handle<sys::MPI_Op>>;
-
 /// The operator made of a function: once for the process, and there until it ends.
 fn made(dtype: DataType, op: ReduceOp, function: Function) -> Result<sys::MPI_Op> {
-    static MADE: Mutex<Option<Made>> = Mutex::new(None);
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let made = made.get_or_insert_default();
-    if let Some(known) = made.get(&(dtype, op)) {
+    const OPERATORS: usize = ReduceOp::ALL.len();
+    static MADE: [OnceLock<Handle<sys::MPI_Op>>; DataType::ALL.len() * OPERATORS] =
+        [const { OnceLock::new() }; DataType::ALL.len() * OPERATORS];
+    static MAKING: Mutex<()> = Mutex::new(());
+    let place = &MADE[dtype as usize * OPERATORS + op as usize];
+    if let Some(known) = place.get() {
+        return Ok(known.0);
+    }
+    let _alone = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = place.get() {
         return Ok(known.0);
     }
     let mut fresh = constant!(RSMPI_SUM);
     let commutes = 1;
     mpi!(MPI_Op_create(Some(function), commutes, &raw mut fresh))?;
-    made.insert((dtype, op), Handle(fresh));
-    Ok(fresh)
+    Ok(place.get_or_init(|| Handle(fresh)).0)
 }

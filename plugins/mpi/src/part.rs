@@ -200,7 +200,35 @@ impl Part {
             _ if self.size == 1 => collective::alone::run(operation).map(|()| None),
             _ => {
                 let _entered = process::enter()?;
-                Ok(Some(Request::Collective(Collective::begin(self, operation)?)))
+                let mut collective = Collective::default();
+                collective.begin(self, operation)?;
+                Ok(Some(Request::Collective(collective)))
+            }
+        }
+    }
+
+    /// Carries out a collective, as far as that takes no longer than the limit: what goes on comes back as a request.
+    pub(crate) fn run(
+        &self,
+        operation: &dist_backend_operation_t,
+        limit: Duration,
+        outcome: *mut dist_backend_outcome_t,
+    ) -> Result<Option<Request>> {
+        if self.size == 1 {
+            return collective::alone::run(operation).map(|()| None);
+        }
+        let mut begun = Request::Collective(Collective::default());
+        if let Request::Collective(collective) = &mut begun {
+            let _entered = process::enter()?;
+            collective.begin(self, operation)?;
+        }
+        match begun.run(self, operation, limit, outcome) {
+            Ok(DIST_OK) => Ok(None),
+            Ok(_) => Ok(Some(begun)),
+            Err(failure) => {
+                // What it has lent to MPI goes on.
+                begun.release(self).ok();
+                Err(failure)
             }
         }
     }

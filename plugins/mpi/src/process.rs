@@ -87,6 +87,7 @@ pub(crate) fn ready() -> Result<&'static Process> {
 }
 
 /// The same, where it is known to be initialised.
+#[inline]
 pub(crate) fn known() -> Option<&'static Process> {
     PROCESS.get()?.as_ref().ok()
 }
@@ -218,12 +219,21 @@ impl Process {
     }
 }
 
+/// Whether any thread may call MPI at any time, so that there is nothing to enter.
+#[inline]
+pub(crate) fn is_free() -> bool {
+    known().is_some_and(|process| process.level >= constant!(RSMPI_THREAD_MULTIPLE))
+}
+
 /// Enters MPI: with the lock where it needs one.
+#[inline]
 pub(crate) fn enter() -> Result<Entered> {
+    if is_free() { Ok(Entered { _lock: None }) } else { enter_locked() }
+}
+
+#[cold]
+fn enter_locked() -> Result<Entered> {
     let Some(process) = known() else { return Err(gone()) };
-    if process.level >= constant!(RSMPI_THREAD_MULTIPLE) {
-        return Ok(Entered { _lock: None });
-    }
     if !process.admits_thread() {
         return Err(process.refused());
     }

@@ -1,5 +1,6 @@
 //! The functions that libdist calls: each turns C into Rust, and what comes of it into a status. A panic ends here.
 
+use crate::abilities::KINDS;
 use crate::failure::{Failure, Result};
 use crate::host;
 use crate::interface::*;
@@ -25,6 +26,7 @@ static FUNCTIONS: dist_backend_vtable_t = dist_backend_vtable_t {
     allocate: None,
     free_memory: None,
     describe: Some(describe),
+    run: Some(run),
 };
 
 /// Runs a body, and tells the library what came of it.
@@ -86,7 +88,7 @@ unsafe extern "C" fn create(
         };
         let part = Part::create(setup)?;
         created.part = Box::into_raw(Box::new(part)).cast();
-        created.kinds = 0;
+        created.kinds = KINDS;
         Ok(DIST_OK)
     })
 }
@@ -119,15 +121,43 @@ unsafe extern "C" fn submit(
         let part = unsafe { own(part) };
         // SAFETY: as above.
         let operation = unsafe { &*operation };
-        match part.submit(operation, outcome)? {
-            None => Ok(DIST_OK),
-            Some(begun) => {
-                // SAFETY: room for the word for this request.
-                unsafe { request.write(Box::into_raw(Box::new(begun)).cast()) };
-                Ok(DIST_IN_PROGRESS)
-            }
-        }
+        let begun = part.submit(operation, outcome)?;
+        // SAFETY: the library's room for it.
+        Ok(unsafe { hand_out(begun, request) })
     })
+}
+
+/// Gives a request out.
+///
+/// # Safety
+/// `place` is room for the word for one.
+unsafe fn hand_out(begun: Option<Request>, place: *mut *mut c_void) -> dist_status_t {
+    let Some(begun) = begun else { return DIST_OK };
+    // SAFETY: as the caller promises.
+    unsafe { place.write(Box::into_raw(Box::new(begun)).cast()) };
+    DIST_IN_PROGRESS
+}
+
+unsafe extern "C" fn run(
+    part: *mut c_void,
+    operation: *const dist_backend_operation_t,
+    timeout_ms: i64,
+    request: *mut *mut c_void,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: as in submit.
+        let part = unsafe { own(part) };
+        // SAFETY: as in submit.
+        let operation = unsafe { &*operation };
+        let left = part.run(operation, limit(timeout_ms), outcome)?;
+        // SAFETY: the library's room for it.
+        Ok(unsafe { hand_out(left, request) })
+    })
+}
+
+fn limit(timeout_ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0))
 }
 
 /// Frees a request that has ended, well or not; what it lent to MPI goes on in the latter case.
@@ -169,8 +199,7 @@ unsafe extern "C" fn wait(
         let part = unsafe { own(part) };
         // SAFETY: as in test.
         let begun = unsafe { &mut *request.cast::<Request>() };
-        let limit = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
-        let waited = begun.wait(part, limit, outcome);
+        let waited = begun.wait(part, limit(timeout_ms), outcome);
         end(part, request, waited)
     })
 }

@@ -28,6 +28,7 @@ impl Group {
     fn carry_out_checked(&self, operation: &Operation<'_>, values: Values) -> Result<()> {
         let Operation { descriptor, send, recv, sends, recvs, .. } = *operation;
         self.await_presence(&descriptor, operation.deadline())?;
+        let operation = &Operation { is_fresh: false, ..*operation };
         let title = |index: usize, what: &str| match index {
             0 => format!("{descriptor}: its {what}"),
             block => format!("{descriptor}: block {} of its {what}", block - 1),

@@ -46,6 +46,30 @@ pub fn symbols() -> [&'static [&'static std::ffi::CStr]; 2] {
     [functions::Functions::REQUIRED, functions::Functions::OPTIONAL]
 }
 
+/// Whether an NCCL of this version (22703 for 2.27.3) with all its functions can do a kind of call, on the memory of a GPU.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn is_known(query: &Query, version: i32) -> Result<()> {
+    let (Some(op), Some(dtype)) = (query.op, query.dtype) else { return Ok(()) };
+    op.check_defined_for(dtype, || "nccl")?;
+    types::folded(dtype, op, version).map(drop)
+}
+
+/// Whether a group over NCCL alone does a kind of call on host memory: only what it needs itself.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn is_for_host(query: &Query) -> Result<()> {
+    if query.kind.is_none_or(|kind| kind == OpKind::Barrier) {
+        return Ok(());
+    }
+    let message = format!(
+        "{query} in host memory: the back end nccl is for the memory of GPUs; \"cpu:native,cuda:nccl\" serves both"
+    );
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
 /// A group's part on the device.
 #[derive(Debug)]
 pub(super) struct Nccl {
@@ -95,17 +119,12 @@ impl Nccl {
 
     /// Whether it does a kind of call.
     pub(super) fn supports(&self, query: &Query) -> Result<()> {
-        if query.kind == Some(OpKind::Barrier) {
-            return Ok(());
-        }
-        let (Some(op), Some(dtype)) = (query.op, query.dtype) else { return Ok(()) };
-        op.check_defined_for(dtype, || "nccl")?;
         let library = self.watched.comm.library();
-        types::folded(dtype, op, library.version())
+        is_known(query, library.version())
             .map_err(|error| error.context(format_args!("{query} ({})", library.signature())))?;
         let has_factors = library.functions.create_premul_sum.is_some();
-        if op == ReduceOp::PremulSum && !has_factors {
-            return Err(calls::lacks(library.signature(), op));
+        if query.op == Some(ReduceOp::PremulSum) && !has_factors {
+            return Err(calls::lacks(library.signature(), ReduceOp::PremulSum));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::super::{Backend, Fate, Memory, OpKind, Operation, Place, PointToPoint, Query, Wanted};
 use super::compose::{Parts, Way, Ways};
 use super::messages::Messages;
-use super::{Communicator, Made, Received, Request, State, Submitted, Task};
+use super::{Communicator, Made, Ran, Received, Request, State, Submitted, Task};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -60,19 +60,24 @@ impl PluginGroup {
 
     /// Whether the plug-in does this kind of call by itself.
     fn has(&self, query: &Query) -> Result<()> {
-        match query.kind {
-            Some(kind) if query.gpu.is_none() => {
-                let dtype = query.dtype.map_or(DTYPES - 1, |dtype| dtype as usize);
-                let op = query.op.map_or(OPS - 1, |op| op as usize);
-                let known = &self.supported[(kind as usize * DTYPES + dtype) * OPS + op];
-                if known.load(Ordering::Relaxed) != YES {
-                    self.communicator.supports(query)?;
-                    known.store(YES, Ordering::Relaxed);
-                }
-                Ok(())
-            }
-            _ => self.communicator.supports(query),
+        let known = self.known(query);
+        if known.is_some_and(|known| known.load(Ordering::Relaxed) == YES) {
+            return Ok(());
         }
+        self.communicator.supports(query)?;
+        if let Some(known) = known {
+            known.store(YES, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Where it is noted that the plug-in does this kind of call, defined as it is.
+    #[inline]
+    fn known(&self, query: &Query) -> Option<&AtomicU8> {
+        let kind = query.kind.filter(|_| query.gpu.is_none())? as usize;
+        let dtype = query.dtype.map_or(DTYPES - 1, |dtype| dtype as usize);
+        let op = query.op.map_or(OPS - 1, |op| op as usize);
+        self.supported.get((kind * DTYPES + dtype) * OPS + op)
     }
 
     /// An operation that has begun has failed, and the group with it.
@@ -82,11 +87,30 @@ impl PluginGroup {
         self.state.known_failure().cloned().unwrap_or(error)
     }
 
-    /// An operation was not begun: a refusal, which is the same on all ranks, leaves the group as it is.
-    fn refused(&self, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::InvalidArgument | ErrorKind::Unsupported => error,
-            _ => self.fatal(error),
+    /// Has the plug-in carry out an operation of its own.
+    fn carry_out(&self, task: &Task<'_>, operation: &Operation<'_>) -> Result<()> {
+        let left = task.left();
+        let begun = match self.communicator.run(task, left.min(SLICE)) {
+            Some(Ok(Ran::Shortly)) => {
+                operation.probe.was_short();
+                return Ok(());
+            }
+            Some(Ok(Ran::Done)) => return Ok(()),
+            Some(Ok(Ran::Pending(request))) => Ok(Submitted::Pending(request)),
+            Some(Err(error)) if is_refusal(&error) => Err(error),
+            Some(Err(error)) => Err(self.doubt(error, task, lateness(task, left))),
+            None => self.communicator.submit(task),
+        };
+        match begun {
+            Ok(Submitted::Done(_)) => Ok(()),
+            Ok(Submitted::Pending(request)) => {
+                // Some of its time has gone.
+                let task = &Task { is_fresh: false, ..*task };
+                self.wait(request, task).map(drop).map_err(|error| self.fatal(error))
+            }
+            // A refusal is the same on all ranks and leaves the group as it is.
+            Err(error) if is_refusal(&error) => Err(error),
+            Err(error) => Err(self.fatal(error)),
         }
     }
 
@@ -94,15 +118,11 @@ impl PluginGroup {
         loop {
             // The clock is looked at once: that takes a tenth of what a short operation does.
             let left = task.deadline.left();
-            let slice = left.min(SLICE);
-            let outcome = self.communicator.wait(request, slice);
+            let outcome = self.communicator.wait(request, left.min(SLICE));
             if let Ok(Some(received)) = outcome {
                 return Ok(received);
             }
-            let before = task.deadline.allowed().saturating_sub(left);
-            let waited = task.deadline.elapsed().saturating_sub(before);
-            let late = waited.saturating_sub(slice);
-            let late = Some(late).filter(|&late| late > GRACE);
+            let late = lateness(task, left);
             if let Err(error) = outcome {
                 return Err(self.doubt(error, task, late));
             }
@@ -146,6 +166,18 @@ impl PluginGroup {
             None => told,
         }
     }
+}
+
+/// Whether an operation was not begun, on any rank.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported)
+}
+
+/// How much longer than it may a plug-in has just waited, if that is worth telling. `left` was left until the deadline before.
+fn lateness(task: &Task<'_>, left: Duration) -> Option<Duration> {
+    let before = task.deadline.allowed().saturating_sub(left);
+    let waited = task.deadline.elapsed().saturating_sub(before);
+    Some(waited.saturating_sub(left.min(SLICE))).filter(|&late| late > GRACE)
 }
 
 fn expired(task: &Task<'_>) -> Error {
@@ -197,6 +229,12 @@ impl Backend for PluginGroup {
     }
 
     fn supports(&self, query: &Query) -> Result<()> {
+        // What a call asks, nearly always: nothing is noted that is not defined, or that the plug-in lacks.
+        if self.known(query).is_some_and(|known| known.load(Ordering::Relaxed) == YES)
+            && query.kind.is_some_and(|kind| self.ways.of_kind(kind) == Way::Own)
+        {
+            return Ok(());
+        }
         if let (Some(op), Some(dtype)) = (query.op, query.dtype) {
             op.check_defined_for(dtype, || self.name)?;
         }
@@ -238,15 +276,12 @@ impl Backend for PluginGroup {
         operation.probe.begins(self.name);
         let task = Task::of(operation);
         let way = self.ways.of_kind(operation.descriptor.kind);
-        let outcome = match way {
-            Way::Own => match self.communicator.submit(&task) {
-                Ok(Submitted::Done(_)) => return Ok(()),
-                Ok(Submitted::Pending(request)) => self.wait(request, &task).map(drop),
-                Err(error) => return Err(self.refused(error)),
-            },
-            way => way.run(self, &task),
-        };
-        outcome.map_err(|error| self.fatal(error))
+        if way == Way::Own {
+            return self.carry_out(&task, operation);
+        }
+        // Its parts begin later.
+        let task = Task { is_fresh: false, ..task };
+        way.run(self, &task).map_err(|error| self.fatal(error))
     }
 
     fn messages(&self) -> Option<&dyn PointToPoint> {

@@ -189,6 +189,7 @@ fn bare(what: What, deadline: &Deadline) -> Task<'_> {
         room: None,
         factor: 1.0,
         deadline,
+        is_fresh: false,
         sequence: 0,
         part: 0,
     }

@@ -17,7 +17,7 @@ mod state;
 mod task;
 
 pub use state::State;
-pub use task::{Growth, Received, Request, Submitted, Task, What};
+pub use task::{Growth, Ran, Received, Request, Submitted, Task, What};
 
 use super::registry::{self, Factory};
 use super::{Backend, Context, Exchange, OpKind, Query};
@@ -99,6 +99,13 @@ pub trait Communicator: Send + Sync + Debug {
     /// # Errors
     /// Any. `InvalidArgument` and `Unsupported` mean that nothing has happened, as on every other rank.
     fn submit(&self, task: &Task<'_>) -> Result<Submitted>;
+
+    /// Carries out a collective in one step, where the plug-in has that: begins it and waits for its end, but not for longer than
+    /// the limit.
+    ///
+    /// # Errors
+    /// Any. `InvalidArgument` and `Unsupported` as for `submit`.
+    fn run(&self, task: &Task<'_>, limit: Duration) -> Option<Result<Ran>>;
 
     /// Whether an operation has ended, without waiting.
     ///

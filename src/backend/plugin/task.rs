@@ -7,6 +7,7 @@ use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Which operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub struct Task<'a> {
     pub factor: f64,
     /// When it must have ended.
     pub deadline: &'a Deadline,
+    /// Its deadline has just begun.
+    pub is_fresh: bool,
     /// The number of the collective in its group; 0 for messages.
     pub sequence: u64,
     /// Which part of it, where it is made of several.
@@ -88,9 +91,20 @@ impl<'a> Task<'a> {
             room: None,
             factor: operation.factor,
             deadline: operation.deadline(),
+            is_fresh: operation.is_fresh,
             sequence: descriptor.sequence,
             part: 0,
         }
+    }
+
+    /// What is left until its deadline. A look at the clock takes a tenth of what a short operation does.
+    pub fn left(&self) -> Duration {
+        if self.is_fresh { self.deadline.allowed() } else { self.deadline.left() }
+    }
+
+    /// Whether it is one of those with a block of its own length for each rank.
+    pub fn has_blocks(&self) -> bool {
+        matches!(self.what, What::Collective(kind) if kind.has_blocks())
     }
 
     /// Whether input and output are the same memory, as far as an operation of this kind can have that.
@@ -131,6 +145,17 @@ pub struct Request {
 pub enum Submitted {
     /// It has ended.
     Done(Received),
+    /// It goes on.
+    Pending(Request),
+}
+
+/// What carrying out an operation in one step has led to.
+#[derive(Clone, Copy, Debug)]
+pub enum Ran {
+    /// It has ended, after a moment.
+    Shortly,
+    /// It has ended.
+    Done,
     /// It goes on.
     Pending(Request),
 }

@@ -23,7 +23,7 @@ use std::ffi::{c_int, c_void};
 /// One collective under way.
 #[derive(Debug, Default)]
 pub(crate) struct Collective {
-    steps: Vec<Step>,
+    steps: Steps,
     finish: Finish,
     /// Memory that MPI uses.
     scratch: Vec<Scratch>,
@@ -37,6 +37,25 @@ struct Step {
     request: Handle<sys::MPI_Request>,
     /// Of a block that is received: from whom, and how long it must be.
     expected: Option<(i32, usize)>,
+}
+
+/// Those that have not ended, the last one first. Most calls have one: that needs no memory of its own.
+#[derive(Debug, Default)]
+struct Steps {
+    last: Option<Step>,
+    before: Vec<Step>,
+}
+
+impl Steps {
+    fn push(&mut self, step: Step) {
+        if let Some(before) = self.last.replace(step) {
+            self.before.push(before);
+        }
+    }
+
+    fn pop(&mut self) {
+        self.last = self.before.pop();
+    }
 }
 
 /// What is left to do when all steps have ended.
@@ -137,25 +156,19 @@ impl Call<'_> {
 }
 
 impl Collective {
-    /// Begins a call.
-    pub(crate) fn begin(part: &Part, what: &dist_backend_operation_t) -> Result<Self> {
+    /// Begins a call. It is where it will be: copying it costs as much as the rest of this.
+    pub(crate) fn begin(&mut self, part: &Part, what: &dist_backend_operation_t) -> Result<()> {
         let dtype =
             if what.kind == DIST_KIND_BARRIER { DataType::U8 } else { types::dtype(what.dtype)? };
         let call =
             Call { what, part, dtype, datatype: types::datatype(dtype), width: dtype.size() };
-        let mut begun = Self::default();
-        let outcome = begun.post(&call);
-        match outcome {
-            Ok(()) => Ok(begun),
-            Err(failure) => {
-                if !begun.steps.is_empty() {
-                    // MPI goes on with these, and with what they use.
-                    part.lingers();
-                    std::mem::forget(begun);
-                }
-                Err(failure)
+        self.post(&call).inspect_err(|_| {
+            if self.steps.last.is_some() {
+                // MPI goes on with these, and with what they use.
+                part.lingers();
+                std::mem::forget(std::mem::take(self));
             }
-        }
+        })
     }
 
     fn post(&mut self, call: &Call<'_>) -> Result<()> {
@@ -209,8 +222,9 @@ impl Collective {
     }
 
     /// Whether it has ended.
+    #[inline]
     pub(crate) fn look(&mut self, part: &Part) -> Result<bool> {
-        while let Some(step) = self.steps.last_mut() {
+        while let Some(step) = &mut self.steps.last {
             let mut flag = 0;
             match step.expected {
                 None => {
@@ -252,7 +266,7 @@ impl Collective {
     /// Takes back what is left of it, where it is made of messages that have not begun to arrive: MPI takes nothing else
     /// back.
     pub(crate) fn cancel(&mut self) -> Result<Taken> {
-        while let Some(step) = self.steps.last_mut() {
+        while let Some(step) = &mut self.steps.last {
             let mut flag = 0;
             let none = mpi::constant!(RSMPI_STATUS_IGNORE);
             if step.request.0 == mpi::no_request() {

@@ -92,6 +92,7 @@ pub(crate) fn bytes_of(status: &sys::MPI_Status) -> Result<usize> {
 }
 
 /// What a function of MPI has returned.
+#[inline]
 pub(crate) fn check(code: c_int, function: &str) -> Result<()> {
     if code == sys::MPI_SUCCESS.cast_signed() { Ok(()) } else { Err(failed(code, function)) }
 }

@@ -1,0 +1,44 @@
+//! The table of docs/backends.md says what the back ends say that they do, with no MPI and no CUDA installed.
+//!
+//! `cargo xtask support-table` writes it: it runs the test that prints it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the command reads what is printed")]
+
+#[path = "support_table/asked.rs"]
+mod asked;
+#[path = "support_table/table.rs"]
+mod table;
+
+/// The vocabulary, where the plug-in's file looks for it.
+mod base {
+    pub(crate) use dist::base::{dtype, op};
+}
+
+/// What the plug-in for MPI says of itself.
+#[allow(dead_code, reason = "the plug-in uses all of it")]
+#[path = "../../plugins/mpi/src/abilities.rs"]
+mod abilities;
+
+use std::path::Path;
+
+const BEGIN: &str = "<!-- support:begin -->\n";
+const END: &str = "<!-- support:end -->";
+
+#[test]
+fn the_page_on_back_ends_has_the_table_that_they_make() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/backends.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once(BEGIN).unwrap();
+    let (found, _) = rest.split_once(END).unwrap();
+    let expected = table::markdown();
+    assert!(
+        found == expected,
+        "docs/backends.md is not what the back ends say; run `cargo xtask support-table`, which writes:\n\n{expected}"
+    );
+}
+
+#[test]
+#[ignore = "prints the table for cargo xtask support-table"]
+fn print() {
+    println!("{BEGIN}{}{END}", table::markdown());
+}

@@ -1,0 +1,190 @@
+//! Each back end, asked in its own way whether it does a call.
+
+use crate::abilities;
+use dist::api::{Group, GroupOptions};
+use dist::backend::plugin::{
+    self, Awaited, Communicator, Kinds, Made, Plugin, Ran, Received, Request, State, Submitted,
+    Task,
+};
+use dist::backend::{Context, Exchange, Memory, OpKind, Query, nccl};
+use dist::base::dtype::DataType;
+use dist::base::error::{Error, ErrorKind, Result};
+use dist::base::op::ReduceOp;
+use dist::store::HashStore;
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) collective: Option<OpKind>,
+}
+
+impl Kind {
+    /// Every kind, in the order of their numbers.
+    pub(crate) fn all() -> Vec<Self> {
+        let collectives =
+            OpKind::ALL.map(|kind| Self { name: kind.name(), collective: Some(kind) });
+        let messages = ["send", "recv"].map(|name| Self { name, collective: None });
+        collectives.into_iter().chain(messages).collect()
+    }
+
+    pub(crate) fn reduces(self) -> bool {
+        self.collective.is_some_and(OpKind::reduces)
+    }
+
+    pub(crate) fn has_elements(self) -> bool {
+        self.collective != Some(OpKind::Barrier)
+    }
+}
+
+/// Where the buffers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    Host,
+    Gpu,
+}
+
+/// Asks one back end.
+pub(crate) type Ask = Box<dyn Fn(&Query) -> bool>;
+
+/// The back ends, by the names of their columns.
+pub(crate) fn backends() -> Vec<(&'static str, Ask)> {
+    let mpi = plugin::register("declared-mpi", |_| Arc::new(Declared)).unwrap();
+    vec![
+        ("native", over("native", 2)),
+        ("mpi", over(mpi, 1)),
+        ("nccl", Box::new(|it| nccl_does(it, NEWEST))),
+    ]
+}
+
+/// An NCCL that has all there is.
+const NEWEST: i32 = i32::MAX;
+
+/// The versions of NCCL from which on it does a call, the oldest that is taken first.
+pub(crate) fn nccl_since(query: &Query) -> Option<i32> {
+    let versions = (OLDEST_MINOR..=NEWEST_MINOR).map(|minor| 20_000 + minor * 100);
+    versions.into_iter().find(|&version| nccl_does(query, version))
+}
+
+/// 2.14 is the oldest that the library takes; in the newest there is nothing yet that older ones had not.
+pub(crate) const OLDEST_MINOR: i32 = 14;
+const NEWEST_MINOR: i32 = 99;
+
+fn nccl_does(query: &Query, version: i32) -> bool {
+    match query.gpu {
+        Some(_) => nccl::is_known(query, version).is_ok(),
+        None => nccl::is_for_host(query).is_ok(),
+    }
+}
+
+/// A group over a back end, whose own answer it is.
+fn over(backend: &'static str, size: usize) -> Ask {
+    let store = Arc::new(HashStore::new());
+    let join = |rank| {
+        let store = Arc::clone(&store);
+        move || {
+            Group::create(GroupOptions {
+                device: None,
+                store,
+                rank,
+                size,
+                backend: Some(backend.to_owned()),
+                backend_options: String::new(),
+                name: "asked".into(),
+                timeout_ms: 20_000,
+                connect_timeout_ms: 20_000,
+                global_ranks: None,
+            })
+            .unwrap()
+        }
+    };
+    let groups: Vec<Group> = std::thread::scope(|scope| {
+        let joining: Vec<_> = (0..size).map(|rank| scope.spawn(join(rank))).collect();
+        joining.into_iter().map(|joining| joining.join().unwrap()).collect()
+    });
+    Box::new(move |query| {
+        let kind =
+            query.kind.map_or(if query.name == "send" { 64 } else { 65 }, |kind| kind as i32);
+        let dtype = query.dtype.map_or(-1, |dtype| dtype as i32);
+        let op = query.op.map_or(-1, |op| op as i32);
+        let device = query.gpu.map_or(-1, |gpu| i32::try_from(gpu).unwrap());
+        match groups[0].supports(kind, dtype, op, device) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::Unsupported => false,
+            Err(error) => panic!("{query}: {error}"),
+        }
+    })
+}
+
+/// What the plug-in for MPI declares, without MPI: it carries out nothing.
+#[derive(Debug)]
+struct Declared;
+
+impl Plugin for Declared {
+    fn create(&self, _: &Context<'_>, _: &dyn Exchange, _: &Arc<State>) -> Result<Made> {
+        Ok(Made { communicator: Arc::new(Self), kinds: Kinds::from_bits(abilities::KINDS)? })
+    }
+}
+
+fn nothing<T>() -> Result<T> {
+    Err(Error::internal("this back end is only asked"))
+}
+
+impl Communicator for Declared {
+    /// The plug-in's table has no such function, so that it does all; its operators are the limit.
+    fn supports(&self, query: &Query) -> Result<()> {
+        let folds = |(dtype, op): (DataType, ReduceOp)| abilities::folds(dtype, op).is_some();
+        match (query.gpu, query.dtype.zip(query.op)) {
+            (None, reduction) if reduction.is_none_or(folds) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Unsupported, query.to_string())),
+        }
+    }
+
+    fn submit(&self, _: &Task<'_>) -> Result<Submitted> {
+        nothing()
+    }
+
+    fn run(&self, _: &Task<'_>, _: Duration) -> Option<Result<Ran>> {
+        None
+    }
+
+    fn test(&self, _: Request) -> Result<Option<Received>> {
+        nothing()
+    }
+
+    fn wait(&self, _: Request, _: Duration) -> Result<Option<Received>> {
+        nothing()
+    }
+
+    fn release(&self, _: Request) -> Result<Awaited> {
+        nothing()
+    }
+
+    fn abort(&self, _: &Error) {}
+
+    fn failure(&self) -> Option<Error> {
+        None
+    }
+
+    fn allocate(&self, _: usize) -> Result<Option<Box<dyn Memory>>> {
+        Ok(None)
+    }
+
+    fn describe(&self) -> Value {
+        Value::Null
+    }
+}
+
+/// The question.
+pub(crate) fn query(
+    kind: Kind,
+    dtype: Option<DataType>,
+    op: Option<ReduceOp>,
+    on: Device,
+) -> Query {
+    let gpu = (on == Device::Gpu).then_some(0);
+    Query { name: kind.name, kind: kind.collective, dtype, op, gpu }
+}

@@ -1,0 +1,110 @@
+//! The answers of all back ends to all questions, as a table in which those that are alike share a row.
+
+use crate::asked::{Ask, Device, Kind, OLDEST_MINOR, backends, nccl_since, query};
+use dist::base::dtype::DataType;
+use dist::base::op::ReduceOp;
+
+/// What the back ends say to one question, a cell for each.
+type Cells = Vec<String>;
+
+/// Types and operators that are alike, and their cells.
+type Part = (Vec<ReduceOp>, Vec<DataType>, Cells);
+
+/// The table.
+pub(crate) fn markdown() -> String {
+    let backends = backends();
+    let names: Vec<String> = backends.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let mut text = format!(
+        "| operation | operator | types | {} |\n|---|---|---|{}\n",
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    let all = Kind::all();
+    let answers = all.into_iter().map(|kind| (kind.name, parts(kind, &backends)));
+    for (parts, kinds) in gathered(answers.map(|(name, parts)| (parts, name))) {
+        // A cell is empty that would say what the one above it says.
+        let mut kinds = words(&kinds, |name| format!("`{name}`"));
+        let mut above: &[ReduceOp] = &[];
+        for (ops, dtypes, cells) in &parts {
+            let op = if ops == above { String::new() } else { words(ops, |op| op.name().into()) };
+            let types = match dtypes.len() {
+                all if all == DataType::ALL.len() => "all".to_owned(),
+                _ => words(dtypes, |dtype| dtype.name().into()),
+            };
+            text += &format!("| {kinds} | {op} | {types} | {} |\n", cells.join(" | "));
+            kinds.clear();
+            above = ops;
+        }
+    }
+    text
+}
+
+/// One operation: its operators and types, grouped by what the back ends say.
+fn parts(kind: Kind, backends: &[(&'static str, Ask)]) -> Vec<Part> {
+    let answer = |dtype, op| -> Cells {
+        backends.iter().map(|(name, ask)| cell(name, ask, kind, dtype, op)).collect()
+    };
+    if !kind.has_elements() {
+        return vec![(Vec::new(), Vec::new(), answer(None, None))];
+    }
+    let ops: Vec<Option<ReduceOp>> = match kind.reduces() {
+        true => ReduceOp::ALL.map(Some).into(),
+        false => vec![None],
+    };
+    let of_op = ops.into_iter().map(|op| {
+        let answers = DataType::ALL.map(|dtype| (answer(Some(dtype), op), dtype));
+        let mut rows = gathered(answers.into_iter());
+        // What nobody does has no meaning: the minimum of complex numbers, for instance.
+        rows.retain(|(cells, _)| cells.iter().any(|cell| cell != NONE));
+        (rows, op)
+    });
+    let mut all = Vec::new();
+    for (rows, ops) in gathered(of_op) {
+        let ops: Vec<ReduceOp> = ops.into_iter().flatten().collect();
+        all.extend(rows.into_iter().map(|(cells, dtypes)| (ops.clone(), dtypes, cells)));
+    }
+    all
+}
+
+const NONE: &str = "–";
+
+/// In which memory a back end does a call.
+fn cell(
+    name: &str,
+    ask: &Ask,
+    kind: Kind,
+    dtype: Option<DataType>,
+    op: Option<ReduceOp>,
+) -> String {
+    let asked = |on| query(kind, dtype, op, on);
+    let mut words = Vec::new();
+    if ask(&asked(Device::Host)) {
+        words.push("host".to_owned());
+    }
+    if ask(&asked(Device::Gpu)) {
+        let since = (name == "nccl").then(|| nccl_since(&asked(Device::Gpu))).flatten();
+        let minor = since.map_or(0, |since| since / 100 % 100);
+        words.push(if minor > OLDEST_MINOR {
+            format!("GPU, from 2.{minor}")
+        } else {
+            "GPU".into()
+        });
+    }
+    if words.is_empty() { NONE.into() } else { words.join("; ") }
+}
+
+/// Puts together what has the same key, in the order of first appearance.
+fn gathered<K: PartialEq, V>(items: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in items {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}
+
+fn words<T>(items: &[T], word: impl Fn(&T) -> String) -> String {
+    items.iter().map(word).collect::<Vec<_>>().join(", ")
+}

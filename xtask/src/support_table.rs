@@ -1,0 +1,38 @@
+//! `cargo xtask support-table`: writes the table of what back ends support into `docs/backends.md`.
+//!
+//! The table is made by a test, which asks the back ends; another test of the same file compares the page with it.
+
+use crate::{Arguments, Outcome, run, workspace};
+use std::fs;
+use std::time::Duration;
+
+const BEGIN: &str = "<!-- support:begin -->\n";
+const END: &str = "<!-- support:end -->";
+
+/// Runs the command.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    Arguments::new(rest).finish()?;
+    let mut test = workspace::cargo();
+    test.args(["test", "--package", "dist", "--test", "support_table", "--"]);
+    test.args(["--ignored", "--exact", "print", "--nocapture"]);
+    let text = run::must(&mut test, Duration::from_secs(1800))?.text;
+    let table = between(&text).ok_or("the test has printed no table")?;
+    let file = workspace::root().join("docs/backends.md");
+    let page = fs::read_to_string(&file).map_err(|cause| format!("{}: {cause}", file.display()))?;
+    let present = between(&page).ok_or("docs/backends.md has no place for the table")?;
+    if present == table {
+        println!("docs/backends.md is up to date");
+        return Ok(true);
+    }
+    let (old, new) = (format!("{BEGIN}{present}{END}"), format!("{BEGIN}{table}{END}"));
+    fs::write(&file, page.replace(&old, &new))
+        .map_err(|cause| format!("{}: {cause}", file.display()))?;
+    println!("docs/backends.md has a new table");
+    Ok(true)
+}
+
+/// What stands between the marks.
+fn between(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once(BEGIN)?;
+    Some(rest.split_once(END)?.0)
+}
