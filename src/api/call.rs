@@ -253,7 +253,7 @@ impl<'a> Call<'a> {
     /// What the ranks must agree on.
     pub(super) fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, extent, .. } = *self;
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0 }
+        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0 }
     }
 
     /// The call as a back end sees it.
