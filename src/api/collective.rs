@@ -23,13 +23,14 @@ impl Group {
     pub fn run(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::refuse_to_block("a blocking call")?;
         self.check_call(&mut call, options)?;
+        let ready = self.mark(&call)?;
         let deadline = self.deadline(options);
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
         let of = (self.name(), &deadline);
         let flight = FlightSlot::new();
         let mut operation = call.operation(descriptor, options, of, &self.observer);
-        operation.launch = call.launch(&flight);
+        operation.launch = call.launch(&flight, ready.as_deref());
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let runs = self.queue.has_turn(&ticket);
         let record = self.record(&descriptor, deadline.started(), runs);
