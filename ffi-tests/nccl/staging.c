@@ -358,6 +358,7 @@ int main(int argc, char **argv)
     } cases[] = {
         { "boundaries", boundaries, 1, MOST_RANKS, OPTIONS },
         { "between_hosts", boundaries, 2, MOST_RANKS, OPTIONS ";transport=tcp" },
+        { "between_hosts", boundaries, 3, MOST_RANKS, OPTIONS ";host_id=" },
         { "streams", streams, 1, 3, OPTIONS },
         { "messages", messages, 2, 2, OPTIONS },
         { "messages", messages, 2, 2, OPTIONS ";transport=tcp" },
