@@ -38,7 +38,7 @@ pub(super) enum Half {
     Free,
     /// The device copies.
     OnDevice(u64),
-    /// The engine sends or receives; so many bytes.
+    /// The engine sends or receives this piece of it. What it tells of two halves may come in any order.
     InEngine(u64, usize),
 }
 

@@ -99,12 +99,13 @@ impl Postman {
             };
             let Some(it) = self.receives.values_mut().find(wants) else { return Ok(()) };
             let Some(Offer { from, number, len, .. }) = it.offer else { return Ok(()) };
-            let (id, bytes, deadline) = (it.place.id, piece_len(len, chunk, it.asked), it.deadline);
+            let (id, index, deadline) = (it.place.id, it.asked, it.deadline);
+            let bytes = piece_len(len, chunk, index);
             it.asked += 1;
             let into = Room::Lent(self.desk.outward.half(half)?.slice(0, bytes));
             let (tag, dtype) = (Some(piece_tag(number)), DataType::U8);
             let piece = Incoming { from: Some(from), tag, dtype, into, deadline };
-            self.outward[half] = Half::InEngine(id, bytes);
+            self.outward[half] = Half::InEngine(id, index);
             let posted = self.engine()?.receive(piece, self.piece(half, false));
             if posted.is_err() {
                 self.outward[half] = Half::Free;
@@ -137,7 +138,7 @@ impl Postman {
 
     /// A piece has come.
     pub(super) fn came(&mut self, half: usize, outcome: Result<Delivery>) -> Result<()> {
-        let Half::InEngine(id, bytes) = replace(&mut self.outward[half], Half::Free) else {
+        let Half::InEngine(id, index) = replace(&mut self.outward[half], Half::Free) else {
             return Err(Error::internal("a piece has come for a half that waited for none"));
         };
         let delivery = outcome?;
@@ -147,6 +148,7 @@ impl Postman {
         if delivery.bytes == 0 {
             return self.came_to_nothing(id);
         }
+        let bytes = piece_len(it.len(), self.chunk, index);
         if delivery.bytes != bytes {
             let message = format!(
                 "rank {} sent {} bytes of a message on a device where {bytes} were expected",
@@ -154,7 +156,7 @@ impl Postman {
             );
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(delivery.peer));
         }
-        let into = it.into.slice(it.came * self.chunk, bytes);
+        let into = it.into.slice(index * self.chunk, bytes);
         it.came += 1;
         let from = self.desk.outward.half(half)?.as_src().slice(0, bytes);
         self.outward[half] = Half::OnDevice(id);

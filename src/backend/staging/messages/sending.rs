@@ -84,13 +84,14 @@ impl Postman {
                 continue;
             };
             let Outgoing { to, bytes, deadline, .. } = it.message;
-            let len = piece_len(bytes.len(), self.chunk, it.given);
+            let index = it.given;
+            let len = piece_len(bytes.len(), self.chunk, index);
             it.given += 1;
             let bytes = self.desk.inward.half(half)?.as_src().slice(0, len);
             let (tag, dtype) = (piece_tag(number), DataType::U8);
             self.engine()?
                 .send(Outgoing { to, tag, dtype, bytes, deadline }, self.piece(half, true))?;
-            self.inward[half] = Half::InEngine(number, len);
+            self.inward[half] = Half::InEngine(number, index);
         }
         Ok(())
     }
