@@ -291,9 +291,9 @@ typedef struct dist_init_options_t {
      */
     uint64_t fields;
     /**
-     * In any case: "native" (also called "gloo"), for host memory; "nccl", for the memory of GPUs; one for each kind of
-     * memory, as "cpu:native,cuda:nccl"; or the name of a back end that was registered. NULL or "default" for native, and
-     * nccl beside it where a device is named and all ranks have NCCL.
+     * In any case: "native" (also called "gloo"), for host memory, and by way of it the memory of GPUs where a device is named;
+     * "nccl", for the memory of GPUs; one for each kind of memory, as "cpu:native,cuda:nccl"; or the name of a back end that
+     * was registered. NULL or "default" for native, and nccl beside it where a device is named and all ranks have NCCL.
      */
     const char *backend;
     /**
@@ -330,7 +330,8 @@ typedef struct dist_init_options_t {
      * What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
      * transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
      * rank 0 count, attach=0|1 (as DIST_ATTACH), and host_id=LABEL: ranks with the same label are on one host, whatever
-     * the truth (for tests). NCCL's part knows nccl.high_priority=0|1 and nccl.blocking_wait=0|1.
+     * the truth (for tests). NCCL's part knows nccl.high_priority=0|1 and nccl.blocking_wait=0|1; where native
+     * carries the memory of GPUs, staging.chunk_bytes=N is how much of it at once.
      */
     const char *backend_options;
     /**
@@ -1191,7 +1192,8 @@ typedef struct dist_call_options_t {
     /**
      * The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
      * result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
-     * device then. CUDA's own default stream is (void *)1.
+     * device then. CUDA's own default stream is (void *)1. Where native carries the memory of a GPU, the call begins behind
+     * what is in the stream, and what comes later sees the result only if it is put there once the call has ended.
      */
     void *stream;
     /**
@@ -2415,7 +2417,7 @@ dist_status_t dist_group_shrink(struct dist_group_t *group,
  * the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
  * and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
  * Operations of a group run in the order of their issue, blocking and asynchronous ones alike. On the memory of a GPU
- * an operation is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
+ * an operation over NCCL is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
  * threads that use one group must keep the same order on all ranks.
  *
  * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),
@@ -2910,8 +2912,8 @@ dist_status_t dist_work_wait(struct dist_work_t *work,
  * Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
  *
  * Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
- * the caller may put more into that stream; its buffers stay lent until the device is done. For other works this is
- * dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
+ * the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
+ * native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
  * deadline. Any thread, any number of times.
  *
  * Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
@@ -3018,7 +3020,7 @@ dist_status_t dist_work_release(struct dist_work_t *work);
  *
  * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
  * the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
- * which makes some of its operations faster. Freeing that waits for what the device was given.
+ * which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
  * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
  * not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
  * alone.

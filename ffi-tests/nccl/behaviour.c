@@ -1,6 +1,6 @@
 /*
- * How groups over NCCL behave: streams, works, batches, messages, both kinds of memory in one group, groups from groups,
- * memory of the library's, and what is refused with which words.
+ * How groups on devices behave: streams, works, batches, messages, both kinds of memory in one group, groups from groups,
+ * memory of the library's, and what is refused with which words. Over NCCL, or with the argument `staging` by way of host memory.
  */
 #include "ranks.h"
 
@@ -10,6 +10,8 @@
 #define BYTES (N * sizeof(float))
 #define UNSUPPORTED DIST_ERR_UNSUPPORTED
 #define INVALID DIST_ERR_INVALID_ARGUMENT
+
+static int is_staged;
 
 static void fill(float *values, float value)
 {
@@ -139,8 +141,11 @@ static void messages(struct rank *self)
             check_floats(self, recv, 1, 0);
         }
     }
-    CHECK_REFUSED(dist_recv(self->group, recv, N, DIST_F32, DIST_ANY_SOURCE, 0, NULL, NULL, NULL), UNSUPPORTED, "any rank");
-    CHECK_REFUSED(dist_send(self->group, send, N, DIST_F32, next, 3, NULL, NULL), UNSUPPORTED, "no tags");
+    if (!is_staged) {
+        CHECK_REFUSED(dist_recv(self->group, recv, N, DIST_F32, DIST_ANY_SOURCE, 0, NULL, NULL, NULL), UNSUPPORTED,
+                      "any rank");
+        CHECK_REFUSED(dist_send(self->group, send, N, DIST_F32, next, 3, NULL, NULL), UNSUPPORTED, "no tags");
+    }
     free_device(send);
     free_device(recv);
 }
@@ -191,12 +196,25 @@ static void wrong_arguments(struct rank *self)
     float *recv = floats(0);
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     CHECK_REFUSED(dist_all_reduce(self->group, send, host, N, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "one place");
-    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_I32, DIST_BAND, NULL, NULL), UNSUPPORTED, "bitwise");
+    if (!is_staged) {
+        CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_I32, DIST_BAND, NULL, NULL), UNSUPPORTED, "bitwise");
+    }
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_BAND, NULL, NULL), UNSUPPORTED, "BAND");
     CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_PREMUL_SUM, NULL, NULL), INVALID, "premul_scale");
     options.flags = DIST_CALL_CHECK_NAN;
     CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "NaN");
     options.flags = DIST_CALL_CANONICAL;
-    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "CANONICAL");
+    if (is_staged) {
+        CHECK_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL));
+        check_floats(self, recv, (float)self->size, (float)self->size);
+    } else {
+        CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED,
+                      "CANONICAL");
+    }
+    options.flags = 0;
+    options.algorithm = "ring";
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "by name");
+    options.algorithm = NULL;
     options.flags = DIST_CALL_DEVICE;
     options.device = (self->rank + 1) % 4;
     CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "device");
@@ -228,7 +246,11 @@ static void says_what_it_is(struct rank *self)
     CHECK_OK(dist_blob_data(blob, 0, &text, &length));
     char *copy = calloc(length + 1, 1);
     memcpy(copy, text, length);
-    CHECK(strstr(copy, "\"cpu:native,cuda:nccl\"") != NULL && strstr(copy, "libnccl.so.2") != NULL);
+    if (is_staged) {
+        CHECK(strstr(copy, "\"cpu:native,cuda:native\"") != NULL && strstr(copy, "chunk_bytes") != NULL);
+    } else {
+        CHECK(strstr(copy, "\"cpu:native,cuda:nccl\"") != NULL && strstr(copy, "libnccl.so.2") != NULL);
+    }
     free(copy);
     CHECK_OK(dist_blob_release(blob));
 }
@@ -314,7 +336,7 @@ static void current_device(struct rank *self)
 
 static void odd_names(struct rank *self)
 {
-    self->backend = "cpu:native,cuda:gloo";
+    self->backend = "cpu:native,cuda:gloo,cuda:nccl";
     CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "no map");
     self->backend = "cpu:unheard-of,cuda:nccl";
     CHECK_REFUSED(make_group(self, "odd", &self->group), DIST_ERR_NOT_FOUND, "unheard-of");
@@ -327,10 +349,16 @@ static void odd_names(struct rank *self)
     CHECK(dist_backend_is_available("NCCL") == 1);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    is_staged = argc > 1 && strcmp(argv[1], "staging") == 0;
     for (int size = 1; size <= MOST_RANKS; size++) {
-        on_ranks(size, "CPU:gloo,cuda:NCCL", in_a_map);
+        on_ranks(size, is_staged ? "CPU:gloo,cuda:Native" : "CPU:gloo,cuda:NCCL", in_a_map);
+    }
+    if (is_staged) {
+        on_bare_ranks(2, "cuda:native", no_device, current_device);
+        check_nothing_left();
+        return check_report();
     }
     on_ranks(3, "nccl", nccl_alone);
     on_ranks(2, NULL, default_group);

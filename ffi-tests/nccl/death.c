@@ -1,6 +1,7 @@
 /*
- * One rank of a job of processes, over NCCL. The last rank ends without a word instead of calling what the others call; they are
- * told who it was, long before the operation's deadline, and go on in a group of their own.
+ * One rank of a job of processes, over NCCL or the back end that a third argument names. The last rank ends without a word instead
+ * of calling what the others call; they are told who it was, long before the operation's deadline, and go on in a group of
+ * their own.
  */
 #include "ranks.h"
 
@@ -11,13 +12,13 @@
 
 int main(int argc, char **argv)
 {
-    REQUIRE(argc == 3);
+    REQUIRE(argc == 3 || argc == 4);
     int rank = atoi(argv[1]), size = atoi(argv[2]);
     CUcontext context;
     REQUIRE(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, rank) == CUDA_SUCCESS);
     REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
-    options.backend = "nccl";
+    options.backend = argc == 4 ? argv[3] : "nccl";
     options.fields = DIST_FIELD_DEVICE;
     options.device = rank;
     options.timeout_ms = LIMIT_MS;

@@ -1,6 +1,7 @@
 /*
  * Which NCCL a process gets, in a program that is linked with none: `refused WORD...` where there is none that can be used,
- * with the words of its error; `version TEXT` for the one that there is; `without` for a group that does without.
+ * with the words of its error; `version TEXT` for the one that there is; `without` for a group that does without; `staged` for
+ * one that serves the device all the same, with a driver alone.
  */
 #include "../c/check.h"
 
@@ -57,6 +58,20 @@ int main(int argc, char **argv)
         CHECK_OK(dist_backend_supports(group, DIST_KIND_BROADCAST, DIST_F8E4M3, DIST_SUM, 0));
         CHECK_OK(dist_backend_supports(group, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_PREMUL_SUM, 0));
         CHECK_OK(dist_barrier(group, NULL, NULL));
+        CHECK_OK(dist_group_release(group));
+    } else if (strcmp(argv[1], "staged") == 0) {
+        void *memory = NULL;
+        float value = 3;
+        REQUIRE_OK(make(NULL, &group));
+        check_description(group, "has no NCCL");
+        check_description(group, "\"cpu:native,cuda:native\"");
+        REQUIRE_OK(dist_mem_alloc(group, 4096, 0, &memory));
+        CHECK_OK(dist_broadcast(group, memory, 1024, DIST_F32, 0, NULL, NULL));
+        CHECK_OK(dist_all_reduce(group, memory, memory, 1024, DIST_U32, DIST_BXOR, NULL, NULL));
+        CHECK_OK(dist_all_reduce(group, &value, &value, 1, DIST_F32, DIST_SUM, NULL, NULL));
+        CHECK_REFUSED(dist_all_reduce(group, &value, memory, 1, DIST_F32, DIST_SUM, NULL, NULL), DIST_ERR_INVALID_ARGUMENT,
+                      "one place");
+        CHECK_OK(dist_mem_free(memory));
         CHECK_OK(dist_group_release(group));
     } else {
         float value = 3;

@@ -63,9 +63,16 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
 }
 
 static void (*grouped_body[MOST_RANKS])(struct rank *self);
+static const char *grouped_options;
+static char own_options[MOST_RANKS][128];
 
 static void with_group(struct rank *self)
 {
+    self->backend_options = grouped_options;
+    if (grouped_options != NULL && grouped_options[strlen(grouped_options) - 1] == '=') {
+        snprintf(own_options[self->rank], sizeof own_options[0], "%s%d", grouped_options, self->rank / 2);
+        self->backend_options = own_options[self->rank];
+    }
     REQUIRE_OK(make_group(self, "ranks", &self->group));
     grouped_body[self->rank](self);
     CHECK_OK(dist_group_release(self->group));
@@ -73,6 +80,12 @@ static void with_group(struct rank *self)
 
 void on_ranks(int size, const char *backend, void (*body)(struct rank *self))
 {
+    on_ranks_with(size, backend, NULL, body);
+}
+
+void on_ranks_with(int size, const char *backend, const char *backend_options, void (*body)(struct rank *self))
+{
+    grouped_options = backend_options;
     for (int i = 0; i < MOST_RANKS; i++) {
         grouped_body[i] = body;
     }

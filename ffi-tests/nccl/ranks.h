@@ -1,5 +1,5 @@
 /*
- * What the tests of the NCCL back end share: ranks that are threads, each with a device of the stub libcuda, and memory there.
+ * What the tests of groups on devices share: ranks that are threads, each with a device of the stub libcuda, and memory there.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -27,6 +27,9 @@ struct rank {
 
 /* Runs a body on so many ranks, in a group that is made before and released afterwards. */
 void on_ranks(int size, const char *backend, void (*body)(struct rank *self));
+
+/* The same with options of the back end. Where these end in "host_id=", every two ranks have a host of their own. */
+void on_ranks_with(int size, const char *backend, const char *backend_options, void (*body)(struct rank *self));
 
 /* The same without a group: the body makes one, if any. `change` may change a rank's fields first. */
 void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self), void (*body)(struct rank *self));

@@ -45,6 +45,7 @@ const TABLE: &[(&str, Rule)] = &[
     ("backend", Rule::Never(&["store", "api", "ffi"])),
     ("backend::nccl", Rule::Never(ONE_BACKEND)),
     ("backend::plugin", Rule::Never(ONE_BACKEND)),
+    ("backend::staging", Rule::Never(ONE_BACKEND)),
     (
         "api",
         Rule::Never(&[
@@ -53,6 +54,7 @@ const TABLE: &[(&str, Rule)] = &[
             "backend::nccl",
             "backend::plugin",
             "backend::solo",
+            "backend::staging",
             "transport::inproc",
             "transport::shm",
             "transport::tcp",
@@ -82,7 +84,7 @@ const TABLE: &[(&str, Rule)] = &[
     ),
 ];
 
-/// What a back end that wraps a library of others has no business with.
+/// What a back end that wraps a library of others, or another back end, has no business with.
 const ONE_BACKEND: &[&str] = &[
     "algo",
     "transport",
@@ -93,6 +95,7 @@ const ONE_BACKEND: &[&str] = &[
     "backend::nccl",
     "backend::plugin",
     "backend::solo",
+    "backend::staging",
 ];
 
 /// Crates that only one layer sees.
@@ -111,6 +114,7 @@ const UNSAFE: &[&str] = &[
     "transport::inproc",
     "backend::nccl",
     "backend::plugin",
+    "backend::staging",
     "store::custom",
     "api::reducer",
     // The views of user memory: their constructors state the obligation once.

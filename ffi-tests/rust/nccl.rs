@@ -1,5 +1,5 @@
-//! Groups over NCCL, with real ranks through the C interface, over the stubs of libnccl and libcuda, which fail on misuse: every
-//! program must end with none. Needs a C compiler; no GPU and no NCCL.
+//! Groups on devices, with real ranks through the C interface, over the stubs of libnccl and libcuda, which fail on misuse: every
+//! program must end with none. Over NCCL, and by way of host memory. Needs a C compiler; no GPU and no NCCL.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -95,7 +95,8 @@ fn passes(name: &str, case: Option<&str>, environment: &[(&str, &str)]) {
     let program = program(&compiler, name, true);
     let mut words = vec![program.as_str()];
     words.extend(case);
-    run_with(case.unwrap_or(name), environment, &words).expect_success();
+    let test = format!("{name}_{}", case.unwrap_or("all"));
+    run_with(&test, environment, &words).expect_success();
 }
 
 #[test]
@@ -171,13 +172,104 @@ fn a_refused_call_fails_the_group() {
 /// Processes, of which one ends without a word: the others are told, and go on without it.
 #[test]
 fn a_rank_that_dies_is_named_and_the_others_go_on() {
+    death("nccl");
+}
+
+fn death(backend: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = program(&compiler, "death", true);
     let script = "port=$1; shift; pids=; for rank in 0 1 2; do \
-         RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 & pids=\"$pids $!\"; done; \
+         RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 $2 & pids=\"$pids $!\"; done; \
          worst=0; for pid in $pids; do wait $pid || worst=1; done; exit $worst";
-    let words = ["sh", "-c", script, "sh", &free_port(), &program];
-    run_with("death", &[], &words).expect_success();
+    let words = ["sh", "-c", script, "sh", &free_port(), &program, backend];
+    run_with(&format!("death_{backend}"), &[], &words).expect_success();
+}
+
+mod staging {
+    //! The same by way of host memory.
+    use super::{death, passes};
+
+    #[test]
+    fn operations() {
+        passes("operations", Some("staging"), &[]);
+    }
+
+    #[test]
+    fn behaviour() {
+        passes("behaviour", Some("staging"), &[]);
+    }
+
+    /// Copies take their time, so that whoever does not wait for one finds what is not there yet.
+    #[test]
+    fn behaviour_with_slow_copies() {
+        passes("behaviour", Some("staging"), &[("DIST_STUB_CUDA_SLOW_US", "2000")]);
+    }
+
+    #[test]
+    fn a_rank_that_dies_is_named_and_the_others_go_on() {
+        death("native");
+    }
+
+    #[test]
+    fn pieces_are_put_together() {
+        passes("staging", Some("boundaries"), &[]);
+    }
+
+    #[test]
+    fn pieces_are_put_together_between_hosts() {
+        passes("staging", Some("between_hosts"), &[]);
+    }
+
+    #[test]
+    fn streams_have_an_order() {
+        passes("staging", Some("streams"), &[]);
+    }
+
+    #[test]
+    fn messages_find_their_receives() {
+        passes("staging", Some("messages"), &[]);
+        passes("staging", Some("messages"), &[("DIST_STUB_CUDA_SLOW_US", "3000")]);
+    }
+
+    #[test]
+    fn messages_that_do_not_fit_stay() {
+        passes("staging", Some("misfits"), &[]);
+    }
+
+    #[test]
+    fn works_end_in_order() {
+        passes("staging", Some("works"), &[("DIST_STUB_CUDA_SLOW_US", "500")]);
+    }
+
+    #[test]
+    fn ranks_that_differ_are_told() {
+        passes("staged_faults", Some("differences"), &[]);
+    }
+
+    #[test]
+    fn what_the_driver_refuses_fails_the_group() {
+        passes("staged_faults", Some("failures"), &[]);
+    }
+
+    #[test]
+    fn a_stream_that_does_not_come_is_a_time_out() {
+        passes("staged_faults", Some("time_out"), &[]);
+    }
+
+    #[test]
+    fn an_abort_ends_what_waits_for_a_stream() {
+        passes("staged_faults", Some("abort"), &[]);
+    }
+
+    #[test]
+    fn several_devices_have_one_thread() {
+        passes("staging", Some("one_thread"), &[]);
+    }
+
+    #[test]
+    fn groups() {
+        passes("staging", Some("groups"), &[]);
+    }
 }
 
 fn free_port() -> String {
@@ -199,6 +291,7 @@ fn a_missing_library_is_told_with_what_was_looked_for() {
     let nowhere = ("LD_LIBRARY_PATH", "");
     finds("missing", &[nowhere], &["refused", "libnccl.so.2", "libnccl.so:", "DIST_NCCL_LIB"]);
     finds("without", &[nowhere], &["without"]);
+    finds("staged", &[("DIST_NCCL_LIB", "/nonexistent/libnccl.so.2")], &["staged"]);
     for variable in ["DIST_NCCL_LIB", "VLLM_NCCL_SO_PATH"] {
         let path = "/nonexistent/libnccl.so.2";
         finds(&format!("wrong_{variable}"), &[(variable, path)], &["refused", variable, path]);

@@ -53,6 +53,8 @@ struct work {
     CUdeviceptr to;
     CUdeviceptr from;
     size_t bytes;
+    /* Of pinned memory that is copied from, when the copy was enqueued; 0 for other memory. */
+    unsigned long long sum;
 };
 
 struct stream {

@@ -162,6 +162,7 @@ CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags)
         unmap(start, in_pages(bytes));
         return leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
+    memset(start, GARBAGE, bytes < GARBAGE_BYTES ? bytes : GARBAGE_BYTES);
     *pointer = start;
     return leave(CUDA_SUCCESS);
 }

@@ -18,6 +18,21 @@ static void let_go(struct event *event)
     }
 }
 
+/* FNV-1a over words, and never 0. */
+static unsigned long long sum_of(const void *memory, size_t bytes)
+{
+    const unsigned char *at = memory;
+    unsigned long long sum = 0xcbf29ce484222325u, word;
+    for (; bytes >= sizeof word; at += sizeof word, bytes -= sizeof word) {
+        memcpy(&word, at, sizeof word);
+        sum = (sum ^ word) * 0x100000001b3u;
+    }
+    while (bytes-- > 0) {
+        sum = (sum ^ *at++) * 0x100000001b3u;
+    }
+    return sum | 1;
+}
+
 static void perform(const struct work *work)
 {
     switch (work->kind) {
@@ -27,6 +42,9 @@ static void perform(const struct work *work)
         void *to = reach(work->to, work->bytes);
         const void *from = reach(work->from, work->bytes);
         pthread_mutex_unlock(&cuda.lock);
+        if (work->sum != 0 && sum_of(from, work->bytes) != work->sum) {
+            refuse(CUDA_SUCCESS, "pinned memory was written before the copy of its %zu bytes was done", work->bytes);
+        }
         memmove(to, from, work->bytes);
         break;
     }
@@ -386,9 +404,18 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream ha
     if (to == 0 || from == 0 || reach(to, bytes) == NULL || reach(from, bytes) == NULL) {
         return refuse(CUDA_ERROR_INVALID_VALUE, "a copy of %zu bytes leaves its device memory", bytes);
     }
-    enqueue(stream, (struct work){ .kind = WORK_COPY, .to = to, .from = from, .bytes = bytes });
+    enum place target = place_of(to, bytes), source = place_of(from, bytes);
+    struct work work = { .kind = WORK_COPY, .to = to, .from = from, .bytes = bytes };
+    if (source == PLACE_PINNED) {
+        work.sum = sum_of(reach(from, bytes), bytes);
+    }
+    if (target == PLACE_PINNED && source == PLACE_DEVICE) {
+        /* Who reads it before the copy is done finds this. */
+        memset(reach(to, bytes), 0x5A, bytes);
+    }
+    enqueue(stream, work);
     /* Memory that is not pinned is not copied behind the caller's back. */
-    int is_pinned = place_of(to, bytes) != PLACE_UNKNOWN && place_of(from, bytes) != PLACE_UNKNOWN;
+    int is_pinned = target != PLACE_UNKNOWN && source != PLACE_UNKNOWN;
     return is_pinned ? CUDA_SUCCESS : drain_stream(stream);
 }
 

@@ -133,6 +133,7 @@ mod tests {
             extent,
             sequence: 1,
             algorithm: 0,
+            part: 0,
         };
         let operation = Operation::of(descriptor, Src::empty(), Dst::empty(), &deadline);
         let lateness = Lateness::of(&Operation { probe: &heard, ..operation });

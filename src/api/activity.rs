@@ -87,7 +87,16 @@ mod tests {
 
     fn barrier(sequence: u64) -> Descriptor {
         let (kind, extent) = (OpKind::Barrier, Extent::Count(0));
-        Descriptor { kind, dtype: None, op: None, root: None, extent, sequence, algorithm: 0 }
+        Descriptor {
+            kind,
+            dtype: None,
+            op: None,
+            root: None,
+            extent,
+            sequence,
+            algorithm: 0,
+            part: 0,
+        }
     }
 
     /// What the operations of some groups that tests alone have say.

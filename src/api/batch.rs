@@ -138,7 +138,7 @@ impl Batch {
         // As one operation on each group and stream: alone, each could wait for another.
         let (mut on_device, mut ordered) = (Vec::new(), Vec::with_capacity(calls.len()));
         for call in calls {
-            match call.is_message_on_device() {
+            match call.is_enqueued_message() {
                 true => on_device.extend(call.into_message_on_device()),
                 false => ordered.push(call),
             }

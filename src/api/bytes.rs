@@ -110,7 +110,7 @@ impl<'a> BytesCall<'a> {
     pub(super) fn first(&self, sequence: u64) -> Descriptor {
         let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
         let (root, extent) = (self.root, Extent::Lengths);
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0 }
+        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0 }
     }
 
     fn check(&self, group: &Group, options: &CallOptions) -> Result<()> {

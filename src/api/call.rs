@@ -10,7 +10,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::LateDeadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
-use crate::base::gpu::{FlightSlot, Gpu, Launch};
+use crate::base::gpu::{FlightSlot, Gpu, Launch, Mark};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::base::probe::Probe;
@@ -211,8 +211,12 @@ impl<'a> Call<'a> {
     }
 
     /// How it is enqueued, if its buffers lie on a device.
-    pub(super) fn launch<'s>(&self, flight: &'s FlightSlot) -> Option<Launch<'s>> {
-        self.gpu.map(|gpu| Launch { gpu, flight })
+    pub(super) fn launch<'s>(
+        &self,
+        flight: &'s FlightSlot,
+        ready: Option<&'s dyn Mark>,
+    ) -> Option<Launch<'s>> {
+        self.gpu.map(|gpu| Launch { gpu, flight, ready })
     }
 
     /// What this rank contributes, in one piece.
@@ -253,7 +257,7 @@ impl<'a> Call<'a> {
     /// What the ranks must agree on.
     pub(super) fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, extent, .. } = *self;
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0 }
+        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0 }
     }
 
     /// The call as a back end sees it.

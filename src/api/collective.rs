@@ -24,6 +24,7 @@ impl Group {
     pub fn run(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::refuse_to_block("a blocking call")?;
         self.check_call(&mut call, options)?;
+        let ready = self.mark(&call)?;
         let deadline = LateDeadline::after_ms(self.limit_ms(options));
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence());
@@ -31,7 +32,7 @@ impl Group {
         let of = (self.name(), &deadline);
         let flight = FlightSlot::new();
         let mut operation = call.operation(descriptor, options, of, &ear);
-        operation.launch = call.launch(&flight);
+        operation.launch = call.launch(&flight, ready.as_deref());
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         operation.is_fresh = self.queue.has_turn(&ticket);
         if !operation.is_fresh {

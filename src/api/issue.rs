@@ -13,7 +13,7 @@ use super::work::{Work, WorkKind};
 use crate::base::buffer::Src;
 use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::error::{Error, Result};
-use crate::base::gpu::Gpu;
+use crate::base::gpu::{Gpu, Mark};
 use crate::transport::Descriptor;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -96,15 +96,21 @@ impl Prepared {
         let deadline = self.group.deadline(&self.options);
         let Self { group, what, options, work } = self;
         let issued = match what {
-            What::Message(memory) => group.post(memory, deadline, &work, options.values),
+            What::Message(memory) => group.post((memory, None), deadline, &work, options.values),
+            What::OnDevice(memory, gpu) if group.backend.carried().is_some() => {
+                group.post((memory, Some(gpu)), deadline, &work, options.values)
+            }
             What::OnDevice(memory, gpu) => {
                 let work = Arc::clone(&work);
                 group.post_on_device(&[OnDevice { memory, gpu, work }], deadline)
             }
             What::Collective(call) => {
-                let may_be_next = call.gpu().is_some() && group.queue.is_idle();
-                let task = CollectiveTask { call, options, works: [Arc::clone(&work)] };
-                let enqueued = enqueue(group, deadline, task);
+                let enqueues = call.gpu().is_some() && group.backend.is_stream_ordered();
+                let may_be_next = enqueues && group.queue.is_idle();
+                let works = [Arc::clone(&work)];
+                let enqueued = group.mark(&call).and_then(|ready| {
+                    enqueue(group, deadline, CollectiveTask { call, options, ready, works })
+                });
                 if may_be_next && enqueued.is_ok() {
                     Group::await_enqueued(&work);
                 }
@@ -138,6 +144,7 @@ impl Prepared {
     fn kind_in_batch(&self) -> u8 {
         match &self.what {
             What::Message(Memory::In(_) | Memory::Grows { .. }) => 0,
+            What::OnDevice(Memory::In(_), _) => 0,
             What::Message(Memory::Out(_)) | What::OnDevice(..) => 1,
             What::Collective(call) if call.gpu().is_some() => ON_DEVICE,
             What::Collective(_) | What::Bytes(..) => 2,
@@ -149,9 +156,9 @@ impl Prepared {
         !matches!(self.what, What::Message(_) | What::OnDevice(..))
     }
 
-    /// Whether it is a message on a device.
-    pub(super) fn is_message_on_device(&self) -> bool {
-        matches!(self.what, What::OnDevice(..))
+    /// Whether it is a message on a device that is enqueued together with others.
+    pub(super) fn is_enqueued_message(&self) -> bool {
+        matches!(self.what, What::OnDevice(..)) && self.group.backend.carried().is_none()
     }
 
     /// It, to be posted together with others.
@@ -322,6 +329,8 @@ impl<T: Task> Job for Queued<T> {
 struct CollectiveTask {
     call: Call<'static>,
     options: CallOptions,
+    /// When its buffers are ready, where that was noted.
+    ready: Option<Arc<dyn Mark>>,
     works: [Arc<Work>; 1],
 }
 
@@ -338,7 +347,7 @@ impl Task for CollectiveTask {
         let deadline = LateDeadline::from(*deadline);
         let of = (group.name(), &deadline);
         let mut operation = self.call.operation(first, &self.options, of, &group.observer);
-        operation.launch = self.call.launch(self.works[0].flight());
+        operation.launch = self.call.launch(self.works[0].flight(), self.ready.as_deref());
         group.carry_out(&operation, self.options.values)
     }
 }

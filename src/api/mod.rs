@@ -20,7 +20,7 @@ pub mod group;
 mod independence;
 pub mod issue;
 mod keys;
-mod lent;
+
 mod lineage;
 pub mod memory;
 pub mod monitored;

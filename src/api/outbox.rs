@@ -11,7 +11,7 @@
 
 use super::callbacks;
 use super::group::Group;
-use super::lent::Lent;
+use crate::backend::lent::Lent;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;

@@ -1,4 +1,5 @@
-//! Where the buffers of a call lie, in groups that serve a device beside host memory, and what becomes of messages there.
+//! Where the buffers of a call lie, in groups that serve a device beside host memory, when they are ready, and what becomes of
+//! messages there.
 //!
 //! What the call says counts, else the driver is asked about each buffer; all of one call lie in one place. A call without
 //! anything in its buffers belongs to host memory if that is so on all ranks by what they agree on; where only this rank has
@@ -15,7 +16,7 @@ use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::debug::Values;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{FlightSlot, Gpu, Launch};
+use crate::base::gpu::{FlightSlot, Gpu, Launch, Mark};
 use crate::transport::{Completion, Delivery};
 use crate::wait::pause;
 use std::sync::Arc;
@@ -97,6 +98,10 @@ impl Group {
             );
             Err(Error::new(ErrorKind::Unsupported, text))
         };
+        if self.backend.carried().is_some() {
+            // As in host memory.
+            return Ok(Some(gpu));
+        }
         if message.peer.is_none() {
             return refused("NCCL cannot receive from any rank: name one");
         }
@@ -172,14 +177,12 @@ impl Group {
                 ErrorKind::Unsupported,
                 format!("nobody looks for NaN in memory of device {device}"),
             )),
-            Lies::On(device) if options.canonical || options.algorithm.is_some() => {
-                Err(Error::new(
-                    ErrorKind::Unsupported,
-                    format!(
-                        "an algorithm by name, or DIST_CALL_CANONICAL, in memory of device {device}: back end {} chooses by itself",
-                        self.backend_name()
-                    ),
-                ))
+            Lies::On(device) if options.algorithm.is_some() => {
+                let wish = "an algorithm by name";
+                Err(self.no_choice(wish, device))
+            }
+            Lies::On(device) if options.canonical && self.backend.is_stream_ordered() => {
+                Err(self.no_choice("DIST_CALL_CANONICAL", device))
             }
             Lies::On(device) => {
                 let gpu = Gpu { device, stream: options.stream };
@@ -190,6 +193,19 @@ impl Group {
             }
             Lies::Host | Lies::Nowhere => Ok(None),
         }
+    }
+
+    fn no_choice(&self, wish: &str, device: usize) -> Error {
+        let message = format!(
+            "{wish}, in memory of device {device}: back end {} chooses by itself",
+            self.backend_name()
+        );
+        Error::new(ErrorKind::Unsupported, message)
+    }
+
+    /// Notes what is in its stream before a call that is about to be issued.
+    pub(super) fn mark(&self, call: &Call<'_>) -> Result<Option<Arc<dyn Mark>>> {
+        call.gpu().map_or(Ok(None), |gpu| self.backend.mark(gpu))
     }
 
     /// Waits a moment until an operation that was issued is in its stream.
@@ -224,6 +240,7 @@ impl Group {
         deadline: Deadline,
     ) -> Result<()> {
         let Some(&OnDevice { gpu, .. }) = messages.first() else { return Ok(()) };
+        debug_assert!(self.backend.carried().is_none(), "those are posted one by one");
         let (slot, mut described) = (FlightSlot::new(), Vec::with_capacity(messages.len()));
         let begun = messages.iter().try_for_each(|it| {
             described.push(it.describe()?);
@@ -235,7 +252,7 @@ impl Group {
             it.work.issued(sequence, deadline);
             Ok(())
         });
-        let launch = Launch { gpu, flight: &slot };
+        let launch = Launch { gpu, flight: &slot, ready: None };
         let outcome = begun.and_then(|()| {
             let exchange = || self.backend.exchange_on_device(&described, &deadline, &launch);
             self.contain(exchange)

@@ -13,6 +13,7 @@ use crate::base::deadline::Deadline;
 use crate::base::debug::{self, Values};
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::gpu::Gpu;
 use crate::base::ids::Rank;
 use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
 use std::fmt;
@@ -224,10 +225,10 @@ impl Group {
         })
     }
 
-    /// Hands a message to the engine, which ends its work.
+    /// Hands a message to the engine, or to what carries those on the device, which ends its work.
     pub(super) fn post(
         self: &Arc<Self>,
-        memory: Memory,
+        (memory, gpu): (Memory, Option<Gpu>),
         deadline: Deadline,
         work: &Arc<Work>,
         values: Values,
@@ -236,7 +237,14 @@ impl Group {
             return Err(Error::internal("a work that is no message was posted as one"));
         };
         let engine = self.engine()?;
-        if let Memory::Out(bytes) = &memory {
+        let carried = match gpu {
+            Some(gpu) => {
+                let none = || Error::internal("nobody carries messages on the device");
+                Some((self.backend.carried().ok_or_else(none)?, gpu.stream))
+            }
+            None => None,
+        };
+        if let (Memory::Out(bytes), None) = (&memory, gpu) {
             let values = values.max(debug::values());
             let title = |_| format!("{message}: the message");
             self.inspect(message.dtype, values, [*bytes].into_iter(), title)?;
@@ -250,11 +258,19 @@ impl Group {
         let done = Arc::clone(work);
         let posted = match (memory, peer, tag) {
             (Memory::Out(bytes), Some(to), Some(tag)) => {
-                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, done)
+                let message = Outgoing { to, tag, dtype, bytes, deadline };
+                match carried {
+                    Some((carried, stream)) => carried.send(message, stream, done),
+                    None => engine.send(message, done),
+                }
             }
             (Memory::In(into), from, tag) => {
                 let into = Room::Lent(into);
-                engine.receive(Incoming { from, tag, dtype, into, deadline }, done)
+                let message = Incoming { from, tag, dtype, into, deadline };
+                match carried {
+                    Some((carried, stream)) => carried.receive(message, stream, done),
+                    None => engine.receive(message, done),
+                }
             }
             (Memory::Grows { most, deliver }, from, tag) => {
                 let into = Room::Grows { most };

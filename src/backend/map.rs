@@ -5,9 +5,13 @@
 //! the others wait for on their devices.
 //!
 //! Names: `cpu:NAME,cuda:nccl`; `nccl` alone is the same with the native back end, but refuses collectives on host memory,
-//! which are a mistake there; `default` is `cpu:native,cuda:nccl` where a device is named and all ranks have NCCL.
+//! which are a mistake there; `cpu:native,cuda:native` carries a device's memory by way of pinned host memory ([`super::staging`]),
+//! and `native` is that where a device is named; `default` is `cpu:native,cuda:nccl` where a device is named and all ranks
+//! have NCCL, else `native`.
 
-use super::nccl::{Found, Nccl, Wish, is_for_host, library, split};
+use super::device_part::{Carried, DevicePart};
+use super::nccl::{self, Nccl, is_for_host, library};
+use super::staging::{self, Staging};
 use super::{
     Backend, Context, DeviceMessage, Exchange, Fate, Memory, OpKind, Operation, Place,
     PointToPoint, Query, Wanted, check_one, create_one, registry,
@@ -15,8 +19,9 @@ use super::{
 use crate::algo::rules::Rule;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{Gpu, Launch};
+use crate::base::gpu::{Gpu, Launch, Mark};
 use crate::base::ids::Rank;
+use crate::base::log::Level;
 use crate::device;
 use crate::transport::reunion::Port;
 use serde_json::{Value, json};
@@ -27,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const DEFAULT: &str = "default";
 
 const NCCL: &str = "nccl";
+const NATIVE: &str = "native";
 
 /// A name that means several back ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +44,10 @@ pub struct Devices {
 /// What serves GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cuda {
-    /// NCCL, where there is one.
+    /// NCCL, where there is one, else the host.
     IfThere,
+    /// The host.
+    Native,
     /// NCCL.
     Nccl,
     /// NCCL, and host memory is only for what the group does by itself.
@@ -51,6 +59,7 @@ impl fmt::Display for Devices {
         match self.cuda {
             Cuda::IfThere => f.write_str(DEFAULT),
             Cuda::Only => f.write_str(NCCL),
+            Cuda::Native => write!(f, "cpu:{NATIVE},cuda:{NATIVE}"),
             Cuda::Nccl => {
                 let cpu = registry::known(&self.cpu).unwrap_or(&self.cpu);
                 write!(f, "cpu:{cpu},cuda:{NCCL}")
@@ -64,7 +73,7 @@ impl fmt::Display for Devices {
 /// # Errors
 /// `InvalidArgument` for a map that is none.
 pub fn parse(name: &str) -> Result<Option<Devices>> {
-    let native = || registry::known("native").unwrap_or_default().to_owned();
+    let native = || NATIVE.to_owned();
     if name.eq_ignore_ascii_case(DEFAULT) {
         return Ok(Some(Devices { cpu: native(), cuda: Cuda::IfThere }));
     }
@@ -91,24 +100,43 @@ pub fn parse(name: &str) -> Result<Option<Devices>> {
             let only = if cpu.is_some() { Cuda::Nccl } else { Cuda::Only };
             Ok(Some(Devices { cpu: cpu.unwrap_or_else(native), cuda: only }))
         }
+        (cpu, Some(cuda)) if is_native(&cuda) => {
+            let cpu = cpu.unwrap_or_else(native);
+            if !is_native(&cpu) {
+                return Err(Error::invalid(format!(
+                    "\"{name}\": cuda:native goes through the native back end's own memory, so the map is \"cpu:native,cuda:native\""
+                )));
+            }
+            Ok(Some(Devices { cpu, cuda: Cuda::Native }))
+        }
         _ => Err(wrong(name)),
     }
 }
 
 fn wrong(name: &str) -> Error {
     Error::invalid(format!(
-        "\"{name}\" is no map of back ends: \"cpu:NAME,cuda:nccl\" is possible, or \"cuda:nccl\""
+        "\"{name}\" is no map of back ends: \"cpu:NAME,cuda:nccl\" is possible, \"cuda:nccl\", or \"cpu:native,cuda:native\""
     ))
+}
+
+fn is_native(name: &str) -> bool {
+    registry::known(name) == Some(NATIVE)
+}
+
+/// What a name means where a device is named: the native back end serves that too.
+pub(super) fn with_device(name: &str) -> Option<Devices> {
+    is_native(name).then(|| Devices { cpu: NATIVE.to_owned(), cuda: Cuda::Native })
 }
 
 impl Devices {
     /// Whether there is all that it needs, as far as this process knows.
     pub(super) fn check(&self) -> Result<()> {
         check_one(&self.cpu)?;
-        if self.cuda != Cuda::IfThere {
-            library::get()?;
+        match self.cuda {
+            Cuda::IfThere => Ok(()),
+            Cuda::Native => device::driver::get().map(drop),
+            Cuda::Nccl | Cuda::Only => library::get().map(drop),
         }
-        Ok(())
     }
 }
 
@@ -121,30 +149,82 @@ pub(super) fn create(
     if devices.cuda == Cuda::IfThere && context.device.is_none() {
         return create_one(&devices.cpu, context, exchange);
     }
-    let (options, rest) = split(context.options)?;
+    let (nccl_options, rest) = nccl::split(context.options)?;
+    let (staging_options, rest) = staging::split(&rest)?;
     let cpu = create_one(&devices.cpu, &Context { options: &rest, ..*context }, exchange)?;
     let fate = cpu.fate().ok_or_else(|| {
         let message = format!("the back end {} cannot stand beside another", devices.cpu);
         Error::new(ErrorKind::Unsupported, message)
     })?;
     let map = devices.to_string();
-    let wish = Wish { map: &map, is_optional: devices.cuda == Cuda::IfThere, options };
-    let found = Nccl::create(context, exchange, (&fate, cpu.places()), &wish);
-    let nccl = found.inspect_err(|error| {
+    let meeting = Meeting { context, exchange, cpu: &cpu, fate: &fate, map: &map };
+    let part = meeting.part(devices.cuda, nccl_options, staging_options);
+    let part = part.inspect_err(|error| {
         exchange.give_up(error);
         fate.fail(error);
     })?;
-    let device = match &nccl {
-        Ok(nccl) => nccl.device(),
-        // Where none was named there is NCCL.
-        Err(_) => context.device.unwrap_or(0),
+    let (device, serves) = match &part {
+        Ok(part) => (part.device(), if part.is_stream_ordered() { NCCL } else { NATIVE }),
+        // Where none was named there is one.
+        Err(_) => (context.device.unwrap_or(0), ""),
     };
-    let name = match &nccl {
-        Ok(_) if devices.cuda == Cuda::Only => NCCL,
-        Ok(_) => interned(&format!("cpu:{},cuda:{NCCL}", cpu.name())),
-        Err(_) => cpu.name(),
+    let name = match devices.cuda {
+        _ if serves.is_empty() => cpu.name(),
+        Cuda::Only => NCCL,
+        _ => interned(&format!("cpu:{},cuda:{serves}", cpu.name())),
     };
-    Ok(Arc::new(Map { nccl, name, device, cuda: devices.cuda, cpu }))
+    Ok(Arc::new(Map { part, name, device, cuda: devices.cuda, serves, cpu }))
+}
+
+/// The ranks of a group, on their way to a part for their devices.
+struct Meeting<'a> {
+    context: &'a Context<'a>,
+    exchange: &'a dyn Exchange,
+    cpu: &'a Arc<dyn Backend>,
+    fate: &'a Arc<dyn Fate>,
+    map: &'a str,
+}
+
+/// The part for the device; or why there is none, where the group does without.
+type Found = std::result::Result<Box<dyn DevicePart>, String>;
+
+impl Meeting<'_> {
+    fn part(
+        &self,
+        cuda: Cuda,
+        nccl_options: nccl::Options,
+        staging_options: staging::Options,
+    ) -> Result<Found> {
+        let Self { context, exchange, cpu, fate, map } = *self;
+        let is_optional = cuda == Cuda::IfThere;
+        let mut lacks = None;
+        if cuda != Cuda::Native {
+            let wish = nccl::Wish { map, is_optional, options: nccl_options };
+            match Nccl::create(context, exchange, (fate, cpu.places()), &wish)? {
+                Ok(nccl) => return Ok(Ok(Box::new(nccl))),
+                // All ranks know the same.
+                Err(why) => lacks = Some(why),
+            }
+        }
+        let wish = staging::Wish { map, is_optional, options: staging_options, instead: lacks };
+        match Staging::create(context, exchange, (cpu, fate), &wish)? {
+            Ok(staging) => {
+                if let Some(why) = &wish.instead {
+                    crate::log!(
+                        Level::Warn,
+                        "group {}: the memory of devices goes through host memory: {why}",
+                        context.name
+                    );
+                }
+                Ok(Ok(Box::new(staging)))
+            }
+            Err(why) => {
+                let why = wish.instead.map_or(why.clone(), |first| format!("{first}; and {why}"));
+                crate::log!(Level::Warn, "group {} is for host memory only: {why}", context.name);
+                Ok(Err(why))
+            }
+        }
+    }
 }
 
 /// A name that stays: there are as many as maps of registered back ends.
@@ -163,24 +243,26 @@ fn interned(name: &str) -> &'static str {
 #[derive(Debug)]
 struct Map {
     /// First: it ends before the part that has the group's failure. Or why there is none.
-    nccl: Found<Nccl>,
+    part: Found,
     name: &'static str,
     device: usize,
     cuda: Cuda,
+    /// Who serves the device.
+    serves: &'static str,
     cpu: Arc<dyn Backend>,
 }
 
 impl Map {
     /// The part that serves a device.
-    fn on(&self, device: usize, what: &dyn fmt::Display) -> Result<&Nccl> {
+    fn on(&self, device: usize, what: &dyn fmt::Display) -> Result<&dyn DevicePart> {
         let refused = |why: String| {
             let message =
                 format!("{what} in memory of device {device}: back end {}: {why}", self.name);
             Error::new(ErrorKind::Unsupported, message)
         };
-        let nccl = self.nccl.as_ref().map_err(|why| refused(why.clone()))?;
+        let part = self.part.as_ref().map_err(|why| refused(why.clone()))?;
         if device == self.device {
-            return Ok(nccl);
+            return Ok(part.as_ref());
         }
         Err(refused(format!("the group is for device {} on this rank", self.device)))
     }
@@ -239,6 +321,18 @@ impl Backend for Map {
         }
     }
 
+    fn is_stream_ordered(&self) -> bool {
+        self.part.as_ref().is_ok_and(|part| part.is_stream_ordered())
+    }
+
+    fn mark(&self, gpu: Gpu) -> Result<Option<Arc<dyn Mark>>> {
+        self.on(gpu.device, &"a call")?.mark(gpu)
+    }
+
+    fn carried(&self) -> Option<&dyn Carried> {
+        self.part.as_ref().ok()?.carried()
+    }
+
     fn exchange_on_device(
         &self,
         messages: &[DeviceMessage<'_>],
@@ -258,8 +352,8 @@ impl Backend for Map {
 
     fn abort(&self, reason: &Error) {
         self.cpu.abort(reason);
-        if let Ok(nccl) = &self.nccl {
-            nccl.look_around();
+        if let Ok(part) = &self.part {
+            part.look_around();
         }
     }
 
@@ -296,13 +390,13 @@ impl Backend for Map {
     }
 
     fn describe(&self) -> Value {
-        let cuda = match &self.nccl {
-            Ok(nccl) => nccl.describe(),
+        let cuda = match &self.part {
+            Ok(part) => part.describe(),
             Err(why) => json!({ "missing": why }),
         };
         json!({
             "cpu": { "backend": self.cpu.name(), "says": self.cpu.describe() },
-            "cuda": { "backend": NCCL, "says": cuda },
+            "cuda": { "backend": if self.serves.is_empty() { "none" } else { self.serves }, "says": cuda },
         })
     }
 }
@@ -319,8 +413,17 @@ mod tests {
         assert_eq!(of("cuda:nccl").as_deref(), Some("nccl"));
         assert_eq!(of("CUDA:NCCL, cpu:Gloo").as_deref(), Some("cpu:native,cuda:nccl"));
         assert_eq!(of("Default").as_deref(), Some("default"));
-        for wrong in ["cpu:native", "cuda:native", "cpu:a,cpu:b", "xpu:nccl,cpu:native", "a,b", ":"]
-        {
+        for name in ["cuda:native", "cuda:Gloo,cpu:NATIVE"] {
+            assert_eq!(of(name).as_deref(), Some("cpu:native,cuda:native"));
+        }
+        for wrong in [
+            "cpu:native",
+            "cpu:other,cuda:native",
+            "cpu:a,cpu:b",
+            "xpu:nccl,cpu:native",
+            "a,b",
+            ":",
+        ] {
             let error = parse(wrong).unwrap_err();
             assert!(error.message().contains(wrong), "{error}");
         }

@@ -2,30 +2,33 @@
 //!
 //! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in groups of one rank.
 //! `plugin` is what others have written (MPI among it), which registers beside them. `map` is a group for host memory and the
-//! memory of a GPU, of which `nccl` serves the latter.
+//! memory of a GPU, of which `nccl` serves the latter, or `staging`, by way of the former.
 //!
 //! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep what they need in
 //! [`Keys`]), the C ABI.
 
+mod device_part;
+pub(crate) mod lent;
 pub mod map;
 pub mod native;
 pub mod nccl;
 pub mod plugin;
 pub mod registry;
 pub mod solo;
+mod staging;
 
 pub use crate::algo::{Operation, Wanted};
 pub use crate::transport::{
-    Completion, Delivery, Incoming, LARGEST_TAG, Listener, Listeners, OpKind, Outgoing, PeerName,
-    PointToPoint, Room,
+    Completion, Delivery, Descriptor, Extent, Incoming, LARGEST_TAG, Listener, Listeners, OpKind,
+    Outgoing, PeerName, PointToPoint, Room,
 };
-pub use nccl::{Message as DeviceMessage, Way as DeviceWay};
+pub use device_part::{Carried, Message as DeviceMessage, Way as DeviceWay};
 
 use crate::algo::rules::Rule;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{Gpu, Launch};
+use crate::base::gpu::{Gpu, Launch, Mark};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::transport::arena;
@@ -239,6 +242,26 @@ pub trait Backend: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Whether operations on its device end once they are enqueued, and take place later; else they have taken place when
+    /// they end. Asked where there is a [`Backend::device`].
+    fn is_stream_ordered(&self) -> bool {
+        false
+    }
+
+    /// Notes what is in a stream as a call is issued, for back ends that have to wait for it by themselves.
+    ///
+    /// # Errors
+    /// `Backend`.
+    fn mark(&self, gpu: Gpu) -> Result<Option<Arc<dyn Mark>>> {
+        let _ = gpu;
+        Ok(None)
+    }
+
+    /// Messages in a device's memory, where they are carried one by one; `None` where they are enqueued together.
+    fn carried(&self) -> Option<&dyn Carried> {
+        None
+    }
+
     /// Enqueues messages in a device's memory as one operation, in which their order does not count.
     ///
     /// # Errors
@@ -381,7 +404,11 @@ pub fn create(
     exchange: &dyn Exchange,
 ) -> Result<Arc<dyn Backend>> {
     check_name(name)?;
-    match map::parse(name)? {
+    let devices = match (map::parse(name)?, context.device) {
+        (None, Some(_)) => map::with_device(name),
+        (devices, _) => devices,
+    };
+    match devices {
         Some(devices) => map::create(&devices, context, exchange),
         None => create_one(name, context, exchange),
     }

@@ -1,7 +1,7 @@
 //! Operations on the memory of a GPU: where one runs, and what tells that the device is done with it.
 //!
 //! Such an operation is *enqueued*: it ends for its caller once the device knows of it, and takes place later, in the order
-//! of a stream.
+//! of a stream. Where nothing can be enqueued (the host carries the bytes), it waits for a [`Mark`] instead.
 //!
 //! Must not know: drivers, who enqueues.
 
@@ -28,6 +28,15 @@ pub trait Flight: Send + Sync + Debug {
     fn wait(&self, limit: &Deadline) -> Result<bool>;
 }
 
+/// A moment in a stream.
+pub trait Mark: Send + Sync + Debug {
+    /// Whether the device has done everything that was in the stream by then.
+    ///
+    /// # Errors
+    /// What went wrong on the device before it.
+    fn is_over(&self) -> Result<bool>;
+}
+
 /// Where an operation that was enqueued is put, once.
 pub type FlightSlot = OnceLock<Arc<dyn Flight>>;
 
@@ -38,4 +47,6 @@ pub struct Launch<'a> {
     pub gpu: Gpu,
     /// Who tells its end.
     pub flight: &'a FlightSlot,
+    /// When its buffers are ready, where that was noted as it was issued.
+    pub ready: Option<&'a dyn Mark>,
 }

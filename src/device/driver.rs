@@ -57,6 +57,10 @@ function_table! {
             pointer_attribute = c"cuPointerGetAttribute": fn(*mut c_void, c_int, Address) -> Code;
             mem_alloc = c"cuMemAlloc_v2": fn(*mut Address, usize) -> Code;
             mem_free = c"cuMemFree_v2": fn(Address) -> Code;
+            mem_host_alloc = c"cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint) -> Code;
+            mem_free_host = c"cuMemFreeHost": fn(*mut c_void) -> Code;
+            copy_to_device = c"cuMemcpyHtoDAsync_v2": fn(Address, *const c_void, usize, Handle) -> Code;
+            copy_to_host = c"cuMemcpyDtoHAsync_v2": fn(*mut c_void, Address, usize, Handle) -> Code;
             stream_create = c"cuStreamCreateWithPriority": fn(*mut Handle, c_uint, c_int) -> Code;
             stream_destroy = c"cuStreamDestroy_v2": fn(Handle) -> Code;
             stream_wait_event = c"cuStreamWaitEvent": fn(Handle, Handle, c_uint) -> Code;

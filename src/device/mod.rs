@@ -1,7 +1,8 @@
 //! GPUs: the CUDA driver, found at run time, and what is made of it for back ends that work with device memory.
 //!
 //! Nothing of CUDA is needed to build or to load the library. [`driver`] is the table of functions, [`context`] a device's
-//! primary context, [`stream`] streams and events, [`memory`] where a buffer lies, and memory that devices reach.
+//! primary context, [`stream`] streams, events and copies, [`memory`] where a buffer lies, and memory of devices, [`pinned`]
+//! host memory that devices copy from and to by themselves.
 //!
 //! No function waits for a device: who waits asks an event again and again, within a deadline. Handles of the driver are
 //! words, which any thread may use while the right context is current on it.
@@ -12,7 +13,9 @@
 pub mod context;
 pub mod driver;
 pub mod memory;
+pub mod pinned;
 pub mod stream;
 
 pub use context::Context;
+pub use pinned::Pinned;
 pub use stream::{Event, Stream};

@@ -1,8 +1,10 @@
-//! Streams of our own, and events, by which is seen how far a stream has come.
+//! Streams of our own, with copies in them, and events, by which is seen how far a stream has come.
 
 use super::context::Context;
-use super::driver::{Handle, NOT_READY};
+use super::driver::{Address, Handle, NOT_READY};
+use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
+use crate::base::gpu::Mark;
 use crate::base::log::Level;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -61,6 +63,39 @@ impl Stream {
     /// What the driver calls it.
     pub fn handle(&self) -> Handle {
         self.handle
+    }
+
+    /// Leaves a copy from the device's memory to pinned memory to the device.
+    ///
+    /// # Safety
+    /// Both must stay as long as they are until the stream has come past, as an event behind it tells, and nobody else may
+    /// write them before.
+    ///
+    /// # Errors
+    /// `Backend`.
+    pub unsafe fn copy_to_host(&self, from: Src<'_>, into: Dst<'_>) -> Result<()> {
+        let _current = self.context.enter()?;
+        let driver = self.context.driver();
+        let (to, from) = (into.as_mut_ptr().cast(), from.as_ptr().addr() as Address);
+        // SAFETY: two buffers of this length, which the caller promises stay; the stream is ours.
+        let code = unsafe { (driver.functions.copy_to_host)(to, from, into.len(), self.handle) };
+        driver.check("cuMemcpyDtoHAsync", code)
+    }
+
+    /// Leaves a copy from pinned memory to the device's memory to the device.
+    ///
+    /// # Safety
+    /// As [`Stream::copy_to_host`].
+    ///
+    /// # Errors
+    /// `Backend`.
+    pub unsafe fn copy_to_device(&self, from: Src<'_>, into: Dst<'_>) -> Result<()> {
+        let _current = self.context.enter()?;
+        let driver = self.context.driver();
+        let (to, from) = (into.as_mut_ptr().addr() as Address, from.as_ptr().cast());
+        // SAFETY: as above.
+        let code = unsafe { (driver.functions.copy_to_device)(to, from, into.len(), self.handle) };
+        driver.check("cuMemcpyHtoDAsync", code)
     }
 }
 
@@ -141,6 +176,12 @@ impl Event {
             NOT_READY => Ok(false),
             code => driver.check("cuEventQuery", code).map(|()| true),
         }
+    }
+}
+
+impl Mark for Event {
+    fn is_over(&self) -> Result<bool> {
+        Self::is_over(self)
     }
 }
 

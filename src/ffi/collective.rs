@@ -20,7 +20,7 @@ dist_export! {
     /// the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
     /// and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
     /// Operations of a group run in the order of their issue, blocking and asynchronous ones alike. On the memory of a GPU
-    /// an operation is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
+    /// an operation over NCCL is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
     /// threads that use one group must keep the same order on all ranks.
     ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),

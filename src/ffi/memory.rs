@@ -18,7 +18,7 @@ dist_export! {
     ///
     /// `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
     /// the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
-    /// which makes some of its operations faster. Freeing that waits for what the device was given.
+    /// which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
     /// `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
     /// not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
     /// alone.

@@ -40,9 +40,9 @@ pub struct dist_init_options_t {
     pub struct_size: usize,
     /// Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
-    /// In any case: "native" (also called "gloo"), for host memory; "nccl", for the memory of GPUs; one for each kind of
-    /// memory, as "cpu:native,cuda:nccl"; or the name of a back end that was registered. NULL or "default" for native, and
-    /// nccl beside it where a device is named and all ranks have NCCL.
+    /// In any case: "native" (also called "gloo"), for host memory, and by way of it the memory of GPUs where a device is named;
+    /// "nccl", for the memory of GPUs; one for each kind of memory, as "cpu:native,cuda:nccl"; or the name of a back end that
+    /// was registered. NULL or "default" for native, and nccl beside it where a device is named and all ranks have NCCL.
     pub backend: *const c_char,
     /// "env://", "tcp://host:port?rank=R&world_size=N", or "file:///path?rank=R&world_size=N" with a file that all
     /// ranks reach and that no other job uses; NULL for env://. In a file's path, %XX is the byte of that
@@ -63,7 +63,8 @@ pub struct dist_init_options_t {
     /// What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
     /// transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
     /// rank 0 count, attach=0|1 (as DIST_ATTACH), and host_id=LABEL: ranks with the same label are on one host, whatever
-    /// the truth (for tests). NCCL's part knows nccl.high_priority=0|1 and nccl.blocking_wait=0|1.
+    /// the truth (for tests). NCCL's part knows nccl.high_priority=0|1 and nccl.blocking_wait=0|1; where native
+    /// carries the memory of GPUs, staging.chunk_bytes=N is how much of it at once.
     pub backend_options: *const c_char,
     /// The index of this rank's GPU, with DIST_FIELD_DEVICE in fields. Without it, "nccl" takes the device that is current on
     /// the calling thread. All ranks name one, or none does.
@@ -207,7 +208,8 @@ pub struct dist_call_options_t {
     pub flags: u64,
     /// The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
     /// result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
-    /// device then. CUDA's own default stream is (void *)1.
+    /// device then. CUDA's own default stream is (void *)1. Where native carries the memory of a GPU, the call begins behind
+    /// what is in the stream, and what comes later sees the result only if it is put there once the call has ended.
     pub stream: *mut c_void,
     /// Where the buffers are, with DIST_CALL_DEVICE in flags: the index of the group's GPU on this rank, or
     /// DIST_DEVICE_HOST. Without it, the driver is asked.

@@ -37,8 +37,8 @@ dist_export! {
     /// Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
     ///
     /// Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
-    /// the caller may put more into that stream; its buffers stay lent until the device is done. For other works this is
-    /// dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
+    /// the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
+    /// native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
     /// deadline. Any thread, any number of times.
     ///
     /// Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after

@@ -187,9 +187,15 @@ pub struct Descriptor {
     pub sequence: u64,
     /// The number of the algorithm among those of the operation, from 1; 0 where none has been chosen.
     pub algorithm: u8,
+    /// Which part of the operation, from 1, where it is carried out in parts; 0 for the whole. What is said of the extent
+    /// is always that of the whole.
+    pub part: u16,
 }
 
 const NONE: u64 = 0xff;
+
+/// The bits of a part, which are the highest in the word that has the sequence number too.
+const PART_BITS: u32 = u16::BITS;
 
 impl Descriptor {
     /// The three words that represent it in a line. The lowest bit tells them from zeroed memory.
@@ -205,7 +211,22 @@ impl Descriptor {
         let (extent, count) = self.extent.encode();
         let first = 1 | extent << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
         let first = first | u64::from(algorithm) << 56;
-        [first, count, self.sequence]
+        [first, count, self.moment().rotate_right(PART_BITS)]
+    }
+
+    /// A number that grows with the sequence, and within one operation with the part.
+    pub fn moment(&self) -> u64 {
+        self.sequence << PART_BITS | u64::from(self.part)
+    }
+
+    /// The sequence number that such a number has grown from.
+    pub fn sequence_at(moment: u64) -> u64 {
+        moment >> PART_BITS
+    }
+
+    /// That number, by the last of the three words.
+    pub fn moment_of(word: u64) -> u64 {
+        word.rotate_left(PART_BITS)
     }
 
     /// Whether a first word is that of a descriptor.
@@ -226,8 +247,9 @@ impl Descriptor {
             op: ReduceOp::ALL.get(byte(24)).copied(),
             root: root.checked_sub(1),
             extent: Extent::decode(words[0] >> 1 & 0x7f, words[1])?,
-            sequence: words[2],
+            sequence: Self::sequence_at(Self::moment_of(words[2])),
             algorithm: u8::try_from(byte(56)).ok()?,
+            part: u16::try_from(words[2] >> (u64::BITS - PART_BITS)).ok()?,
         })
     }
 }
@@ -248,6 +270,9 @@ impl fmt::Display for Descriptor {
             }
             Extent::Lengths => parts.push("lengths of byte strings".to_owned()),
             Extent::Count(_) | Extent::Pairwise => {}
+        }
+        if self.part > 0 {
+            parts.push(format!("part {}", self.part));
         }
         if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join(", ")) }
     }
@@ -282,12 +307,13 @@ mod tests {
                     op: Some(ReduceOp::PremulSum),
                     root,
                     extent,
-                    sequence: 1 << 60,
+                    sequence: 1 << 47,
                     algorithm: 255,
+                    part: u16::MAX,
                 };
                 all.push(whole);
-                let (dtype, op, sequence, algorithm) = (None, None, 0, 0);
-                all.push(Descriptor { dtype, op, sequence, algorithm, ..whole });
+                let (dtype, op, sequence, algorithm, part) = (None, None, 0, 0, 0);
+                all.push(Descriptor { dtype, op, sequence, algorithm, part, ..whole });
             }
         }
         for descriptor in all {
@@ -323,6 +349,7 @@ mod tests {
             extent: Extent::of_counts([3, 5]),
             sequence: 7,
             algorithm: 0,
+            part: 0,
         };
         let text = descriptor.to_string();
         assert!(text.starts_with("all_gather_v #7 (f32, counts #"), "{text}");

@@ -184,8 +184,9 @@ mod tests {
             op: Some(ReduceOp::PremulSum),
             root: Some(65_535),
             extent: Extent::Count(u64::MAX),
-            sequence: 0x0102_0304_0506_0708,
+            sequence: 0x0304_0506_0708,
             algorithm: 9,
+            part: 0x0102,
         };
         Header {
             kind: Kind::Data,

@@ -137,6 +137,9 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// has passed.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
 
+    /// Has those who attend ask once more whether it is over, for whom that depends on more than messages.
+    fn rouse(&self) {}
+
     /// Why nothing can come from a rank any more, if so: it has left.
     fn departed(&self, peer: Rank) -> Option<Error>;
 }

@@ -50,7 +50,7 @@ pub(super) struct Knock(AtomicU64);
 pub struct Progress {
     /// Every step up to this one is finished: the rank reads no line or slot of it any more.
     done: AtomicU64,
-    /// The sequence number of the last operation finished.
+    /// The last operation finished, by the last word of its descriptor.
     finished: AtomicU64,
     /// The operation last entered.
     entered: [AtomicU64; 3],
@@ -64,9 +64,9 @@ impl Progress {
         }
     }
 
-    /// The owner has finished operation `sequence`, and with it every step up to `step`.
-    pub fn finish(&self, step: u64, sequence: u64) {
-        self.finished.store(sequence, Ordering::Relaxed);
+    /// The owner has finished the operation whose descriptor's last word this is, and with it every step up to `step`.
+    pub fn finish(&self, step: u64, word: u64) {
+        self.finished.store(word, Ordering::Relaxed);
         self.pass(step);
     }
 
@@ -82,12 +82,17 @@ impl Progress {
 
     /// True where the owner has entered an operation and not left it.
     pub fn is_inside(&self) -> bool {
-        self.entered[2].load(Ordering::Relaxed) > self.finished.load(Ordering::Relaxed)
+        let finished = self.finished.load(Ordering::Relaxed);
+        self.moment() > Descriptor::moment_of(finished)
     }
 
-    /// True where the owner was last seen entering this operation of the group, or a later one.
-    pub fn has_entered(&self, sequence: u64) -> bool {
-        self.entered[2].load(Ordering::Relaxed) >= sequence
+    /// True where the owner was last seen entering this operation of the group (see [`Descriptor::moment`]), or a later one.
+    pub fn has_entered(&self, moment: u64) -> bool {
+        self.moment() >= moment
+    }
+
+    fn moment(&self) -> u64 {
+        Descriptor::moment_of(self.entered[2].load(Ordering::Relaxed))
     }
 
     /// What the owner was last seen doing, for messages.
@@ -96,7 +101,9 @@ impl Progress {
         let finished = self.finished.load(Ordering::Relaxed);
         match Descriptor::decode(words) {
             None => "has entered no operation yet".to_owned(),
-            Some(entered) if entered.sequence > finished => format!("was in {entered}"),
+            Some(entered) if entered.moment() > Descriptor::moment_of(finished) => {
+                format!("was in {entered}")
+            }
             Some(entered) => format!("last finished {entered}"),
         }
     }

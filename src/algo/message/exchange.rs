@@ -351,10 +351,10 @@ impl<'x> Exchange<'x> {
         if (Header { excuse: None, ..header }) == *expected {
             self.lane.ahead(peer, lane).skip_header();
             let peer = &mut self.lane.peers[peer];
-            if peer.heard < header.descriptor.sequence {
+            if peer.heard < header.descriptor.moment() {
                 peer.excuse = header.excuse;
             }
-            peer.heard = header.descriptor.sequence;
+            peer.heard = header.descriptor.moment();
             peer.waits_for = None;
             return Ok(true);
         }
@@ -381,17 +381,17 @@ impl<'x> Exchange<'x> {
 
     /// Takes a mark of presence of this operation, or of one before it, off the stream; false for any other header.
     pub(super) fn pass_presence(&mut self, peer: Rank, lane: u8, header: &Header) -> Result<bool> {
-        let sequence = header.descriptor.sequence;
-        if header.kind != Kind::Presence || sequence > self.operation.descriptor.sequence {
+        let moment = header.descriptor.moment();
+        if header.kind != Kind::Presence || moment > self.operation.descriptor.moment() {
             return Ok(false);
         }
         self.agree(peer, header)?;
         self.lane.ahead(peer, lane).skip_header();
         let peer = &mut self.lane.peers[peer];
-        if peer.heard < sequence {
+        if peer.heard < moment {
             peer.excuse = None;
         }
-        peer.heard = sequence;
+        peer.heard = moment;
         peer.waits_for = header.excuse.map(|excuse| excuse.rank);
         // Who calls the roll reads what has come.
         peer.marks = 0;

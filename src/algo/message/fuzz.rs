@@ -112,6 +112,7 @@ fn barrier() -> Descriptor {
         extent: Extent::Count(0),
         sequence: 1,
         algorithm: 0,
+        part: 0,
     }
 }
 
@@ -125,6 +126,7 @@ fn now() -> Descriptor {
         extent: Extent::Count(64),
         sequence: 2,
         algorithm: 0,
+        part: 0,
     }
 }
 

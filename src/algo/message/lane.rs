@@ -36,7 +36,7 @@ pub(super) struct Peer {
     /// Messages posted to it, and from it.
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// The last operation that it was seen in.
+    /// The last operation that it was seen in ([`Descriptor::moment`]).
     pub(super) heard: u64,
     /// For whom it had waited when it was first seen there.
     pub(super) excuse: Option<Excuse>,
@@ -64,7 +64,7 @@ pub struct Lane {
     /// Marks of presence that have not gone. One of which a part has may outlast its operation, and then goes before
     /// the next message to that peer.
     pub(super) marks: Vec<Mark>,
-    /// The last operation in which this rank has said that it is there.
+    /// The last operation in which this rank has said that it is there ([`Descriptor::moment`]).
     marked: u64,
     ahead: HashMap<(Rank, u8), Ahead>,
     scratch: Vec<u8>,
@@ -97,11 +97,11 @@ impl Lane {
 
     /// Says to the others that this rank is in an operation, once in each; true where something is to be sent.
     pub(super) fn mark(&mut self, others: &[Rank], header: &Header) -> bool {
-        let sequence = header.descriptor.sequence;
-        if self.marked == sequence {
+        let moment = header.descriptor.moment();
+        if self.marked == moment {
             return false;
         }
-        self.marked = sequence;
+        self.marked = moment;
         let header = header.encode();
         for &peer in others {
             // Behind the rest of an older one nothing needs to be said: it will be read, or nothing.
@@ -154,8 +154,14 @@ impl Lane {
     /// unread may name: whatever is newer covers it through the chain.
     pub(super) fn disagreement(&self, from: Rank, header: &Header) -> Option<String> {
         let theirs = header.descriptor;
-        let ours = self.past.iter().find(|past| past.descriptor.sequence == theirs.sequence);
-        if self.past.front().is_some_and(|oldest| theirs.sequence < oldest.descriptor.sequence) {
+        let ours = self.past.iter().find(|past| past.descriptor.moment() == theirs.moment());
+        let is_forgotten = |oldest: &Past| {
+            let oldest = oldest.descriptor;
+            // A whole was never among the parts of an operation.
+            let is_whole = theirs.part == 0 && theirs.sequence == oldest.sequence;
+            theirs.moment() < oldest.moment() && !is_whole
+        };
+        if self.past.front().is_some_and(is_forgotten) {
             return None;
         }
         let now = self.past.back().map(|past| past.descriptor);
@@ -169,7 +175,8 @@ impl Lane {
             }
             Some(past) => Some(format!(
                 "and {{}} agree on {}, but not on what came before it, after #{}",
-                past.descriptor, self.peers[from].heard
+                past.descriptor,
+                Descriptor::sequence_at(self.peers[from].heard)
             )),
             None => Some(format!("called {}, but {{}} called {theirs}", said(now))),
         }
@@ -236,6 +243,7 @@ mod tests {
             extent: Extent::Count(0),
             sequence,
             algorithm: 1,
+            part: 0,
         }
     }
 
@@ -280,6 +288,25 @@ mod tests {
         c.enter(barrier(3));
         assert!(a.disagreement(1, &header(&c, barrier(3))).unwrap().contains("barrier #3"));
     }
+
+    #[test]
+    fn parts_of_an_operation_are_told_apart() {
+        let new = || Lane::new(Nonce([1; 16]), 2);
+        let part = |part| Descriptor { part, ..barrier(1) };
+        let (mut parted, mut other, mut whole) = (new(), new(), new());
+        for number in 1..=3 {
+            parted.enter(part(number));
+            let early = header(&parted, part(number));
+            other.enter(part(number));
+            assert!(other.disagreement(1, &early).is_none());
+        }
+        whole.enter(barrier(1));
+        let said = parted.disagreement(1, &header(&whole, barrier(1))).unwrap();
+        assert!(said.contains("part 3"), "{said}");
+        let said = whole.disagreement(1, &header(&parted, part(3))).unwrap();
+        assert!(said.contains("part 3"), "{said}");
+    }
+
     #[test]
     fn marks_are_made_once_and_few_lie_unread() {
         let mut lane = Lane::new(Nonce([1; 16]), 3);

@@ -7,9 +7,9 @@ use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
-use crate::transport::Direction;
 use crate::transport::frame::{Excuse, HEADER_BYTES, Header, Kind};
 use crate::transport::pulse::whereabouts;
+use crate::transport::{Descriptor, Direction};
 use crate::wait::watch::Seconds;
 use std::time::Duration;
 
@@ -68,16 +68,16 @@ impl Exchange<'_> {
             // Only whose message is waited for must be there.
             for _ in 0..MARKS {
                 let Ok(Some(header)) = self.next_header(peer, 0, &mut came) else { break };
-                let is_later = header.descriptor.sequence > self.operation.descriptor.sequence;
+                let is_later = header.descriptor.moment() > self.operation.descriptor.moment();
                 if is_later || !self.pass_presence(peer, 0, &header)? {
                     if !is_later {
                         self.agree(peer, &header)?;
                     }
                     let peer = &mut self.lane.peers[peer];
-                    if peer.heard < header.descriptor.sequence {
+                    if peer.heard < header.descriptor.moment() {
                         peer.excuse = header.excuse;
                     }
-                    peer.heard = header.descriptor.sequence;
+                    peer.heard = header.descriptor.moment();
                     peer.waits_for = None;
                     break;
                 }
@@ -109,10 +109,10 @@ impl Exchange<'_> {
 
     /// The members that have not been seen in the operation.
     fn missing(&self) -> Vec<Rank> {
-        let sequence = self.operation.descriptor.sequence;
+        let moment = self.operation.descriptor.moment();
         let members = self.team.members().iter().copied();
         let is_missing =
-            |&rank: &Rank| rank != self.endpoint.rank() && self.lane.peers[rank].heard < sequence;
+            |&rank: &Rank| rank != self.endpoint.rank() && self.lane.peers[rank].heard < moment;
         members.filter(is_missing).collect()
     }
 
@@ -140,8 +140,8 @@ impl Exchange<'_> {
 
     /// A look in a wait that has become long: who of those whose messages are waited for has been seen in the operation?
     pub(super) fn look_around(&self, awaited: Vec<Rank>) {
-        let sequence = self.operation.descriptor.sequence;
-        let has_come = |rank: Rank| self.lane.peers[rank].heard >= sequence;
+        let moment = self.operation.descriptor.moment();
+        let has_come = |rank: Rank| self.lane.peers[rank].heard >= moment;
         let blame = |rank: Rank, by: Duration| match self.lane.peers[rank].excuse {
             Some(excuse) => (excuse.rank, by.min(excuse.waited)),
             None => (rank, by),
@@ -216,7 +216,10 @@ impl Exchange<'_> {
         let name = self.endpoint.peer(rank);
         match self.lane.peers[rank].heard {
             0 => format!("{name}, which was seen in no operation yet"),
-            heard => format!("{name}, which was last seen in operation #{heard}"),
+            heard => {
+                let sequence = Descriptor::sequence_at(heard);
+                format!("{name}, which was last seen in operation #{sequence}")
+            }
         }
     }
 

@@ -8,8 +8,8 @@
 //! Every collective waits for all ranks then, also those that would let a root run ahead.
 
 use crate::api::group::Group;
-use crate::api::lent::Lent;
 use crate::api::verdict::names;
+use crate::backend::lent::Lent;
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;

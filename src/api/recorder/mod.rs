@@ -241,6 +241,7 @@ mod tests {
             extent: Extent::Count(0),
             sequence,
             algorithm: 0,
+            part: 0,
         }
     }
 

@@ -172,6 +172,7 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
         extent: Extent::Count(mine.len() as u64),
         sequence,
         algorithm: 0,
+        part: 0,
     };
     let recv = Dst::from(all.as_mut_slice());
     let late = LateDeadline::from(*deadline);

@@ -9,7 +9,7 @@
 //! Must not know: what letters say.
 
 use super::shares::Shares;
-use crate::api::lent::Lent;
+use crate::backend::lent::Lent;
 use crate::base::buffer::{Dst, Src};
 use crate::base::ids::Rank;
 use std::collections::BTreeMap;

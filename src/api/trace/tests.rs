@@ -19,6 +19,7 @@ fn all_reduce(sequence: u64) -> Descriptor {
         extent: Extent::Count(100),
         sequence,
         algorithm: 1,
+        part: 0,
     }
 }
 

@@ -6,6 +6,7 @@
 use super::comm::Entry;
 use super::functions::{Code, SCALAR_AT_ONCE};
 use super::types::{self, Elements, Operator};
+use crate::backend::device_part::{Message, Way};
 use crate::backend::{OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -15,26 +16,6 @@ use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use crate::device::driver::Handle;
 use std::ffi::c_int;
-
-/// A message, on a device.
-#[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
-    /// The other rank.
-    pub peer: Rank,
-    /// The type of its elements.
-    pub dtype: DataType,
-    /// Which way it goes.
-    pub way: Way<'a>,
-}
-
-/// The memory of a message.
-#[derive(Clone, Copy, Debug)]
-pub enum Way<'a> {
-    /// To the other rank.
-    Out(Src<'a>),
-    /// From it: as long as what it sends.
-    In(Dst<'a>),
-}
 
 /// Somebody who enqueues.
 pub(super) struct Caller<'a> {

@@ -8,7 +8,6 @@ use super::options::{self, Options};
 use super::watchdog::Watched;
 use crate::backend::{Context, Exchange, Fate, Place};
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
-use crate::base::log::Level;
 use crate::device::{self, driver};
 use crate::sys::host;
 use serde_json::{Value, json};
@@ -138,7 +137,6 @@ pub(super) fn create(
     check_maps(&cards)?;
     if let Some((rank, why)) = missing(&cards, places) {
         if wish.is_optional {
-            crate::log!(Level::Warn, "group {} is for host memory only: {why}", context.name);
             return Ok(Err(why));
         }
         // This rank's own reason has its own kind.

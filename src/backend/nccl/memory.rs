@@ -35,16 +35,6 @@ impl Memory for Allocated {
     }
 }
 
-impl Memory for DeviceMemory {
-    fn as_mut_ptr(&self) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(usize::try_from(self.address()).unwrap_or(0))
-    }
-
-    fn len(&self) -> usize {
-        Self::len(self)
-    }
-}
-
 impl Drop for Allocated {
     fn drop(&mut self) {
         if let Some((watched, registration)) = self.registered.take()

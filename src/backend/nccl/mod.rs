@@ -22,14 +22,14 @@ mod options;
 mod types;
 mod watchdog;
 
-pub use calls::{Message, Way};
 pub(super) use meet::{Found, Wish};
-pub(super) use options::split;
+pub(super) use options::{Options, split};
 
+use super::device_part::{DevicePart, Message, is_recording};
 use super::{Context, Exchange, Fate, Listener, Memory, OpKind, Operation, Place, Query};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{Flight, Gpu, Launch};
+use crate::base::gpu::{Flight, Gpu, Launch, Mark};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::device::driver::Handle;
@@ -107,47 +107,6 @@ impl Nccl {
         }
     }
 
-    /// Its device.
-    pub(super) fn device(&self) -> usize {
-        self.watched.comm.context().device()
-    }
-
-    /// The group has failed, which its fate does not tell everybody.
-    pub(super) fn look_around(&self) {
-        self.watched.on_knock();
-    }
-
-    /// Whether it does a kind of call.
-    pub(super) fn supports(&self, query: &Query) -> Result<()> {
-        let library = self.watched.comm.library();
-        is_known(query, library.version())
-            .map_err(|error| error.context(format_args!("{query} ({})", library.signature())))?;
-        let has_factors = library.functions.create_premul_sum.is_some();
-        if query.op == Some(ReduceOp::PremulSum) && !has_factors {
-            return Err(calls::lacks(library.signature(), ReduceOp::PremulSum));
-        }
-        Ok(())
-    }
-
-    /// Enqueues a collective.
-    pub(super) fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
-        operation.probe.begins("nccl");
-        self.enqueue(Title::of(operation), operation.deadline(), launch, |caller| {
-            caller.collective(operation)
-        })
-    }
-
-    /// Enqueues messages as one operation.
-    pub(super) fn exchange(
-        &self,
-        messages: &[Message<'_>],
-        deadline: &Deadline,
-        launch: &Launch<'_>,
-    ) -> Result<()> {
-        let title = Title::Messages(messages.len());
-        self.enqueue(title, deadline, launch, |caller| caller.messages(messages))
-    }
-
     fn enqueue(
         &self,
         title: Title,
@@ -199,30 +158,73 @@ impl Nccl {
         Ok(stream)
     }
 
-    /// Whether a stream of the caller's can take operations.
-    pub(super) fn check_stream(&self, stream: Handle) -> Result<()> {
-        let context = self.watched.comm.context();
-        let _current = context.enter()?;
-        if is_capturing(context, stream)? {
-            let message =
-                "the stream records a graph, which the back end nccl does not support yet";
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
-        Ok(())
-    }
-
     fn fatal(&self, error: Error) -> Error {
         self.watched.fail(&error);
         // The first reason, of which this may be a consequence.
         self.watched.fate.failure().unwrap_or(error)
     }
+}
 
-    /// Memory of NCCL's own kind.
-    pub(super) fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+impl DevicePart for Nccl {
+    fn device(&self) -> usize {
+        self.watched.comm.context().device()
+    }
+
+    fn look_around(&self) {
+        self.watched.on_knock();
+    }
+
+    fn supports(&self, query: &Query) -> Result<()> {
+        let library = self.watched.comm.library();
+        is_known(query, library.version())
+            .map_err(|error| error.context(format_args!("{query} ({})", library.signature())))?;
+        let has_factors = library.functions.create_premul_sum.is_some();
+        if query.op == Some(ReduceOp::PremulSum) && !has_factors {
+            return Err(calls::lacks(library.signature(), ReduceOp::PremulSum));
+        }
+        Ok(())
+    }
+
+    fn is_stream_ordered(&self) -> bool {
+        true
+    }
+
+    /// Its place in the stream is all that there is to it.
+    fn mark(&self, _: Gpu) -> Result<Option<Arc<dyn Mark>>> {
+        Ok(None)
+    }
+
+    fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
+        operation.probe.begins("nccl");
+        self.enqueue(Title::of(operation), operation.deadline(), launch, |caller| {
+            caller.collective(operation)
+        })
+    }
+
+    fn exchange(
+        &self,
+        messages: &[Message<'_>],
+        deadline: &Deadline,
+        launch: &Launch<'_>,
+    ) -> Result<()> {
+        let title = Title::Messages(messages.len());
+        self.enqueue(title, deadline, launch, |caller| caller.messages(messages))
+    }
+
+    fn check_stream(&self, stream: Handle) -> Result<()> {
+        let context = self.watched.comm.context();
+        let _current = context.enter()?;
+        if is_capturing(context, stream)? {
+            return Err(is_recording("nccl"));
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
         memory::allocate(&self.watched, bytes)
     }
 
-    pub(super) fn describe(&self) -> Value {
+    fn describe(&self) -> Value {
         let library = self.watched.comm.library();
         let options = &self.watched.options;
         json!({

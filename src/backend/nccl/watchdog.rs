@@ -26,6 +26,13 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How long a group that is left waits for what is under way, and then for the other ranks.
 const PARTING: Duration = Duration::from_secs(5);
 
+/// The end of the thread.
+#[derive(Debug, Default)]
+struct End {
+    bell: Bell,
+    has_come: AtomicBool,
+}
+
 /// What the group's threads and the watchdog share.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -35,7 +42,7 @@ pub(super) struct Watched {
     flights: Mutex<VecDeque<Arc<InFlight>>>,
     bell: Bell,
     closing: AtomicBool,
-    ended: AtomicBool,
+    end: Arc<End>,
     /// An error has been told in the log, where nothing else is done about it.
     told: AtomicBool,
 }
@@ -49,12 +56,17 @@ impl Listener for Watched {
 impl Watched {
     /// Starts to watch.
     pub(super) fn start(comm: Comm, fate: Arc<dyn Fate>, options: Options) -> Result<Arc<Self>> {
-        let no = || AtomicBool::new(false);
-        let (closing, ended, told) = (no(), no(), no());
-        let (flights, bell) = (Mutex::default(), Bell::default());
-        let watched = Arc::new(Self { comm, fate, options, flights, bell, closing, ended, told });
+        let (closing, told) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (flights, bell, end) = (Mutex::default(), Bell::default(), Arc::<End>::default());
+        let ending = Ending(Arc::clone(&end));
+        let watched = Arc::new(Self { comm, fate, options, flights, bell, closing, end, told });
         let watcher = Arc::clone(&watched);
-        thread::start("dist-nccl", move || watcher.watch())?;
+        thread::start("dist-nccl", move || {
+            // Goes last: who waits for it finds that the thread has let go of everything.
+            let _ending = ending;
+            watcher.watch();
+            drop(watcher);
+        })?;
         let listener = Arc::clone(&watched) as Arc<dyn Listener>;
         watched.fate.add_listener(Arc::downgrade(&listener));
         Ok(watched)
@@ -71,8 +83,8 @@ impl Watched {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();
         let limit = Deadline::after(PARTING * 3);
-        let ended = || self.ended.load(Ordering::Acquire).then_some(());
-        if until(&self.bell, Pace::PATIENT, &limit, || None, ended).is_err() {
+        let ended = || self.end.has_come.load(Ordering::Acquire).then_some(());
+        if until(&self.end.bell, Pace::PATIENT, &limit, || None, ended).is_err() {
             let which = self.comm.library().signature();
             crate::log!(Level::Error, "NCCL does not end a communicator ({which})");
         }
@@ -89,7 +101,6 @@ impl Watched {
     }
 
     fn watch(&self) {
-        let _ending = Ending(self);
         loop {
             if self.fate.failure().is_some() {
                 self.comm.abort();
@@ -189,11 +200,11 @@ impl Watched {
 }
 
 /// Whatever ends the thread, it has ended.
-struct Ending<'a>(&'a Watched);
+struct Ending(Arc<End>);
 
-impl Drop for Ending<'_> {
+impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.ended.store(true, Ordering::Release);
+        self.0.has_come.store(true, Ordering::Release);
         self.0.bell.ring();
     }
 }

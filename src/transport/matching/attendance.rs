@@ -187,6 +187,11 @@ impl Core {
         self.tell(ended);
     }
 
+    /// Wakes those that sleep for something.
+    pub(super) fn rouse(&self) {
+        self.bell().ring();
+    }
+
     /// Tells what has ended, and wakes those that sleep for it.
     fn tell(&self, ended: Vec<Ended>) {
         if ended.is_empty() {

@@ -126,6 +126,10 @@ impl PointToPoint for Engine {
         made.into_iter().for_each(|core| core.attend(over, limit));
     }
 
+    fn rouse(&self) {
+        self.core().into_iter().for_each(Core::rouse);
+    }
+
     fn departed(&self, peer: Rank) -> Option<Error> {
         let look = |state: &mut State| {
             state.progress();

@@ -301,8 +301,7 @@ impl<'a> Steps<'a> {
 
     /// Leaves the operation: this rank reads nothing of it any more.
     pub fn finish(mut self) {
-        let sequence = self.operation.descriptor.sequence;
-        self.region.progress(self.rank).finish(self.lane.step, sequence);
+        self.region.progress(self.rank).finish(self.lane.step, self.words[2]);
         if self.owes_ring {
             fence(Ordering::SeqCst);
             self.ring_others();
@@ -381,8 +380,8 @@ impl<'a> Steps<'a> {
 
     /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was awaited for.
     fn look_around(&self, awaited: Option<Rank>) {
-        let (region, sequence) = (self.region, self.operation.descriptor.sequence);
-        let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(sequence);
+        let (region, moment) = (self.region, self.operation.descriptor.moment());
+        let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(moment);
         let blame = |rank, by| (self.domain.peer(rank).rank, by);
         // All are noted at the first look.
         let news = if self.lateness.is_long() { 0 } else { self.size() };

@@ -19,32 +19,32 @@ fn free() -> MutexGuard<'static, BTreeMap<usize, Vec<Dst<'static>>>> {
 
 /// Some bytes, for as long as somebody holds this.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(crate) struct Lent {
     memory: Dst<'static>,
     used: usize,
 }
 
 impl Lent {
     /// Bytes with any contents.
-    pub(super) fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         let size = len.next_power_of_two().max(LEAST);
         let known = free().get_mut(&size).and_then(Vec::pop);
         let fresh = || Dst::from(Box::leak(vec![0; size].into_boxed_slice()));
         Self { memory: known.unwrap_or_else(fresh), used: len }
     }
 
-    pub(super) fn copy_of(bytes: &[u8]) -> Self {
+    pub(crate) fn copy_of(bytes: &[u8]) -> Self {
         let lent = Self::new(bytes.len());
         kernel::copy(lent.room(), bytes.into());
         lent
     }
 
     /// To write them.
-    pub(super) fn room(&self) -> Dst<'static> {
+    pub(crate) fn room(&self) -> Dst<'static> {
         self.memory.slice(0, self.used)
     }
 
-    pub(super) fn bytes(&self) -> Src<'static> {
+    pub(crate) fn bytes(&self) -> Src<'static> {
         self.memory.as_src().slice(0, self.used)
     }
 }

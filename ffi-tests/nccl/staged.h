@@ -1,0 +1,52 @@
+/*
+ * What the tests of groups that carry the memory of devices by way of host memory share.
+ */
+#ifndef STAGED_H
+#define STAGED_H
+
+#include "ranks.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+/* The smallest there is. */
+#define CHUNK 4096
+#define OPTIONS "staging.chunk_bytes=4096"
+#define MOST 40000
+
+static inline long now_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static inline unsigned char *bytes_at(void *device, size_t length)
+{
+    return dist_stub_cuda_alias(device, length);
+}
+
+/* What a stream is made to do. */
+struct delay {
+    atomic_int may_go_on;
+    atomic_int has_begun;
+    unsigned char *fill;
+    unsigned char value;
+    size_t length;
+};
+
+static inline void hold(void *argument)
+{
+    struct delay *delay = argument;
+    atomic_store(&delay->has_begun, 1);
+    long limit = now_ms() + LIMIT_MS;
+    while (!atomic_load(&delay->may_go_on) && now_ms() < limit) {
+        struct timespec nap = { 0, 200000 };
+        nanosleep(&nap, NULL);
+    }
+    if (delay->fill != NULL) {
+        memset(delay->fill, delay->value, delay->length);
+    }
+}
+
+#endif

@@ -1,0 +1,383 @@
+/*
+ * Groups that carry the memory of devices by way of host memory: lengths around those of a piece, in place and not; the order of
+ * streams; messages with tags, from anybody, in any order, too long, too late; all ranks on one thread. The name of a case is the
+ * argument.
+ */
+#include "staged.h"
+
+#include <stdint.h>
+
+static const size_t lengths[] = { 1, 64, 1365, 2048, 4095, 4096, 4097, 8192, 8193, 12289, MOST };
+#define LENGTHS (sizeof lengths / sizeof lengths[0])
+
+static unsigned char byte_of(int from, int to, size_t place)
+{
+    return (unsigned char)(from * 59 + to * 23 + (int)(place * 7 + place / 251) + 1);
+}
+
+/* `size` blocks of a rank, each for another rank. */
+static unsigned char *blocks_of(const struct rank *self, size_t length, int is_shared)
+{
+    static _Thread_local unsigned char bytes[MOST_RANKS * MOST];
+    for (int to = 0; to < self->size; to++) {
+        for (size_t i = 0; i < length; i++) {
+            bytes[(size_t)to * length + i] = byte_of(self->rank, is_shared ? 0 : to, i);
+        }
+    }
+    return bytes;
+}
+
+static void check_block(const struct rank *self, const char *what, const unsigned char *block, int from, int to, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        if (!CHECK(block[i] == byte_of(from, to, i))) {
+            printf("  %s of %zu: rank %d of %d, byte %zu of rank %d\n", what, length, self->rank, self->size, i, from);
+            return;
+        }
+    }
+}
+
+static void check_sums(const struct rank *self, const char *what, const unsigned char *block, int to, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        unsigned char sum = 0;
+        for (int from = 0; from < self->size; from++) {
+            sum = (unsigned char)(sum + byte_of(from, to, i));
+        }
+        if (!CHECK(block[i] == sum)) {
+            printf("  %s of %zu: rank %d of %d, byte %zu\n", what, length, self->rank, self->size, i);
+            return;
+        }
+    }
+}
+
+static void one_length(struct rank *self, size_t length)
+{
+    dist_group_t *group = self->group;
+    size_t all = length * (size_t)self->size;
+    size_t own = length * (size_t)self->rank;
+    int root = (int)(length % (size_t)self->size);
+    unsigned char *memory = device_memory(all, blocks_of(self, length, 0));
+    unsigned char *other = device_memory(all, NULL);
+    CHECK_OK(dist_all_to_all(group, memory, other, length, DIST_U8, NULL, NULL));
+    for (int from = 0; from < self->size; from++) {
+        check_block(self, "all_to_all", bytes_at(other, all) + length * (size_t)from, from, self->rank, length);
+    }
+    CHECK_OK(dist_reduce_scatter(group, memory, memory + own, length, DIST_U8, DIST_SUM, NULL, NULL));
+    check_sums(self, "reduce_scatter", bytes_at(memory, all) + own, self->rank, length);
+    memcpy(bytes_at(memory, all), blocks_of(self, length, 1), all);
+    CHECK_OK(dist_all_gather(group, memory + own, memory, length, DIST_U8, NULL, NULL));
+    for (int from = 0; from < self->size; from++) {
+        check_block(self, "all_gather", bytes_at(memory, all) + length * (size_t)from, from, 0, length);
+    }
+    memcpy(bytes_at(memory, all), blocks_of(self, length, 1), all);
+    CHECK_OK(dist_all_reduce(group, memory, memory, length, DIST_U8, DIST_SUM, NULL, NULL));
+    check_sums(self, "all_reduce", bytes_at(memory, all), 0, length);
+    memcpy(bytes_at(memory, all), blocks_of(self, length, 1), all);
+    CHECK_OK(dist_reduce(group, memory, other, length, DIST_U8, DIST_SUM, root, NULL, NULL));
+    if (self->rank == root) {
+        check_sums(self, "reduce", bytes_at(other, all), 0, length);
+    }
+    CHECK_OK(dist_broadcast(group, memory, length, DIST_U8, root, NULL, NULL));
+    check_block(self, "broadcast", bytes_at(memory, all), root, 0, length);
+    free_device(memory);
+    free_device(other);
+}
+
+/* A ring of messages in a batch, with works. */
+static void ring(struct rank *self, size_t length)
+{
+    int next = (self->rank + 1) % self->size, before = (self->rank + self->size - 1) % self->size;
+    unsigned char *send = device_memory(length, blocks_of(self, length, 1)), *recv = device_memory(length, NULL);
+    dist_work_t *work = NULL;
+    CHECK_OK(dist_batch_begin(NULL, 0));
+    CHECK_OK(dist_send(self->group, send, length, DIST_U8, next, 9, NULL, NULL));
+    CHECK_OK(dist_recv(self->group, recv, length, DIST_U8, before, 9, NULL, NULL, NULL));
+    REQUIRE_OK(dist_batch_end(&work));
+    CHECK_OK(dist_work_wait(work, LIMIT_MS));
+    CHECK_OK(dist_work_release(work));
+    check_block(self, "a message", bytes_at(recv, length), before, 0, length);
+    free_device(send);
+    free_device(recv);
+}
+
+static void boundaries(struct rank *self)
+{
+    for (size_t i = 0; i < LENGTHS; i++) {
+        one_length(self, lengths[i]);
+        ring(self, lengths[i]);
+    }
+}
+
+/* Work on the caller's stream comes before what is issued behind it, and what is put there later does not hold it up. */
+static void streams(struct rank *self)
+{
+    unsigned char *memory = device_memory(MOST, NULL), *other = device_memory(MOST, NULL);
+    dist_call_options_t options = on_stream(self);
+    struct delay before = { 0 }, after = { 0 };
+    dist_work_t *work = NULL;
+    before.fill = bytes_at(memory, MOST);
+    before.value = (unsigned char)(self->rank + 1);
+    before.length = MOST;
+    for (int is_message = 0; is_message < 2; is_message++) {
+        memset(before.fill, 0, MOST);
+        atomic_store(&before.may_go_on, 0);
+        atomic_store(&after.may_go_on, 0);
+        REQUIRE(cuLaunchHostFunc(self->stream, hold, &before) == CUDA_SUCCESS);
+        if (is_message) {
+            int next = (self->rank + 1) % self->size, last = (self->rank + self->size - 1) % self->size;
+            REQUIRE_OK(dist_batch_begin(NULL, 0));
+            CHECK_OK(dist_send(self->group, memory, MOST, DIST_U8, next, 0, &options, NULL));
+            CHECK_OK(dist_recv(self->group, other, MOST, DIST_U8, last, 0, NULL, &options, NULL));
+            REQUIRE_OK(dist_batch_end(&work));
+        } else {
+            REQUIRE_OK(dist_all_reduce(self->group, memory, other, MOST, DIST_U8, DIST_SUM, &options, &work));
+        }
+        REQUIRE(cuLaunchHostFunc(self->stream, hold, &after) == CUDA_SUCCESS);
+        CHECK_STATUS(dist_work_wait(work, 50), DIST_IN_PROGRESS);
+        atomic_store(&before.may_go_on, 1);
+        CHECK_OK(dist_work_wait(work, LIMIT_MS));
+        CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
+        CHECK_OK(dist_work_release(work));
+        int last = (self->rank + self->size - 1) % self->size;
+        int wanted = is_message ? last + 1 : self->size * (self->size + 1) / 2;
+        CHECK(bytes_at(other, MOST)[0] == wanted && bytes_at(other, MOST)[MOST - 1] == wanted);
+        atomic_store(&after.may_go_on, 1);
+        REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
+    }
+    free_device(memory);
+    free_device(other);
+}
+
+/* Messages by tag and from anybody, posted in another order than they are sent, in both directions at once. */
+static void messages(struct rank *self)
+{
+    enum { EACH = 6 };
+    size_t length = 9000;
+    unsigned char *out[EACH], *in[EACH];
+    dist_work_t *works[2 * EACH];
+    int peer = 1 - self->rank;
+    for (int i = 0; i < EACH; i++) {
+        out[i] = device_memory(length, NULL);
+        in[i] = device_memory(length, NULL);
+        memset(bytes_at(out[i], length), 10 * self->rank + i, length);
+    }
+    /* Sends first on both sides: none waits for the other's receives to be posted. */
+    for (int i = 0; i < EACH; i++) {
+        REQUIRE_OK(dist_send(self->group, out[i], length - (size_t)i, DIST_U8, peer, (uint32_t)i, NULL, &works[i]));
+    }
+    /* The last tags first; the last two of any tag, of which one is of any rank. */
+    for (int i = EACH - 1; i >= 0; i--) {
+        int32_t from = i == 0 ? DIST_ANY_SOURCE : peer;
+        if (i > 1) {
+            REQUIRE_OK(dist_recv(self->group, in[i], length, DIST_U8, from, i, NULL, NULL, &works[EACH + i]));
+        } else {
+            REQUIRE_OK(dist_recv(self->group, in[1 - i], length, DIST_U8, from, DIST_ANY_TAG, NULL, NULL, &works[EACH + 1 - i]));
+        }
+    }
+    for (int i = 0; i < 2 * EACH; i++) {
+        CHECK_OK(dist_work_wait(works[i], LIMIT_MS));
+        if (i >= EACH) {
+            int tag = i - EACH;
+            CHECK(dist_work_source(works[i]) == peer && dist_work_tag(works[i]) == tag);
+            unsigned char *got = bytes_at(in[tag], length);
+            CHECK(got[0] == 10 * peer + tag && got[length - (size_t)tag - 1] == 10 * peer + tag);
+            CHECK(tag == 0 || got[length - 1] == 0xA5);
+        }
+        CHECK_OK(dist_work_release(works[i]));
+    }
+    /* To oneself, and nothing at all. */
+    REQUIRE_OK(dist_send(self->group, out[0], length, DIST_U8, self->rank, 3, NULL, &works[0]));
+    CHECK_OK(dist_recv(self->group, in[0], length, DIST_U8, self->rank, 3, NULL, NULL, NULL));
+    CHECK_OK(dist_work_wait(works[0], LIMIT_MS));
+    CHECK_OK(dist_work_release(works[0]));
+    CHECK(bytes_at(in[0], length)[length - 1] == 10 * self->rank);
+    for (int i = 0; i < EACH; i++) {
+        free_device(out[i]);
+        free_device(in[i]);
+    }
+}
+
+/* What does not fit fails the receive and stays for the next; what nobody takes has its time, and the group goes on. */
+static void misfits(struct rank *self)
+{
+    float *memory = device_memory(MOST, NULL);
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    soon.timeout_ms = 200;
+    if (self->rank == 0) {
+        CHECK_STATUS(dist_send(self->group, memory, 10, DIST_F32, 1, 7, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_MESSAGE("not matched");
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        memset(bytes_at((unsigned char *)memory, MOST), 3, MOST);
+        CHECK_OK(dist_send(self->group, memory, 2000, DIST_F32, 1, 7, NULL, NULL));
+    } else {
+        CHECK_STATUS(dist_recv(self->group, memory, 10, DIST_F32, 0, 8, NULL, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        CHECK_REFUSED(dist_recv(self->group, memory, 1999, DIST_F32, 0, 7, NULL, NULL, NULL), DIST_ERR_MISMATCH, "7996");
+        CHECK_REFUSED(dist_recv(self->group, memory, 9000, DIST_U8, 0, 7, NULL, NULL, NULL), DIST_ERR_MISMATCH, "f32");
+        CHECK(bytes_at((unsigned char *)memory, MOST)[0] == 0xA5);
+        CHECK_OK(dist_recv(self->group, memory, 2001, DIST_F32, 0, 7, NULL, NULL, NULL));
+        unsigned char *got = bytes_at((unsigned char *)memory, MOST);
+        CHECK(got[0] == 3 && got[7999] == 3 && got[8000] == 0xA5);
+    }
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    free_device(memory);
+}
+
+/* A message that was taken and not begun, since the receiver's stream does not come, and whose sender gives up: the receive waits
+ * for the next. */
+static void taken_back(struct rank *self)
+{
+    unsigned char *memory = device_memory(MOST, NULL);
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    struct delay delay = { 0 };
+    if (self->rank == 0) {
+        options.timeout_ms = 300;
+        memset(bytes_at(memory, MOST), 1, MOST);
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        CHECK_STATUS(dist_send(self->group, memory, MOST, DIST_U8, 1, 7, &options, NULL), DIST_ERR_TIMEOUT);
+        memset(bytes_at(memory, MOST), 2, MOST);
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        CHECK_OK(dist_send(self->group, memory, MOST, DIST_U8, 1, 7, NULL, NULL));
+    } else {
+        dist_work_t *work = NULL;
+        options = on_stream(self);
+        REQUIRE(cuLaunchHostFunc(self->stream, hold, &delay) == CUDA_SUCCESS);
+        REQUIRE_OK(dist_recv(self->group, memory, MOST, DIST_U8, 0, 7, NULL, &options, &work));
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        atomic_store(&delay.may_go_on, 1);
+        CHECK_STATUS(dist_work_wait(work, 100), DIST_IN_PROGRESS);
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        CHECK_OK(dist_work_wait(work, LIMIT_MS));
+        CHECK_OK(dist_work_release(work));
+        CHECK(bytes_at(memory, MOST)[0] == 2 && bytes_at(memory, MOST)[MOST - 1] == 2);
+    }
+    free_device(memory);
+}
+
+static void works(struct rank *self)
+{
+    enum { MANY = 20 };
+    unsigned char *memory[MANY];
+    dist_work_t *all[MANY];
+    for (int i = 0; i < MANY; i++) {
+        memory[i] = device_memory(MOST, NULL);
+        memset(bytes_at(memory[i], MOST), self->rank + i, MOST);
+        REQUIRE_OK(dist_all_reduce(self->group, memory[i], memory[i], MOST, DIST_U8, DIST_MAX, NULL, &all[i]));
+    }
+    for (int i = MANY - 1; i >= 0; i--) {
+        CHECK_OK(dist_work_synchronize(all[i], LIMIT_MS));
+        CHECK_OK(dist_work_release(all[i]));
+        CHECK(bytes_at(memory[i], MOST)[MOST - 1] == self->size - 1 + i);
+        free_device(memory[i]);
+    }
+}
+
+static void wrong_options(struct rank *self)
+{
+    dist_group_t *group = NULL;
+    self->backend_options = "staging.chunk_bytes=1";
+    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "staging.chunk_bytes=4096");
+    self->backend_options = NULL;
+    self->backend = "cpu:other,cuda:native";
+    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "cpu:native,cuda:native");
+    self->backend = "native";
+    self->device = 77;
+    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "device 77");
+}
+
+/* Several ranks have one device. */
+static void one_device(struct rank *self)
+{
+    self->device = 0;
+}
+
+static void shared_device(struct rank *self)
+{
+    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+    CUcontext context;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    REQUIRE_OK(make_group(self, "shared", &self->group));
+    one_length(self, 5000);
+    CHECK_OK(dist_group_release(self->group));
+    CHECK(cuCtxSetCurrent(self->context) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+}
+
+/* All ranks' groups on one thread, each with its device: only together can they end. */
+static struct rank *all_ranks[MOST_RANKS];
+static pthread_barrier_t meeting;
+
+static void one_thread(struct rank *self)
+{
+    all_ranks[self->rank] = self;
+    if (self->rank == 0) {
+        pthread_barrier_init(&meeting, NULL, (unsigned)self->size);
+    }
+    /* All are there once this is over, and the barrier of threads with them. */
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    unsigned char *memory = device_memory(MOST, NULL), *other = device_memory(MOST, NULL);
+    static unsigned char *memories[MOST_RANKS], *others[MOST_RANKS];
+    memset(bytes_at(memory, MOST), self->rank + 1, MOST);
+    memories[self->rank] = memory;
+    others[self->rank] = other;
+    pthread_barrier_wait(&meeting);
+    for (int round = 0; round < 2 && self->rank == 0; round++) {
+        dist_work_t *work = NULL;
+        REQUIRE_OK(dist_batch_begin(NULL, 0));
+        for (int i = 0; i < self->size; i++) {
+            dist_group_t *group = all_ranks[i]->group;
+            if (round == 0) {
+                CHECK_OK(dist_all_reduce(group, memories[i], memories[i], MOST, DIST_U8, DIST_SUM, NULL, NULL));
+            } else {
+                CHECK_OK(dist_send(group, memories[i], MOST, DIST_U8, (i + 1) % self->size, 0, NULL, NULL));
+                CHECK_OK(dist_recv(group, others[i], MOST, DIST_U8, (i + self->size - 1) % self->size, 0, NULL, NULL, NULL));
+            }
+        }
+        REQUIRE_OK(dist_batch_end(&work));
+        CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
+        CHECK_OK(dist_work_release(work));
+    }
+    pthread_barrier_wait(&meeting);
+    int wanted = self->size * (self->size + 1) / 2;
+    CHECK(bytes_at(memory, MOST)[0] == wanted && bytes_at(memory, MOST)[MOST - 1] == wanted);
+    CHECK(bytes_at(other, MOST)[0] == wanted && bytes_at(other, MOST)[MOST - 1] == wanted);
+    free_device(memory);
+    free_device(other);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*body)(struct rank *self);
+        int least;
+        int most;
+        const char *options;
+    } cases[] = {
+        { "boundaries", boundaries, 1, MOST_RANKS, OPTIONS },
+        { "between_hosts", boundaries, 2, MOST_RANKS, OPTIONS ";transport=tcp" },
+        { "between_hosts", boundaries, 3, MOST_RANKS, OPTIONS ";host_id=" },
+        { "streams", streams, 1, 3, OPTIONS },
+        { "messages", messages, 2, 2, OPTIONS },
+        { "messages", messages, 2, 2, OPTIONS ";transport=tcp" },
+        { "misfits", misfits, 2, 2, OPTIONS },
+        { "misfits", taken_back, 2, 2, OPTIONS },
+        { "works", works, 1, 3, OPTIONS },
+        { "works", works, 3, 3, OPTIONS ";transport=tcp" },
+        { "one_thread", one_thread, 1, MOST_RANKS, OPTIONS },
+    };
+    REQUIRE(argc == 2);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int size = cases[i].least; size <= cases[i].most && strcmp(argv[1], cases[i].name) == 0; size++) {
+            on_ranks_with(size, "native", cases[i].options, cases[i].body);
+        }
+    }
+    if (strcmp(argv[1], "groups") == 0) {
+        on_bare_ranks(1, "native", NULL, wrong_options);
+        on_bare_ranks(3, "native", one_device, shared_device);
+    }
+    check_nothing_left();
+    return check_report();
+}

@@ -1,0 +1,125 @@
+//! The part of a group that serves the memory of its device, beside the one for host memory ([`super::map`]).
+
+use super::{Memory, OpKind, Operation, Query};
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::{Gpu, Launch, Mark};
+use crate::base::ids::Rank;
+use crate::device::memory::DeviceMemory;
+use crate::transport::{Completion, Incoming, Outgoing};
+use serde_json::Value;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A message, on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// The other rank.
+    pub peer: Rank,
+    /// The type of its elements.
+    pub dtype: DataType,
+    /// Which way it goes.
+    pub way: Way<'a>,
+}
+
+/// The memory of a message.
+#[derive(Clone, Copy, Debug)]
+pub enum Way<'a> {
+    /// To the other rank.
+    Out(Src<'a>),
+    /// From it: as long as what it sends.
+    In(Dst<'a>),
+}
+
+/// Messages on a device that are matched by sender and tag and carried by the host, each at its own time. They do not meet
+/// those in host memory.
+pub trait Carried: Send + Sync + Debug {
+    /// As [`crate::transport::PointToPoint::send`]. `stream` is the caller's, whose work so far comes before it.
+    ///
+    /// # Errors
+    /// As there; `Backend`.
+    fn send(
+        &self,
+        message: Outgoing,
+        stream: Option<usize>,
+        done: Arc<dyn Completion>,
+    ) -> Result<()>;
+
+    /// As [`crate::transport::PointToPoint::receive`].
+    ///
+    /// # Errors
+    /// As [`Carried::send`].
+    fn receive(
+        &self,
+        message: Incoming,
+        stream: Option<usize>,
+        done: Arc<dyn Completion>,
+    ) -> Result<()>;
+}
+
+/// What serves a device. The obligations of [`super::Backend`] hold for it too.
+pub(super) trait DevicePart: Send + Sync + Debug {
+    /// Its device.
+    fn device(&self) -> usize;
+
+    /// As [`super::Backend::supports`].
+    fn supports(&self, query: &Query) -> Result<()>;
+
+    /// Whether an operation ends once it is enqueued; else it has taken place when it ends.
+    fn is_stream_ordered(&self) -> bool;
+
+    /// As [`super::Backend::run`], in the device's memory.
+    fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()>;
+
+    /// As [`super::Backend::exchange_on_device`].
+    fn exchange(
+        &self,
+        messages: &[Message<'_>],
+        deadline: &Deadline,
+        launch: &Launch<'_>,
+    ) -> Result<()>;
+
+    /// As [`super::Backend::carried`].
+    fn carried(&self) -> Option<&dyn Carried> {
+        None
+    }
+
+    /// As [`super::Backend::check_stream`].
+    fn check_stream(&self, stream: usize) -> Result<()>;
+
+    /// As [`super::Backend::mark`].
+    fn mark(&self, gpu: Gpu) -> Result<Option<Arc<dyn Mark>>>;
+
+    /// As [`super::Backend::allocate_on`].
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>>;
+
+    /// The group has failed, which its fate does not tell everybody.
+    fn look_around(&self) {}
+
+    /// For `dist_group_describe`.
+    fn describe(&self) -> Value;
+}
+
+/// Whether it is a call that needs no memory of a device.
+pub(super) fn needs_none(query: &Query) -> bool {
+    query.kind == Some(OpKind::Barrier)
+}
+
+/// A stream of the caller's that no call can go to.
+pub(super) fn is_recording(name: &str) -> Error {
+    let message =
+        format!("the stream records a graph, which the back end {name} does not support yet");
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+impl Memory for DeviceMemory {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(usize::try_from(self.address()).unwrap_or(0))
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
