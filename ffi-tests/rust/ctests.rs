@@ -48,6 +48,7 @@ programs!(
     api_null,
     api_options,
     api_rendezvous,
+    attach_denied,
     bytes,
     debug,
     groups,

@@ -1,0 +1,183 @@
+/*
+ * Ranks of one host whose system does not let them read each other's memory (process_vm_readv), as in many containers: here
+ * a filter of system calls refuses it, on both ranks or on one. They find that out when they meet, do without, and every
+ * result is right. Where nothing is refused they attach, so that this test sees the difference.
+ *
+ * The parent forks the ranks before any of them uses the library, and never uses it itself.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RANKS 2
+#define COUNT (1 << 20) /* floats: 4 MiB, for which ranks that may attach do so */
+
+/* Whether this process may read its own memory the way in which others would. */
+static int may_attach(void)
+{
+    char from = 'x', to = 0;
+    struct iovec there = { &from, 1 }, here = { &to, 1 };
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
+}
+
+/* Has the kernel refuse that from now on; 0 where it knows no filters. */
+static int deny(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* The store of all ranks; the first one serves it and says where. */
+static dist_store_t *meet(int *port, int rank)
+{
+    dist_store_tcp_options_t where = DIST_STORE_TCP_OPTIONS_INIT;
+    where.host = "127.0.0.1";
+    where.is_server = rank == 0;
+    where.timeout_ms = LIMIT_MS;
+    for (int turn = 0; rank != 0 && __atomic_load_n(port, __ATOMIC_ACQUIRE) == 0; turn++) {
+        struct timespec moment = { 0, 1000000 };
+        REQUIRE(turn < LIMIT_MS);
+        nanosleep(&moment, NULL);
+    }
+    where.port = __atomic_load_n(port, __ATOMIC_ACQUIRE);
+    dist_store_t *store = NULL;
+    REQUIRE_OK(dist_store_tcp_create(&where, &store));
+    if (rank == 0) {
+        __atomic_store_n(port, (int)dist_store_port(store), __ATOMIC_RELEASE);
+    }
+    return store;
+}
+
+static int says(const dist_group_t *group, const char *text)
+{
+    dist_blob_t *json = NULL;
+    const void *data = NULL;
+    size_t len = 0;
+    REQUIRE_OK(dist_group_describe(group, &json));
+    REQUIRE_OK(dist_blob_data(json, 0, &data, &len));
+    int found = memmem(data, len, text, strlen(text)) != NULL;
+    CHECK_OK(dist_blob_release(json));
+    return found;
+}
+
+static void fill(float *vector, size_t count, float value)
+{
+    for (size_t i = 0; i < count; i++) {
+        vector[i] = value;
+    }
+}
+
+static int is_all(const float *vector, size_t count, float value)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (vector[i] != value) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* What would attach: a collective that reads the others' vectors, one that gives each rank a block, and a message. */
+static void operate(dist_group_t *group, int rank)
+{
+    float *send = malloc(COUNT * sizeof *send);
+    float *recv = malloc(RANKS * COUNT * sizeof *recv);
+    REQUIRE(send != NULL && recv != NULL);
+    fill(send, COUNT, (float)(rank + 1));
+    CHECK_OK(dist_all_reduce(group, send, recv, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(is_all(recv, COUNT, 3.0F));
+    CHECK_OK(dist_all_gather(group, send, recv, COUNT, DIST_F32, NULL, NULL));
+    CHECK(is_all(recv, COUNT, 1.0F) && is_all(recv + COUNT, COUNT, 2.0F));
+    if (rank == 0) {
+        CHECK_OK(dist_send(group, send, COUNT, DIST_F32, 1, 7, NULL, NULL));
+    } else {
+        CHECK_OK(dist_recv(group, recv, COUNT, DIST_F32, 0, 7, NULL, NULL, NULL));
+        CHECK(is_all(recv, COUNT, 1.0F));
+    }
+    free(send);
+    free(recv);
+}
+
+static int run_rank(int *port, int rank, int is_denied, int attaches)
+{
+    if (is_denied) {
+        REQUIRE(deny());
+        CHECK(!may_attach() && errno == EPERM);
+    }
+    dist_store_t *store = meet(port, rank);
+    dist_group_t *group = NULL;
+    REQUIRE_OK(join_group(store, "all", rank, RANKS, &group));
+    CHECK(says(group, attaches ? "\"attached\":true" : "\"attached\":false"));
+    operate(group, rank);
+    CHECK_OK(dist_group_release(group));
+    CHECK_OK(dist_store_release(store));
+    return check_report();
+}
+
+/* `denied`: a bit for each rank. */
+static void play(int denied, int attaches)
+{
+    int *port = mmap(NULL, sizeof *port, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(port != MAP_FAILED);
+    fflush(stdout);
+    pid_t ranks[RANKS];
+    for (int rank = 0; rank < RANKS; rank++) {
+        ranks[rank] = fork();
+        REQUIRE(ranks[rank] >= 0);
+        if (ranks[rank] == 0) {
+            int outcome = run_rank(port, rank, denied >> rank & 1, attaches);
+            fflush(stdout);
+            _exit(outcome);
+        }
+    }
+    for (int rank = 0; rank < RANKS; rank++) {
+        int outcome = 0;
+        CHECK(waitpid(ranks[rank], &outcome, 0) == ranks[rank]);
+        CHECK(WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0);
+    }
+    munmap(port, sizeof *port);
+}
+
+/* Whether the kernel takes filters, found out in a child, which keeps its own. */
+static int can_deny(void)
+{
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        _exit(!deny());
+    }
+    int outcome = 0;
+    return waitpid(child, &outcome, 0) == child && WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0;
+}
+
+int main(void)
+{
+    int attaches = may_attach();
+    printf("ranks %s read each other's memory here\n", attaches ? "may" : "may not");
+    play(0, attaches);
+    if (!can_deny()) {
+        printf("the kernel takes no filters of system calls: nothing is denied\n");
+        return check_report();
+    }
+    for (int denied = 1; denied < 1 << RANKS; denied++) {
+        play(denied, 0);
+    }
+    return check_report();
+}
