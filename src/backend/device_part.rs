@@ -1,6 +1,6 @@
 //! The part of a group that serves the memory of its device, beside the one for host memory ([`super::map`]).
 
-use super::{Memory, OpKind, Operation, Query};
+use super::{Context, Memory, OpKind, Operation, Query};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -8,6 +8,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{Gpu, Launch, Mark};
 use crate::base::ids::Rank;
 use crate::device::memory::DeviceMemory;
+use crate::device::{self, driver};
 use crate::transport::{Completion, Incoming, Outgoing};
 use serde_json::Value;
 use std::fmt::Debug;
@@ -100,6 +101,20 @@ pub(super) trait DevicePart: Send + Sync + Debug {
 
     /// For `dist_group_describe`.
     fn describe(&self) -> Value;
+}
+
+/// The context of the device that was named for this rank, or that is current on its thread.
+///
+/// # Errors
+/// `InvalidArgument` where there is none; what keeps the driver or the device from being used.
+pub(super) fn context_of(context: &Context<'_>) -> Result<Arc<device::Context>> {
+    let driver = driver::get()?;
+    let Some(device) = context.device.or_else(|| driver.current_device()) else {
+        let message = "no device was named for this rank: set `device` in the options (DIST_FIELD_DEVICE), or make one \
+                       current on the thread that makes the group (cudaSetDevice and a first call, cuCtxSetCurrent)";
+        return Err(Error::invalid(message));
+    };
+    device::Context::of(device)
 }
 
 /// Whether it is a call that needs no memory of a device.

@@ -7,6 +7,7 @@
 //! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep what they need in
 //! [`Keys`]), the C ABI.
 
+mod cards;
 mod device_part;
 pub(crate) mod lent;
 pub mod map;

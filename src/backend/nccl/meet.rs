@@ -6,9 +6,11 @@ use super::functions::UniqueId;
 use super::library::{self, Library};
 use super::options::{self, Options};
 use super::watchdog::Watched;
+use crate::backend::cards::{self, Fields, check_maps};
+use crate::backend::device_part::context_of;
 use crate::backend::{Context, Exchange, Fate, Place};
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
-use crate::device::{self, driver};
+use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -48,14 +50,7 @@ pub(in crate::backend) struct Wish<'a> {
 }
 
 fn look(context: &Context<'_>) -> Result<Have> {
-    let library = library::get()?;
-    let driver = driver::get()?;
-    let Some(device) = context.device.or_else(|| driver.current_device()) else {
-        let message = "no device was named for this rank: set `device` in the options (DIST_FIELD_DEVICE), or make one \
-                       current on the thread that makes the group (cudaSetDevice and a first call, cuCtxSetCurrent)";
-        return Err(Error::invalid(message));
-    };
-    Ok(Have { library, context: device::Context::of(device)? })
+    Ok(Have { library: library::get()?, context: context_of(context)? })
 }
 
 impl Card {
@@ -82,8 +77,8 @@ impl Card {
         Ok(card)
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let card = json!({
+    fn say(&self) -> Value {
+        json!({
             "map": self.map,
             "lacks": self.lacks,
             "version": self.version,
@@ -92,28 +87,19 @@ impl Card {
             "uuid": self.uuid,
             "device": self.device,
             "shares": self.shares,
-        });
-        card.to_string().into_bytes()
+        })
     }
 
-    fn decode(rank: usize, bytes: &[u8]) -> Result<Self> {
-        let read = || {
-            let card: Value = serde_json::from_slice(bytes).ok()?;
-            let text = |name: &str| card.get(name)?.as_str().map(str::to_owned);
-            Some(Self {
-                map: text("map")?,
-                lacks: text("lacks"),
-                version: card.get("version")?.as_i64()?,
-                file: text("file")?,
-                host_id: text("host_id")?,
-                uuid: text("uuid")?,
-                device: card.get("device")?.as_i64()?,
-                shares: card.get("shares")?.as_bool()?,
-            })
-        };
-        read().ok_or_else(|| {
-            let message = format!("what rank {rank} says of its device cannot be read");
-            Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
+    fn read(fields: &Fields) -> Option<Self> {
+        Some(Self {
+            map: fields.text("map")?,
+            lacks: fields.text("lacks"),
+            version: fields.integer("version")?,
+            file: fields.text("file")?,
+            host_id: fields.text("host_id")?,
+            uuid: fields.text("uuid")?,
+            device: fields.integer("device")?,
+            shares: fields.flag("shares")?,
         })
     }
 }
@@ -131,10 +117,8 @@ pub(super) fn create(
     let have = look(context);
     let card = Card::of(&have, wish.map)?;
     let over = || fate.failure();
-    let cards = exchange.all("nccl", &card.encode(), &over)?;
-    let cards = cards.iter().enumerate().map(|(rank, bytes)| Card::decode(rank, bytes));
-    let cards: Vec<Card> = cards.collect::<Result<_>>()?;
-    check_maps(&cards)?;
+    let cards = cards::exchange(exchange, "nccl", &card.say(), &over, Card::read)?;
+    check_maps(cards.iter().map(|card| card.map.as_str()))?;
     if let Some((rank, why)) = missing(&cards, places) {
         if wish.is_optional {
             return Ok(Err(why));
@@ -160,14 +144,6 @@ pub(super) fn create(
         .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
     exchange.all("nccl-ready", &[], &over)?;
     Watched::start(comm, Arc::clone(fate), wish.options).map(Ok)
-}
-
-fn check_maps(cards: &[Card]) -> Result<()> {
-    let first = &cards[0].map;
-    let Some(rank) = cards.iter().position(|card| card.map != *first) else { return Ok(()) };
-    let other = &cards[rank].map;
-    let message = format!("rank {rank} asks for the back ends {other}, and rank 0 for {first}");
-    Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
 }
 
 /// The first rank that has no NCCL, and why.

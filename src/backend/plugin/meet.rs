@@ -1,6 +1,7 @@
 //! How the ranks of a plug-in's group come together: each says who and where it is, the plug-in makes its part, and only
 //! when all have it is there a group.
 
+use super::super::cards::{self, Fields};
 use super::super::{Context, Exchange, PeerName, Place};
 use super::group::PluginGroup;
 use super::{Plugin, State};
@@ -19,32 +20,21 @@ struct Card {
 }
 
 impl Card {
-    fn encode(backend: &str) -> Vec<u8> {
-        let card = json!({
+    fn of_this_rank(backend: &str) -> Value {
+        json!({
             "backend": backend,
             "host_id": host::identity(),
             "host_name": host::name(),
             "pid": host::pid(),
-        });
-        card.to_string().into_bytes()
+        })
     }
 
-    fn decode(rank: usize, bytes: &[u8]) -> Result<Self> {
-        let read = || {
-            let card: Value = serde_json::from_slice(bytes).ok()?;
-            let text = |name: &str| card.get(name)?.as_str().map(str::to_owned);
-            Some(Self {
-                backend: text("backend")?,
-                host_id: text("host_id")?,
-                host_name: text("host_name")?,
-                pid: u32::try_from(card.get("pid")?.as_u64()?).ok()?,
-            })
-        };
-        read().ok_or_else(|| {
-            let message = format!(
-                "what rank {rank} says of itself cannot be read: does it use the same back end?"
-            );
-            Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
+    fn read(fields: &Fields) -> Option<Self> {
+        Some(Self {
+            backend: fields.text("backend")?,
+            host_id: fields.text("host_id")?,
+            host_name: fields.text("host_name")?,
+            pid: fields.integer("pid")?,
         })
     }
 }
@@ -66,9 +56,8 @@ fn come_together(
     context: &Context<'_>,
     exchange: &dyn Exchange,
 ) -> Result<PluginGroup> {
-    let cards = exchange.all("plugin", &Card::encode(name), &|| None)?;
-    let decoded = cards.iter().enumerate().map(|(rank, bytes)| Card::decode(rank, bytes));
-    let cards: Vec<Card> = decoded.collect::<Result<_>>()?;
+    let mine = Card::of_this_rank(name);
+    let cards = cards::exchange(exchange, "plugin", &mine, &|| None, Card::read)?;
     if let Some(rank) = cards.iter().position(|card| card.backend != name) {
         let other = &cards[rank].backend;
         let message = format!("rank {rank} asks for the back end {other}, and this one for {name}");
