@@ -37,9 +37,14 @@ impl<'a> Ear<'a> {
     }
 
     fn record(&self) -> &Record {
-        let runs = !self.has_waited.get();
-        let begun = || self.deadline.begun().started();
-        self.record.get_or_init(|| self.group.record(self.descriptor, begun(), runs))
+        self.record.get_or_init(|| {
+            let (issued, runs) = (self.deadline.begun().started(), !self.has_waited.get());
+            let record = self.group.record(self.descriptor, issued, runs);
+            if runs {
+                record.runs();
+            }
+            record
+        })
     }
 
     /// Its turn has not come yet.

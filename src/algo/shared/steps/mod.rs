@@ -107,7 +107,7 @@ impl<'a> Steps<'a> {
         let (grace, owes_ring) = (GRACE, false);
         let lateness = Lateness::of(operation);
         let has_begun = Cell::new(false);
-        Self {
+        let steps = Self {
             domain,
             region,
             rank,
@@ -119,7 +119,12 @@ impl<'a> Steps<'a> {
             has_begun,
             owes_ring,
             lateness,
+        };
+        if operation.probe.wants_all() {
+            // It would rather have the true time.
+            steps.begins();
         }
+        steps
     }
 
     /// Tells that the operation begins, once: when the others have what they wait for of this rank, so that they need not
@@ -301,6 +306,8 @@ impl<'a> Steps<'a> {
 
     /// Leaves the operation: this rank reads nothing of it any more.
     pub fn finish(mut self) {
+        // One that had nothing to publish, and nothing to wait for, has not said so yet.
+        self.begins();
         self.region.progress(self.rank).finish(self.lane.step, self.words[2]);
         if self.owes_ring {
             fence(Ordering::SeqCst);
