@@ -1,7 +1,7 @@
 //! Letters cut into pieces that each travel as one message, and put together again.
 //!
 //! Pieces are small, so that one receive takes any of them; in groups of up to two thousand ranks or so they also go
-//! without having been asked for. They lie in memory that is [lent](crate::api::lent) to the engine.
+//! without having been asked for. They lie in memory that is [lent](crate::backend::lent) to the engine.
 //!
 //! What comes from another rank is believed only as far as it fits together; the rest is dropped. What is kept of letters
 //! that are not complete is bounded; a sender's oldest goes first, which nobody sends any more.
