@@ -40,7 +40,7 @@ impl Group {
         }
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
-                ear.runs();
+                ear.runs(self.looks_who_is_there);
                 self.contain(|| self.carry_out(&operation, options.values))
             }
             Err(Interrupt::Halted(error)) => Err(error),

@@ -54,8 +54,11 @@ impl<'a> Ear<'a> {
         self.record();
     }
 
-    /// Its turn has come.
-    pub(super) fn runs(&self) {
+    /// Its turn has come. It is noted at once where something is waited for before the back end has it.
+    pub(super) fn runs(&self, is_noted: bool) {
+        if is_noted {
+            self.record();
+        }
         if let Some(record) = self.record.get() {
             record.runs();
         }

@@ -47,8 +47,6 @@ impl Line {
     pub fn prepare(&self) {
         let first: *const Self = self;
         prefetch::to_write(first.cast());
-        // Its neighbour goes to other cores with it: they fetch lines in pairs.
-        prefetch::to_write((&raw const self.descriptor).cast());
     }
 
     /// The step that the line holds.
