@@ -5,7 +5,7 @@ use crate::api::shrink::words::{Proposal, Word};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
-use crate::transport::reunion::{Called, Link, Session};
+use crate::transport::reunion::{Called, Link};
 use crate::wait::pause;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Effort<'_> {
         }
         let (mut limit, mut agreed) = (*patience, None::<Proposal>);
         loop {
-            let word = match hear(&mut link, &limit)? {
+            let word = match self.hear(&mut link, &limit)? {
                 Heard::Word(word) => word,
                 Heard::Ended => return ended(Followed::Again),
                 Heard::Late => {
@@ -80,6 +80,8 @@ impl Effort<'_> {
                 }
             };
             match word {
+                // It is there, and may lead once it knows that nobody below it does.
+                Word::Wait => limit = self.deadline.capped(self.window),
                 // It waits for the others, and then for all to agree.
                 Word::Welcome => limit = self.deadline.capped(self.window * 2 + GRACE),
                 Word::Propose(proposal) if proposal.members.contains(&self.me()) => {
@@ -121,20 +123,28 @@ impl Effort<'_> {
                     self.note_absent(candidate, format!("no connection with it within {ms} ms"));
                     return None;
                 }
-                None => pause(BETWEEN_TRIES, limit),
+                None => {
+                    self.quiet.ask_to_wait(self.session, self.window);
+                    pause(BETWEEN_TRIES, limit);
+                }
             }
         }
     }
-}
 
-/// Waits for the next word.
-fn hear(link: &mut Link, limit: &Deadline) -> Result<Heard> {
-    loop {
-        match link.poll() {
-            Ok(Some(frame)) => return Ok(Word::decode(&frame).map_or(Heard::Ended, Heard::Word)),
-            Ok(None) if limit.has_passed() => return Ok(Heard::Late),
-            Ok(None) => Session::attend([&*link], limit)?,
-            Err(_) => return Ok(Heard::Ended),
+    /// Waits for the next word, and asks those who come meanwhile to wait.
+    fn hear(&mut self, link: &mut Link, limit: &Deadline) -> Result<Heard> {
+        loop {
+            match link.poll() {
+                Ok(Some(frame)) => {
+                    return Ok(Word::decode(&frame).map_or(Heard::Ended, Heard::Word));
+                }
+                Ok(None) if limit.has_passed() => return Ok(Heard::Late),
+                Ok(None) => {
+                    let until = self.quiet.ask_to_wait(self.session, self.window);
+                    self.session.wait([&*link], &limit.capped(until.left()))?;
+                }
+                Err(_) => return Ok(Heard::Ended),
+            }
         }
     }
 }

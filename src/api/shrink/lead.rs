@@ -57,7 +57,7 @@ impl Effort<'_> {
     /// # Errors
     /// `PeerFailed` where they are too few, which all of them are told; `Aborted` where others have gone on already.
     pub(super) fn lead(&mut self) -> std::result::Result<Agreed, Halt> {
-        let mut assembly = Assembly::default();
+        let mut assembly = Assembly { quiet: self.quiet.take(), ..Assembly::default() };
         let until = self.deadline.capped(self.window);
         loop {
             self.gather(&mut assembly, &until)?;
@@ -172,7 +172,7 @@ impl Effort<'_> {
             Probe::Open(link) => link,
         };
         match link.poll().map(|frame| frame.as_deref().map(Word::decode)) {
-            Ok(None) => Ok(Probe::Open(link)),
+            Ok(None | Some(Some(Word::Wait))) => Ok(Probe::Open(link)),
             Ok(Some(Some(Word::Closed(closed)))) => Err(self.closed(rank, &closed)),
             Ok(Some(Some(Word::GaveUp(why)))) if !may_come_again(rank, &why) => {
                 self.note_absent(rank, format!("it has given up: {why}"));

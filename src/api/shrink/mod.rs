@@ -1,7 +1,8 @@
 //! A new group of what is left of one that has failed, without its streams and without the store.
 //!
 //! All survivors call it, as a star around the lowest of them. Each tries the ranks below its own in ascending order
-//! ([`follow`]): one that is dead, or does not answer within a window, is passed over. A rank with nobody below it leads
+//! ([`follow`]): one that is dead, or says nothing for a window, is passed over; one that follows another meanwhile says
+//! so again and again ([`quiet`]), since it leads if that one falls silent. A rank with nobody below it leads
 //! ([`lead`]): it waits until all who are not known to be dead have joined, or for the window, and proposes them as the
 //! members; all must agree, and be a majority of those not proven dead ([`survey`]). Then they meet over their links to
 //! the leader ([`exchange`]). Whoever dies before the group is there ends the round, and the rest begin another one.
@@ -16,6 +17,7 @@
 mod exchange;
 mod follow;
 mod lead;
+mod quiet;
 mod survey;
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -34,6 +36,7 @@ use crate::process::this;
 use crate::transport::reunion::{Called, Link, Port, Session};
 use crate::wait::pause;
 use exchange::LinkExchange;
+use quiet::Quiet;
 use std::sync::Arc;
 use std::time::Duration;
 use survey::{Standing, Survey};
@@ -113,6 +116,8 @@ struct Effort<'a> {
     window: Duration,
     deadline: Deadline,
     survey: Survey,
+    /// They have connected, and what they say is not read before this rank leads.
+    quiet: Quiet,
     ready: Option<Ready>,
 }
 
@@ -144,8 +149,8 @@ impl Group {
             let (window, survey) =
                 (Duration::from_millis(window_ms), Survey::new(self.size(), &failure));
             let session = &session;
-            let ready = None;
-            Effort { group: self, session, port, window, deadline, survey, ready }.run()
+            let (quiet, ready) = (Quiet::default(), None);
+            Effort { group: self, session, port, window, deadline, survey, quiet, ready }.run()
         });
         let last_word = match &outcome {
             Ok((_, proposal)) => Word::Closed(proposal.clone()),

@@ -1,6 +1,7 @@
 //! Ranks that are threads of this process: who comes to the new group, and what the others are told.
 
 use super::exchange::{LinkExchange, SEAL};
+use super::quiet::Quiet;
 use super::survey::Survey;
 use super::words::Word;
 use super::{Agreed, Effort, ShrinkOptions, name_of};
@@ -10,7 +11,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::store::HashStore;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// A group of threads; each rank is one of `transport`'s.
@@ -144,7 +145,8 @@ fn lead_until_the_last_word(group: &Arc<Group>) {
     // It may not have heard of the abort yet.
     let survey = Survey::new(3, &Error::new(ErrorKind::Aborted, "enough"));
     let window = Duration::from_secs(10);
-    let mut effort = Effort { group, session, port, window, deadline, survey, ready: None };
+    let (quiet, ready) = (Quiet::default(), None);
+    let mut effort = Effort { group, session, port, window, deadline, survey, quiet, ready };
     let Agreed { proposal, links } = effort.lead().unwrap();
     let members = proposal.members.clone();
     let exchange = LinkExchange::new(session, &members, 0, links, &deadline);
@@ -167,6 +169,40 @@ fn a_member_that_misses_the_last_word_hears_of_it_from_another() {
             others.join().unwrap()
         });
         assert_eq!(ranks(&made), [(1, vec![0, 1, 2]), (2, vec![0, 1, 2])]);
+    }
+}
+
+/// Rank 0 as one that is stopped once it has welcomed these, until the others have ended.
+fn fall_silent_after_welcoming(group: &Arc<Group>, welcomed: &[Rank], ended: &Receiver<()>) {
+    let session = group.backend.port().unwrap().open().unwrap();
+    let deadline = Deadline::after_ms(20_000);
+    let mut links = Vec::new();
+    while links.len() < 3 && !deadline.has_passed() {
+        session.wait([], &deadline).unwrap();
+        for (rank, link) in session.arrivals() {
+            if welcomed.contains(&rank) {
+                link.send(&Word::Welcome.encode(), &deadline).unwrap();
+            }
+            links.push(link);
+        }
+    }
+    ended.recv().unwrap_err();
+}
+
+#[test]
+fn one_that_a_leader_did_not_answer_is_not_forgotten_by_those_whom_it_did() {
+    for transport in ["auto", "tcp"] {
+        let all = groups(4, transport);
+        all[3].abort("enough");
+        let (over, ended) = channel();
+        let made = std::thread::scope(|scope| {
+            scope.spawn(|| fall_silent_after_welcoming(&all[0], &[1, 2], &{ ended }));
+            let made = shrink(&[&all[1], &all[2], &all[3]], 500);
+            drop(over);
+            made
+        });
+        let members = vec![1, 2, 3];
+        assert_eq!(ranks(&made), (0..3).map(|rank| (rank, members.clone())).collect::<Vec<_>>());
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the ranks of a group that has failed say to each other while they make another, as bytes. Pure.
 //!
-//! A rank joins a candidate, which welcomes it, proposes a group, and once all members have agreed commits to it; then
+//! A rank joins a candidate, which asks it to wait or welcomes it, proposes a group, and once all members have agreed commits to it; then
 //! members and leader exchange what the back end needs. Whoever comes too late hears how it ended.
 //!
 //! Bytes are little endian. Those of another process are checked; what cannot be read is no word.
@@ -25,6 +25,8 @@ pub(super) enum Word {
     Join,
     /// The speaker leads, and the listener is with it.
     Welcome,
+    /// The speaker is there and follows another; it may come to lead. Said again and again.
+    Wait,
     /// The group that the leader has in mind.
     Propose(Proposal),
     /// The speaker agrees to what has this id.
@@ -66,6 +68,7 @@ impl Word {
             Self::Refuse(why) => out.byte(5).error(why),
             Self::Closed(proposal) => write(out.byte(6), proposal),
             Self::GaveUp(why) => out.byte(7).error(why),
+            Self::Wait => out.byte(10),
             Self::Part { phase, bytes } => out.byte(8).text(phase).bytes(bytes),
             Self::All { phase, list } => {
                 out.byte(9).text(phase).len(list.len());
@@ -93,6 +96,7 @@ impl Word {
                 let list = (0..count).map(|_| Some(input.bytes()?.to_vec()));
                 Self::All { phase, list: list.collect::<Option<_>>()? }
             }
+            10 => Self::Wait,
             _ => return None,
         };
         input.0.is_empty().then_some(word)
@@ -128,6 +132,7 @@ mod tests {
         for word in [
             Word::Join,
             Word::Welcome,
+            Word::Wait,
             Word::Propose(proposal.clone()),
             Word::Agree(id),
             Word::Commit(id),

@@ -6,7 +6,7 @@ use super::door::{Guest, lock};
 use super::hello::{Hello, Purpose, Refusal, TAKEN};
 use super::introduction::Circle;
 use super::mesh::{Out, Shared, leave};
-use crate::base::error::Error;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::sys::stream::Stream;
@@ -90,7 +90,14 @@ impl Caller for Shared {
             self.bell.ring();
             return;
         };
-        *lock(&self.slot(hello.to, channel).out) = Out::Failed(error);
+        let mut out = lock(&self.slot(hello.to, channel).out);
+        if error.kind() == ErrorKind::PeerFailed {
+            *out = Out::Unused;
+            self.mark_left(hello.to);
+        } else {
+            *out = Out::Failed(error);
+        }
+        drop(out);
         self.wake.raise();
         if channel == Channel::PointToPoint {
             self.messages.tell(hello.to);

@@ -2,7 +2,8 @@
 
 use super::door::{Door, lock};
 use super::hello::Purpose;
-use super::mesh::{HAS_DIED, Out, PRESENT, Shared, leave};
+use super::mesh::{Out, Shared, leave};
+use super::standing::{HAS_DIED, HAS_LEFT, PRESENT};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -65,17 +66,20 @@ impl Mesh {
     fn outlook(&self, wish: &Wish) -> Outlook {
         let shared = self.shared.as_ref();
         let slot = shared.slot(wish.peer, wish.channel);
-        let present = shared.standing(wish.peer) == PRESENT;
-        if shared.standing(wish.peer) == HAS_DIED {
+        let standing = shared.standing(wish.peer);
+        if standing == HAS_DIED {
             // Nothing more comes; only the reason does.
             return Outlook::Told;
         }
+        // Nor does anything go to one that leaves.
+        let (present, leaving) = (standing == PRESENT, standing == HAS_LEFT);
         match wish.direction {
             Direction::In => match &*lock(&slot.incoming) {
                 Some(stream) => Outlook::When(Arc::clone(stream)),
-                None if present => Outlook::Told,
+                None if present || leaving => Outlook::Told,
                 None => Outlook::Now,
             },
+            Direction::Out if leaving => Outlook::Told,
             Direction::Out if !present => Outlook::Now,
             Direction::Out => match &*lock(&slot.out) {
                 Out::Open(stream) => Outlook::When(Arc::clone(stream)),
@@ -134,7 +138,7 @@ impl Endpoint for Mesh {
         if into.is_empty() {
             return Ok(0);
         }
-        let incoming = lock(&shared.slot(from, channel).incoming);
+        let mut incoming = lock(&shared.slot(from, channel).incoming);
         let Some(stream) = incoming.as_ref() else {
             drop(incoming);
             return shared.after_the_end(from);
@@ -142,6 +146,8 @@ impl Endpoint for Mesh {
         let has_ended = match stream.receive_into(into) {
             Ok(0) => {
                 shared.mark_left(from);
+                // It would be found to have its end again and again.
+                incoming.take().iter().for_each(|stream| leave(stream));
                 true
             }
             Ok(got) => return Ok(got),

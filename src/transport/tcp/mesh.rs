@@ -6,11 +6,7 @@
 //! when they are closed, which is what the system does for a process that dies, and which only leaving in order
 //! undoes. An end of file is thus an orderly leave, and anything else a death. What a dying rank's system had not
 //! sent yet is lost. A reset that is lost under way, or comes from a host that is gone, is made good by the control
-//! connections, which tell every death. Where one connection ends and the others do not ([`LEAVING`]), somebody
-//! between the hosts has ended it, and that counts as a death too.
-//!
-//! Of those who noticed a death the rank's own node knows best what it was doing. A stream that breaks therefore
-//! fails the group only after [`GRACE`], if nothing better has come until then.
+//! connections, which tell every death. What comes of all that is in [`standing`](super::standing).
 
 use super::control::Line;
 use super::dial::{Caller, Dial, Target};
@@ -19,8 +15,9 @@ use super::frame::Frame;
 use super::hello::{Hello, Purpose};
 use super::join::Member;
 use super::messages::Messages;
+use super::standing::Obituary;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::Level;
 use crate::sys::event::Event;
@@ -36,20 +33,7 @@ use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::{Duration, Instant};
-
-/// How long a broken stream waits for somebody who knows better.
-const GRACE: Duration = Duration::from_millis(100);
-
-/// How long the connections of one that leaves may take to end, all of them.
-const LEAVING: Duration = Duration::from_secs(2);
-
-/// How a peer stands: the larger number stays.
-pub(super) const PRESENT: u8 = 0;
-pub(super) const HAS_LEFT: u8 = 1;
-pub(super) const HAS_DIED: u8 = 2;
-/// Its node says that it has left in order: no stream knows better.
-pub(super) const SAID_LEFT: u8 = 3;
+use std::time::Instant;
 
 /// A stream to a peer.
 #[derive(Debug, Default)]
@@ -88,8 +72,8 @@ pub(super) struct Shared {
     /// Raised when something has changed that no stream shows; ends rests.
     pub(super) wake: Event,
     pub(super) messages: Arc<Messages>,
-    /// Deaths seen on streams, and when they count.
-    pub(super) obituaries: Mutex<Vec<(Instant, Error)>>,
+    /// What was seen on streams, and when it counts.
+    pub(super) obituaries: Mutex<Vec<(Instant, Obituary)>>,
     pub(super) undertaker: OnceLock<Alarm>,
     pub(super) vitals: Vitals,
     /// Present on a leader that beats.
@@ -128,7 +112,7 @@ impl Shared {
         &self.members[rank].name
     }
 
-    fn channels(&self) -> usize {
+    pub(super) fn channels(&self) -> usize {
         usize::from(self.lanes) + 1
     }
 
@@ -142,87 +126,6 @@ impl Shared {
 
     pub(super) fn slot(&self, peer: Rank, channel: Channel) -> &Slot {
         &self.slots[self.index(peer, channel)]
-    }
-
-    pub(super) fn standing(&self, peer: Rank) -> u8 {
-        self.standings[peer].load(Ordering::Acquire)
-    }
-
-    pub(super) fn gone(&self, peer: Rank) -> Error {
-        let message = format!("{} has left the group", self.name(peer));
-        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
-    }
-
-    /// What a stream gives that has ended: nothing while a death waits for its reason.
-    ///
-    /// # Errors
-    /// `PeerFailed`.
-    pub(super) fn after_the_end(&self, peer: Rank) -> Result<usize> {
-        match self.standing(peer) {
-            HAS_LEFT | SAID_LEFT => Err(self.gone(peer)),
-            HAS_DIED => match self.domain.failure() {
-                None => Ok(0),
-                Some(error) if error.culprit() == Some(peer) => Err(error),
-                Some(_) => Err(self.died(peer, "its connection broke")),
-            },
-            _ => Ok(0),
-        }
-    }
-
-    fn died(&self, peer: Rank, why: &str) -> Error {
-        let message = format!("{} died, or was cut off: {why}", self.name(peer));
-        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
-    }
-
-    /// The end of a stream has come as of a peer that leaves in order. Whoever has taken the end from the socket
-    /// says what it was before the stream's place is unlocked: the socket tells it once.
-    pub(super) fn mark_left(&self, peer: Rank) {
-        if self.standings[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
-            let why = "one of its connections ended, and others did not";
-            self.announce(LEAVING, self.died(peer, why));
-            self.wake.raise();
-            self.messages.tell(peer);
-        }
-    }
-
-    /// A peer's node says that it has left in order.
-    pub(super) fn mark_said_left(&self, peer: Rank) {
-        let before = self.standings[peer].fetch_max(SAID_LEFT, Ordering::AcqRel);
-        if before == PRESENT || before == HAS_DIED {
-            self.wake.raise();
-            self.messages.tell(peer);
-        }
-    }
-
-    /// A stream broke without an end; see [`Shared::mark_left`].
-    pub(super) fn mark_died(&self, peer: Rank, why: &str) {
-        if self.standings[peer].fetch_max(HAS_DIED, Ordering::AcqRel) >= HAS_DIED {
-            return;
-        }
-        self.announce(GRACE, self.died(peer, why));
-        self.wake.raise();
-        self.messages.tell(peer);
-    }
-
-    /// A death that counts after a while, unless it turns out to be none.
-    fn announce(&self, after: Duration, death: Error) {
-        let mut obituaries = lock(&self.obituaries);
-        obituaries.push((Instant::now() + after, death));
-        self.set_alarm(&obituaries);
-    }
-
-    /// Whether a peer whose time of grace is over has died. Who leaves in order ends all its connections: one that ended
-    /// alone was cut off by something else, and nothing would come on the others. The end of one that has something to be
-    /// read may lie behind that.
-    fn has_died(&self, peer: Rank) -> bool {
-        let lives =
-            |slot: &Slot| lock(&slot.incoming).as_ref().is_some_and(|it| it.is_open_and_silent());
-        let slots = || &self.slots[peer * self.channels()..][..self.channels()];
-        match self.standing(peer) {
-            HAS_DIED => true,
-            HAS_LEFT => slots().iter().any(lives),
-            _ => false,
-        }
     }
 
     /// Fails the group for a reason that other nodes must learn.
@@ -267,22 +170,31 @@ impl Shared {
     }
 
     fn tell_leaders(&self) {
-        let mut frames = Vec::new();
         // Held to the end: whoever finds nothing left to tell may close the connections.
         let mut reported = lock(&self.reported);
-        for (local, reported) in reported.iter_mut().enumerate() {
-            if !*reported && self.domain.has_left(local) {
-                *reported = true;
-                frames.push(Frame::Left(self.domain.peer(local).rank));
-            }
-        }
+        let frames = self.news_of(&mut reported);
+        let lines: Vec<_> = lock(&self.lines).iter().flatten().cloned().collect();
+        lines.iter().for_each(|line| frames.iter().for_each(|frame| line.say(frame)));
+    }
+
+    /// What the other leaders do not know yet. A failure comes first: those who leave then leave because of it.
+    pub(super) fn news_of(&self, reported: &mut [bool]) -> Vec<Frame> {
+        // Looked at before the failure, which whoever leaves after it has seen.
+        let left: Vec<bool> =
+            (0..reported.len()).map(|local| self.domain.has_left(local)).collect();
+        let mut frames = Vec::new();
         if let Some(error) = self.domain.failure()
             && !self.spread.swap(true, Ordering::AcqRel)
         {
             frames.push(Frame::Abort(error));
         }
-        let lines: Vec<_> = lock(&self.lines).iter().flatten().cloned().collect();
-        lines.iter().for_each(|line| frames.iter().for_each(|frame| line.say(frame)));
+        for (local, reported) in reported.iter_mut().enumerate() {
+            if left[local] && !*reported {
+                *reported = true;
+                frames.push(Frame::Left(self.domain.peer(local).rank));
+            }
+        }
+        frames
     }
 
     /// Begins to connect a stream.
@@ -326,27 +238,6 @@ impl Shared {
         }
         let token = self.index(peer, channel) * 2 + usize::from(direction == Direction::In);
         self.ends.add_end(stream.as_fd(), u64::try_from(token).unwrap_or(u64::MAX))
-    }
-
-    fn set_alarm(&self, obituaries: &[(Instant, Error)]) {
-        if let Some(alarm) = self.undertaker.get() {
-            alarm.set(obituaries.iter().map(|&(due, _)| due).min());
-        }
-    }
-
-    /// Fails the group for those whose death nobody has explained.
-    pub(super) fn publish_obituaries(&self) {
-        let now = Instant::now();
-        let mut obituaries = lock(&self.obituaries);
-        let (due, rest): (Vec<_>, Vec<_>) = obituaries.drain(..).partition(|(at, _)| *at <= now);
-        *obituaries = rest;
-        self.set_alarm(&obituaries);
-        drop(obituaries);
-        for (_, error) in due {
-            if error.culprit().is_none_or(|peer| self.has_died(peer)) {
-                self.fail_here(&error);
-            }
-        }
     }
 
     /// A stream has ended; on the service thread.
@@ -404,20 +295,6 @@ impl Shared {
             }
         }
         Ok(true)
-    }
-
-    /// Somebody whose death is known in words only is dead, too.
-    fn heed_failure(&self) {
-        let failure = self.domain.failure().filter(|it| it.kind() == ErrorKind::PeerFailed);
-        let Some(culprit) = failure.and_then(|error| error.culprit()) else { return };
-        let Some(standing) = self.standings.get(culprit).filter(|_| culprit != self.me) else {
-            return;
-        };
-        let (old, new) = (PRESENT, HAS_DIED);
-        if standing.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.wake.raise();
-            self.messages.tell(culprit);
-        }
     }
 }
 

@@ -31,6 +31,7 @@ mod introduction;
 mod join;
 mod mesh;
 mod messages;
+mod standing;
 #[cfg(test)]
 mod tests;
 

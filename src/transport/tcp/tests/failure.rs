@@ -3,7 +3,9 @@
 use super::*;
 use crate::base::error::ErrorKind;
 use crate::transport::tcp::door::lock;
+use crate::transport::tcp::frame::Frame;
 use crate::transport::tcp::mesh::Out;
+use crate::transport::tcp::standing::PARTING;
 
 fn mesh_of(nodes: &[usize]) -> Vec<Mesh> {
     meshes(nodes.iter().map(|_| opening("127.0.0.1", 1)).collect(), nodes)
@@ -206,6 +208,50 @@ fn all_connections_end_with_a_rank_that_leaves() {
     await_obituaries(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
     drop((lines, domain));
+}
+
+#[test]
+fn who_leaves_a_group_that_has_failed_is_not_taken_for_the_reason() {
+    let mut meshes = with_two_streams();
+    let leaver = meshes.remove(1);
+    // Its node says it late.
+    let lines = std::mem::take(&mut *lock(&leaver.shared.lines));
+    let began = Instant::now();
+    drop(leaver);
+    while began.elapsed() < PARTING / 2 {
+        for outcome in [
+            meshes[0].try_receive(1, STREAM, Dst::from(&mut [0][..])),
+            meshes[0].try_send(1, Channel::PointToPoint, &[Src::from(&b"y"[..])]),
+        ] {
+            // A thread that could not run sees it all at once.
+            assert!(outcome.is_ok() || began.elapsed() >= PARTING, "{outcome:?}");
+        }
+    }
+    let reason = Error::new(ErrorKind::PeerFailed, "rank 2 died");
+    meshes[0].shared.fail_from_afar(&reason);
+    assert_eq!(failure_of(&meshes[0], 1), reason);
+    drop(lines);
+}
+
+#[test]
+fn a_failure_is_told_before_who_has_left_because_of_it() {
+    let mut meshes = mesh_of(&[0, 0, 1]);
+    let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
+    let leaver = meshes.remove(1);
+    let leader = &meshes[0].shared;
+    // The service thread has told nothing before it may.
+    let passing = lock(&leader.passing);
+    leaver.fail(&stop);
+    drop(leaver);
+    let began = Instant::now();
+    while !leader.domain.has_left(1) {
+        assert!(began.elapsed() < SOON);
+        std::thread::yield_now();
+    }
+    let mut reported = vec![false; 2];
+    assert_eq!(leader.news_of(&mut reported), [Frame::Abort(stop), Frame::Left(1)]);
+    assert_eq!(reported, [false, true]);
+    drop(passing);
 }
 
 #[test]
