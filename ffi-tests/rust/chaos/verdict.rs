@@ -174,8 +174,8 @@ impl Judge<'_> {
     }
 
     /// A single fault of the victim's.
-    fn single(&self, step: usize, status: i32, text: &str) -> Option<&'static str> {
-        let step = self.step(step);
+    fn single(&self, number: usize, status: i32, text: &str) -> Option<&'static str> {
+        let step = self.step(number);
         if self.is_victim() || (self.needs_store(step) && self.scenario.loses_store()) {
             return None;
         }
@@ -193,9 +193,10 @@ impl Judge<'_> {
         if is_meeting && status != DIST_ERR_CONNECTION {
             return None;
         }
-        // A closed socket proves a death, so that those who are left are all that count.
+        // A closed socket proves a death, so that those who are left are all that count; but one that failed earlier has
+        // left in order before the others shrink.
         let is_death = matches!(self.scenario.injection, Injection::Kill { .. });
-        if is_death && text.contains("no majority") {
+        if is_death && text.contains("no majority") && !self.others_left_before(number) {
             return Some("the rest had to go on");
         }
         // The deadline of a call that had to wait for its turn is told by that call, which knows its own rank only.
@@ -206,6 +207,13 @@ impl Judge<'_> {
             return None;
         }
         (!self.names_culprit(step, text)).then_some("the culprit is not named")
+    }
+
+    /// Whether a rank that lives has failed in an earlier step, after which it leaves.
+    fn others_left_before(&self, step: usize) -> bool {
+        let lives = |member: &&Member| member.rank.is_some_and(|it| !self.scenario.dies(it));
+        let mut alive = self.crew.members.iter().filter(lives);
+        alive.any(|member| (0..step).any(|earlier| is_first_failure(member, earlier)))
     }
 
     fn needs_store(&self, step: Option<&Step>) -> bool {

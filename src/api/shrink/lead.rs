@@ -49,6 +49,11 @@ impl Assembly {
     fn is_calling(&self) -> bool {
         self.probes.values().any(|probe| matches!(probe, Probe::Calling(_)))
     }
+
+    /// Whether it may still turn out that somebody has died who has not come.
+    fn is_learning(&self) -> bool {
+        self.probes.values().any(|probe| !matches!(probe, Probe::Over))
+    }
 }
 
 impl Effort<'_> {
@@ -96,7 +101,7 @@ impl Effort<'_> {
                 .filter(|rank| !assembly.joined.contains_key(rank))
                 .collect();
             let enough = || self.survey.may_go_on(&self.members(assembly));
-            if missing.is_empty() && (!assembly.is_calling() || enough()) {
+            if missing.is_empty() && (!assembly.is_learning() || enough()) {
                 return Ok(());
             }
             if until.has_passed() {
@@ -227,9 +232,10 @@ impl Effort<'_> {
         let absent = self.survey.absent(members);
         let names = absent.iter().map(|&(rank, why)| format!("{}: {why}", self.session.name(rank)));
         let names: Vec<String> = names.collect();
+        let failed = self.after_what();
         let message = format!(
-            "only ranks {members:?} have come, which is no majority of those that are not proven dead (of two equal \
-             halves, the one with the lowest rank goes on): the others may be going on by themselves. {}",
+            "only ranks {members:?} have come{failed}, which is no majority of those that are not proven dead (of two \
+             equal halves, the one with the lowest rank goes on): the others may be going on by themselves. {}",
             names.join("; ")
         );
         let error = Error::new(ErrorKind::PeerFailed, message);

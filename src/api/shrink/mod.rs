@@ -371,6 +371,12 @@ impl Effort<'_> {
         self.ready.as_ref().is_some_and(|ready| ready.proposal.id == closed.id)
     }
 
+    /// What everybody shrinks the group for, in words.
+    fn after_what(&self) -> String {
+        let failure = self.group.failure();
+        failure.map_or_else(String::new, |why| format!(" after the group had failed ({why})"))
+    }
+
     /// The others have a group: this rank's too, or they have gone on without it.
     fn closed(&self, from: Rank, closed: &Proposal) -> Halt {
         if self.is_ready(closed) {
@@ -384,11 +390,10 @@ impl Effort<'_> {
                  ended: the group has been shrunk before"
             )
         } else {
-            let failed = self.group.failure().map_or_else(String::new, |why| format!(" ({why})"));
             format!(
                 "rank {me} is excluded from epoch {epoch}, which is ranks {members:?}, says {name}: it did not call \
-                 dist_group_shrink in time after the group had failed{failed}, or could not be reached; end this \
-                 process, or start it anew"
+                 dist_group_shrink in time{}, or could not be reached; end this process, or start it anew",
+                self.after_what()
             )
         };
         Halt::Failed(Error::new(ErrorKind::Aborted, message))

@@ -122,7 +122,11 @@ fn a_minority_does_not_go_on() {
     for outcome in shrink(&[&all[1], &all[3]], 200) {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PeerFailed);
-        for part in ["only ranks [1, 3] have come", "rank 4 (pid ", "did not call"] {
+        for part in [
+            "only ranks [1, 3] have come after the group had failed (",
+            "rank 4 (pid ",
+            "did not call",
+        ] {
             assert!(error.message().contains(part), "{error}");
         }
     }
@@ -218,6 +222,22 @@ fn a_rank_that_is_blamed_learns_it_at_once_and_is_not_waited_for() {
     let made = shrink(&[&all[1], &all[2]], 25_000);
     assert_eq!(ranks(&made), [(0, vec![1, 2]), (1, vec![1, 2])]);
     assert!(began.elapsed().as_secs() < 20, "nobody had to be waited for");
+}
+
+#[test]
+fn one_that_is_blamed_may_take_a_moment_to_be_gone() {
+    let mut all = groups(2, "auto");
+    let blame = Error::new(ErrorKind::PeerFailed, "rank 0 died").with_culprit(0);
+    all[1].fail(&blame);
+    let blamed = all.remove(0);
+    let made = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(blamed);
+        });
+        shrink(&[&all[0]], 20_000)
+    });
+    assert_eq!(ranks(&made), [(0, vec![1])]);
 }
 
 #[test]
