@@ -121,10 +121,16 @@ mod tests {
         });
         assert_eq!(of(here, &groups), "has been in no operation yet");
         let origin = |group, rank| recorder::Origin { group, rank, at: Instant::now() };
-        let own = recorder::begin(origin(here, 3), &barrier(1), true);
+        let own = recorder::begin(recorder::Place::take(), origin(here, 3), &barrier(1), true);
         assert_eq!(of(here, &groups), "");
-        let others = [7, 8]
-            .map(|sequence| recorder::begin(origin(there, 1), &barrier(sequence), sequence == 7));
+        let others = [7, 8].map(|sequence| {
+            recorder::begin(
+                recorder::Place::take(),
+                origin(there, 1),
+                &barrier(sequence),
+                sequence == 7,
+            )
+        });
         assert_eq!(of(here, &groups), "is in barrier #7 of group pp (rank 1)");
         assert!(of(there, &groups).starts_with("is in barrier #1 of group 6163746976697479"));
         assert_eq!(ahead(there, 1, 7), None);

@@ -4,7 +4,7 @@
 //! rank, so that it is made while theirs is on its way; whatever waits for long has begun.
 
 use super::group::Group;
-use super::recorder::Record;
+use super::recorder::{Place, Record};
 use crate::base::deadline::LateDeadline;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
@@ -19,6 +19,7 @@ pub(super) struct Ear<'a> {
     group: &'a Group,
     descriptor: &'a Descriptor,
     deadline: &'a LateDeadline,
+    place: Place,
     record: OnceCell<Record>,
     /// It has had its turn at once, and has not waited for long in it.
     was_short: Cell<bool>,
@@ -33,13 +34,14 @@ impl<'a> Ear<'a> {
         deadline: &'a LateDeadline,
     ) -> Self {
         let (record, was_short, has_waited) = (OnceCell::new(), Cell::new(false), Cell::new(false));
-        Self { group, descriptor, deadline, record, was_short, has_waited }
+        let place = Place::take();
+        Self { group, descriptor, deadline, place, record, was_short, has_waited }
     }
 
     fn record(&self) -> &Record {
         self.record.get_or_init(|| {
             let (issued, runs) = (self.deadline.begun().started(), !self.has_waited.get());
-            let record = self.group.record(self.descriptor, issued, runs);
+            let record = self.group.record_at(self.place, self.descriptor, issued, runs);
             if runs {
                 record.runs();
             }

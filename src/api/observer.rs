@@ -128,7 +128,18 @@ impl Group {
     /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now on, or it waits for its
     /// turn.
     pub(super) fn record(&self, descriptor: &Descriptor, issued: Instant, runs: bool) -> Record {
-        let record = recorder::begin(self.origin(issued), descriptor, runs);
+        self.record_at(recorder::Place::take(), descriptor, issued, runs)
+    }
+
+    /// The same at a place that was taken before.
+    pub(super) fn record_at(
+        &self,
+        place: recorder::Place,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> Record {
+        let record = recorder::begin(place, self.origin(issued), descriptor, runs);
         if trace::is_on() {
             record.with_span(Span::collective(&self.observer.track, descriptor))
         } else {

@@ -30,6 +30,18 @@ impl Line {
     /// the line held before. The step is stored by a sequentially consistent read-modify-write, after which bells may be
     /// rung without a fence.
     pub fn publish(&self, step: u64, chain: u64, descriptor: &[u64; 3], payload: &[u8]) {
+        self.fill(chain, descriptor, payload);
+        // A fence would cost more than the exchange.
+        self.step.swap(step, Ordering::SeqCst);
+    }
+
+    /// [`Line::publish`] without an order to what this rank reads next: bells need a fence before they are rung.
+    pub fn put(&self, step: u64, chain: u64, descriptor: &[u64; 3], payload: &[u8]) {
+        self.fill(chain, descriptor, payload);
+        self.step.store(step, Ordering::Release);
+    }
+
+    fn fill(&self, chain: u64, descriptor: &[u64; 3], payload: &[u8]) {
         self.chain.store(chain, Ordering::Relaxed);
         for (cell, &word) in self.descriptor.iter().zip(descriptor) {
             cell.store(word, Ordering::Relaxed);
@@ -38,8 +50,12 @@ impl Line {
             // The bytes lie in memory in their order, whatever the machine's.
             cell.store(word(bytes).to_le(), Ordering::Relaxed);
         }
-        // A fence would cost more than the exchange.
-        self.step.swap(step, Ordering::SeqCst);
+    }
+
+    /// Asks for the line, which is soon read.
+    pub fn expect(&self) {
+        let first: *const Self = self;
+        prefetch::to_read(first.cast());
     }
 
     /// Makes the line this core's own before it is written, so that the next [`Line::publish`] need not wait for that; for

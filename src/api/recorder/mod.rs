@@ -131,20 +131,36 @@ pub struct Origin {
     pub at: Instant,
 }
 
+/// The place of an operation among all. It must be noted: until then whatever had the place before is in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place(u64);
+
+impl Place {
+    /// The next one. No core goes on from this before its stores are through, so that it comes before a store that takes long.
+    #[inline]
+    pub fn take() -> Self {
+        Self(RECORDER.next.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// Notes that a collective is issued. It runs from then on, or it waits for its turn.
-pub fn begin(origin: Origin, descriptor: &Descriptor, runs: bool) -> Record {
-    begin_words(origin, &descriptor.encode(), runs)
+pub fn begin(place: Place, origin: Origin, descriptor: &Descriptor, runs: bool) -> Record {
+    begin_words(place, origin, &descriptor.encode(), runs)
 }
 
 /// Notes that a message is posted.
 pub fn begin_message(origin: Origin, message: &Message, sequence: u64) -> Record {
-    begin_words(origin, &entries::encode_message(message, sequence), true)
+    begin_words(Place::take(), origin, &entries::encode_message(message, sequence), true)
 }
 
 #[inline]
-fn begin_words<const N: usize>(origin: Origin, words: &[u64; N], runs: bool) -> Record {
+fn begin_words<const N: usize>(
+    Place(number): Place,
+    origin: Origin,
+    words: &[u64; N],
+    runs: bool,
+) -> Record {
     let Origin { group, rank, at } = origin;
-    let number = RECORDER.next.fetch_add(1, Ordering::Relaxed);
     let entry = entry(number);
     entry.stamp.store(0, Ordering::Relaxed);
     fence(Ordering::Release);
@@ -250,7 +266,7 @@ mod tests {
         let group = Nonce(*b"recorder-test-id");
         for sequence in 1..=5 {
             let origin = Origin { group, rank: 1, at: Instant::now() };
-            let record = begin(origin, &barrier(sequence), sequence != 3);
+            let record = begin(Place::take(), origin, &barrier(sequence), sequence != 3);
             match sequence {
                 1 => record.end(&Ok(())),
                 2 => record.end(&Err(Error::new(ErrorKind::Timeout, "late").with_culprit(7))),
@@ -258,7 +274,8 @@ mod tests {
                 _ => {}
             }
         }
-        let _waiting = begin(Origin { group, rank: 1, at: Instant::now() }, &barrier(6), false);
+        let origin = Origin { group, rank: 1, at: Instant::now() };
+        let _waiting = begin(Place::take(), origin, &barrier(6), false);
         let dump = dump(Some(group), Why::Asked);
         let entries = dump["entries"].as_array().unwrap();
         let states: Vec<_> = entries.iter().map(|e| e["state"].as_str().unwrap()).collect();

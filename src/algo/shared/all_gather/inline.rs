@@ -28,10 +28,9 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let mut payload = [0; INLINE_BYTES];
     let own = &mut payload[..operation.send.len()];
     kernel::copy(Dst::from(&mut *own), operation.send);
-    steps.publish(own)?;
+    steps.exchange(own)?;
     kernel::copy(operation.recv_block(steps.rank()), operation.send);
     for rank in steps.others() {
-        steps.await_rank(rank)?;
         let block = operation.recv_block(rank);
         let theirs = &mut payload[..block.len()];
         steps.payload(rank, theirs);

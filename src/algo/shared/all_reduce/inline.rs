@@ -28,8 +28,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let bytes = operation.bytes();
     let mut own = [0; INLINE_BYTES];
     contribute(operation, Dst::from(&mut own[..bytes]), operation.send)?;
-    steps.publish(&own[..bytes])?;
-    steps.await_all()?;
+    steps.exchange(&own[..bytes])?;
     fold_payloads(steps, operation, Src::from(&own[..bytes]))
 }
 

@@ -22,6 +22,5 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, _operation: &Operation<'_>) -> Result<()> {
-    steps.publish(&[])?;
-    steps.await_all()
+    steps.exchange(&[])
 }

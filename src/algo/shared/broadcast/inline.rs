@@ -34,6 +34,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         return steps.give(payload);
     }
     steps.note()?;
+    steps.look_for(root);
     steps.await_rank(root)?;
     steps.payload(root, payload);
     kernel::copy(operation.recv, Src::from(&*payload));

@@ -26,31 +26,23 @@
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
 mod reasons;
+mod waits;
 
 use crate::algo::lateness::Lateness;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::sync::fence_by;
 use crate::transport::line::Line;
 use crate::transport::region::{LINES, Region, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
-use crate::wait::watch::Watch;
-use crate::wait::{Interrupt, Pace, until, until_watched};
 use std::cell::Cell;
-use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
-
-/// How long a wait for a finished step sleeps before it looks again without having been rung: at first, and at most.
-const FIRST_SLICE: Duration = Duration::from_millis(5);
-const LAST_SLICE: Duration = Duration::from_millis(100);
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// For how long a rank that cannot name who is late lets others report first.
 const GRACE: Duration = Duration::from_millis(150);
-
-/// After how many looks in a tight loop, some tens of microseconds, a wait is long enough to look who else is late.
-const SHORT_LOOKS: u32 = 1000;
 
 /// What a rank remembers between operations of one domain.
 #[derive(Debug)]
@@ -63,13 +55,18 @@ pub struct Lane {
     done: Vec<u64>,
     /// One that all others have.
     all_done: u64,
+    /// For each rank, whether what it had to publish was there when this rank looked for it first, the last time.
+    is_ahead: Vec<bool>,
+    /// What a fence is made by.
+    fence: AtomicU64,
 }
 
 impl Lane {
     /// The beginning of a group of `size` ranks.
     pub fn new(group: GroupId, size: WorldSize) -> Self {
         let chain = fingerprint::seed(group, size);
-        Self { step: 0, chain, done: vec![0; size], all_done: 0 }
+        let (is_ahead, fence) = (vec![false; size], AtomicU64::new(0));
+        Self { step: 0, chain, done: vec![0; size], all_done: 0, is_ahead, fence }
     }
 }
 
@@ -120,11 +117,21 @@ impl<'a> Steps<'a> {
             owes_ring,
             lateness,
         };
+        steps.expect();
         if operation.probe.wants_all() {
             // It would rather have the true time.
             steps.begins();
         }
         steps
+    }
+
+    /// Asks for the lines of those who are likely to have written them already, so that they come while this rank writes its
+    /// own. It would be taken away from one that has not.
+    #[inline]
+    fn expect(&self) {
+        let coming = self.lane.step + 1;
+        let ahead = self.others().filter(|&rank| self.lane.is_ahead[rank]);
+        ahead.for_each(|rank| self.region.line(rank, coming).expect());
     }
 
     /// Tells that the operation begins, once: when the others have what they wait for of this rank, so that they need not
@@ -210,6 +217,32 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
+    /// Publishes the coming step, with a payload that fits a line, and waits until every other rank has.
+    ///
+    /// # Errors
+    /// As [`Steps::await_all`].
+    pub fn exchange(&mut self, payload: &[u8]) -> Result<()> {
+        if self.domain.pace().crowded {
+            // Who waits sleeps, and is woken first.
+            self.publish(payload)?;
+            return self.await_all();
+        }
+        // The line goes to the others' cores while this one notes that the operation begins, and looks at theirs.
+        self.advance(payload, self.lane.step, Line::put)?;
+        self.begins();
+        self.others().for_each(|rank| self.look_for(rank));
+        fence_by(&self.lane.fence);
+        self.ring_others();
+        self.await_all()
+    }
+
+    /// Looks for the first time whether a rank has published the current step.
+    #[inline]
+    pub fn look_for(&mut self, rank: Rank) {
+        let step = self.lane.step;
+        self.lane.is_ahead[rank] = self.region.line(rank, step).step() >= step;
+    }
+
     /// Publishes the coming step, of which this rank reads nothing, and so has finished it at once.
     ///
     /// # Errors
@@ -227,8 +260,9 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::next_slot`].
     pub fn note(&mut self) -> Result<()> {
-        self.pass(&[], self.lane.step)?;
+        self.advance(&[], self.lane.step, Line::put)?;
         if self.owes_ring {
+            fence_by(&self.lane.fence);
             self.ring_others();
         }
         self.owes_ring = true;
@@ -263,18 +297,6 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// [`Steps::await_rank`] where its line has not come.
-    fn await_line(&self, rank: Rank, line: &Line) -> Result<()> {
-        let step = self.lane.step;
-        let began = self.lateness.wait_begins();
-        let looks = Cell::new(self.short_looks());
-        let ready = || if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) };
-        let has_published = |other| self.region.line(other, step).step() >= step;
-        self.wait_for(rank, ready, has_published)?;
-        self.ends_waiting(began, rank);
-        Ok(())
-    }
-
     /// The payload of a rank that has published the current step.
     pub fn payload(&self, rank: Rank, into: &mut [u8]) {
         self.region.line(rank, self.lane.step).read_payload(into);
@@ -295,7 +317,7 @@ impl<'a> Steps<'a> {
     /// more, so that whoever runs ahead may reuse their slots.
     pub fn checkpoint(&mut self) {
         self.region.progress(self.rank).pass(self.lane.step);
-        fence(Ordering::SeqCst);
+        fence_by(&self.lane.fence);
         self.ring_others();
     }
 
@@ -310,7 +332,7 @@ impl<'a> Steps<'a> {
         self.begins();
         self.region.progress(self.rank).finish(self.lane.step, self.words[2]);
         if self.owes_ring {
-            fence(Ordering::SeqCst);
+            fence_by(&self.lane.fence);
             self.ring_others();
         }
         let next = self.lane.step + 1;
@@ -323,12 +345,23 @@ impl<'a> Steps<'a> {
     /// all steps up to `finished`: the one before at least, which in the middle of a rooted operation is all that the
     /// others hear of this rank.
     fn pass(&mut self, payload: &[u8], finished: u64) -> Result<()> {
+        self.advance(payload, finished, Line::publish)
+    }
+
+    /// The same by one of the line's ways.
+    #[inline]
+    fn advance(
+        &mut self,
+        payload: &[u8],
+        finished: u64,
+        publish: impl Fn(&Line, u64, u64, &[u64; 3], &[u8]),
+    ) -> Result<()> {
         let step = self.lane.step + 1;
         self.await_done(step.saturating_sub(LINES))?;
         self.region.progress(self.rank).pass(finished);
         let chain = fingerprint::extend(self.lane.chain, &self.words);
         let line = self.region.line(self.rank, step);
-        line.publish(step, chain, &self.words, payload);
+        publish(line, step, chain, &self.words, payload);
         self.lane.step = step;
         self.lane.chain = chain;
         Ok(())
@@ -349,146 +382,5 @@ impl<'a> Steps<'a> {
     #[inline]
     fn await_done(&mut self, step: u64) -> Result<()> {
         if self.lane.all_done >= step { Ok(()) } else { self.look_who_is_done(step) }
-    }
-
-    /// [`Steps::await_done`] where that is not known yet.
-    fn look_who_is_done(&mut self, step: u64) -> Result<()> {
-        for rank in self.others() {
-            if self.lane.done[rank] >= step {
-                continue;
-            }
-            let progress = |rank| self.region.progress(rank).done();
-            let ready = || Some(progress(rank)).filter(|&done| done >= step);
-            let arrived = |other| progress(other) >= step;
-            let began = self.lateness.wait_begins();
-            let looks = Cell::new(self.short_looks());
-            self.doze_until(rank, &|| ready().or_else(|| self.looked_in_vain(&looks)), &arrived);
-            self.lane.done[rank] = self.wait_for(rank, ready, arrived)?;
-            self.ends_waiting(began, rank);
-        }
-        let all = self.others().map(|rank| self.lane.done[rank]).min();
-        self.lane.all_done = all.unwrap_or(step);
-        Ok(())
-    }
-
-    /// After how many looks a wait is long.
-    fn short_looks(&self) -> u32 {
-        if self.domain.pace().crowded { 1 } else { SHORT_LOOKS }
-    }
-
-    /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks who else is late.
-    fn looked_in_vain<T>(&self, left: &Cell<u32>) -> Option<T> {
-        match left.get() {
-            0 => self.look_around(None),
-            looks => left.set(looks - 1),
-        }
-        None
-    }
-
-    /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was awaited for.
-    fn look_around(&self, awaited: Option<Rank>) {
-        let (region, moment) = (self.region, self.operation.descriptor.moment());
-        let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(moment);
-        let blame = |rank, by| (self.domain.peer(rank).rank, by);
-        // All are noted at the first look.
-        let news = if self.lateness.is_long() { 0 } else { self.size() };
-        self.lateness.look(self.others().take(news), has_come, blame);
-    }
-
-    fn ends_waiting(&self, began: Option<Instant>, rank: Rank) {
-        if self.lateness.is_long() {
-            self.look_around(Some(rank));
-        }
-        self.lateness.wait_ends(began, self.domain.peer(rank).rank);
-    }
-
-    /// Waits in slices, since no ring follows a step that is finished silently; ends also for any reason for which
-    /// [`Steps::wait_for`] ends at once.
-    fn doze_until(
-        &self,
-        rank: Rank,
-        ready: &impl Fn() -> Option<u64>,
-        arrived: &impl Fn(Rank) -> bool,
-    ) {
-        self.begins();
-        let (bell, deadline) = (self.region.bell(self.rank), self.operation.deadline());
-        let halted = || self.halted(rank);
-        let mut pace = self.domain.pace();
-        let (mut slice, mut watch) = (FIRST_SLICE, Watch::default());
-        while !deadline.has_passed() {
-            match until(bell, pace, &deadline.capped(slice), halted, ready) {
-                Err(Interrupt::Deadline) => {}
-                Ok(_) | Err(Interrupt::Halted(_)) => break,
-            }
-            watch.look(|lasted| self.tell(lasted, arrived));
-            pace = Pace::PATIENT;
-            slice = (2 * slice).min(LAST_SLICE);
-        }
-    }
-
-    /// Waits for one rank; `arrived` tells, for messages, which ranks have what this one waits for.
-    fn wait_for<T>(
-        &self,
-        rank: Rank,
-        mut ready: impl FnMut() -> Option<T>,
-        arrived: impl Fn(Rank) -> bool,
-    ) -> Result<T> {
-        self.begins();
-        let bell = self.region.bell(self.rank);
-        let halted = || self.halted(rank);
-        let (pace, deadline) = (self.domain.pace(), self.operation.deadline());
-        let mut watch = Watch::default();
-        let told = || watch.look(|lasted| self.tell(lasted, &arrived));
-        match until_watched(bell, pace, deadline, halted, &mut ready, told) {
-            Ok(value) => Ok(value),
-            Err(Interrupt::Halted(error)) => Err(self.fail(error)),
-            Err(Interrupt::Deadline) => match self.defer(&mut ready, &arrived) {
-                Some(outcome) => outcome,
-                None => Err(self.fail(self.late(arrived))),
-            },
-        }
-    }
-
-    /// Where every rank that is missing is in an operation of the group, it waits itself, and the late one is on another
-    /// node or late for an earlier operation: those who can name it speak first.
-    fn defer<T>(
-        &self,
-        ready: &mut impl FnMut() -> Option<T>,
-        arrived: &impl Fn(Rank) -> bool,
-    ) -> Option<Result<T>> {
-        let region = self.region;
-        let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_inside();
-        // Graces of several waits do not add up.
-        let deadline = self.operation.deadline();
-        let grace = (deadline.allowed() + self.grace).saturating_sub(deadline.elapsed());
-        if grace.is_zero() || !self.others().all(is_inside) {
-            return None;
-        }
-        let bell = region.bell(self.rank);
-        let halted = || self.domain.failure();
-        match until(bell, Pace::PATIENT, &Deadline::after(grace), halted, ready) {
-            Ok(value) => Some(Ok(value)),
-            Err(Interrupt::Halted(error)) => Some(Err(error)),
-            Err(Interrupt::Deadline) => None,
-        }
-    }
-
-    /// Fails the domain; the error to return is the first one that anybody has reported.
-    pub(super) fn fail(&self, error: Error) -> Error {
-        self.domain.fail(&error);
-        self.domain.failure().unwrap_or(error)
-    }
-
-    /// Why a wait for a rank is in vain.
-    fn halted(&self, rank: Rank) -> Option<Error> {
-        let failure = self.domain.failure();
-        failure.or_else(|| self.departed(rank)).or_else(|| self.parted(rank))
-    }
-
-    /// Whether the newest that a rank has published differs from what this rank has.
-    fn parted(&self, rank: Rank) -> Option<Error> {
-        let done = self.region.progress(rank).done();
-        let newest = done.max(1)..=done + 1;
-        newest.rev().any(|step| self.differs(rank, step)).then(|| self.mismatch(rank))
     }
 }
