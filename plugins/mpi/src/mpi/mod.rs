@@ -57,6 +57,7 @@ mod constants {
     unsafe extern "C" {
         pub(super) static dist_mpi_in_place: Address;
         pub(super) static dist_mpi_family: c_int;
+        pub(super) fn dist_mpi_takes_cuda() -> c_int;
     }
 }
 
@@ -70,6 +71,12 @@ pub(crate) fn in_place() -> *mut c_void {
 pub(crate) fn family() -> c_int {
     // SAFETY: written by the loader only.
     unsafe { constants::dist_mpi_family }
+}
+
+/// Whether it says that it takes the memory of CUDA devices; it is initialised.
+pub(crate) fn takes_cuda() -> bool {
+    // SAFETY: asks MPI, which is there.
+    unsafe { constants::dist_mpi_takes_cuda() != 0 }
 }
 
 /// MPI_REQUEST_NULL.
