@@ -8,7 +8,7 @@
 
 use crate::collective::{self, Collective};
 use crate::failure::{Failure, Result};
-use crate::family::{self, Family};
+use crate::family;
 use crate::host::{self, Host, number};
 use crate::interface::*;
 use crate::messages::{Channel, FIRST_OWN_TAG};
@@ -62,8 +62,7 @@ pub(crate) struct Options {
 
 impl Options {
     fn parse(text: &str) -> Result<Self> {
-        let mut options =
-            Self { largest: c_int::MAX, in_place_agreed: false, device_memory: true };
+        let mut options = Self { largest: c_int::MAX, in_place_agreed: false, device_memory: true };
         for item in text.split(';').filter(|item| !item.trim().is_empty()) {
             let (key, value) = item.split_once('=').unwrap_or((item, ""));
             match (key.trim(), value.trim()) {
@@ -287,7 +286,7 @@ impl Part {
         format!(
             "{{\"mpi\": \"{}\", \"version\": \"{}\", \"thread_level\": \"{}\", \"initialised_by\": \"{}\", \
              \"world_rank\": {}, \"world_size\": {}, \"largest_tag\": {}, \"yields\": {}, \"takes_device\": {}}}",
-            Family::own().name(),
+            mpi::own_family().name(),
             escaped.trim(),
             process.level_name(),
             if process.is_own { "libdist" } else { "the program" },
@@ -327,20 +326,9 @@ fn check(cards: &[Card], size: usize) -> Result<()> {
     if cards.len() != size {
         return Err(Failure::internal("not all ranks have told who they are"));
     }
-    let own = Family::own();
     if size > 1 && cards.iter().any(|card| card.world_size == 1) {
         let variable = |name: &str| std::env::var(name).ok();
-        let told = family::told(own.other(), &variable)
-            .filter(|&told| told > 1)
-            .map(|told| {
-                format!(" The launcher of {} has told of {told} ranks.", own.other().name())
-            })
-            .unwrap_or_default();
-        let text = format!(
-            "{} finds a process alone in its MPI_COMM_WORLD, of {size} in the group: it was not started by {}.{told}",
-            own.name(),
-            own.launcher()
-        );
+        let text = family::alone(mpi::own_family(), size, &variable);
         return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
     }
     let mut seen: Vec<i32> = cards.iter().map(|card| card.world_rank).collect();

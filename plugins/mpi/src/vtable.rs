@@ -258,7 +258,9 @@ unsafe extern "C" fn supports(
         match query.device {
             DIST_DEVICE_HOST => Ok(DIST_OK),
             _ if part.takes_device && takes_from_device(query.kind) => Ok(DIST_OK),
-            _ => Err(Failure::new(DIST_ERR_UNSUPPORTED, "MPI is not given a device's memory for it")),
+            _ => {
+                Err(Failure::new(DIST_ERR_UNSUPPORTED, "MPI is not given a device's memory for it"))
+            }
         }
     })
 }

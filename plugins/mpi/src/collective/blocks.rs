@@ -27,7 +27,12 @@ impl Collective {
         self.lists.push(list);
     }
 
-    pub(super) fn block_to(&mut self, call: &Call<'_>, to: usize, (from, count): Block) -> Result<()> {
+    pub(super) fn block_to(
+        &mut self,
+        call: &Call<'_>,
+        to: usize,
+        (from, count): Block,
+    ) -> Result<()> {
         let lot = call.lot(count)?;
         let (to, comm) = (small(to), call.part.comm());
         self.step(None, |request| {
@@ -43,7 +48,12 @@ impl Collective {
         })
     }
 
-    pub(super) fn block_from(&mut self, call: &Call<'_>, from: usize, (to, count): Block) -> Result<()> {
+    pub(super) fn block_from(
+        &mut self,
+        call: &Call<'_>,
+        from: usize,
+        (to, count): Block,
+    ) -> Result<()> {
         let lot = call.lot(count)?;
         let (from, comm) = (small(from), call.part.comm());
         self.step(Some((from, count * call.width)), |request| {
