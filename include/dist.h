@@ -291,9 +291,9 @@ typedef struct dist_init_options_t {
      */
     uint64_t fields;
     /**
-     * In any case: "native" (also called "gloo"), for host memory, and by way of it the memory of GPUs where a device is named;
-     * "nccl", for the memory of GPUs; one for each kind of memory, as "cpu:native,cuda:nccl"; or the name of a back end that
-     * was registered. NULL or "default" for native, and nccl beside it where a device is named and all ranks have NCCL.
+     * In any case: "native" (also called "gloo"), "mpi", or the name of a back end that was registered, for host memory, and
+     * by way of it the memory of GPUs where a device is named; "nccl", for the memory of GPUs; or one for each kind of memory, as
+     * "cpu:native,cuda:nccl". NULL or "default" for native, and nccl beside it where a device is named and all ranks have NCCL.
      */
     const char *backend;
     /**
@@ -561,7 +561,9 @@ typedef struct dist_backend_created_t {
      */
     uint64_t kinds;
     /**
-     * Not 0: besides host memory, buffers may be in the memory of the setup's device.
+     * Not 0: besides host memory, buffers may be in the memory of the setup's device, in the calls for which `supports` says
+     * so; the device's context is current in create, submit, run, test, wait and release then. The same on all ranks.
+     * Else the library copies that memory to host memory and back.
      */
     int32_t serves_device;
     /**
@@ -661,11 +663,12 @@ typedef struct dist_backend_operation_t {
      */
     uint64_t sequence;
     /**
-     * Which part of that collective, where the library makes it of several; else 0.
+     * Which part of that collective, where the library makes it of several, by a number of its own; else 0.
      */
     uint64_t part;
     /**
-     * The stream on which a device's operation is ordered, as the driver's handle; NULL for host memory.
+     * The caller's stream for a device's operation, as the driver's handle, or NULL: what was in it has been done. NULL for
+     * host memory.
      */
     void *stream;
     /**

@@ -1,7 +1,8 @@
 /*
  * Every collective on devices with every element type and operator, on 1 to 4 ranks: what is supported gives the right
  * result, anything else is refused, and dist_backend_supports says which. Over NCCL, or with the argument `staging` by way of host
- * memory, there also with vectors of several pieces.
+ * memory, there also with vectors of several pieces; `staging BACKEND REDUCTIONS` has another back end than the native one carry
+ * it, which has so many reductions; with `job BACKEND` the process is one rank of a launcher's job.
  */
 #include "ranks.h"
 
@@ -14,7 +15,7 @@ static size_t count_of_all = 5;
 #define MOST_COUNT 520
 #define MOST_BYTES (MOST_RANKS * (MOST_COUNT + MOST_RANKS) * 16)
 
-/* How many calls of one kind with one type and one operator there are. */
+/* How many kinds of reductions there are, each with one type and one operator. */
 static int supported_folds;
 
 static const size_t sizes[] = { 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1 };
@@ -247,7 +248,7 @@ static void all_reductions(struct rank *self)
         free_device(send);
         free_device(recv);
     }
-    CHECK(done == 4 * supported_folds);
+    CHECK(done == supported_folds);
 }
 
 static unsigned char byte_of(int from, int to, size_t place)
@@ -389,22 +390,46 @@ static void everything(struct rank *self)
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
 }
 
+/* Over one back end, with one piece and with several. */
+static void staged(const char *backend, int most_ranks)
+{
+    char map[64];
+    snprintf(map, sizeof map, "cpu:%s,cuda:native", backend);
+    for (int size = 1; size <= most_ranks; size++) {
+        count_of_all = 5;
+        on_ranks(size, size % 2 == 0 ? map : backend, everything);
+        /* Pieces of at most 4096 bytes, of all ranks' blocks together. */
+        count_of_all = 513;
+        on_ranks_with(size, backend, "staging.chunk_bytes=4096", everything);
+    }
+}
+
+static void of_a_job(struct rank *self)
+{
+    count_of_all = 5;
+    everything(self);
+    count_of_all = 513;
+    everything(self);
+}
+
 int main(int argc, char **argv)
 {
-    int is_staged = argc > 1 && strcmp(argv[1], "staging") == 0;
+    const char *how = argc > 1 ? argv[1] : "";
+    int is_staged = strcmp(how, "staging") == 0, is_job = strcmp(how, "job") == 0;
     /* Over NCCL 12 types with SUM, PRODUCT, MIN, MAX, AVG; PREMUL_SUM of 8 floats; two complex ones with 2; bool with 4. */
-    supported_folds = 12 * 5 + 8 + 2 * 2 + 4;
-    for (int size = 1; size <= MOST_RANKS && !is_staged; size++) {
+    supported_folds = 4 * (12 * 5 + 8 + 2 * 2 + 4);
+    for (int size = 1; size <= MOST_RANKS && !is_staged && !is_job; size++) {
         on_ranks(size, size % 2 == 0 ? "cpu:native,cuda:nccl" : "nccl", everything);
     }
     /* SUM of all 17; PRODUCT, MIN, MAX of 15; AVG of 16; the bitwise ones of 8 and bool; PREMUL_SUM of 8 floats. */
-    supported_folds = is_staged ? 17 + 3 * 15 + 16 + 3 * 9 + 8 : supported_folds;
-    for (int size = 1; size <= MOST_RANKS && is_staged; size++) {
-        count_of_all = 5;
-        on_ranks(size, size % 2 == 0 ? "cpu:native,cuda:native" : "native", everything);
-        /* Pieces of at most 4096 bytes, of all ranks' blocks together. */
-        count_of_all = 513;
-        on_ranks_with(size, "native", "staging.chunk_bytes=4096", everything);
+    supported_folds = is_staged || is_job ? 4 * (17 + 3 * 15 + 16 + 3 * 9 + 8) : supported_folds;
+    /* What the back end cannot fold, nobody does. */
+    supported_folds = argc > 3 ? atoi(argv[3]) : supported_folds;
+    if (is_staged) {
+        staged(argc > 2 ? argv[2] : "native", argc > 2 ? 2 : MOST_RANKS);
+    } else if (is_job) {
+        REQUIRE(argc > 2);
+        on_job(argv[2], "staging.chunk_bytes=4096", of_a_job);
     }
     check_nothing_left();
     return check_report();

@@ -62,6 +62,34 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
     CHECK_OK(dist_store_release(store));
 }
 
+void on_job(const char *backend, const char *backend_options, void (*body)(struct rank *self))
+{
+    struct rank self = { .backend = backend, .timeout_ms = LIMIT_MS };
+    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
+    const char *local = getenv("OMPI_COMM_WORLD_RANK");
+    local = local != NULL ? local : getenv("PMI_RANK");
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    /* One of the stub's devices, before it is known which rank this is. */
+    self.device = local != NULL ? atoi(local) % MOST_RANKS : 0;
+    how.backend = backend;
+    how.backend_options = backend_options;
+    how.timeout_ms = LIMIT_MS;
+    how.fields = DIST_FIELD_DEVICE;
+    how.device = self.device;
+    REQUIRE_OK(dist_init(&how));
+    self.rank = dist_get_rank(NULL);
+    self.size = dist_get_world_size(NULL);
+    REQUIRE(self.size <= MOST_RANKS && self.device == self.rank);
+    REQUIRE(cuDevicePrimaryCtxRetain(&self.context, self.device) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(self.context) == CUDA_SUCCESS);
+    REQUIRE(cuStreamCreate(&self.stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    body(&self);
+    CHECK(cuStreamDestroy_v2(self.stream) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(self.device) == CUDA_SUCCESS);
+    CHECK_OK(dist_finalize());
+}
+
 static void (*grouped_body[MOST_RANKS])(struct rank *self);
 static const char *grouped_options;
 static char own_options[MOST_RANKS][128];

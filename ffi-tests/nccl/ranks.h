@@ -34,6 +34,9 @@ void on_ranks_with(int size, const char *backend, const char *backend_options, v
 /* The same without a group: the body makes one, if any. `change` may change a rank's fields first. */
 void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self), void (*body)(struct rank *self));
 
+/* Runs a body on this process, which is one rank of a launcher's job: its default group is over that back end. */
+void on_job(const char *backend, const char *backend_options, void (*body)(struct rank *self));
+
 /* Makes a rank's group. */
 dist_status_t make_group(struct rank *self, const char *name, dist_group_t **group);
 

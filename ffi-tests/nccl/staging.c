@@ -281,8 +281,10 @@ static void wrong_options(struct rank *self)
     self->backend_options = "staging.chunk_bytes=1";
     CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "staging.chunk_bytes=4096");
     self->backend_options = NULL;
-    self->backend = "cpu:other,cuda:native";
+    self->backend = "cpu:native,cuda:other";
     CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "cpu:native,cuda:native");
+    self->backend = "cpu:other,cuda:native";
+    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_NOT_FOUND, "\"other\"");
     self->backend = "native";
     self->device = 77;
     CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "device 77");

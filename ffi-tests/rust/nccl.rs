@@ -187,11 +187,27 @@ fn death(backend: &str) {
 
 mod staging {
     //! The same by way of host memory.
-    use super::{death, passes};
+    use super::toolchain::BACKEND;
+    use super::{Compiler, building, death, passes, program, run_with};
 
     #[test]
     fn operations() {
         passes("operations", Some("staging"), &[]);
+    }
+
+    /// The example of a plug-in, which knows nothing of devices and needs a number for every part of a call.
+    #[test]
+    fn another_back_end_carries_it() {
+        let Some(compiler) = Compiler::find() else { return };
+        let program = program(&compiler, "operations", true);
+        let plugin = {
+            let _building = building();
+            compiler.plugin("backend_store_staged", BACKEND, &[]).display().to_string()
+        };
+        // 8 types with 8 operators and 2 with 6, in 4 kinds; but for reduce_scatter_v with PREMUL_SUM.
+        let words = [program.as_str(), "staging", "store", "302"];
+        let plugins = [("DIST_BACKEND_PLUGINS", plugin.as_str())];
+        run_with("staged_store", &plugins, &words).expect_success();
     }
 
     #[test]

@@ -5,11 +5,11 @@
 //! the others wait for on their devices.
 //!
 //! Names: `cpu:NAME,cuda:nccl`; `nccl` alone is the same with the native back end, but refuses collectives on host memory,
-//! which are a mistake there; `cpu:native,cuda:native` carries a device's memory by way of pinned host memory ([`super::staging`]),
-//! and `native` is that where a device is named; `default` is `cpu:native,cuda:nccl` where a device is named and all ranks
-//! have NCCL, else `native`.
+//! which are a mistake there; `cpu:NAME,cuda:NAME` has the part for host memory carry a device's memory too, by way of pinned
+//! memory or as it is ([`super::staging`]), and NAME alone is that where a device is named; `default` is `cpu:native,cuda:nccl`
+//! where a device is named and all ranks have NCCL, else `native`.
 
-use super::device_part::{Carried, DevicePart};
+use super::device_part::{Carried, DevicePart, context_of};
 use super::nccl::{self, Nccl, is_for_host, library};
 use super::staging::{self, Staging};
 use super::{
@@ -46,8 +46,8 @@ pub struct Devices {
 enum Cuda {
     /// NCCL, where there is one, else the host.
     IfThere,
-    /// The host.
-    Native,
+    /// The part for host memory.
+    Host,
     /// NCCL.
     Nccl,
     /// NCCL, and host memory is only for what the group does by itself.
@@ -59,11 +59,8 @@ impl fmt::Display for Devices {
         match self.cuda {
             Cuda::IfThere => f.write_str(DEFAULT),
             Cuda::Only => f.write_str(NCCL),
-            Cuda::Native => write!(f, "cpu:{NATIVE},cuda:{NATIVE}"),
-            Cuda::Nccl => {
-                let cpu = registry::known(&self.cpu).unwrap_or(&self.cpu);
-                write!(f, "cpu:{cpu},cuda:{NCCL}")
-            }
+            Cuda::Host => write!(f, "cpu:{0},cuda:{0}", self.host()),
+            Cuda::Nccl => write!(f, "cpu:{},cuda:{NCCL}", self.host()),
         }
     }
 }
@@ -100,14 +97,14 @@ pub fn parse(name: &str) -> Result<Option<Devices>> {
             let only = if cpu.is_some() { Cuda::Nccl } else { Cuda::Only };
             Ok(Some(Devices { cpu: cpu.unwrap_or_else(native), cuda: only }))
         }
-        (cpu, Some(cuda)) if is_native(&cuda) => {
-            let cpu = cpu.unwrap_or_else(native);
-            if !is_native(&cpu) {
+        (cpu, Some(cuda)) => {
+            let cpu = cpu.unwrap_or_else(|| cuda.clone());
+            if !is_native(&cuda) && !is_same(&cpu, &cuda) {
                 return Err(Error::invalid(format!(
-                    "\"{name}\": cuda:native goes through the native back end's own memory, so the map is \"cpu:native,cuda:native\""
+                    "\"{name}\": without NCCL the part for host memory carries the memory of devices, so the map is \"cpu:{cpu},cuda:{cpu}\""
                 )));
             }
-            Ok(Some(Devices { cpu, cuda: Cuda::Native }))
+            Ok(Some(Devices { cpu, cuda: Cuda::Host }))
         }
         _ => Err(wrong(name)),
     }
@@ -115,7 +112,7 @@ pub fn parse(name: &str) -> Result<Option<Devices>> {
 
 fn wrong(name: &str) -> Error {
     Error::invalid(format!(
-        "\"{name}\" is no map of back ends: \"cpu:NAME,cuda:nccl\" is possible, \"cuda:nccl\", or \"cpu:native,cuda:native\""
+        "\"{name}\" is no map of back ends: \"cpu:NAME,cuda:nccl\" is possible, \"cuda:nccl\", or \"cpu:NAME,cuda:NAME\""
     ))
 }
 
@@ -123,18 +120,29 @@ fn is_native(name: &str) -> bool {
     registry::known(name) == Some(NATIVE)
 }
 
-/// What a name means where a device is named: the native back end serves that too.
+/// Whether two names are one back end's.
+fn is_same(one: &str, other: &str) -> bool {
+    let known = |name| registry::known(name);
+    one.eq_ignore_ascii_case(other) || known(one).is_some_and(|one| known(other) == Some(one))
+}
+
+/// What a name means where a device is named: the back end carries its memory too.
 pub(super) fn with_device(name: &str) -> Option<Devices> {
-    is_native(name).then(|| Devices { cpu: NATIVE.to_owned(), cuda: Cuda::Native })
+    registry::known(name).map(|cpu| Devices { cpu: cpu.to_owned(), cuda: Cuda::Host })
 }
 
 impl Devices {
+    /// The back end for host memory.
+    pub(super) fn host(&self) -> &str {
+        registry::known(&self.cpu).unwrap_or(&self.cpu)
+    }
+
     /// Whether there is all that it needs, as far as this process knows.
     pub(super) fn check(&self) -> Result<()> {
         check_one(&self.cpu)?;
         match self.cuda {
             Cuda::IfThere => Ok(()),
-            Cuda::Native => device::driver::get().map(drop),
+            Cuda::Host => device::driver::get().map(drop),
             Cuda::Nccl | Cuda::Only => library::get().map(drop),
         }
     }
@@ -151,7 +159,13 @@ pub(super) fn create(
     }
     let (nccl_options, rest) = nccl::split(context.options)?;
     let (staging_options, rest) = staging::split(&rest)?;
-    let cpu = create_one(&devices.cpu, &Context { options: &rest, ..*context }, exchange)?;
+    // Of a device that NCCL serves it need not know.
+    let device = match devices.cuda {
+        Cuda::Host => context_of(context).ok().map(|context| context.device()),
+        _ => None,
+    };
+    let for_host = Context { options: &rest, device, ..*context };
+    let cpu = create_one(&devices.cpu, &for_host, exchange)?;
     let fate = cpu.fate().ok_or_else(|| {
         let message = format!("the back end {} cannot stand beside another", devices.cpu);
         Error::new(ErrorKind::Unsupported, message)
@@ -164,7 +178,7 @@ pub(super) fn create(
         fate.fail(error);
     })?;
     let (device, serves) = match &part {
-        Ok(part) => (part.device(), if part.is_stream_ordered() { NCCL } else { NATIVE }),
+        Ok(part) => (part.device(), if part.is_stream_ordered() { NCCL } else { cpu.name() }),
         // Where none was named there is one.
         Err(_) => (context.device.unwrap_or(0), ""),
     };
@@ -198,7 +212,7 @@ impl Meeting<'_> {
         let Self { context, exchange, cpu, fate, map } = *self;
         let is_optional = cuda == Cuda::IfThere;
         let mut lacks = None;
-        if cuda != Cuda::Native {
+        if cuda != Cuda::Host {
             let wish = nccl::Wish { map, is_optional, options: nccl_options };
             match Nccl::create(context, exchange, (fate, cpu.places()), &wish)? {
                 Ok(nccl) => return Ok(Ok(Box::new(nccl))),
@@ -416,9 +430,13 @@ mod tests {
         for name in ["cuda:native", "cuda:Gloo,cpu:NATIVE"] {
             assert_eq!(of(name).as_deref(), Some("cpu:native,cuda:native"));
         }
+        for name in ["cpu:other,cuda:native", "cuda:other", "cpu:other, cuda:OTHER"] {
+            assert_eq!(of(name).as_deref(), Some("cpu:other,cuda:other"));
+        }
         for wrong in [
             "cpu:native",
-            "cpu:other,cuda:native",
+            "cpu:native,cuda:other",
+            "cpu:other,cuda:another",
             "cpu:a,cpu:b",
             "xpu:nccl,cpu:native",
             "a,b",
@@ -427,7 +445,11 @@ mod tests {
             let error = parse(wrong).unwrap_err();
             assert!(error.message().contains(wrong), "{error}");
         }
-        let unknown = parse("cpu:unheard-of,cuda:nccl").unwrap().unwrap().check().unwrap_err();
-        assert_eq!(unknown.kind(), ErrorKind::NotFound);
+        for name in ["cpu:unheard-of,cuda:nccl", "cuda:unheard-of"] {
+            let unknown = parse(name).unwrap().unwrap().check().unwrap_err();
+            assert_eq!(unknown.kind(), ErrorKind::NotFound);
+        }
+        assert!(with_device("unheard-of").is_none());
+        assert_eq!(with_device("Gloo").unwrap().to_string(), "cpu:native,cuda:native");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in groups of one rank.
 //! `plugin` is what others have written (MPI among it), which registers beside them. `map` is a group for host memory and the
-//! memory of a GPU, of which `nccl` serves the latter, or `staging`, by way of the former.
+//! memory of a GPU, of which `nccl` serves the latter, or `staging`, which has the part for the former carry it.
 //!
 //! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep what they need in
 //! [`Keys`]), the C ABI.
@@ -459,6 +459,14 @@ pub fn canonical(name: &str) -> String {
     match map::parse(name) {
         Ok(Some(devices)) => devices.to_string(),
         _ => registry::known(name).unwrap_or("native").to_owned(),
+    }
+}
+
+/// The back end for host memory that a name stands for: its own, or one of a map, whether it is known or not.
+pub fn host_name(name: &str) -> String {
+    match map::parse(name) {
+        Ok(Some(devices)) => devices.host().to_owned(),
+        _ => name.to_owned(),
     }
 }
 

@@ -165,7 +165,8 @@ pub(super) fn look_for(name: &str) -> Result<()> {
     if backend::is_available(name) {
         return Ok(());
     }
-    if !name.eq_ignore_ascii_case(backend_mpi::NAME) {
+    // Also as a part of a map.
+    if !backend::host_name(name).eq_ignore_ascii_case(backend_mpi::NAME) {
         return listed;
     }
     backend_mpi::find().map_err(|error| match listed {

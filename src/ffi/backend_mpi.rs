@@ -9,7 +9,7 @@ use crate::backend;
 use crate::base::config;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::process::library::{self, Library};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// The name that the plug-ins give themselves.
@@ -23,8 +23,6 @@ enum Family {
 }
 
 impl Family {
-    const ALL: [Self; 2] = [Self::OpenMpi, Self::Mpich];
-
     fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI",
@@ -39,24 +37,72 @@ impl Family {
         }
     }
 
-    /// The one in this process, if there is one.
-    fn present() -> Option<Self> {
-        let is_mpi = |path: &Path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with("libmpi.so") || name.starts_with("libmpich.so")
-        };
-        let object = library::loaded().into_iter().find(|path| is_mpi(path))?;
-        let library = Library::loaded(&object)?;
-        let is_open_mpi = library.symbol(c"ompi_mpi_comm_world").is_some();
-        Some(if is_open_mpi { Self::OpenMpi } else { Self::Mpich })
+    /// As a list.
+    fn alone(self) -> &'static [Self] {
+        match self {
+            Self::OpenMpi => &[Self::OpenMpi],
+            Self::Mpich => &[Self::Mpich],
+        }
     }
 
-    /// The one whose launcher has started this process, as far as it says.
-    fn launched() -> Result<Option<Self>> {
-        if config::text(config::OMPI_SIZE)?.is_some() {
-            return Ok(Some(Self::OpenMpi));
+    /// That of an MPI's library.
+    fn of(library: &Library) -> Self {
+        match library.symbol(c"ompi_mpi_comm_world") {
+            Some(_) => Self::OpenMpi,
+            None => Self::Mpich,
         }
-        Ok(config::text(config::PMI_SIZE)?.map(|_| Self::Mpich))
+    }
+}
+
+/// The MPI among the files that are loaded, if there is one.
+fn mpi_among(files: Vec<PathBuf>) -> Option<PathBuf> {
+    files.into_iter().find(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("libmpi.so") || name.starts_with("libmpich.so")
+    })
+}
+
+/// What a process can know of its MPI before it has one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Signs {
+    /// The program has brought it along.
+    present: Option<Family>,
+    /// What the launchers' variables say.
+    by_open_mpi: bool,
+    by_pmi: bool,
+    by_slurm: bool,
+}
+
+impl Signs {
+    fn read() -> Result<Self> {
+        let library = mpi_among(library::loaded()).and_then(|path| Library::loaded(&path));
+        let is_set = |variable| config::text(variable).map(|text| text.is_some());
+        Ok(Self {
+            present: library.as_ref().map(Family::of),
+            by_open_mpi: is_set(config::OMPI_SIZE)?,
+            by_pmi: is_set(config::PMI_SIZE)?,
+            by_slurm: is_set(config::SLURM_RANK)?,
+        })
+    }
+
+    /// The plug-ins that will do, the likeliest first, and why these.
+    fn wanted(self) -> (&'static [Family], String) {
+        let launched = |family: Family| format!("the launcher of {} has started it", family.name());
+        match self {
+            Self { present: Some(family), .. } => {
+                (family.alone(), format!("{} is in this process", family.name()))
+            }
+            Self { by_open_mpi: true, .. } => (&[Family::OpenMpi], launched(Family::OpenMpi)),
+            // Slurm speaks MPICH's protocol for whichever was built for that.
+            Self { by_pmi: true, by_slurm: true, .. } => {
+                (&[Family::Mpich, Family::OpenMpi], "Slurm has started it, for any MPI".into())
+            }
+            Self { by_pmi: true, .. } => (&[Family::Mpich], launched(Family::Mpich)),
+            Self { .. } => (
+                &[Family::OpenMpi, Family::Mpich],
+                "no MPI is in this process, nor has one's launcher started it".into(),
+            ),
+        }
     }
 }
 
@@ -70,36 +116,38 @@ pub(super) fn find() -> Result<()> {
     if backend::is_available(NAME) {
         return Ok(());
     }
-    let present = Family::present();
+    let load = |path: &str| load(path).map(drop);
     if let Some(path) = config::text(config::MPI_PLUGIN)? {
-        return load(&path).map(drop).map_err(|error| error.context(config::MPI_PLUGIN.name));
+        return load(&path).map_err(|error| error.context(config::MPI_PLUGIN.name));
     }
-    let (wanted, why) = match (present, Family::launched()?) {
-        (Some(family), _) => (vec![family], format!("{} is in this process", family.name())),
-        (None, Some(family)) => {
-            (vec![family], format!("the launcher of {} has started it", family.name()))
-        }
-        (None, None) => (
-            Family::ALL.to_vec(),
-            "no MPI is in this process, nor has one's launcher started it".into(),
-        ),
-    };
-    search(&wanted, &why, library::own_folder().as_deref())
+    let (wanted, why) = Signs::read()?.wanted();
+    search(wanted, &why, library::own_folder().as_deref(), &load)
 }
 
-/// Looks beside the library, then where the loader looks.
-fn search(wanted: &[Family], why: &str, beside: Option<&Path>) -> Result<()> {
-    let mut missed = Vec::new();
+/// Looks beside the library, then where the loader looks. One that is there and cannot be used is told, if no other will do.
+fn search(
+    wanted: &[Family],
+    why: &str,
+    beside: Option<&Path>,
+    load: &dyn Fn(&str) -> Result<()>,
+) -> Result<()> {
+    let (mut missed, mut unusable) = (Vec::new(), None);
     for family in wanted {
         let name = family.object();
         let beside = beside.map(|folder| folder.join(name).display().to_string());
         for place in beside.into_iter().chain([name.to_owned()]) {
             match load(&place) {
-                Ok(_) => return Ok(()),
+                Ok(()) => return Ok(()),
                 Err(error) if is_absent(&error, &place) => missed.push(error.message().to_owned()),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    unusable.get_or_insert(error);
+                    break;
+                }
             }
         }
+    }
+    if let Some(error) = unusable {
+        return Err(error);
     }
     let message = format!(
         "no plug-in for the back end \"mpi\" ({why}): {}. Build one with `cargo xtask mpi`, and put it beside libdist.so or \
@@ -121,14 +169,134 @@ fn is_absent(error: &Error, place: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+
+    const BOTH: [Family; 2] = [Family::OpenMpi, Family::Mpich];
+
+    fn families(signs: Signs) -> Vec<Family> {
+        signs.wanted().0.to_vec()
+    }
+
+    #[test]
+    fn what_is_in_the_process_decides_then_who_has_started_it() {
+        let none = Signs::default();
+        assert_eq!(families(none), BOTH);
+        let open_mpi = Signs { by_open_mpi: true, ..none };
+        let mpich = Signs { by_pmi: true, ..none };
+        assert_eq!(families(open_mpi), [Family::OpenMpi]);
+        assert_eq!(families(mpich), [Family::Mpich]);
+        // Open MPI's launcher inside of a job of another: the innermost counts, which MPICH's never is there.
+        assert_eq!(families(Signs { by_pmi: true, ..open_mpi }), [Family::OpenMpi]);
+        for launched in [none, open_mpi, mpich] {
+            for present in BOTH {
+                let (wanted, why) = Signs { present: Some(present), ..launched }.wanted();
+                assert_eq!(wanted, [present]);
+                assert!(why.contains(present.name()) && why.contains("in this process"), "{why}");
+            }
+        }
+        assert!(open_mpi.wanted().1.contains("launcher of Open MPI"));
+        assert!(mpich.wanted().1.contains("launcher of MPICH"));
+    }
+
+    #[test]
+    fn slurm_starts_ranks_of_either() {
+        let slurm = Signs { by_slurm: true, ..Signs::default() };
+        assert_eq!(families(slurm), BOTH);
+        assert_eq!(families(Signs { by_pmi: true, ..slurm }), [Family::Mpich, Family::OpenMpi]);
+        assert_eq!(families(Signs { by_open_mpi: true, ..slurm }), [Family::OpenMpi]);
+    }
+
+    #[test]
+    fn the_library_of_an_mpi_is_known_by_its_name() {
+        let among = |names: &[&str]| {
+            let files = names.iter().map(|name| Path::new("/some/lib").join(name)).collect();
+            mpi_among(files).and_then(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        };
+        let others = ["libc.so.6", "libmpi_cxx.so.40", "libmpi_mpifh.so", "libdist_mpi_mpich.so"];
+        assert_eq!(among(&others), None);
+        for name in ["libmpi.so.40", "libmpi.so", "libmpich.so.12", "libmpi.so.12.1.8"] {
+            assert_eq!(among(&[&others[..], &[name]].concat()).as_deref(), Some(name));
+        }
+        assert_eq!(among(&[]), None);
+    }
+
+    #[test]
+    fn what_is_no_mpi_of_the_other_family_is_mpich_or_made_of_it() {
+        let library = Library::open("libc.so.6").unwrap();
+        assert_eq!(Family::of(&library), Family::Mpich);
+    }
+
+    /// What a loader says of places: all that are not named are absent.
+    fn asked(
+        wanted: &[Family],
+        beside: Option<&str>,
+        says: &[(&str, std::result::Result<(), ErrorKind>)],
+    ) -> (Result<()>, Vec<String>) {
+        let places = RefCell::new(Vec::new());
+        let load = |place: &str| {
+            places.borrow_mut().push(place.to_owned());
+            match says.iter().find(|(known, _)| *known == place) {
+                Some((_, Ok(()))) => Ok(()),
+                Some((_, Err(kind))) => Err(Error::new(*kind, format!("{place} is spoilt"))),
+                // As the loader puts it.
+                None if place.contains('/') => Err(Error::new(ErrorKind::NotFound, place)),
+                None => Err(Error::new(
+                    ErrorKind::System,
+                    format!("{place}: {place}: cannot open shared object file"),
+                )),
+            }
+        };
+        let outcome = search(wanted, "a test", beside.map(Path::new), &load);
+        (outcome, places.into_inner())
+    }
+
+    const OPEN_MPI: &str = "libdist_mpi_openmpi.so";
+    const MPICH: &str = "libdist_mpi_mpich.so";
+
+    #[test]
+    fn the_file_beside_the_library_comes_first() {
+        let (outcome, places) =
+            asked(&[Family::Mpich], Some("/lib"), &[("/lib/libdist_mpi_mpich.so", Ok(()))]);
+        assert!(outcome.is_ok());
+        assert_eq!(places, ["/lib/libdist_mpi_mpich.so"]);
+        let (outcome, places) = asked(&[Family::OpenMpi], Some("/lib"), &[(OPEN_MPI, Ok(()))]);
+        assert!(outcome.is_ok());
+        assert_eq!(places, ["/lib/libdist_mpi_openmpi.so", OPEN_MPI]);
+        // Where nobody knows where the library is.
+        assert_eq!(asked(&[Family::OpenMpi], None, &[]).1, [OPEN_MPI]);
+    }
+
+    #[test]
+    fn where_either_will_do_the_one_that_works_is_taken() {
+        let spoilt = ("/lib/libdist_mpi_openmpi.so", Err(ErrorKind::System));
+        let (outcome, places) = asked(&BOTH, Some("/lib"), &[spoilt, (MPICH, Ok(()))]);
+        assert!(outcome.is_ok(), "{outcome:?}");
+        assert_eq!(places, [spoilt.0, "/lib/libdist_mpi_mpich.so", MPICH]);
+        // If none works, what is there is told, and not what is not.
+        let (outcome, _) = asked(&BOTH, Some("/lib"), &[spoilt]);
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::System);
+        assert!(error.message().contains("spoilt"), "{error}");
+    }
+
+    #[test]
+    fn a_plug_in_that_lacks_its_mpi_is_no_missing_plug_in() {
+        let text = format!("{OPEN_MPI}: libmpi.so.40: cannot open shared object file");
+        assert!(!is_absent(&Error::new(ErrorKind::System, text), OPEN_MPI));
+        let text = format!("{OPEN_MPI}: {OPEN_MPI}: cannot open shared object file");
+        assert!(is_absent(&Error::new(ErrorKind::System, text), OPEN_MPI));
+        assert!(is_absent(&Error::new(ErrorKind::NotFound, "no"), "/lib/file"));
+        assert!(!is_absent(&Error::new(ErrorKind::System, "/lib/file: /lib/file"), "/lib/file"));
+    }
 
     #[test]
     fn what_was_looked_for_is_told_with_its_place() {
         let beside = std::env::temp_dir().join("nothing-is-here");
-        let error = search(&Family::ALL, "a test", Some(&beside)).unwrap_err();
+        let load = |path: &str| load(path).map(drop);
+        let error = search(&BOTH, "a test", Some(&beside), &load).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let text = error.message();
-        let paths = Family::ALL.map(|family| beside.join(family.object()).display().to_string());
+        let paths = BOTH.map(|family| beside.join(family.object()).display().to_string());
         for words in ["a test", "DIST_MPI_PLUGIN", "cargo xtask mpi", &paths[0], &paths[1]] {
             assert!(text.contains(words), "{words}: {text}");
         }
@@ -140,7 +308,8 @@ mod tests {
         std::fs::create_dir_all(&beside).unwrap();
         let file = beside.join(Family::Mpich.object());
         std::fs::write(&file, "no library").unwrap();
-        let error = search(&[Family::Mpich], "a test", Some(&beside)).unwrap_err();
+        let load = |path: &str| load(path).map(drop);
+        let error = search(&[Family::Mpich], "a test", Some(&beside), &load).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::System);
         assert!(error.message().contains(&file.display().to_string()), "{error}");
         std::fs::remove_dir_all(&beside).unwrap();

@@ -102,7 +102,8 @@ impl Plugin for Functions {
         };
         let kinds = Kinds::from_bits(created.kinds)
             .map_err(|error| Error::new(ErrorKind::Backend, error.message()))?;
-        Ok(Made { communicator: Arc::new(Shared(Arc::new(part))), kinds })
+        let serves_device = part.serves_device;
+        Ok(Made { communicator: Arc::new(Shared(Arc::new(part))), kinds, serves_device })
     }
 }
 
@@ -127,7 +128,7 @@ impl Functions {
             rank: super::args::number(context.rank)?,
             size: super::args::number(context.size)?,
             epoch: context.epoch,
-            device: DIST_DEVICE_HOST,
+            device: context.device.map_or(Ok(DIST_DEVICE_HOST), super::args::number)?,
             group_id: id.as_ptr(),
             group_name: name.as_ptr(),
             options: options.as_ptr(),

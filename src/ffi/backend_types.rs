@@ -95,9 +95,10 @@ pub struct dist_backend_operation_t {
     pub timeout_ms: i64,
     /// The number of the collective in its group, from 1, the same on all ranks; 0 for messages.
     pub sequence: u64,
-    /// Which part of that collective, where the library makes it of several; else 0.
+    /// Which part of that collective, where the library makes it of several, by a number of its own; else 0.
     pub part: u64,
-    /// The stream on which a device's operation is ordered, as the driver's handle; NULL for host memory.
+    /// The caller's stream for a device's operation, as the driver's handle, or NULL: what was in it has been done. NULL for
+    /// host memory.
     pub stream: *mut c_void,
     /// DIST_BACKEND_IN_PLACE, or 0.
     pub flags: u64,
@@ -260,7 +261,9 @@ pub struct dist_backend_created_t {
     /// Which operations the plug-in has: the bits 1 << DIST_KIND_... of collectives, and DIST_BACKEND_MESSAGES; 0 for all.
     /// The library makes others of these where that gives the same result. The same on all ranks.
     pub kinds: u64,
-    /// Not 0: besides host memory, buffers may be in the memory of the setup's device.
+    /// Not 0: besides host memory, buffers may be in the memory of the setup's device, in the calls for which `supports` says
+    /// so; the device's context is current in create, submit, run, test, wait and release then. The same on all ranks.
+    /// Else the library copies that memory to host memory and back.
     pub serves_device: i32,
     /// Zero.
     pub reserved: i32,

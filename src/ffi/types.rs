@@ -40,9 +40,9 @@ pub struct dist_init_options_t {
     pub struct_size: usize,
     /// Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
-    /// In any case: "native" (also called "gloo"), for host memory, and by way of it the memory of GPUs where a device is named;
-    /// "nccl", for the memory of GPUs; one for each kind of memory, as "cpu:native,cuda:nccl"; or the name of a back end that
-    /// was registered. NULL or "default" for native, and nccl beside it where a device is named and all ranks have NCCL.
+    /// In any case: "native" (also called "gloo"), "mpi", or the name of a back end that was registered, for host memory, and
+    /// by way of it the memory of GPUs where a device is named; "nccl", for the memory of GPUs; or one for each kind of memory, as
+    /// "cpu:native,cuda:nccl". NULL or "default" for native, and nccl beside it where a device is named and all ranks have NCCL.
     pub backend: *const c_char,
     /// "env://", "tcp://host:port?rank=R&world_size=N", or "file:///path?rank=R&world_size=N" with a file that all
     /// ranks reach and that no other job uses; NULL for env://. In a file's path, %XX is the byte of that

@@ -3,7 +3,8 @@
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::Gpu;
 use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,6 +12,13 @@ use std::sync::Arc;
 /// The largest tag of a caller's message. Those above are the library's own, and are received only by those who name
 /// them: a receive of any tag takes a message up to this one.
 pub const LARGEST_TAG: u32 = i32::MAX as u32;
+
+/// For engines of host memory.
+fn refuse_memory_of(gpu: Option<Gpu>) -> Result<()> {
+    let Some(Gpu { device, .. }) = gpu else { return Ok(()) };
+    let message = format!("a message in memory of device {device}: the engine is for host memory");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
 
 /// A message to send. Its bytes are lent until the completion is called.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +128,35 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// # Errors
     /// As [`PointToPoint::send`].
     fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()>;
+
+    /// Posts a message in the memory of a GPU, by an engine that takes that as it is; what is in the stream before it must have
+    /// been done.
+    ///
+    /// # Errors
+    /// As [`PointToPoint::send`]; `Unsupported`.
+    fn send_from(
+        &self,
+        gpu: Option<Gpu>,
+        message: Outgoing,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
+        refuse_memory_of(gpu)?;
+        self.send(message, done)
+    }
+
+    /// Posts a place for a message there.
+    ///
+    /// # Errors
+    /// As [`PointToPoint::send_from`].
+    fn receive_to(
+        &self,
+        gpu: Option<Gpu>,
+        message: Incoming,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
+        refuse_memory_of(gpu)?;
+        self.receive(message, done)
+    }
 
     /// Sends a message if that needs no wait, as if it had been posted and completed; false where nothing has been done.
     fn send_at_once(&self, message: &Outgoing) -> bool {

@@ -35,8 +35,9 @@ const HELP: &str = "\
 cargo xtask <command>
 
   demo [--ranks N]    build, then train a digit classifier, written in C, on N processes (4)
-  test [--no-install] run every check this machine allows; installs missing tools through apt
-                      where it may, unless told not to
+  test [--no-install] [--only packages|mpi]
+                      run every check this machine allows, or those of the installed package or of MPI; installs
+                      missing tools through apt where it may, unless told not to
   fuzz [TARGET...] [--seconds N] [--merge]
                       feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
                       needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
@@ -64,8 +65,9 @@ cargo xtask <command>
                       number of ranks in LIST (1,2,3,4); a covering part of at most N calls on each
   conformance --backend NAME --launcher MPI [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
                       the same with one rank in each process, started by the launcher of openmpi or mpich
-  mpi [--only NAME]   build the plug-ins for MPI, for openmpi and mpich or the one of them that is named, where its
-                      compiler and libclang are installed, and put them beside target/release/libdist.so
+  mpi [--only NAME] [--into FOLDER]
+                      build the plug-ins for MPI, for openmpi and mpich or the one of them that is named, where its
+                      compiler and libclang are installed, and put them beside target/release/libdist.so or into a folder
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source

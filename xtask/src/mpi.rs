@@ -1,4 +1,5 @@
-//! `cargo xtask mpi`: the plug-ins for MPI, one for each implementation that is installed, put beside libdist.so.
+//! `cargo xtask mpi`: the plug-ins for MPI, one for each implementation that is installed, put beside libdist.so, or into the
+//! folder that `--into` names.
 
 use crate::workspace::{root, target};
 use crate::{Arguments, Outcome, run, tools};
@@ -98,6 +99,7 @@ impl Mpi {
 pub(crate) fn main(rest: &[String]) -> Outcome {
     let mut arguments = Arguments::new(rest);
     let only = arguments.value("--only")?;
+    let into = arguments.value("--into")?;
     arguments.finish()?;
     let wanted: Vec<Mpi> = Mpi::ALL
         .into_iter()
@@ -106,13 +108,17 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     if wanted.is_empty() {
         return Err("--only takes openmpi or mpich".into());
     }
+    let folder = match into {
+        Some(folder) => PathBuf::from(folder),
+        None => target()?.join("release"),
+    };
     let mut built = 0;
     for mpi in wanted {
         match (mpi.compiler(), &only) {
             (Err(reason), None) => println!("left out: {reason}"),
             (Err(reason), Some(_)) => return Err(reason),
             (Ok(_), _) => {
-                println!("built: {}", build(mpi, &target()?.join("release"))?.display());
+                println!("built: {}", build(mpi, &folder)?.display());
                 built += 1;
             }
         }

@@ -125,7 +125,8 @@ struct Declared;
 
 impl Plugin for Declared {
     fn create(&self, _: &Context<'_>, _: &dyn Exchange, _: &Arc<State>) -> Result<Made> {
-        Ok(Made { communicator: Arc::new(Self), kinds: Kinds::from_bits(abilities::KINDS)? })
+        let kinds = Kinds::from_bits(abilities::KINDS)?;
+        Ok(Made { communicator: Arc::new(Self), kinds, serves_device: false })
     }
 }
 

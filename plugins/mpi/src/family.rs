@@ -2,8 +2,8 @@
 //!
 //! The families do not know each other: a program that the launcher of the other one has started finds itself alone in its
 //! MPI_COMM_WORLD.
-
-use crate::mpi;
+//!
+//! The library's tests read this file. So it must not know MPI.
 
 /// An MPI, and those that are made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +13,6 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// The one that this was built for.
-    pub(crate) fn own() -> Self {
-        if mpi::family() == 1 { Self::OpenMpi } else { Self::Mpich }
-    }
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI",
@@ -67,6 +62,33 @@ impl Family {
             None
         }
     }
+}
+
+/// Why a plug-in cannot be used with the MPI in the process, whose text on its version this is.
+pub(crate) fn mismatch(own: Family, version: &str) -> Option<String> {
+    let found = Family::of_version(version);
+    if found == Some(own) {
+        return None;
+    }
+    let found = found.map_or_else(|| format!("\"{version}\""), |family| family.name().to_owned());
+    Some(format!(
+        "the MPI in this process is {found}, and this plug-in was built for {}: load the one that was built for it",
+        own.name()
+    ))
+}
+
+/// What is said where a rank of a larger group finds itself alone in MPI.
+pub(crate) fn alone(own: Family, size: usize, variable: &dyn Fn(&str) -> Option<String>) -> String {
+    let other = own.other();
+    let told = told(other, variable).filter(|&told| told > 1);
+    let told = told
+        .map(|told| format!(" The launcher of {} has told of {told} ranks.", other.name()))
+        .unwrap_or_default();
+    format!(
+        "{} finds a process alone in its MPI_COMM_WORLD, of {size} in the group: it was not started by {}.{told}",
+        own.name(),
+        own.launcher()
+    )
 }
 
 /// The size of the job that the launcher of a family has started, as it told this process.

@@ -104,6 +104,8 @@ pub(crate) struct Receive {
     room: usize,
     grow: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
     grow_arg: Handle<*mut c_void>,
+    /// Only MPI can write there.
+    is_on_device: bool,
     /// Of the message that is on its way into the memory.
     taken: Option<Took>,
 }
@@ -177,6 +179,13 @@ impl Channel {
             Ok(short) if short < self.limit => (short, false),
             _ => (self.limit, true),
         };
+        if head && what.device != DIST_DEVICE_HOST {
+            let text = format!(
+                "tag {tag}: in the memory of a device tags end before {}, the largest of MPI; with device_memory=staged there are others",
+                self.limit
+            );
+            return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
+        }
         let mut copy = Vec::new();
         let mut from = what.send;
         let mut len = bytes;
@@ -210,6 +219,7 @@ impl Channel {
             room: what.count * types::dtype(what.dtype)?.size(),
             grow: what.grow,
             grow_arg: Handle(what.grow_arg),
+            is_on_device: what.device != DIST_DEVICE_HOST,
             taken: None,
         })
     }
@@ -344,7 +354,7 @@ impl Receive {
             channel.drain(&mut state, part.options.largest)?;
         }
         let Some(mut message) = state.matched.remove(&self.number) else { return Ok(false) };
-        let place = match self.place_for(message.bytes) {
+        let place = match self.place_for(&message) {
             Ok(place) => place,
             Err(failure) => {
                 let failure = failure.by(message.source);
@@ -367,8 +377,16 @@ impl Receive {
         Ok(true)
     }
 
-    /// Where a message of so many bytes goes.
-    fn place_for(&self, bytes: usize) -> Result<*mut c_void> {
+    /// Where a message goes.
+    fn place_for(&self, message: &Message) -> Result<*mut c_void> {
+        let bytes = message.bytes;
+        if self.is_on_device && matches!(message.body, Body::Whole(_)) {
+            let text = format!(
+                "the message has tag {}, which MPI has not, and so came to host memory: receive it there",
+                message.tag
+            );
+            return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
+        }
         let too_long = |text: String| Err(Failure::new(DIST_ERR_MISMATCH, text));
         match self.grow {
             Some(grow) => {

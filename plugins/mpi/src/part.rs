@@ -8,11 +8,11 @@
 
 use crate::collective::{self, Collective};
 use crate::failure::{Failure, Result};
-use crate::family::{self, Family};
+use crate::family;
 use crate::host::{self, Host, number};
 use crate::interface::*;
 use crate::messages::{Channel, FIRST_OWN_TAG};
-use crate::mpi::{Handle, constant, mpi, sys};
+use crate::mpi::{self, Handle, constant, mpi, sys};
 use crate::process::{self, Counted, Process};
 use crate::processors::{self, Processors};
 use crate::request::Request;
@@ -40,6 +40,8 @@ pub(crate) struct Part {
     /// There are more ranks on this host than processors for them.
     pub(crate) is_crowded: bool,
     pub(crate) options: Options,
+    /// Messages, and what is made of them, may be in the memory of devices, on all ranks.
+    pub(crate) takes_device: bool,
     /// How many requests MPI could not take back.
     lingering: AtomicUsize,
     has_failed: AtomicBool,
@@ -54,11 +56,13 @@ pub(crate) struct Options {
     pub(crate) largest: c_int,
     /// All ranks promise to be in place in the same calls, so that MPI_IN_PLACE may be used where MPI wants it of all.
     pub(crate) in_place_agreed: bool,
+    /// MPI gets the memory of devices, if it takes that.
+    device_memory: bool,
 }
 
 impl Options {
     fn parse(text: &str) -> Result<Self> {
-        let mut options = Self { largest: c_int::MAX, in_place_agreed: false };
+        let mut options = Self { largest: c_int::MAX, in_place_agreed: false, device_memory: true };
         for item in text.split(';').filter(|item| !item.trim().is_empty()) {
             let (key, value) = item.split_once('=').unwrap_or((item, ""));
             match (key.trim(), value.trim()) {
@@ -68,6 +72,8 @@ impl Options {
                 }
                 ("in_place", "agreed") => options.in_place_agreed = true,
                 ("in_place", "any") => options.in_place_agreed = false,
+                ("device_memory", "direct") => options.device_memory = true,
+                ("device_memory", "staged") => options.device_memory = false,
                 _ => return Err(bad(item)),
             }
         }
@@ -77,7 +83,8 @@ impl Options {
 
 fn bad(item: &str) -> Failure {
     let text = format!(
-        "the back-end option \"{item}\" is none of the MPI plug-in's: in_place=agreed, in_place=any, largest_count=N"
+        "the back-end option \"{item}\" is none of the MPI plug-in's: in_place=agreed, in_place=any, \
+         device_memory=direct, device_memory=staged, largest_count=N"
     );
     Failure::new(DIST_ERR_INVALID_ARGUMENT, text)
 }
@@ -90,30 +97,34 @@ struct Card {
     /// Stands for the host.
     host: [i32; 2],
     options: i32,
+    /// Whether this rank's MPI may get the memory of its device: 1 or 0.
+    takes_device: i32,
     /// Which processors it may use: launchers bind each rank to its own.
     processors: Processors,
 }
 
 impl Card {
-    fn of(process: &Process, options: Options) -> Result<Self> {
+    fn of(process: &Process, options: Options, has_device: bool) -> Result<Self> {
         const ROOM: usize = sys::MPI_MAX_PROCESSOR_NAME as usize + 1;
         let mut name = [0; ROOM];
         let mut len = 0;
         mpi!(MPI_Get_processor_name((&raw mut name).cast(), &raw mut len))?;
         let mut hasher = DefaultHasher::new();
-        crate::mpi::words(&name).hash(&mut hasher);
+        mpi::words(&name).hash(&mut hasher);
         let hash = hasher.finish().to_le_bytes();
         Ok(Self {
             world_rank: process.world_rank,
             world_size: process.world_size,
             host: [number(&hash, 0)?, number(&hash, 4)?],
             options: if options.in_place_agreed { -options.largest } else { options.largest },
+            takes_device: i32::from(has_device && options.device_memory && mpi::takes_cuda()),
             processors: processors::own(),
         })
     }
 
     fn bytes(self) -> Vec<u8> {
-        let words = [self.world_rank, self.world_size, self.host[0], self.host[1], self.options];
+        let Self { world_rank, world_size, host, options, takes_device, .. } = self;
+        let words = [world_rank, world_size, host[0], host[1], options, takes_device];
         let words = words.iter().flat_map(|word| word.to_le_bytes());
         words.chain(self.processors.iter().flat_map(|word| word.to_le_bytes())).collect()
     }
@@ -124,7 +135,8 @@ impl Card {
             world_size: number(bytes, 4)?,
             host: [number(bytes, 8)?, number(bytes, 12)?],
             options: number(bytes, 16)?,
-            processors: processors::read(bytes.get(20..).unwrap_or_default()),
+            takes_device: number(bytes, 20)?,
+            processors: processors::read(bytes.get(24..).unwrap_or_default()),
         })
     }
 }
@@ -140,7 +152,7 @@ impl Part {
         let (rank, size) = (index(setup.rank)?, index(setup.size)?);
         let own = {
             let _entered = process::enter()?;
-            Card::of(process, options)?
+            Card::of(process, options, setup.device >= 0)?
         };
         let cards = host::exchange(setup, c"mpi", &own.bytes())?;
         let cards: Vec<Card> =
@@ -162,6 +174,7 @@ impl Part {
             channels,
             is_crowded: processors::are_too_few(&here),
             options,
+            takes_device: size > 1 && cards.iter().all(|card| card.takes_device == 1),
             lingering: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
             asked: Mutex::new(None),
@@ -272,15 +285,16 @@ impl Part {
             .collect();
         format!(
             "{{\"mpi\": \"{}\", \"version\": \"{}\", \"thread_level\": \"{}\", \"initialised_by\": \"{}\", \
-             \"world_rank\": {}, \"world_size\": {}, \"largest_tag\": {}, \"yields\": {}}}",
-            Family::own().name(),
+             \"world_rank\": {}, \"world_size\": {}, \"largest_tag\": {}, \"yields\": {}, \"takes_device\": {}}}",
+            mpi::own_family().name(),
             escaped.trim(),
             process.level_name(),
             if process.is_own { "libdist" } else { "the program" },
             process.world_rank,
             process.world_size,
             process.tag_limit,
-            self.is_crowded
+            self.is_crowded,
+            self.takes_device
         )
     }
 }
@@ -312,20 +326,9 @@ fn check(cards: &[Card], size: usize) -> Result<()> {
     if cards.len() != size {
         return Err(Failure::internal("not all ranks have told who they are"));
     }
-    let own = Family::own();
     if size > 1 && cards.iter().any(|card| card.world_size == 1) {
         let variable = |name: &str| std::env::var(name).ok();
-        let told = family::told(own.other(), &variable)
-            .filter(|&told| told > 1)
-            .map(|told| {
-                format!(" The launcher of {} has told of {told} ranks.", own.other().name())
-            })
-            .unwrap_or_default();
-        let text = format!(
-            "{} finds a process alone in its MPI_COMM_WORLD, of {size} in the group: it was not started by {}.{told}",
-            own.name(),
-            own.launcher()
-        );
+        let text = family::alone(mpi::own_family(), size, &variable);
         return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
     }
     let mut seen: Vec<i32> = cards.iter().map(|card| card.world_rank).collect();

@@ -9,7 +9,7 @@
 //! the thread that initialised MPI may call it.
 
 use crate::failure::{Failure, Result};
-use crate::family::{self, Family};
+use crate::family;
 use crate::interface::{DIST_ERR_BACKEND, DIST_ERR_UNSUPPORTED};
 use crate::mpi::{self, constant, mpi, sys};
 use std::ffi::c_int;
@@ -66,19 +66,10 @@ pub(crate) fn has_failed() {
 
 /// Whether the MPI in this process is of the family that this was built for.
 pub(crate) fn check_family() -> Result<()> {
-    let version = mpi::library_version()?;
-    let (found, own) = (Family::of_version(&version), Family::own());
-    if found == Some(own) {
-        return Ok(());
+    match family::mismatch(mpi::own_family(), &mpi::library_version()?) {
+        None => Ok(()),
+        Some(text) => Err(Failure::new(DIST_ERR_UNSUPPORTED, text)),
     }
-    let found = found.map_or_else(|| format!("\"{version}\""), |family| family.name().to_owned());
-    Err(Failure::new(
-        DIST_ERR_UNSUPPORTED,
-        format!(
-            "the MPI in this process is {found}, and this plug-in was built for {}: load the one that was built for it",
-            own.name()
-        ),
-    ))
 }
 
 /// This process's MPI, initialised if it was not.
@@ -118,7 +109,7 @@ fn begin() -> Result<Process> {
 
 fn initialise() -> Result<()> {
     let variable = |name: &str| std::env::var(name).ok();
-    if let Some(reason) = family::refusal(Family::own(), &variable) {
+    if let Some(reason) = family::refusal(mpi::own_family(), &variable) {
         return Err(Failure::new(DIST_ERR_UNSUPPORTED, reason));
     }
     let mut provided = 0;

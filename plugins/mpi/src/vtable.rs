@@ -1,6 +1,7 @@
 //! The functions that libdist calls: each turns C into Rust, and what comes of it into a status. A panic ends here.
 
 use crate::abilities::KINDS;
+use crate::collective::takes_from_device;
 use crate::failure::{Failure, Result};
 use crate::host;
 use crate::interface::*;
@@ -21,8 +22,7 @@ static FUNCTIONS: dist_backend_vtable_t = dist_backend_vtable_t {
     wait: Some(wait),
     abort: Some(abort),
     failure: Some(failure),
-    // All types and operators, everywhere.
-    supports: None,
+    supports: Some(supports),
     allocate: None,
     free_memory: None,
     describe: Some(describe),
@@ -87,6 +87,7 @@ unsafe extern "C" fn create(
             return Err(Failure::internal("create without a setup"));
         };
         let part = Part::create(setup)?;
+        created.serves_device = i32::from(part.takes_device);
         created.part = Box::into_raw(Box::new(part)).cast();
         created.kinds = KINDS;
         Ok(DIST_OK)
@@ -240,6 +241,27 @@ unsafe extern "C" fn failure(
     guarded(outcome, || {
         // SAFETY: the library's word for it.
         unsafe { own(part) }.failure().map_or(Ok(DIST_OK), Err)
+    })
+}
+
+unsafe extern "C" fn supports(
+    part: *mut c_void,
+    query: *const dist_backend_query_t,
+    outcome: *mut dist_backend_outcome_t,
+) -> dist_status_t {
+    guarded(outcome, || {
+        // SAFETY: the library's words for them, for the time of the call.
+        let part = unsafe { own(part) };
+        // SAFETY: as above.
+        let query = unsafe { &*query };
+        // In host memory all types and operators, everywhere.
+        match query.device {
+            DIST_DEVICE_HOST => Ok(DIST_OK),
+            _ if part.takes_device && takes_from_device(query.kind) => Ok(DIST_OK),
+            _ => {
+                Err(Failure::new(DIST_ERR_UNSUPPORTED, "MPI is not given a device's memory for it"))
+            }
+        }
     })
 }
 

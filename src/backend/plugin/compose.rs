@@ -241,7 +241,8 @@ fn by_reduce_and_broadcast(parts: &dyn Parts, whole: &Task<'_>) -> Result<()> {
         true => (whole.recv.as_src(), Dst::empty()),
         false => (Src::empty(), whole.recv),
     };
-    one(parts, &Task { root, send, recv, op: None, part: 1, ..as_kind(whole, OpKind::Broadcast) })
+    let base = as_kind(whole, OpKind::Broadcast);
+    one(parts, &Task { root, send, recv, op: None, part: whole.part + 1, ..base })
 }
 
 /// What each rank has goes to all, one rank after another.
@@ -257,7 +258,7 @@ fn by_broadcasts(parts: &dyn Parts, whole: &Task<'_>) -> Result<()> {
             false => (Src::empty(), place),
         };
         let count = place.len() / element(whole);
-        let part = u32::try_from(root).unwrap_or(u32::MAX);
+        let part = whole.part + root as u64;
         let base = as_kind(whole, OpKind::Broadcast);
         // All know that there is nothing.
         if count > 0 {

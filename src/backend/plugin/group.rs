@@ -49,7 +49,7 @@ impl PluginGroup {
         made: Made,
         state: Arc<State>,
     ) -> Self {
-        let Made { communicator, kinds } = made;
+        let Made { communicator, kinds, .. } = made;
         let messages = kinds.has_messages().then(|| {
             Messages::new(name, places.len(), Arc::clone(&communicator), Arc::clone(&state))
         });

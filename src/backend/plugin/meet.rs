@@ -4,9 +4,10 @@
 use super::super::cards::{self, Fields};
 use super::super::{Context, Exchange, PeerName, Place};
 use super::group::PluginGroup;
-use super::{Plugin, State};
+use super::{Plugin, State, current};
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::nodes::Nodes;
+use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -64,12 +65,22 @@ fn come_together(
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     let state = Arc::new(State::default());
-    let made = plugin
-        .create(context, exchange, &state)
-        .context(|| format!("back end {name}, rank {} of {}", context.rank, context.size))?;
+    // Whoever needs the device says what is wrong with it.
+    let device = context.device.and_then(|device| device::Context::of(device).ok());
+    let made = {
+        let _current = device.as_ref().map(|device| device.enter()).transpose()?;
+        plugin.create(context, exchange, &state)
+    };
+    let made =
+        made.context(|| format!("back end {name}, rank {} of {}", context.rank, context.size))?;
+    let made = match device {
+        Some(device) if made.serves_device => current::with_device(made, device),
+        _ => made,
+    };
     state.begin(&made.communicator);
     let over = || made.communicator.failure();
-    let mine = made.kinds.bits().to_le_bytes();
+    let mut mine = made.kinds.bits().to_le_bytes().to_vec();
+    mine.push(u8::from(made.serves_device));
     let kinds = exchange.all("plugin-ready", &mine, &over)?;
     if let Some(rank) = kinds.iter().position(|kinds| *kinds != mine) {
         let message =

@@ -12,6 +12,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::Gpu;
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::process::thread;
@@ -117,6 +118,19 @@ impl Drop for Messages {
 
 impl PointToPoint for Messages {
     fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()> {
+        self.send_from(None, message, done)
+    }
+
+    fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
+        self.receive_to(None, message, done)
+    }
+
+    fn send_from(
+        &self,
+        gpu: Option<Gpu>,
+        message: Outgoing,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
         let Outgoing { to, tag, dtype, bytes, deadline } = message;
         let task = Task {
             dtype: Some(dtype),
@@ -124,12 +138,18 @@ impl PointToPoint for Messages {
             tag: Some(tag),
             count: bytes.len() / dtype.size(),
             send: bytes,
+            gpu,
             ..bare(What::Send, &deadline)
         };
         self.0.post(&task, None, bytes.len(), done)
     }
 
-    fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
+    fn receive_to(
+        &self,
+        gpu: Option<Gpu>,
+        message: Incoming,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
         let Incoming { from, tag, dtype, into, deadline } = message;
         let (recv, room) = match into {
             Room::Lent(bytes) => (bytes, None),
@@ -142,6 +162,7 @@ impl PointToPoint for Messages {
             count: into.most() / dtype.size(),
             recv,
             room: room.as_deref(),
+            gpu,
             ..bare(What::Receive, &deadline)
         };
         self.0.post(&task, room.clone(), into.most(), done)
@@ -192,6 +213,7 @@ fn bare(what: What, deadline: &Deadline) -> Task<'_> {
         is_fresh: false,
         sequence: 0,
         part: 0,
+        gpu: None,
     }
 }
 

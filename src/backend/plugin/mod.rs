@@ -3,13 +3,15 @@
 //! [`Plugin`] and [`Communicator`] are those functions as Rust sees them; whoever speaks the C interface implements them.
 //! Here is what the library adds, the same for every plug-in: who is where ([`meet`]), one operation after another with
 //! its deadline, the group's failure ([`group`], [`state`]), messages that are looked after while nobody waits
-//! ([`messages`]), and operations that a plug-in lacks made of those that it has ([`compose`]).
+//! ([`messages`]), the device that is current in calls ([`current`]), and operations that a plug-in lacks made of those that it
+//! has ([`compose`]).
 //!
 //! Nothing is taken for granted of a plug-in: what it returns is checked, and what it does not return from in time is told.
 //!
 //! Must not know: C types, how a plug-in came into the process, other back ends.
 
 mod compose;
+mod current;
 mod group;
 mod meet;
 mod messages;
@@ -49,6 +51,8 @@ pub struct Made {
     pub communicator: Arc<dyn Communicator>,
     /// Which operations it has.
     pub kinds: Kinds,
+    /// It takes the memory of the group's device too, in the calls that it says.
+    pub serves_device: bool,
 }
 
 /// Which operations a plug-in has by itself.

@@ -4,6 +4,7 @@ use super::super::{OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
+use crate::base::gpu::Gpu;
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -67,7 +68,9 @@ pub struct Task<'a> {
     /// The number of the collective in its group; 0 for messages.
     pub sequence: u64,
     /// Which part of it, where it is made of several.
-    pub part: u32,
+    pub part: u64,
+    /// Where its buffers lie, if in the memory of a GPU: what was in the stream before it has been done.
+    pub gpu: Option<Gpu>,
 }
 
 impl<'a> Task<'a> {
@@ -93,7 +96,8 @@ impl<'a> Task<'a> {
             deadline: operation.deadline(),
             is_fresh: operation.is_fresh,
             sequence: descriptor.sequence,
-            part: 0,
+            part: u64::from(descriptor.part) << 32,
+            gpu: operation.launch.as_ref().map(|launch| launch.gpu),
         }
     }
 

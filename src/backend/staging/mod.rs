@@ -1,8 +1,8 @@
-//! Groups on GPUs without NCCL: what lies in a device's memory is copied to pinned host memory, carried by the native back end,
-//! and copied back.
+//! Groups on GPUs without NCCL: what lies in a device's memory is copied to pinned host memory, carried by the part for host
+//! memory, and copied back; or that part takes it as it is, where it says that it can ([`direct`]).
 //!
-//! This is the part of a group that serves its device; the other one, which is the native back end, serves host memory, and has
-//! the group's failure ([`super::map`]). A collective is cut into pieces that fit the staging memory ([`plan`]), whose copies and
+//! This is the part of a group that serves its device; the other one, which is any back end, serves host memory, and has the
+//! group's failure ([`super::map`]). A collective is cut into pieces that fit the staging memory ([`plan`]), whose copies and
 //! operations overlap ([`rounds`], [`desk`]); messages are carried piece by piece by a thread ([`messages`]). The ranks
 //! agree on the length of a piece when they meet ([`meet`]).
 //!
@@ -12,9 +12,10 @@
 //! * **Parts of one operation** have its number and one of their own ([`Descriptor::part`]), so that ranks that do not call
 //!   the same are told apart, also where one has its buffers in host memory.
 //!
-//! Must not know: NCCL, plug-ins, who calls.
+//! Must not know: NCCL, which back end the other part is, who calls.
 
 mod desk;
+mod direct;
 mod meet;
 mod messages;
 mod options;
@@ -39,11 +40,21 @@ use crate::device::memory::DeviceMemory;
 use crate::device::stream::{DEFAULT_STREAM, is_capturing};
 use crate::device::{self, Event};
 use desk::{Desk, Limits};
+use direct::Direct;
 use messages::Messages;
 use plan::{Blocks, Plan};
 use rounds::Carriage;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// How ranks find the longest block of all, where each knows only its own.
+const LONGEST: Query = Query {
+    name: OpKind::AllReduce.name(),
+    kind: Some(OpKind::AllReduce),
+    dtype: Some(DataType::U64),
+    op: Some(ReduceOp::Max),
+    gpu: None,
+};
 
 /// A group's part on the device.
 #[derive(Debug)]
@@ -60,6 +71,7 @@ pub(super) struct Staging {
     /// From the first collective on. Held by the one that runs.
     desk: Mutex<Option<Desk>>,
     messages: Messages,
+    direct: Direct,
 }
 
 impl Staging {
@@ -76,6 +88,7 @@ impl Staging {
         };
         let parts = (cpu, fate);
         let messages = Messages::new(&agreed.context, agreed.chunk, context.size, parts);
+        let direct = Direct::new(&agreed.context, parts);
         Ok(Ok(Self {
             rank: context.rank,
             size: context.size,
@@ -86,6 +99,7 @@ impl Staging {
             instead: wish.instead.clone(),
             desk: Mutex::default(),
             messages,
+            direct,
         }))
     }
 
@@ -117,14 +131,29 @@ impl Staging {
             .map_err(|_| Error::internal(format!("a rank has a block of {longest} bytes")))
     }
 
+    /// Waits until the device has come to where the operation was put.
+    fn ready(&self, limits: Limits<'_>, launch: &Launch<'_>) -> Result<()> {
+        let Some(ready) = launch.ready else { return Ok(()) };
+        let wait = limits.wait(&"what is in the stream before it", || ready.is_over());
+        wait.map_err(|error| self.blame(error))
+    }
+
+    /// Has the other part carry it as it is, whose errors and whose refusals are its own.
+    fn pass_on(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
+        let halted = || self.fate.failure();
+        let limits = Limits { deadline: operation.deadline(), halted: &halted };
+        let ready = self.ready(limits, launch);
+        ready
+            .context(|| format!("from device {}", self.device()))
+            .map_err(|error| self.fatal(error))?;
+        self.cpu.run(&Operation { is_fresh: false, ..*operation })
+    }
+
     fn carry(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
         operation.probe.begins("staging");
         let halted = || self.fate.failure();
         let limits = Limits { deadline: operation.deadline(), halted: &halted };
-        if let Some(ready) = launch.ready {
-            let wait = limits.wait(&"what is in the stream before it", || ready.is_over());
-            wait.map_err(|error| self.blame(error))?;
-        }
+        self.ready(limits, launch)?;
         let blocks = Blocks::of(operation, self.rank, self.size);
         let longest = self.longest(operation, blocks.longest())?;
         let kind = operation.descriptor.kind;
@@ -161,8 +190,11 @@ impl DevicePart for Staging {
     }
 
     fn supports(&self, query: &Query) -> Result<()> {
-        if needs_none(query) {
+        if needs_none(query) || self.direct.takes(query) {
             return Ok(());
+        }
+        if query.kind.is_some_and(OpKind::is_pairwise) {
+            self.cpu.supports(&LONGEST).context(|| format!("{query}, by way of host memory"))?;
         }
         self.cpu.supports(&Query { gpu: None, ..*query })
     }
@@ -174,6 +206,9 @@ impl DevicePart for Staging {
     fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
         if let Some(failure) = self.fate.failure() {
             return Err(failure);
+        }
+        if self.direct.takes_operation(operation) {
+            return self.pass_on(operation, launch);
         }
         let outcome = self.carry(operation, launch);
         let outcome =
@@ -187,7 +222,7 @@ impl DevicePart for Staging {
     }
 
     fn carried(&self) -> Option<&dyn Carried> {
-        Some(&self.messages)
+        Some(if self.direct.has_messages() { &self.direct } else { &self.messages })
     }
 
     fn look_around(&self) {
@@ -197,7 +232,7 @@ impl DevicePart for Staging {
     fn check_stream(&self, stream: usize) -> Result<()> {
         let _current = self.context.enter()?;
         match is_capturing(&self.context, stream)? {
-            true => Err(is_recording("native")),
+            true => Err(is_recording(self.cpu.name())),
             false => Ok(()),
         }
     }
@@ -217,6 +252,7 @@ impl DevicePart for Staging {
             "device": self.device(),
             "driver": self.context.driver().file(),
             "chunk_bytes": self.chunk,
+            "direct": self.direct.names(),
             "not_nccl": self.instead,
         })
     }

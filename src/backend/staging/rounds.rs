@@ -146,6 +146,7 @@ impl Carriage<'_> {
             recv: whole.recvs.map_or(into.slice(0, recv_len), |_| Dst::empty()),
             sends: whole.sends.map(|_| sends.as_slice()),
             recvs: whole.recvs.map(|_| recvs.as_slice()),
+            is_fresh: false,
             launch: None,
             probe: &probe,
             ..*whole

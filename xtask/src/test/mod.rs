@@ -12,6 +12,7 @@ mod report;
 mod rust;
 
 use crate::tools::{self, Tool};
+use crate::workspace;
 use crate::{Arguments, Outcome};
 use report::Report;
 
@@ -46,14 +47,30 @@ const NEEDED: &[Tool] = &[
 pub(crate) fn main(rest: &[String]) -> Outcome {
     let mut arguments = Arguments::new(rest);
     let may_install = !arguments.flag("--no-install");
+    let only = arguments.value("--only")?;
     arguments.finish()?;
+    let wants = |part: &str| only.as_deref().is_none_or(|only| only == part);
+    if let Some(only) = only.as_deref().filter(|only| !["packages", "mpi"].contains(only)) {
+        return Err(format!("--only takes packages or mpi, and not {only}"));
+    }
 
     tools::provide(NEEDED, may_install);
     let mut report = Report::default();
-    rust::run(&mut report);
-    if let Some(stage) = programs::run(&mut report) {
+    let stage = match only {
+        None => {
+            rust::run(&mut report);
+            programs::run(&mut report)
+        }
+        Some(_) => Some(workspace::release()?),
+    };
+    let Some(stage) = stage else { return Ok(report.print()) };
+    if only.is_none() {
         faults::run(&mut report, &stage);
+    }
+    if wants("packages") {
         packages::run(&mut report, &stage);
+    }
+    if wants("mpi") {
         mpi::run(&mut report, &stage);
     }
     Ok(report.print())

@@ -3,8 +3,10 @@
 //! The tree is moved after installation, so that nothing in it may name the place where it was built or installed.
 
 use super::counts::Counts;
+use super::mpi;
 use super::report::{Checked, PASSED, Report, Verdict};
 use super::rust::counted;
+use crate::mpi::Mpi;
 use crate::workspace::{Stage, root, scratch, target};
 use crate::{run, tools};
 use std::path::{Path, PathBuf};
@@ -31,6 +33,11 @@ pub(super) fn run(report: &mut Report, stage: &Stage) {
     });
     report.check("consumer: pkg-config", || installed(&|prefix| pkg_config(prefix, stage)));
     report.check("consumer: dlopen from Python", || installed(&|prefix| dlopen(prefix, stage)));
+    for mpi in Mpi::ALL {
+        report.check(&format!("installed: the plug-in for {}", mpi.title()), || {
+            installed(&|prefix| plugin(mpi, prefix))
+        });
+    }
     report.check("examples as a CMake project", || {
         installed(&|prefix| cmake_project("c-examples", prefix, stage))
     });
@@ -59,6 +66,9 @@ fn install() -> Result<PathBuf, String> {
     configure.arg("-S").arg(root()).arg("-B").arg(&build);
     // Cargo's usual target folder, so that the release build is not made twice.
     configure.arg(format!("-DDIST_CARGO_TARGET_DIR={}", target()?.display()));
+    if Mpi::ALL.into_iter().any(|mpi| mpi::missing(mpi).is_none()) {
+        configure.arg("-DDIST_MPI=ON");
+    }
     run::must(&mut configure, LIMIT)?;
     run::must(run::command("cmake").arg("--build").arg(&build), LIMIT)?;
     let mut install = run::command("cmake");
@@ -80,6 +90,18 @@ fn cmake_project(source: &str, prefix: &Path, stage: &Stage) -> Checked {
     ctest.arg("--output-on-failure").current_dir(&build);
     ctest.env("DISTRUN", &stage.distrun);
     counted(&run::shown(&mut ctest, LIMIT)?, Counts::of_ctest)
+}
+
+/// A program that asks for the back end over MPI, under its launcher, with nothing but the installed tree.
+fn plugin(mpi: Mpi, prefix: &Path) -> Checked {
+    if let Some(reason) = mpi::missing(mpi) {
+        return Ok(Verdict::Skipped(reason));
+    }
+    let name = format!("libdist_mpi_{}.so", mpi.name());
+    let folders = ["lib", "lib64"].map(|folder| prefix.join(folder));
+    let lib = folders.iter().find(|folder| folder.join(&name).exists());
+    let lib = lib.ok_or_else(|| format!("{name} was not installed beside the library"))?;
+    mpi::behave_installed(mpi, &prefix.join("include"), lib)
 }
 
 fn pkg_config(prefix: &Path, stage: &Stage) -> Checked {

@@ -18,7 +18,7 @@ fn small(count: usize) -> c_int {
 }
 
 /// One block, by its address and elements.
-type Block = (*mut u8, usize);
+pub(super) type Block = (*mut u8, usize);
 
 impl Collective {
     /// Lists that MPI reads until the request has ended.
@@ -27,7 +27,12 @@ impl Collective {
         self.lists.push(list);
     }
 
-    fn block_to(&mut self, call: &Call<'_>, to: usize, (from, count): Block) -> Result<()> {
+    pub(super) fn block_to(
+        &mut self,
+        call: &Call<'_>,
+        to: usize,
+        (from, count): Block,
+    ) -> Result<()> {
         let lot = call.lot(count)?;
         let (to, comm) = (small(to), call.part.comm());
         self.step(None, |request| {
@@ -43,7 +48,12 @@ impl Collective {
         })
     }
 
-    fn block_from(&mut self, call: &Call<'_>, from: usize, (to, count): Block) -> Result<()> {
+    pub(super) fn block_from(
+        &mut self,
+        call: &Call<'_>,
+        from: usize,
+        (to, count): Block,
+    ) -> Result<()> {
         let lot = call.lot(count)?;
         let (from, comm) = (small(from), call.part.comm());
         self.step(Some((from, count * call.width)), |request| {
@@ -52,7 +62,12 @@ impl Collective {
     }
 
     /// Sends and receives blocks of this rank: one for, and one from, each rank, in lists that may be empty.
-    fn trade(&mut self, call: &Call<'_>, sends: &[Block], recvs: &[Block]) -> Result<()> {
+    pub(super) fn trade(
+        &mut self,
+        call: &Call<'_>,
+        sends: &[Block],
+        recvs: &[Block],
+    ) -> Result<()> {
         let (own, size) = (call.part.rank, call.part.size);
         // Each rank begins with its neighbour, so that not all send to one.
         let others = || (1..size).map(|distance| (own + distance) % size);
@@ -62,10 +77,22 @@ impl Collective {
         for to in others().filter(|&to| to < sends.len()) {
             self.block_to(call, to, sends[to])?;
         }
-        if let (Some(&(from, count)), Some(&(to, room))) = (sends.get(own), recvs.get(own)) {
-            let bytes = count * call.width;
-            super::check_length(small(own), room * call.width, bytes)?;
-            copy(from, to, bytes);
+        match (sends.get(own), recvs.get(own)) {
+            (Some(&send), Some(&recv)) => self.keep_own(call, send, recv),
+            _ => Ok(()),
+        }
+    }
+
+    /// What this rank has for itself.
+    fn keep_own(&mut self, call: &Call<'_>, send: Block, recv: Block) -> Result<()> {
+        let ((from, count), (to, room), own) = (send, recv, call.part.rank);
+        super::check_length(small(own), room * call.width, count * call.width)?;
+        if !call.is_on_device() {
+            copy(from, to, count * call.width);
+        } else if from != to && count > 0 {
+            // Only MPI can copy there.
+            self.block_from(call, own, recv)?;
+            self.block_to(call, own, send)?;
         }
         Ok(())
     }
@@ -96,7 +123,7 @@ impl Collective {
     }
 
     /// The root's side: it only receives from others, or only sends to them.
-    fn root_trade(
+    pub(super) fn root_trade(
         &mut self,
         call: &Call<'_>,
         sends: &[Block],
@@ -110,10 +137,7 @@ impl Collective {
                 false => self.block_to(call, rank, sends[rank])?,
             }
         }
-        let ((from, count), (to, room)) = (sends[own], recvs[own]);
-        super::check_length(small(own), room * call.width, count * call.width)?;
-        copy(from, to, count * call.width);
-        Ok(())
+        self.keep_own(call, sends[own], recvs[own])
     }
 
     pub(super) fn all_gather_v(&mut self, call: &Call<'_>) -> Result<()> {
@@ -165,7 +189,7 @@ impl Collective {
 }
 
 impl Call<'_> {
-    fn root(&self) -> usize {
+    pub(super) fn root(&self) -> usize {
         usize::try_from(self.what.root).unwrap_or(0)
     }
 
@@ -174,7 +198,7 @@ impl Call<'_> {
         self.blocks(self.send().cast_mut(), send_counts, send_displs)
     }
 
-    fn recvs(&self) -> Vec<Block> {
+    pub(super) fn recvs(&self) -> Vec<Block> {
         let dist_backend_operation_t { recv_counts, recv_displs, .. } = *self.what;
         self.blocks(self.recv(), recv_counts, recv_displs)
     }

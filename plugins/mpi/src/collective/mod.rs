@@ -5,6 +5,7 @@
 
 pub(crate) mod alone;
 mod blocks;
+mod device;
 mod moves;
 mod reductions;
 
@@ -19,6 +20,8 @@ use crate::part::Part;
 use crate::request::Taken;
 use crate::types;
 use std::ffi::{c_int, c_void};
+
+pub(crate) use device::takes_from_device;
 
 /// One collective under way.
 #[derive(Debug, Default)]
@@ -141,6 +144,11 @@ impl Call<'_> {
         self.what.flags & u64::from(DIST_BACKEND_IN_PLACE.cast_unsigned()) != 0
     }
 
+    /// Whether its buffers are in the memory of a device, which nobody but MPI can use.
+    fn is_on_device(&self) -> bool {
+        self.what.device != DIST_DEVICE_HOST
+    }
+
     fn is_root(&self) -> bool {
         usize::try_from(self.what.root) == Ok(self.part.rank)
     }
@@ -172,6 +180,9 @@ impl Collective {
     }
 
     fn post(&mut self, call: &Call<'_>) -> Result<()> {
+        if call.is_on_device() {
+            return self.post_on_device(call);
+        }
         match call.what.kind {
             DIST_KIND_ALL_REDUCE => self.all_reduce(call),
             DIST_KIND_REDUCE => self.reduce(call),

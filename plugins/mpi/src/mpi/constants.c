@@ -2,6 +2,7 @@
  * What mpi.h has as macros only, which no other language sees. The rest is mpi-sys's.
  */
 #include <mpi.h>
+#include <stddef.h>
 
 void *const dist_mpi_in_place = MPI_IN_PLACE;
 
@@ -13,3 +14,23 @@ const int dist_mpi_family = 2;
 #else
 #error "neither Open MPI nor MPICH, or an MPI made of one of them: tell constants.c and family.rs of it"
 #endif
+
+/*
+ * Whether this MPI takes the memory of CUDA devices, as it says itself, here and now. These functions are extensions, which an MPI may
+ * lack: they are looked for when this object is loaded.
+ */
+extern int MPIX_Query_cuda_support(void) __attribute__((weak));
+#if defined(MPIX_GPU_SUPPORT_CUDA)
+extern int MPIX_GPU_query_support(int gpu_type, int *is_supported) __attribute__((weak));
+#endif
+
+int dist_mpi_takes_cuda(void)
+{
+#if defined(MPIX_GPU_SUPPORT_CUDA)
+    int is_supported = 0;
+    if (MPIX_GPU_query_support != NULL) {
+        return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &is_supported) == MPI_SUCCESS && is_supported;
+    }
+#endif
+    return MPIX_Query_cuda_support != NULL && MPIX_Query_cuda_support() == 1;
+}

@@ -4,6 +4,7 @@
 pub(crate) mod lot;
 
 use crate::failure::{Failure, Result};
+use crate::family::Family;
 use crate::interface::{DIST_ERR_BACKEND, DIST_ERR_MISMATCH};
 pub(crate) use mpi_sys as sys;
 use std::ffi::{c_char, c_int, c_void};
@@ -57,6 +58,7 @@ mod constants {
     unsafe extern "C" {
         pub(super) static dist_mpi_in_place: Address;
         pub(super) static dist_mpi_family: c_int;
+        pub(super) fn dist_mpi_takes_cuda() -> c_int;
     }
 }
 
@@ -66,10 +68,17 @@ pub(crate) fn in_place() -> *mut c_void {
     unsafe { constants::dist_mpi_in_place.0 }
 }
 
-/// The number in constants.c.
-pub(crate) fn family() -> c_int {
+/// The MPI that this was built for, by the number in constants.c.
+pub(crate) fn own_family() -> Family {
     // SAFETY: written by the loader only.
-    unsafe { constants::dist_mpi_family }
+    let number = unsafe { constants::dist_mpi_family };
+    if number == 1 { Family::OpenMpi } else { Family::Mpich }
+}
+
+/// Whether it says that it takes the memory of CUDA devices; it is initialised.
+pub(crate) fn takes_cuda() -> bool {
+    // SAFETY: asks MPI, which is there.
+    unsafe { constants::dist_mpi_takes_cuda() != 0 }
 }
 
 /// MPI_REQUEST_NULL.

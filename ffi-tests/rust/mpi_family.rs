@@ -1,0 +1,109 @@
+//! What the plug-in for MPI makes of the launcher and of the MPI that it finds, without any MPI: its file that says so is read here.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "the plug-in uses all of it")]
+#[path = "../../plugins/mpi/src/family.rs"]
+mod family;
+
+use family::{Family, alone, mismatch, refusal, told};
+
+const BOTH: [Family; 2] = [Family::OpenMpi, Family::Mpich];
+
+/// An environment.
+fn set(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+    move |name| {
+        let found = variables.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| (*value).to_owned())
+    }
+}
+
+#[test]
+fn an_mpi_is_known_by_what_it_says_of_its_version() {
+    let versions = [
+        (
+            "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4",
+            Family::OpenMpi,
+        ),
+        ("MPICH Version: 4.0.2 MPICH Release date: Thu Apr  7 12:34:45 CDT 2022", Family::Mpich),
+        ("Intel(R) MPI Library 2021.8 for Linux* OS", Family::Mpich),
+        ("MVAPICH2 Version : 2.3.7", Family::Mpich),
+        ("MPI VERSION : CRAY MPICH version 8.1.25", Family::Mpich),
+    ];
+    for (text, family) in versions {
+        assert_eq!(Family::of_version(text), Some(family), "{text}");
+        assert_eq!(mismatch(family, text), None);
+        let refused = mismatch(family.other(), text).unwrap();
+        assert!(refused.contains(family.name()), "{refused}");
+        assert!(refused.contains(family.other().name()), "{refused}");
+    }
+    assert_eq!(Family::of_version("Some MPI 1.0"), None);
+    let refused = mismatch(Family::Mpich, "Some MPI 1.0").unwrap();
+    assert!(refused.contains("\"Some MPI 1.0\"") && refused.contains("MPICH"), "{refused}");
+}
+
+#[test]
+fn launchers_tell_the_size_of_the_job() {
+    let nothing = set(&[]);
+    let both = set(&[("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", " 2\n")]);
+    assert_eq!((told(Family::OpenMpi, &both), told(Family::Mpich, &both)), (Some(4), Some(2)));
+    for family in BOTH {
+        assert_eq!(told(family, &nothing), None);
+        assert_eq!(told(family, &set(&[("OMPI_COMM_WORLD_SIZE", "x"), ("PMI_SIZE", "-1")])), None);
+    }
+}
+
+#[test]
+fn the_launcher_of_the_other_mpi_is_refused_before_mpi_is_initialised() {
+    let cases = [
+        (Family::OpenMpi, "PMI_SIZE", "libdist_mpi_mpich.so", "mpirun.openmpi"),
+        (Family::Mpich, "OMPI_COMM_WORLD_SIZE", "libdist_mpi_openmpi.so", "mpiexec.mpich"),
+    ];
+    for (own, variable, plugin, launcher) in cases {
+        let refused = refusal(own, &set(&[(variable, "3")])).unwrap();
+        for words in [own.name(), own.other().name(), variable, "is 3", plugin, launcher] {
+            assert!(refused.contains(words), "{words}: {refused}");
+        }
+        // A job of one rank needs no launcher.
+        assert_eq!(refusal(own, &set(&[(variable, "1")])), None);
+    }
+}
+
+#[test]
+fn nothing_is_refused_that_may_be_right() {
+    let open_mpi = ("OMPI_COMM_WORLD_SIZE", "2");
+    let mpich = ("PMI_SIZE", "2");
+    for own in BOTH {
+        assert_eq!(refusal(own, &set(&[])), None);
+        // One launcher inside of another's job.
+        assert_eq!(refusal(own, &set(&[open_mpi, mpich])), None);
+        for other in [open_mpi, mpich] {
+            assert_eq!(refusal(own, &set(&[other, ("SLURM_PROCID", "0")])), None);
+        }
+    }
+    assert_eq!(refusal(Family::OpenMpi, &set(&[open_mpi])), None);
+    assert_eq!(refusal(Family::Mpich, &set(&[mpich])), None);
+}
+
+#[test]
+fn who_is_alone_is_told_which_launcher_it_needs() {
+    let text = alone(Family::Mpich, 4, &set(&[]));
+    for words in ["MPICH finds a process alone", "of 4 in the group", "mpiexec.mpich"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("has told"), "{text}");
+    let text = alone(Family::Mpich, 4, &set(&[("OMPI_COMM_WORLD_SIZE", "4")]));
+    assert!(text.contains("The launcher of Open MPI has told of 4 ranks"), "{text}");
+    let text = alone(Family::OpenMpi, 2, &set(&[("PMI_SIZE", "1")]));
+    assert!(text.contains("mpirun.openmpi") && !text.contains("has told"), "{text}");
+}
+
+/// The library looks for the plug-ins under these names.
+#[test]
+fn each_family_has_a_plug_in_of_its_own() {
+    let objects = BOTH.map(Family::object);
+    assert_eq!(objects, ["libdist_mpi_openmpi.so", "libdist_mpi_mpich.so"]);
+    let library =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ffi/backend_mpi.rs"));
+    let library = library.unwrap();
+    assert!(objects.iter().all(|object| library.contains(&format!("\"{object}\""))));
+}

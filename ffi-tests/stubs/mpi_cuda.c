@@ -1,0 +1,71 @@
+/*
+ * A stub of an MPI that takes the memory of CUDA devices, over one that does not: preloaded into a program that is linked with the
+ * stub libcuda, it says yes where MPI is asked, and gives MPI the other address of that stub's device memory. Compiled with
+ * the compiler of the MPI. Never installed.
+ *
+ * Only what every such MPI takes is here: messages between two ranks. Device memory in any other function ends the process, since
+ * nobody can read it at its own address. A device's context must be current, as such MPIs expect.
+ */
+#include "stub_cuda.h"
+
+#include <mpi.h>
+#include <stdatomic.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* The program's; without it there is no device memory. */
+#pragma weak dist_stub_cuda_alias
+#pragma weak cuCtxGetCurrent
+
+static atomic_long translated, without_context;
+
+/* How many buffers of device memory MPI was given, and how many of them while no context was current. */
+EXPORTED void dist_stub_mpi_count(long *buffers, long *wrong)
+{
+    *buffers = atomic_load(&translated);
+    *wrong = atomic_load(&without_context);
+}
+
+EXPORTED int MPIX_Query_cuda_support(void)
+{
+    return 1;
+}
+
+EXPORTED int MPIX_GPU_query_support(int gpu_type, int *is_supported)
+{
+    *is_supported = gpu_type == 0;
+    return MPI_SUCCESS;
+}
+
+static void *reachable(const void *buffer, int count, MPI_Datatype datatype)
+{
+    CUcontext context = NULL;
+    MPI_Count size = 0;
+    void *alias = NULL;
+    if (dist_stub_cuda_alias != NULL && PMPI_Type_size_x(datatype, &size) == MPI_SUCCESS && count > 0) {
+        alias = dist_stub_cuda_alias(buffer, (size_t)count * (size_t)size);
+    }
+    if (alias == NULL) {
+        return (void *)buffer;
+    }
+    atomic_fetch_add(&translated, 1);
+    if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL) {
+        atomic_fetch_add(&without_context, 1);
+    }
+    return alias;
+}
+
+EXPORTED int MPI_Isend(const void *buffer, int count, MPI_Datatype datatype, int to, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    return PMPI_Isend(reachable(buffer, count, datatype), count, datatype, to, tag, comm, request);
+}
+
+EXPORTED int MPI_Irecv(void *buffer, int count, MPI_Datatype datatype, int from, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    return PMPI_Irecv(reachable(buffer, count, datatype), count, datatype, from, tag, comm, request);
+}
+
+EXPORTED int MPI_Imrecv(void *buffer, int count, MPI_Datatype datatype, MPI_Message *message, MPI_Request *request)
+{
+    return PMPI_Imrecv(reachable(buffer, count, datatype), count, datatype, message, request);
+}

@@ -1,0 +1,197 @@
+/*
+ * The back end "mpi" on the memory of devices, over the stub libcuda: messages, streams, operations in place and on parts of buffers,
+ * and which of these MPI gets as they are. ffi-tests/nccl/operations.c has every operation, type and operator.
+ *
+ *     mpirun -n N env [LD_PRELOAD=stub] ./device direct | staged | asked_not_to
+ *
+ * "direct": the stub of an MPI that takes device memory is preloaded (ffi-tests/stubs/mpi_cuda.c). "staged": it is not.
+ * "asked_not_to": it is, but the program does not want that.
+ */
+#include "../../../ffi-tests/nccl/ranks.h"
+#include "../../../ffi-tests/nccl/staged.h"
+
+#define COUNT 3000
+
+void dist_stub_mpi_count(long *buffers, long *wrong) __attribute__((weak));
+
+static int is_direct;
+
+static long given_to_mpi(void)
+{
+    long buffers = 0, wrong = 0;
+    if (dist_stub_mpi_count != NULL) {
+        dist_stub_mpi_count(&buffers, &wrong);
+    }
+    CHECK(wrong == 0);
+    return buffers;
+}
+
+static int32_t *numbers(int32_t first, size_t count)
+{
+    int32_t filled[COUNT];
+    for (size_t i = 0; i < count; i++) {
+        filled[i] = first + (int32_t)i;
+    }
+    return device_memory(count * sizeof(int32_t), filled);
+}
+
+static int holds(const int32_t *device, int32_t first, size_t count)
+{
+    const int32_t *seen = dist_stub_cuda_alias(device, count * sizeof(int32_t));
+    for (size_t i = 0; i < count; i++) {
+        if (seen[i] != first + (int32_t)i) {
+            printf("element %zu is %d, not %d\n", i, (int)seen[i], (int)(first + (int32_t)i));
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void what_it_says(struct rank *self)
+{
+    dist_blob_t *json = NULL;
+    const void *data = NULL;
+    size_t length = 0;
+    REQUIRE_OK(dist_group_describe(NULL, &json));
+    REQUIRE_OK(dist_blob_data(json, 0, &data, &length));
+    char *text = calloc(1, length + 1);
+    memcpy(text, data, length);
+    CHECK(strstr(text, "\"cpu:mpi,cuda:mpi\"") != NULL);
+    CHECK((strstr(text, "\"all_to_all\",\"gather_v\"") != NULL || strstr(text, "\"send\",\"recv\"") != NULL) == is_direct);
+    CHECK((strstr(text, "\"direct\":[]") != NULL) == !is_direct);
+    free(text);
+    CHECK_OK(dist_blob_release(json));
+    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_ALL_REDUCE, DIST_F16, DIST_AVG, self->device));
+    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_SEND, DIST_F16, 0, self->device));
+}
+
+/* Around the ring: more than one piece, with a work and without, by name and from anybody. */
+static void messages(struct rank *self)
+{
+    int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size, from = -1;
+    int32_t *out = numbers(1000 * self->rank, COUNT), *in = device_memory(COUNT * sizeof(int32_t), NULL);
+    dist_work_t *send = NULL, *receive = NULL;
+    CHECK_OK(dist_recv(NULL, in, COUNT, DIST_I32, left, 7, NULL, NULL, &receive));
+    CHECK_OK(dist_send(NULL, out, COUNT, DIST_I32, right, 7, NULL, &send));
+    CHECK_OK(dist_work_wait(receive, DIST_WAIT_FOREVER));
+    CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
+    CHECK_OK(dist_work_release(receive));
+    CHECK_OK(dist_work_release(send));
+    CHECK(holds(in, 1000 * left, COUNT));
+    CHECK_OK(dist_send(NULL, out + 1, 5, DIST_I32, right, 9, NULL, &send));
+    CHECK_OK(dist_recv(NULL, in + 2, 5, DIST_I32, DIST_ANY_SOURCE, 9, &from, NULL, NULL));
+    CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
+    CHECK_OK(dist_work_release(send));
+    CHECK(from == left && holds(in + 2, 1000 * left + 1, 5) && holds(in, 1000 * left, 2));
+    free_device(out);
+    free_device(in);
+}
+
+/* What is in the caller's stream comes first. */
+static void streams(struct rank *self)
+{
+    int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size;
+    unsigned char *out = device_memory(100, NULL), *in = device_memory(100, NULL), *all = device_memory(400, NULL);
+    dist_call_options_t options = on_stream(self);
+    struct delay delay = { 1, 0, bytes_at(out, 100), (unsigned char)(self->rank + 1), 100 };
+    dist_work_t *send = NULL;
+    REQUIRE(cuLaunchHostFunc(self->stream, hold, &delay) == CUDA_SUCCESS);
+    CHECK_OK(dist_send(NULL, out, 100, DIST_U8, right, 1, &options, &send));
+    CHECK_OK(dist_recv(NULL, in, 100, DIST_U8, left, 1, NULL, NULL, NULL));
+    CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
+    CHECK_OK(dist_work_release(send));
+    CHECK(bytes_at(in, 100)[0] == left + 1 && bytes_at(in, 100)[99] == left + 1);
+    struct delay later = { 1, 0, bytes_at(out, 100), (unsigned char)(self->rank + 11), 100 };
+    REQUIRE(cuLaunchHostFunc(self->stream, hold, &later) == CUDA_SUCCESS);
+    CHECK_OK(dist_all_gather(NULL, out, all, 100, DIST_U8, &options, NULL));
+    for (int rank = 0; rank < self->size; rank++) {
+        CHECK(bytes_at(all, 400)[100 * rank] == rank + 11 && bytes_at(all, 400)[100 * rank + 99] == rank + 11);
+    }
+    free_device(out);
+    free_device(in);
+    free_device(all);
+}
+
+/* A stream that does not come: a message fails alone, and the group goes on. */
+static void a_stream_that_does_not_come(struct rank *self)
+{
+    int32_t *out = numbers(0, 10), right = (self->rank + 1) % self->size;
+    struct delay delay = { 0, 0, NULL, 0, 0 };
+    dist_call_options_t options = on_stream(self);
+    options.timeout_ms = 200;
+    REQUIRE(cuLaunchHostFunc(self->stream, hold, &delay) == CUDA_SUCCESS);
+    CHECK_REFUSED(dist_send(NULL, out, 10, DIST_I32, right, 3, &options, NULL), DIST_ERR_TIMEOUT, " within 2");
+    atomic_store(&delay.may_go_on, 1);
+    REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    free_device(out);
+}
+
+/* Blocks of this rank stay where they are; a receive that nobody matches is taken back. */
+static void in_place(struct rank *self)
+{
+    int32_t *all = numbers(0, COUNT), own = self->rank * 100;
+    size_t bytes = COUNT * sizeof(int32_t);
+    int32_t *seen = dist_stub_cuda_alias(all, bytes);
+    memset(seen, 0, bytes);
+    for (int i = 0; i < 100; i++) {
+        seen[own + i] = own + i;
+    }
+    CHECK_OK(dist_all_gather(NULL, all + own, all, 100, DIST_I32, NULL, NULL));
+    CHECK(holds(all, 0, (size_t)self->size * 100));
+    int root = self->size - 1;
+    CHECK_OK(dist_gather(NULL, all + own, self->rank == root ? all : NULL, 100, DIST_I32, root, NULL, NULL));
+    CHECK(holds(all, 0, (size_t)self->size * 100));
+    for (int i = 0; i < 100; i++) {
+        seen[i] = 1;
+    }
+    CHECK_OK(dist_all_reduce(NULL, all, all, 100, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(seen[0] == self->size && seen[99] == self->size);
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    soon.timeout_ms = 100;
+    CHECK_REFUSED(dist_recv(NULL, all, 1, DIST_I32, root, 77, NULL, &soon, NULL), DIST_ERR_TIMEOUT, "not matched");
+    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    free_device(all);
+}
+
+/* The same group serves host memory, and a group made from it the same device. */
+static void beside(struct rank *self)
+{
+    int64_t value = self->rank + 1, sum = 0;
+    int32_t ranks[MOST_RANKS] = { 0, 1, 2, 3 };
+    dist_group_t *group = NULL;
+    CHECK_OK(dist_all_reduce(NULL, &value, &sum, 1, DIST_I64, DIST_SUM, NULL, NULL));
+    CHECK(sum == self->size * (self->size + 1) / 2);
+    REQUIRE_OK(dist_group_new(NULL, ranks, (size_t)self->size, NULL, &group));
+    int32_t *all = numbers(0, 400);
+    long before = given_to_mpi();
+    CHECK_OK(dist_all_gather(group, all + self->rank * 100, all, 100, DIST_I32, NULL, NULL));
+    CHECK((given_to_mpi() > before) == (is_direct && self->size > 1));
+    CHECK(holds(all, 0, 400));
+    free_device(all);
+    CHECK_OK(dist_group_release(group));
+}
+
+static void everything(struct rank *self)
+{
+    long before = given_to_mpi();
+    what_it_says(self);
+    messages(self);
+    CHECK((given_to_mpi() > before) == is_direct);
+    streams(self);
+    a_stream_that_does_not_come(self);
+    in_place(self);
+    beside(self);
+    CHECK((given_to_mpi() > before) == is_direct);
+}
+
+int main(int argc, char **argv)
+{
+    REQUIRE(argc == 2);
+    is_direct = strcmp(argv[1], "direct") == 0;
+    int is_asked_not_to = strcmp(argv[1], "asked_not_to") == 0;
+    CHECK((dist_stub_mpi_count != NULL) == (is_direct || is_asked_not_to));
+    on_job("mpi", is_asked_not_to ? "staging.chunk_bytes=4096;device_memory=staged" : "staging.chunk_bytes=4096", everything);
+    check_nothing_left();
+    return check_report();
+}
