@@ -110,6 +110,12 @@ struct comm {
     int windows;
     int has_thread;
     pthread_t thread;
+    /* Its operations are about to be launched, on a thread that may be another communicator's. */
+    int is_launching;
+    struct comm *next;
+    /* How many collectives were called, and by which thread the last one. */
+    unsigned long collectives;
+    pthread_t last_caller;
     /* By the stream's thread, one plan after another: */
     long operations;
 };
@@ -130,10 +136,14 @@ struct operation {
 };
 
 /* The operations of one communicator in one group. */
+#define MOST_STREAMS 8
 struct plan {
     struct plan *next;
     struct comm *comm;
+    /* Where they are done; the others wait for that, and it for them. */
     CUstream stream;
+    CUstream others[MOST_STREAMS];
+    int n_others;
     struct operation *first;
     struct operation *last;
     unsigned long ticket;
@@ -164,6 +174,8 @@ struct job {
 extern struct nccl {
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    /* All communicators of this process. */
+    struct comm *first;
 } nccl;
 
 /* nccl_faults.c: versions, errors, faults on request. */

@@ -52,12 +52,11 @@ pub(super) struct Comm {
     registrations: Mutex<Vec<usize>>,
 }
 
-/// The right to use the communicator, on a thread on which its device is current.
+/// The right to use the communicator. Several may be held at once, of communicators that were entered in the same order as
+/// everywhere.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     comm: &'a Comm,
-    /// Before the next: the thread's context is what it was when another one comes.
-    _current: Current<'a>,
     _inside: Inside<'a>,
 }
 
@@ -203,13 +202,12 @@ impl Comm {
             }
         }
         let inside = Inside(self);
-        let current = self.context.enter()?;
         if self.handle() == 0 {
             let failure = self.fate.failure();
             let ended = || Error::new(ErrorKind::Aborted, "the communicator has ended");
             return Err(failure.unwrap_or_else(ended));
         }
-        Ok(Entry { comm: self, _current: current, _inside: inside })
+        Ok(Entry { comm: self, _inside: inside })
     }
 
     fn occupy(&self) -> Option<()> {
@@ -351,12 +349,14 @@ impl Entry<'_> {
         self.comm.settle(function, code, deadline)
     }
 
-    /// Makes several calls one operation. `calls` says with which function something went wrong.
-    pub(super) fn together(
-        &self,
-        deadline: &Deadline,
-        calls: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    /// Makes its device current on the calling thread.
+    pub(super) fn current(&self) -> Result<Current<'_>> {
+        self.comm.context.enter()
+    }
+
+    /// Makes calls between a start and an end, on whichever communicators, and gives what NCCL says at the end.
+    /// `calls` says with which function something went wrong.
+    pub(super) fn between(&self, calls: impl FnOnce() -> Result<()>) -> Result<Code> {
         let functions = &self.library().functions;
         // SAFETY: takes nothing; ended below.
         let code = unsafe { (functions.group_start)() };
@@ -365,10 +365,11 @@ impl Entry<'_> {
         // SAFETY: ends what was begun above, on the same thread.
         let code = unsafe { (functions.group_end)() };
         made?;
-        self.settle("ncclGroupEnd", code, deadline)
+        self.added("ncclGroupEnd", code)?;
+        Ok(code)
     }
 
-    /// Checks a call within [`Entry::together`].
+    /// Checks a call within [`Entry::between`].
     pub(super) fn added(&self, function: &str, code: Code) -> Result<()> {
         if is_fine(code) { Ok(()) } else { self.library().check(function, code, self.handle()) }
     }
@@ -379,6 +380,7 @@ impl Entry<'_> {
         let (Some(function), Some(_)) = (functions.comm_register, functions.comm_deregister) else {
             return Ok(None);
         };
+        let _current = self.current()?;
         let mut registration = 0;
         let start = std::ptr::with_exposed_provenance_mut(start);
         // SAFETY: memory of NCCL's own, of this length; there is room for the registration.

@@ -143,7 +143,7 @@ pub(super) fn create(
     let comm = Comm::meet(library, &device, Arc::clone(fate), &meeting)
         .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
     exchange.all("nccl-ready", &[], &over)?;
-    Watched::start(comm, Arc::clone(fate), wish.options).map(Ok)
+    Watched::start(comm, context.group, Arc::clone(fate), wish.options).map(Ok)
 }
 
 /// The first rank that has no NCCL, and why.
