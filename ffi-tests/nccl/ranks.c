@@ -121,6 +121,16 @@ dist_call_options_t on_stream(const struct rank *self)
     return options;
 }
 
+unsigned long has_stubs(void)
+{
+    return dist_stub_nccl != NULL;
+}
+
+unsigned long launched_groups(void)
+{
+    return has_stubs() ? dist_stub_nccl_groups() : 0;
+}
+
 void check_nothing_left(void)
 {
     struct dist_stub_cuda_counts counts;

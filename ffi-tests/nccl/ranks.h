@@ -47,6 +47,12 @@ void read_device(struct rank *self, void *into, const void *from, size_t bytes);
 /* Options of a call that goes to the rank's own stream. */
 dist_call_options_t on_stream(const struct rank *self);
 
+/* Whether CUDA and NCCL are the stubs; 1 or 0. */
+unsigned long has_stubs(void);
+
+/* How many groups of operations NCCL was given, as far as anybody knows. */
+unsigned long launched_groups(void);
+
 /* Nothing is left, and nothing was misused. */
 void check_nothing_left(void);
 
