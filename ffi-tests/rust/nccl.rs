@@ -177,6 +177,24 @@ fn one_thread_drives_several_devices() {
     passes("together", Some("one_thread"), &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]);
 }
 
+/// The example, with the stub's header in the place of CUDA's.
+#[test]
+fn the_example_of_several_gpus_adds_up() {
+    let Some(compiler) = Compiler::find() else { return };
+    let stubs = stubs(&compiler).display().to_string();
+    let (file, header) = (
+        format!("{ROOT}/c-examples/several_gpus.c"),
+        format!("-I{ROOT}/ffi-tests/stubs/include"),
+    );
+    let (driver, path) = (format!("{stubs}/libcuda.so.1"), format!("-Wl,-rpath,{stubs}"));
+    let more = ["-std=c11", "-D_GNU_SOURCE", &header, &driver, &path];
+    let program = compiler.program_with("several_gpus", &[&file], &more).display().to_string();
+    for gpus in ["1", "4"] {
+        let outcome = run_with(&format!("several_gpus_{gpus}"), &[], &[&program, gpus]);
+        outcome.expect_success();
+    }
+}
+
 #[test]
 fn several_groups_are_enqueued_together() {
     passes("together", Some("many_groups"), &[]);
