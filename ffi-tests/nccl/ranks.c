@@ -75,7 +75,10 @@ static void with_group(struct rank *self)
     }
     REQUIRE_OK(make_group(self, "ranks", &self->group));
     grouped_body[self->rank](self);
-    CHECK_OK(dist_group_release(self->group));
+    /* Unless the body has done so. */
+    if (self->group != NULL) {
+        CHECK_OK(dist_group_release(self->group));
+    }
 }
 
 void on_ranks(int size, const char *backend, void (*body)(struct rank *self))
@@ -97,8 +100,9 @@ void *device_memory(size_t bytes, const void *filled_with)
     CUdeviceptr pointer = 0;
     REQUIRE(cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS);
     if (filled_with != NULL) {
-        /* The stub's device memory is host memory elsewhere. */
-        memcpy(dist_stub_cuda_alias((void *)(uintptr_t)pointer, bytes), filled_with, bytes);
+        /* On CUDA's default stream, which the library's own waits for; other streams do not. */
+        REQUIRE(cuMemcpyHtoDAsync_v2(pointer, filled_with, bytes, NULL) == CUDA_SUCCESS);
+        REQUIRE(cuStreamSynchronize(NULL) == CUDA_SUCCESS);
     }
     return (void *)(uintptr_t)pointer;
 }
@@ -106,6 +110,12 @@ void *device_memory(size_t bytes, const void *filled_with)
 void free_device(void *pointer)
 {
     CHECK(cuMemFree_v2(address(pointer)) == CUDA_SUCCESS);
+}
+
+void write_device(struct rank *self, void *into, const void *from, size_t bytes)
+{
+    REQUIRE(cuMemcpyHtoDAsync_v2(address(into), from, bytes, self->stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
 }
 
 void read_device(struct rank *self, void *into, const void *from, size_t bytes)

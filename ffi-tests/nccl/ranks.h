@@ -41,7 +41,8 @@ dist_status_t make_group(struct rank *self, const char *name, dist_group_t **gro
 void *device_memory(size_t bytes, const void *filled_with);
 void free_device(void *pointer);
 
-/* Reads it. */
+/* Writes and reads it. */
+void write_device(struct rank *self, void *into, const void *from, size_t bytes);
 void read_device(struct rank *self, void *into, const void *from, size_t bytes);
 
 /* Options of a call that goes to the rank's own stream. */

@@ -182,10 +182,8 @@ fn one_thread_drives_several_devices() {
 fn the_example_of_several_gpus_adds_up() {
     let Some(compiler) = Compiler::find() else { return };
     let stubs = stubs(&compiler).display().to_string();
-    let (file, header) = (
-        format!("{ROOT}/c-examples/several_gpus.c"),
-        format!("-I{ROOT}/ffi-tests/stubs/include"),
-    );
+    let (file, header) =
+        (format!("{ROOT}/c-examples/several_gpus.c"), format!("-I{ROOT}/ffi-tests/stubs/include"));
     let (driver, path) = (format!("{stubs}/libcuda.so.1"), format!("-Wl,-rpath,{stubs}"));
     let more = ["-std=c11", "-D_GNU_SOURCE", &header, &driver, &path];
     let program = compiler.program_with("several_gpus", &[&file], &more).display().to_string();

@@ -17,6 +17,9 @@ const char *dist_stub_nccl(void);
 unsigned long dist_stub_nccl_misuses(void);
 int dist_stub_nccl_alive(void);
 
+/* How many windows this process's ranks have. */
+int dist_stub_nccl_windows(void);
+
 /* How many groups of operations were launched, of which a call outside of any is one. */
 unsigned long dist_stub_nccl_groups(void);
 

@@ -176,6 +176,7 @@ impl DevicePart for Nccl {
             "device": self.device(),
             "high_priority": options.high_priority,
             "blocking_wait": options.blocking_wait,
+            "windows": options.windows,
             "async_error_handling": options.handles_errors,
         })
     }

@@ -44,6 +44,8 @@ struct End {
 pub(super) struct Watched {
     pub(super) comm: Comm,
     group: GroupId,
+    /// How long the group's operations have that name no time.
+    pub(super) timeout: Duration,
     /// The library's own stream, for callers that name none. Goes after the communicator has ended.
     pub(super) stream: Stream,
     pub(super) fate: Arc<dyn Fate>,
@@ -66,7 +68,7 @@ impl Watched {
     /// Starts to watch.
     pub(super) fn start(
         comm: Comm,
-        group: GroupId,
+        (group, timeout): (GroupId, Duration),
         fate: Arc<dyn Fate>,
         options: Options,
     ) -> Result<Arc<Self>> {
@@ -77,6 +79,7 @@ impl Watched {
         let watched = Arc::new(Self {
             comm,
             group,
+            timeout,
             stream,
             fate,
             options,
