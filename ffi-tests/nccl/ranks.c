@@ -27,13 +27,13 @@ dist_status_t make_group(struct rank *self, const char *name, dist_group_t **gro
 static void *run_rank(void *argument)
 {
     struct rank *self = argument;
-    REQUIRE(cuDevicePrimaryCtxRetain(&self->context, self->rank) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRetain(&self->context, self->gpu) == CUDA_SUCCESS);
     REQUIRE(cuCtxSetCurrent(self->context) == CUDA_SUCCESS);
     REQUIRE(cuStreamCreate(&self->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     self->body(self);
     CHECK(cuStreamDestroy_v2(self->stream) == CUDA_SUCCESS);
     CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
-    CHECK(cuDevicePrimaryCtxRelease_v2(self->rank) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(self->gpu) == CUDA_SUCCESS);
     return NULL;
 }
 
@@ -41,13 +41,20 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
 {
     struct rank ranks[MOST_RANKS] = { { 0 } };
     pthread_t threads[MOST_RANKS];
+    const char *most = getenv("DIST_TEST_MOST_RANKS");
+    int gpus = 0;
+    if (most != NULL && size > atoi(most)) {
+        return;
+    }
     dist_store_t *store = new_store();
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    REQUIRE(cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
     for (int i = 0; i < size; i++) {
         ranks[i].rank = i;
         ranks[i].size = size;
         ranks[i].backend = backend;
-        ranks[i].device = i;
+        ranks[i].gpu = i % gpus;
+        ranks[i].device = ranks[i].gpu;
         ranks[i].timeout_ms = LIMIT_MS;
         ranks[i].store = store;
         ranks[i].body = body;
@@ -144,6 +151,9 @@ unsigned long launched_groups(void)
 void check_nothing_left(void)
 {
     struct dist_stub_cuda_counts counts;
+    if (!has_stubs()) {
+        return;
+    }
     dist_stub_cuda_count(&counts);
     CHECK(counts.misuses == 0);
     CHECK(counts.contexts == 0);

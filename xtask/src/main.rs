@@ -15,6 +15,7 @@ mod conformance;
 mod demo;
 mod examples;
 mod fuzz;
+mod gpu;
 mod header;
 mod interop;
 mod loom;
@@ -66,6 +67,10 @@ cargo xtask <command>
                       the same with one rank in each process, started by the launcher of openmpi or mpich
   mpi [--only NAME]   build the plug-ins for MPI, for openmpi and mpich or the one of them that is named, where its
                       compiler and libclang are installed, and put them beside target/release/libdist.so
+  gpu [--look] [--quick]
+                      on a machine with GPUs: the tests of devices over its CUDA and NCCL (1 rank, 2 on one GPU,
+                      several GPUs, and without NCCL), and dist-bench on their memory, short with --quick;
+                      --look only says what there is and what would be run
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source
@@ -106,6 +111,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "test" => test::main(rest),
         "chaos" => chaos::main(rest),
         "fuzz" => fuzz::main(rest),
+        "gpu" => gpu::main(rest),
         "conformance" => conformance::main(rest),
         "loom" => loom::main(rest),
         "miri" => miri::main(rest),

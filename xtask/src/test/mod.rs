@@ -55,6 +55,9 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
         faults::run(&mut report, &stage);
         packages::run(&mut report, &stage);
         mpi::run(&mut report, &stage);
+        report.check("what GPUs are tested with, over the stubs", || {
+            crate::gpu::over_stubs(&stage).map(|()| report::PASSED)
+        });
     }
     Ok(report.print())
 }
