@@ -29,7 +29,7 @@ static void *open_one(const char *const *names, const char *what)
             return library;
         }
     }
-    printf("no %s %s\n", what, dlerror());
+    printf("no %s %s or %s: %s\n", what, names[0], names[1] != NULL ? names[1] : names[0], dlerror());
     return NULL;
 }
 

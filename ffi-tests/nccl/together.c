@@ -296,6 +296,38 @@ static void late_behind(struct rank *self)
     end_behind(&it);
 }
 
+/* The first collective of a group, for which NCCL connects the ranks: who issues it with a work, alone or in a batch, goes on, and
+ * may be needed by the others before they call it. */
+static void first_ones(struct rank *self)
+{
+    float *memory[2] = { floats((float)(self->rank + 1)), floats((float)(self->rank + 1)) };
+    dist_group_t *groups[2] = { self->group, NULL };
+    dist_work_t *works[2] = { NULL, NULL };
+    long began = 0;
+    REQUIRE_OK(make_group(self, "another", &groups[1]));
+    if (self->rank == 1) {
+        await(&may_come);
+    }
+    began = now_ms();
+    REQUIRE_OK(sum(groups[0], memory[0], self->stream, &works[0]));
+    REQUIRE_OK(dist_batch_begin(NULL, 0));
+    CHECK_OK(sum(groups[1], memory[1], self->stream, NULL));
+    REQUIRE_OK(dist_batch_end(&works[1]));
+    CHECK(now_ms() - began < LIMIT_MS / 4);
+    if (self->rank == 0) {
+        /* Whether NCCL connects ranks that early is its own affair. */
+        CHECK(dist_work_wait(works[0], 20) == DIST_IN_PROGRESS || !has_stubs());
+        atomic_store(&may_come, 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(dist_work_synchronize(works[i], LIMIT_MS));
+        CHECK_OK(dist_work_release(works[i]));
+        check_floats(self, memory[i], 3);
+        free_device(memory[i]);
+    }
+    CHECK_OK(dist_group_release(groups[1]));
+}
+
 /* Messages of a group stand in one batch with a collective that fails before its turn: they are sent all the same. */
 static void messages_behind(struct rank *self)
 {
@@ -339,6 +371,7 @@ int main(int argc, char **argv)
         { "aborted_behind", aborted_behind },
         { "late_behind", late_behind },
         { "messages_behind", messages_behind },
+        { "first_ones", first_ones },
     };
     REQUIRE(argc == 2);
     for (size_t i = 0; i < sizeof of_two / sizeof of_two[0]; i++) {

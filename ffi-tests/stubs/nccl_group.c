@@ -154,9 +154,34 @@ static ncclResult_t launch(struct plan *plan)
 
 static void set_state(struct comm *comm, ncclResult_t result);
 
+static int has_collective(const struct plan *plan)
+{
+    const struct operation *it = plan->first;
+    while (it != NULL && it->kind >= SEND) {
+        it = it->next;
+    }
+    return it != NULL;
+}
+
+/* The ranks of a communicator connect for their first collective: it is launched once all have called it. */
+static void connect_all(struct plan *first)
+{
+    for (struct plan *plan = first; plan != NULL; plan = plan->next) {
+        if (has_collective(plan)) {
+            meet_connect(plan->comm);
+        }
+    }
+    for (struct plan *plan = first; plan != NULL; plan = plan->next) {
+        if (has_collective(plan)) {
+            meet_await_connected(plan->comm);
+        }
+    }
+}
+
 static ncclResult_t run_launch(struct job *job)
 {
     stub_sleep_us(stub_number("DIST_STUB_NCCL_LAUNCH_US", LAUNCH_US));
+    connect_all(job->plan);
     for (struct plan *plan = job->plan, *next; plan != NULL; plan = next) {
         struct comm *comm = plan->comm;
         next = plan->next;

@@ -55,6 +55,8 @@ struct note {
 
 struct seat {
     _Atomic uint32_t is_taken;
+    /* It has called a collective, for the first of which ranks connect. */
+    _Atomic uint32_t is_connected;
     int32_t version;
     int32_t device;
     CUuuid uuid;
@@ -213,6 +215,9 @@ void meet_sleep(struct comm *comm, uint32_t seen);
  * write again. Nonzero is success; else the communicator was aborted. */
 int meet_begin(struct comm *comm, enum lane lane);
 int meet_post(struct comm *comm, enum lane lane);
+/* Says that this rank connects; waits until all have, or the communicator was aborted. */
+void meet_connect(struct comm *comm);
+void meet_await_connected(struct comm *comm);
 void meet_end(struct comm *comm, enum lane lane);
 char *meet_chunk(struct comm *comm, int rank);
 struct channel *meet_channel(struct comm *comm, int from, int to);

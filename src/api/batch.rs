@@ -116,8 +116,9 @@ impl Batch {
         &self.work
     }
 
-    /// Issues all calls. What cannot be issued ends its own work with the reason.
-    pub fn issue(mut self) {
+    /// Issues all calls. What cannot be issued ends its own work with the reason. `is_awaited`: the caller will wait for
+    /// them.
+    pub fn issue(mut self, is_awaited: bool) {
         let calls = std::mem::take(&mut self.calls);
         let work = Arc::clone(&self.work);
         work.issued_as_batch(calls.iter().map(|call| Arc::clone(call.work())).collect());
@@ -141,7 +142,7 @@ impl Batch {
         let (enqueued, mut ordered): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(Prepared::is_enqueued);
         // Before the others, whose turns last longer.
-        launch::issue(enqueued);
+        launch::issue(enqueued, is_awaited);
         // Stable: calls of one kind stay in their order.
         ordered.sort_by_key(Prepared::place_in_batch);
         let runs = fusion::plan(&ordered.iter().map(Sketch::of).collect::<Vec<_>>());

@@ -171,7 +171,7 @@ impl Prepared {
     fn issue_enqueued(self) -> Result<()> {
         let work = Arc::clone(&self.work);
         let is_message = !self.is_collective();
-        launch::issue(vec![self]);
+        launch::issue(vec![self], false);
         work.outcome().filter(|_| is_message).unwrap_or(Ok(()))
     }
 

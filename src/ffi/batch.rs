@@ -55,13 +55,13 @@ dist_export! {
         match out {
             Some(out) => {
                 let handle = WORKS.insert(work)?;
-                batch.issue();
+                batch.issue(false);
                 out.write(handle);
                 Ok(())
             }
             None => {
                 refuse_to_block("a blocking end of a batch")?;
-                batch.issue();
+                batch.issue(true);
                 wait_to_the_end(&work)
             }
         }

@@ -43,7 +43,7 @@ struct Round {
 type Words = &'static [&'static str];
 
 /// The programs and their arguments, over NCCL and by way of host memory.
-const OVER_NCCL: [(&str, Words); 9] = [
+const OVER_NCCL: [(&str, Words); 10] = [
     ("operations", &[]),
     ("behaviour", &[]),
     ("together", &["one_thread"]),
@@ -52,6 +52,7 @@ const OVER_NCCL: [(&str, Words); 9] = [
     ("together", &["aborted_behind"]),
     ("together", &["late_behind"]),
     ("together", &["messages_behind"]),
+    ("together", &["first_ones"]),
     ("death", &["nccl"]),
 ];
 const STAGED: [(&str, Words); 3] =
@@ -59,7 +60,7 @@ const STAGED: [(&str, Words); 3] =
 
 /// Those that need two ranks.
 fn needs_two(program: &str, words: &[&str]) -> bool {
-    program == "death" || words.iter().any(|word| word.ends_with("behind"))
+    program == "death" || words.iter().any(|word| word.ends_with("behind") || *word == "first_ones")
 }
 
 impl Machine {

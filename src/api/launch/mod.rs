@@ -9,9 +9,10 @@
 //! Places in several queues are taken by one thread at a time ([`ORDER`]): of two batches the same one is first in all queues
 //! that they share, so that neither waits for a turn that the other one has. Messages have no turn.
 //!
-//! Where nothing is before them they are enqueued on the calling thread, which then holds all the turns; else by whoever
-//! gets the last of the turns ([`joint`]). So on a stream they are in the program's order, unless something of their groups
-//! is still before them.
+//! Until NCCL has launched something, it may wait for other ranks. A caller that waits for the operations anyway enqueues
+//! them on its own thread, where nothing is before them, and holds all the turns meanwhile. Else they are jobs
+//! of the queues, enqueued by whoever gets the last of the turns ([`joint`]); the caller waits a moment for that, so that on a
+//! stream they are in the program's order, and then goes on.
 //!
 //! Must not know: how a batch is collected, NCCL.
 
@@ -21,12 +22,13 @@ mod part;
 use super::group::Group;
 use super::issue::Prepared;
 use super::queue::{Ticket, Turn};
+use super::work::Work;
 use crate::backend::{Bundle, Operation, enqueue_together};
 use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::error::{Error, Result};
 use crate::process::thread;
 use crate::wait::bell::Bell;
-use crate::wait::{Interrupt, Pace, until};
+use crate::wait::{Interrupt, Pace, pause, until};
 use part::Part;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,11 +39,18 @@ use std::time::Duration;
 /// Held while places in several queues are taken.
 static ORDER: Mutex<()> = Mutex::new(());
 
+/// How long a caller that does not wait for operations does so until they are in their streams.
+const IN_ORDER: Duration = Duration::from_millis(100);
+
+/// The pause between two looks at that.
+const NAP: Duration = Duration::from_micros(20);
+
 /// How much longer than its deadline the rest of the ranks may take to say that one is late.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Issues calls that are enqueued, as one. What cannot be enqueued ends its works with the reason.
-pub(super) fn issue(calls: Vec<Prepared>) {
+/// Issues calls that are enqueued, as one. What cannot be enqueued ends its works with the reason. `is_awaited`: the caller
+/// will wait for them.
+pub(super) fn issue(calls: Vec<Prepared>, is_awaited: bool) {
     let mut parts: BTreeMap<_, Part> = BTreeMap::new();
     for call in calls {
         let group = call.group();
@@ -50,10 +59,27 @@ pub(super) fn issue(calls: Vec<Prepared>) {
         part.add(call);
     }
     let ready: Vec<Part> = parts.into_values().filter_map(Part::begin).collect();
-    if ready.iter().all(|part| part.turns() == 0 || part.group().queue.is_idle()) {
-        issue_here(ready);
-    } else {
-        joint::issue(ready);
+    let mut with_turns = ready.iter().filter(|part| part.turns() > 0).peekable();
+    // Messages alone have no queue that they could be jobs of.
+    let has_turns = with_turns.peek().is_some();
+    let are_next = with_turns.all(|part| part.group().queue.is_idle());
+    if !has_turns || is_awaited && are_next {
+        return issue_here(ready);
+    }
+    let works: Vec<Arc<Work>> = ready.iter().flat_map(Part::works).collect();
+    joint::issue(ready);
+    if are_next {
+        await_enqueued(&works);
+    }
+}
+
+/// Waits a moment until operations are in their streams.
+fn await_enqueued(works: &[Arc<Work>]) {
+    let limit = Deadline::after(IN_ORDER);
+    for work in works {
+        while work.flight().get().is_none() && !work.is_done() && !limit.has_passed() {
+            pause(NAP, &limit);
+        }
     }
 }
 
@@ -93,12 +119,10 @@ fn issue_here(mut parts: Vec<Part>) {
         outcomes.push(turn.as_ref().map(drop).map_err(Clone::clone));
         turns.push(turn.ok());
     }
-    let mut able: Vec<&Part> = Vec::with_capacity(parts.len());
-    able.extend(parts.iter().zip(&outcomes).filter(|(_, it)| it.is_ok()).map(|(part, _)| part));
-    let mut enqueued = enqueue(&able).into_iter();
-    for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {
-        *outcome = enqueued.next().unwrap_or(Ok(()));
-    }
+    let able = parts.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
+    let enqueued = enqueue(&able.map(|(part, _)| part).collect::<Vec<_>>());
+    let begun = outcomes.iter_mut().filter(|outcome| outcome.is_ok());
+    begun.zip(enqueued).for_each(|(outcome, enqueued)| *outcome = enqueued);
     for ((part, turn), outcome) in parts.into_iter().zip(turns).zip(outcomes) {
         part.finish(&outcome, turn);
     }
@@ -149,10 +173,8 @@ fn await_presence(parts: &[&Part]) -> Vec<Result<()>> {
     match wanted {
         0 => return parts.iter().map(|_| Ok(())).collect(),
         1 => {
-            return parts
-                .iter()
-                .map(|part| part.presence().map_or(Ok(()), |look| look()))
-                .collect();
+            let look = |part: &&Part| part.presence().map_or(Ok(()), |look| look());
+            return parts.iter().map(look).collect();
         }
         _ => {}
     }
