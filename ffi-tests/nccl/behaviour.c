@@ -185,7 +185,10 @@ static void own_memory(struct rank *self)
     write_device(self, memory, values, BYTES);
     CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
     check_floats(self, memory, (float)self->size, sum_of(self->size));
+    /* To free it waits for all that the GPU does; another rank may have the same one. */
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_OK(dist_mem_free(memory));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
     /* Elsewhere there is none. */
     CHECK_REFUSED(dist_mem_alloc(self->group, BYTES, self->gpu + 1, &memory), UNSUPPORTED, "device");
 }
@@ -205,6 +208,7 @@ static void windows(struct rank *self)
     write_device(self, memory[0], values, BYTES);
     CHECK_OK(dist_all_reduce(self->group, memory[0], memory[1], N, DIST_F32, DIST_SUM, NULL, NULL));
     check_floats(self, memory[1], (float)self->size, sum_of(self->size));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_OK(dist_mem_free(memory[self->rank % 2]));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     /* One is still there when the group goes. */

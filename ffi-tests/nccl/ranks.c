@@ -24,6 +24,33 @@ dist_status_t make_group(struct rank *self, const char *name, dist_group_t **gro
     return dist_group_create(&options, group);
 }
 
+/* Several ranks have one GPU. Memory is freed at the end then: cuMemFree waits for all that the GPU does, also for an operation of
+ * another rank, which waits for this one's. */
+static int is_shared_gpu;
+static struct {
+    pthread_mutex_t lock;
+    CUdeviceptr *pointers;
+    size_t count;
+} unfreed = { PTHREAD_MUTEX_INITIALIZER, NULL, 0 };
+
+static void free_later(CUdeviceptr pointer)
+{
+    pthread_mutex_lock(&unfreed.lock);
+    unfreed.pointers = realloc(unfreed.pointers, (unfreed.count + 1) * sizeof pointer);
+    REQUIRE(unfreed.pointers != NULL);
+    unfreed.pointers[unfreed.count++] = pointer;
+    pthread_mutex_unlock(&unfreed.lock);
+}
+
+static void free_all(void)
+{
+    while (unfreed.count > 0) {
+        CHECK(cuMemFree_v2(unfreed.pointers[--unfreed.count]) == CUDA_SUCCESS);
+    }
+    free(unfreed.pointers);
+    unfreed.pointers = NULL;
+}
+
 static void *run_rank(void *argument)
 {
     struct rank *self = argument;
@@ -49,6 +76,10 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
     dist_store_t *store = new_store();
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     REQUIRE(cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
+    is_shared_gpu = size > gpus;
+    /* Kept, so that what is freed at the end is there until then. */
+    CUcontext first;
+    REQUIRE(cuDevicePrimaryCtxRetain(&first, 0) == CUDA_SUCCESS);
     for (int i = 0; i < size; i++) {
         ranks[i].rank = i;
         ranks[i].size = size;
@@ -66,6 +97,10 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
     for (int i = 0; i < size; i++) {
         REQUIRE(pthread_join(threads[i], NULL) == 0);
     }
+    CHECK(cuCtxPushCurrent_v2(first) == CUDA_SUCCESS);
+    free_all();
+    CHECK(cuCtxPopCurrent_v2(&first) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
     CHECK_OK(dist_store_release(store));
 }
 
@@ -116,6 +151,10 @@ void *device_memory(size_t bytes, const void *filled_with)
 
 void free_device(void *pointer)
 {
+    if (is_shared_gpu) {
+        free_later(address(pointer));
+        return;
+    }
     CHECK(cuMemFree_v2(address(pointer)) == CUDA_SUCCESS);
 }
 

@@ -60,20 +60,19 @@ enum Found {
 pub(super) fn issue(parts: Vec<Part>) {
     let places = parts.iter().map(|_| Place::Coming).collect();
     let joint = Arc::new(Joint { places: Mutex::new(places), bell: Bell::default() });
-    let mut idle = Vec::new();
-    take_places(parts.len() > 1, || {
-        for (place, part) in parts.into_iter().enumerate() {
-            match part.turns() {
-                0 => idle.push((place, part)),
-                _ => joint.enqueue(place, part),
-            }
-        }
-    });
+    let (mut queued, mut idle) = (Vec::with_capacity(parts.len()), Vec::new());
+    for (place, part) in parts.into_iter().enumerate() {
+        if part.turns() > 0 { queued.push((place, part)) } else { idle.push((place, part)) }
+    }
+    // First, so that whoever leaves last finds them.
     for (place, mut part) in idle {
         // Messages wait for nothing of their own; whoever enqueues ends their works.
         part.issued(0);
         joint.put(place, Place::Here(part));
     }
+    take_places(queued.len() > 1, || {
+        queued.into_iter().for_each(|(place, part)| joint.enqueue(place, part));
+    });
 }
 
 impl Joint {
