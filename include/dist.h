@@ -2882,7 +2882,7 @@ dist_status_t dist_batch_begin(struct dist_group_t *const *groups,
 /**
  * Issues the calls of the calling thread's batch together: receives first, then sends, then collectives in the
  * order of the calls, whatever their groups. So no order of sends, receives and groups makes ranks wait for each
- * other.
+ * other. What NCCL carries goes before all that, as one operation on all its groups, devices and streams.
  *
  * `work`: NULL, or out; the work of the whole, owned by the caller, released with dist_work_release; NULL on
  * failure. It is done when all operations are, with the first error in the order of the calls. With NULL it
@@ -3025,7 +3025,8 @@ dist_status_t dist_work_release(struct dist_work_t *work);
  * the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
  * which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
  * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
- * not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
+ * not free it. Does not wait for others, but for a GPU's memory in a group with the back-end option nccl.windows=1, where all
+ * ranks call it together, with the same length. Any thread. A child forked by the caller shares the memory, and must leave it
  * alone.
  *
  * Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of

@@ -14,13 +14,15 @@ int main(int argc, char **argv)
 {
     REQUIRE(argc == 3 || argc == 4);
     int rank = atoi(argv[1]), size = atoi(argv[2]);
+    int gpus = 0;
     CUcontext context;
-    REQUIRE(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, rank) == CUDA_SUCCESS);
+    REQUIRE(cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, rank % gpus) == CUDA_SUCCESS);
     REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     options.backend = argc == 4 ? argv[3] : "nccl";
     options.fields = DIST_FIELD_DEVICE;
-    options.device = rank;
+    options.device = rank % gpus;
     options.timeout_ms = LIMIT_MS;
     options.connect_timeout_ms = LIMIT_MS;
     REQUIRE_OK(dist_init(&options));
@@ -43,7 +45,7 @@ int main(int argc, char **argv)
     CHECK_OK(dist_group_release(rest));
     CHECK_OK(dist_finalize());
     free_device(memory);
-    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(rank) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(rank % gpus) == CUDA_SUCCESS);
     check_nothing_left();
     return check_report();
 }

@@ -237,7 +237,7 @@ static void all_reductions(struct rank *self)
                 struct reduction it = { self, kinds[k], dtype, op, send, recv };
                 dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
                 options.premul_scale = op == DIST_PREMUL_SUM ? self->rank + 1 : 0;
-                dist_status_t said = dist_backend_supports(self->group, kinds[k], dtype, op, self->rank);
+                dist_status_t said = dist_backend_supports(self->group, kinds[k], dtype, op, self->gpu);
                 CHECK(said == DIST_OK || said == DIST_ERR_UNSUPPORTED);
                 if (CHECK_STATUS(reduce(&it, &options), said) && said == DIST_OK) {
                     check_reduction(&it);
@@ -371,8 +371,8 @@ static void all_moves(struct rank *self)
                 at += is_shared(it.kind) ? 0 : length;
                 into += it.recv_counts[other] * sizes[dtype];
             }
-            memcpy(dist_stub_cuda_alias(it.send, MOST_BYTES), bytes, MOST_BYTES);
-            CHECK_OK(dist_backend_supports(self->group, it.kind, dtype, 0, self->rank));
+            write_device(self, it.send, bytes, MOST_BYTES);
+            CHECK_OK(dist_backend_supports(self->group, it.kind, dtype, 0, self->gpu));
             if (CHECK_OK(carry(&it))) {
                 check_move(&it);
             }

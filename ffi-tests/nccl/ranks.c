@@ -24,16 +24,43 @@ dist_status_t make_group(struct rank *self, const char *name, dist_group_t **gro
     return dist_group_create(&options, group);
 }
 
+/* Several ranks have one GPU. Memory is freed at the end then: cuMemFree waits for all that the GPU does, also for an operation of
+ * another rank, which waits for this one's. */
+static int is_shared_gpu;
+static struct {
+    pthread_mutex_t lock;
+    CUdeviceptr *pointers;
+    size_t count;
+} unfreed = { PTHREAD_MUTEX_INITIALIZER, NULL, 0 };
+
+static void free_later(CUdeviceptr pointer)
+{
+    pthread_mutex_lock(&unfreed.lock);
+    unfreed.pointers = realloc(unfreed.pointers, (unfreed.count + 1) * sizeof pointer);
+    REQUIRE(unfreed.pointers != NULL);
+    unfreed.pointers[unfreed.count++] = pointer;
+    pthread_mutex_unlock(&unfreed.lock);
+}
+
+static void free_all(void)
+{
+    while (unfreed.count > 0) {
+        CHECK(cuMemFree_v2(unfreed.pointers[--unfreed.count]) == CUDA_SUCCESS);
+    }
+    free(unfreed.pointers);
+    unfreed.pointers = NULL;
+}
+
 static void *run_rank(void *argument)
 {
     struct rank *self = argument;
-    REQUIRE(cuDevicePrimaryCtxRetain(&self->context, self->rank) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRetain(&self->context, self->gpu) == CUDA_SUCCESS);
     REQUIRE(cuCtxSetCurrent(self->context) == CUDA_SUCCESS);
     REQUIRE(cuStreamCreate(&self->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     self->body(self);
     CHECK(cuStreamDestroy_v2(self->stream) == CUDA_SUCCESS);
     CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
-    CHECK(cuDevicePrimaryCtxRelease_v2(self->rank) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(self->gpu) == CUDA_SUCCESS);
     return NULL;
 }
 
@@ -41,13 +68,24 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
 {
     struct rank ranks[MOST_RANKS] = { { 0 } };
     pthread_t threads[MOST_RANKS];
+    const char *most = getenv("DIST_TEST_MOST_RANKS");
+    int gpus = 0;
+    if (most != NULL && size > atoi(most)) {
+        return;
+    }
     dist_store_t *store = new_store();
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    REQUIRE(cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
+    is_shared_gpu = size > gpus;
+    /* Kept, so that what is freed at the end is there until then. */
+    CUcontext first;
+    REQUIRE(cuDevicePrimaryCtxRetain(&first, 0) == CUDA_SUCCESS);
     for (int i = 0; i < size; i++) {
         ranks[i].rank = i;
         ranks[i].size = size;
         ranks[i].backend = backend;
-        ranks[i].device = i;
+        ranks[i].gpu = i % gpus;
+        ranks[i].device = ranks[i].gpu;
         ranks[i].timeout_ms = LIMIT_MS;
         ranks[i].store = store;
         ranks[i].body = body;
@@ -59,6 +97,10 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
     for (int i = 0; i < size; i++) {
         REQUIRE(pthread_join(threads[i], NULL) == 0);
     }
+    CHECK(cuCtxPushCurrent_v2(first) == CUDA_SUCCESS);
+    free_all();
+    CHECK(cuCtxPopCurrent_v2(&first) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
     CHECK_OK(dist_store_release(store));
 }
 
@@ -103,7 +145,10 @@ static void with_group(struct rank *self)
     }
     REQUIRE_OK(make_group(self, "ranks", &self->group));
     grouped_body[self->rank](self);
-    CHECK_OK(dist_group_release(self->group));
+    /* Unless the body has done so. */
+    if (self->group != NULL) {
+        CHECK_OK(dist_group_release(self->group));
+    }
 }
 
 void on_ranks(int size, const char *backend, void (*body)(struct rank *self))
@@ -125,15 +170,26 @@ void *device_memory(size_t bytes, const void *filled_with)
     CUdeviceptr pointer = 0;
     REQUIRE(cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS);
     if (filled_with != NULL) {
-        /* The stub's device memory is host memory elsewhere. */
-        memcpy(dist_stub_cuda_alias((void *)(uintptr_t)pointer, bytes), filled_with, bytes);
+        /* On CUDA's default stream, which the library's own waits for; other streams do not. */
+        REQUIRE(cuMemcpyHtoDAsync_v2(pointer, filled_with, bytes, NULL) == CUDA_SUCCESS);
+        REQUIRE(cuStreamSynchronize(NULL) == CUDA_SUCCESS);
     }
     return (void *)(uintptr_t)pointer;
 }
 
 void free_device(void *pointer)
 {
+    if (is_shared_gpu) {
+        free_later(address(pointer));
+        return;
+    }
     CHECK(cuMemFree_v2(address(pointer)) == CUDA_SUCCESS);
+}
+
+void write_device(struct rank *self, void *into, const void *from, size_t bytes)
+{
+    REQUIRE(cuMemcpyHtoDAsync_v2(address(into), from, bytes, self->stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
 }
 
 void read_device(struct rank *self, void *into, const void *from, size_t bytes)
@@ -149,9 +205,22 @@ dist_call_options_t on_stream(const struct rank *self)
     return options;
 }
 
+unsigned long has_stubs(void)
+{
+    return dist_stub_nccl != NULL;
+}
+
+unsigned long launched_groups(void)
+{
+    return has_stubs() ? dist_stub_nccl_groups() : 0;
+}
+
 void check_nothing_left(void)
 {
     struct dist_stub_cuda_counts counts;
+    if (!has_stubs()) {
+        return;
+    }
     dist_stub_cuda_count(&counts);
     CHECK(counts.misuses == 0);
     CHECK(counts.contexts == 0);

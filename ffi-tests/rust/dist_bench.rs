@@ -309,3 +309,14 @@ fn wrong_usage_and_what_cannot_be_written_are_told() {
     assert_eq!((help.status, help.err.as_str()), (0, ""));
     assert!(help.out.contains("order statistics") && help.out.lines().all(|l| l.len() <= 110));
 }
+
+/// Where there are no GPUs, it says what was looked for. Over the stubs `cargo xtask test` runs it.
+#[test]
+fn without_a_driver_there_are_no_buffers_on_devices() {
+    for backend in ["nccl", "native"] {
+        let folder = Folder::new();
+        let ended = run(&format!("--quick --sizes 4 --device {backend} --ops barrier"), &folder);
+        let is_told = ended.err.contains("libcuda.so.1");
+        assert!(ended.status == 0 || ended.status == 1 && is_told, "{}", ended.err);
+    }
+}

@@ -169,6 +169,42 @@ fn a_refused_call_fails_the_group() {
     passes("faults", Some("refused_call"), &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")]);
 }
 
+/// One thread has the groups of all ranks. Also where launching takes its time, and where all say that they have come.
+#[test]
+fn one_thread_drives_several_devices() {
+    passes("together", Some("one_thread"), &[]);
+    passes("together", Some("one_thread"), &[("DIST_STUB_NCCL_LAUNCH_US", "3000")]);
+    passes("together", Some("one_thread"), &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]);
+}
+
+/// The example, with the stub's header in the place of CUDA's.
+#[test]
+fn the_example_of_several_gpus_adds_up() {
+    let Some(compiler) = Compiler::find() else { return };
+    let stubs = stubs(&compiler).display().to_string();
+    let (file, header) =
+        (format!("{ROOT}/c-examples/several_gpus.c"), format!("-I{ROOT}/ffi-tests/stubs/include"));
+    let (driver, path) = (format!("{stubs}/libcuda.so.1"), format!("-Wl,-rpath,{stubs}"));
+    let more = ["-std=c11", "-D_GNU_SOURCE", &header, &driver, &path];
+    let program = compiler.program_with("several_gpus", &[&file], &more).display().to_string();
+    for gpus in ["1", "4"] {
+        let outcome = run_with(&format!("several_gpus_{gpus}"), &[], &[&program, gpus]);
+        outcome.expect_success();
+    }
+}
+
+#[test]
+fn several_groups_are_enqueued_together() {
+    passes("together", Some("many_groups"), &[]);
+}
+
+#[test]
+fn what_has_others_before_it_waits_and_blocks_nobody() {
+    for case in ["behind", "aborted_behind", "late_behind", "messages_behind", "first_ones"] {
+        passes("together", Some(case), &[]);
+    }
+}
+
 /// Processes, of which one ends without a word: the others are told, and go on without it.
 #[test]
 fn a_rank_that_dies_is_named_and_the_others_go_on() {

@@ -13,7 +13,7 @@
 
 #define ID_MARK "dist stub "
 
-struct nccl nccl = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER };
+struct nccl nccl = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL };
 
 /* Folders of ids that this process made, until somebody meets there. */
 #define MOST_PATHS 1024
@@ -66,6 +66,10 @@ struct comm *comm_new(int rank, int nranks, int device, CUcontext context, int i
     comm->references = 1;
     atomic_store(&comm->state, ncclInProgress);
     comm->handle = stub_handle_new(HANDLE_COMM, comm);
+    pthread_mutex_lock(&nccl.lock);
+    comm->next = nccl.first;
+    nccl.first = comm;
+    pthread_mutex_unlock(&nccl.lock);
     return comm;
 }
 
@@ -73,6 +77,13 @@ ncclResult_t comm_let_go(struct comm *comm, ncclResult_t result)
 {
     pthread_mutex_lock(&nccl.lock);
     int is_last = --comm->references == 0;
+    struct comm **place = &nccl.first;
+    while (is_last && *place != comm) {
+        place = &(*place)->next;
+    }
+    if (is_last) {
+        *place = comm->next;
+    }
     pthread_mutex_unlock(&nccl.lock);
     if (is_last) {
         forget_factors(comm->handle);
@@ -142,6 +153,9 @@ ncclResult_t comm_release(struct comm *comm, ncclResult_t result)
 void comm_join_thread(struct comm *comm)
 {
     pthread_mutex_lock(&nccl.lock);
+    while (comm->is_launching) {
+        pthread_cond_wait(&nccl.changed, &nccl.lock);
+    }
     int has_thread = comm->has_thread;
     comm->has_thread = 0;
     pthread_mutex_unlock(&nccl.lock);

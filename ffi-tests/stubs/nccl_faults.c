@@ -146,6 +146,11 @@ int dist_stub_nccl_alive(void)
     return stub_handle_count(HANDLE_COMM);
 }
 
+int dist_stub_nccl_windows(void)
+{
+    return stub_handle_count(HANDLE_WINDOW);
+}
+
 void dist_stub_nccl_async_error(int rank, long operation, ncclResult_t error)
 {
     lock_faults();

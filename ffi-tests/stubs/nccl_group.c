@@ -3,11 +3,13 @@
  *
  * A call outside of a group is a group of one. Work for communicators that do not block goes on behind the
  * caller's back, a moment after the call has returned ncclInProgress: whoever uses the stream before the
- * communicator says that it is done, overtakes the operation.
+ * communicator says that it is done, overtakes the operation. One thread launches a whole group, in the order of its
+ * communicators' first calls.
  */
 #include "nccl_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* How long after the call a communicator that does not block launches. */
@@ -23,6 +25,13 @@ struct group {
 };
 
 static _Thread_local struct group group;
+
+static _Atomic unsigned long launched;
+
+unsigned long dist_stub_nccl_groups(void)
+{
+    return atomic_load(&launched);
+}
 
 static pthread_key_t open_group;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -102,25 +111,88 @@ static void finish_plan(void *argument)
     free_plan(plan);
 }
 
+/* The stream that operations are done in waits for what is in the others, or the others for it. */
+static CUresult tie(struct plan *plan, int is_begin)
+{
+    CUresult error = plan->n_others == 0 ? CUDA_SUCCESS : cuCtxPushCurrent_v2(plan->comm->context);
+    for (int i = 0; i < plan->n_others && error == CUDA_SUCCESS; i++) {
+        CUstream from = is_begin ? plan->others[i] : plan->stream, to = is_begin ? plan->stream : plan->others[i];
+        CUevent event;
+        error = cuEventCreate(&event, 2);
+        if (error == CUDA_SUCCESS) {
+            error = cuEventRecord(event, from);
+            error = error == CUDA_SUCCESS ? cuStreamWaitEvent(to, event, 0) : error;
+            cuEventDestroy_v2(event);
+        }
+    }
+    if (plan->n_others > 0) {
+        cuCtxPopCurrent_v2(NULL);
+    }
+    return error;
+}
+
 static ncclResult_t launch(struct plan *plan)
 {
+    struct plan streams = *plan;
+    CUresult error = tie(&streams, 1);
     /* Locked, so that the order of tickets is the order in the stream. */
     pthread_mutex_lock(&nccl.lock);
     plan->ticket = plan->comm->plans_launched++;
-    CUresult error = cuLaunchHostFunc(plan->stream, finish_plan, plan);
+    error = error == CUDA_SUCCESS ? cuLaunchHostFunc(plan->stream, finish_plan, plan) : error;
     plan->comm->plans_launched -= error != CUDA_SUCCESS;
     pthread_mutex_unlock(&nccl.lock);
     if (error != CUDA_SUCCESS) {
         free_plan(plan);
+    }
+    /* From here on the plan is the stream's. */
+    error = error == CUDA_SUCCESS ? tie(&streams, 0) : error;
+    if (error != CUDA_SUCCESS) {
         return fail(ncclUnhandledCudaError, "the stream does not take operations: CUDA error %d", (int)error);
     }
     return ncclSuccess;
 }
 
+static void set_state(struct comm *comm, ncclResult_t result);
+
+static int has_collective(const struct plan *plan)
+{
+    const struct operation *it = plan->first;
+    while (it != NULL && it->kind >= SEND) {
+        it = it->next;
+    }
+    return it != NULL;
+}
+
+/* The ranks of a communicator connect for their first collective: it is launched once all have called it. */
+static void connect_all(struct plan *first)
+{
+    for (struct plan *plan = first; plan != NULL; plan = plan->next) {
+        if (has_collective(plan)) {
+            meet_connect(plan->comm);
+        }
+    }
+    for (struct plan *plan = first; plan != NULL; plan = plan->next) {
+        if (has_collective(plan)) {
+            meet_await_connected(plan->comm);
+        }
+    }
+}
+
 static ncclResult_t run_launch(struct job *job)
 {
     stub_sleep_us(stub_number("DIST_STUB_NCCL_LAUNCH_US", LAUNCH_US));
-    return launch(job->plan);
+    connect_all(job->plan);
+    for (struct plan *plan = job->plan, *next; plan != NULL; plan = next) {
+        struct comm *comm = plan->comm;
+        next = plan->next;
+        set_state(comm, launch(plan));
+        pthread_mutex_lock(&nccl.lock);
+        comm->is_launching = 0;
+        pthread_cond_broadcast(&nccl.changed);
+        pthread_mutex_unlock(&nccl.lock);
+        comm_let_go(comm, ncclSuccess);
+    }
+    return ncclSuccess;
 }
 
 static void set_state(struct comm *comm, ncclResult_t result)
@@ -273,14 +345,53 @@ static int join_group(struct comm *comm)
     return is_ours;
 }
 
+/* Whether a thread that drives several ranks of a communicator calls their collectives within one group: another rank's,
+ * which it has called before, is in this group too, or is not waiting for this one. */
+static int may_be_alone(struct comm *comm)
+{
+    int is_fine = 1;
+    pthread_mutex_lock(&nccl.lock);
+    for (struct comm *other = nccl.first; other != NULL; other = other->next) {
+        int is_ahead = other->collectives > comm->collectives && other->group != &group
+                       && atomic_load(&other->over) == OVER_NO && strcmp(other->path, comm->path) == 0;
+        is_fine &= !(is_ahead && pthread_equal(other->last_caller, pthread_self()));
+    }
+    comm->collectives++;
+    comm->last_caller = pthread_self();
+    pthread_mutex_unlock(&nccl.lock);
+    return is_fine;
+}
+
+static int add_stream(struct plan *plan, CUstream stream)
+{
+    int is_known = plan->stream == stream;
+    for (int i = 0; i < plan->n_others; i++) {
+        is_known |= plan->others[i] == stream;
+    }
+    if (!is_known && plan->n_others == MOST_STREAMS) {
+        return 0;
+    }
+    if (!is_known) {
+        plan->others[plan->n_others++] = stream;
+    }
+    return 1;
+}
+
 ncclResult_t group_add(struct comm *comm, CUstream stream, struct operation operation)
 {
     if (!join_group(comm)) {
         return refuse(ncclInvalidUsage, "a communicator is used while another thread has it in a group");
     }
+    if (operation.kind < SEND && !may_be_alone(comm)) {
+        return refuse(ncclInvalidUsage,
+                      "rank %d: this thread has called a collective of another rank before, outside of this group: "
+                      "each may wait for the other",
+                      comm->rank);
+    }
     struct plan *plan = plan_of(comm, stream);
-    if (plan->stream != stream) {
-        return refuse(ncclInvalidUsage, "two streams for one communicator in a group, which the stub does not do");
+    if (!add_stream(plan, stream)) {
+        return refuse(ncclInvalidUsage, "%d streams for one communicator in a group, which the stub does not do",
+                      MOST_STREAMS + 2);
     }
     struct operation *copy = malloc(sizeof *copy);
     if (copy == NULL) {
@@ -304,17 +415,49 @@ static void leave_group(struct plan *plan)
     pthread_mutex_unlock(&nccl.lock);
 }
 
+/* On a thread of the first communicator. */
+static ncclResult_t submit_launch(struct plan *first)
+{
+    struct job *job = calloc(1, sizeof *job);
+    if (job == NULL) {
+        abort();
+    }
+    *job = (struct job){ .run = run_launch, .comm = first->comm, .plan = first };
+    comm_join_thread(first->comm);
+    refer_to(first->comm);
+    for (struct plan *plan = first; plan != NULL; plan = plan->next) {
+        int settled = ncclSuccess;
+        refer_to(plan->comm);
+        atomic_compare_exchange_strong(&plan->comm->state, &settled, ncclInProgress);
+    }
+    pthread_mutex_lock(&nccl.lock);
+    for (struct plan *plan = first; plan != NULL; plan = plan->next) {
+        plan->comm->is_launching = 1;
+    }
+    struct comm *comm = first->comm;
+    comm->has_thread = pthread_create(&comm->thread, NULL, do_and_end_job, job) == 0;
+    int has_thread = comm->has_thread;
+    pthread_mutex_unlock(&nccl.lock);
+    return has_thread ? ncclInProgress : end_job(job, run_launch(job));
+}
+
 static ncclResult_t launch_all(struct plan *first)
 {
+    atomic_fetch_add(&launched, first != NULL);
     ncclResult_t result = ncclSuccess;
+    struct plan *lazy = NULL, **last = &lazy;
     for (struct plan *plan = first, *next; plan != NULL; plan = next) {
         next = plan->next;
         leave_group(plan);
-        result = worse(result, plan->comm->is_blocking
-                                   ? launch(plan)
-                                   : group_submit((struct job){ .run = run_launch, .comm = plan->comm, .plan = plan }));
+        if (plan->comm->is_blocking) {
+            result = worse(result, launch(plan));
+        } else {
+            plan->next = NULL;
+            *last = plan;
+            last = &plan->next;
+        }
     }
-    return result;
+    return lazy == NULL ? result : worse(result, submit_launch(lazy));
 }
 
 static ncclResult_t drop_all(struct plan *first_plan, struct job *first_job, ncclResult_t error)

@@ -55,6 +55,8 @@ struct note {
 
 struct seat {
     _Atomic uint32_t is_taken;
+    /* It has called a collective, for the first of which ranks connect. */
+    _Atomic uint32_t is_connected;
     int32_t version;
     int32_t device;
     CUuuid uuid;
@@ -110,6 +112,12 @@ struct comm {
     int windows;
     int has_thread;
     pthread_t thread;
+    /* Its operations are about to be launched, on a thread that may be another communicator's. */
+    int is_launching;
+    struct comm *next;
+    /* How many collectives were called, and by which thread the last one. */
+    unsigned long collectives;
+    pthread_t last_caller;
     /* By the stream's thread, one plan after another: */
     long operations;
 };
@@ -130,10 +138,14 @@ struct operation {
 };
 
 /* The operations of one communicator in one group. */
+#define MOST_STREAMS 8
 struct plan {
     struct plan *next;
     struct comm *comm;
+    /* Where they are done; the others wait for that, and it for them. */
     CUstream stream;
+    CUstream others[MOST_STREAMS];
+    int n_others;
     struct operation *first;
     struct operation *last;
     unsigned long ticket;
@@ -164,6 +176,8 @@ struct job {
 extern struct nccl {
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    /* All communicators of this process. */
+    struct comm *first;
 } nccl;
 
 /* nccl_faults.c: versions, errors, faults on request. */
@@ -201,6 +215,9 @@ void meet_sleep(struct comm *comm, uint32_t seen);
  * write again. Nonzero is success; else the communicator was aborted. */
 int meet_begin(struct comm *comm, enum lane lane);
 int meet_post(struct comm *comm, enum lane lane);
+/* Says that this rank connects; waits until all have, or the communicator was aborted. */
+void meet_connect(struct comm *comm);
+void meet_await_connected(struct comm *comm);
 void meet_end(struct comm *comm, enum lane lane);
 char *meet_chunk(struct comm *comm, int rank);
 struct channel *meet_channel(struct comm *comm, int from, int to);

@@ -228,3 +228,29 @@ void meet_hang(struct comm *comm)
         meet_sleep(comm, meet_bell(comm));
     }
 }
+
+void meet_connect(struct comm *comm)
+{
+    atomic_store(&comm->region->seats[comm->rank].is_connected, 1);
+    meet_ring(comm);
+}
+
+static int all_connected(struct comm *comm)
+{
+    int connected = 0;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        connected += atomic_load(&comm->region->seats[rank].is_connected) != 0;
+    }
+    return connected == comm->nranks;
+}
+
+void meet_await_connected(struct comm *comm)
+{
+    for (;;) {
+        uint32_t seen = meet_bell(comm);
+        if (meet_is_over(comm) || all_connected(comm)) {
+            return;
+        }
+        meet_sleep(comm, seen);
+    }
+}

@@ -126,7 +126,6 @@ static void *use_in_group(void *argument)
 static void groups(struct rank *rank)
 {
     pthread_t thread;
-    CUstream second;
     begin(rank);
     CUdeviceptr a = device_memory(4);
     MISUSE(ncclGroupEnd(), ncclInvalidUsage, "without ncclGroupStart");
@@ -145,15 +144,70 @@ static void groups(struct rank *rank)
     RESULT(ncclGroupEnd(), ncclInvalidArgument);
     OK(ncclGroupStart());
     RESULT(ncclGroupEnd(), ncclSuccess);
-    OK(cuStreamCreate(&second, 0));
+    CUstream streams[9];
     OK(ncclGroupStart());
     OK(ncclAllReduce(POINTER(a), POINTER(a), 1, ncclInt32, ncclSum, rank->comm, rank->stream));
-    MISUSE(ncclAllReduce(POINTER(a), POINTER(a), 1, ncclInt32, ncclSum, rank->comm, second), ncclInvalidUsage,
-           "two streams");
+    for (int i = 0; i < 9; i++) {
+        OK(cuStreamCreate(&streams[i], 0));
+        if (i < 8) {
+            OK(ncclAllReduce(POINTER(a), POINTER(a), 1, ncclInt32, ncclSum, rank->comm, streams[i]));
+        } else {
+            MISUSE(ncclAllReduce(POINTER(a), POINTER(a), 1, ncclInt32, ncclSum, rank->comm, streams[i]),
+                   ncclInvalidUsage, "10 streams");
+        }
+    }
     RESULT(ncclGroupEnd(), ncclInvalidUsage);
-    OK(cuStreamDestroy(second));
+    for (int i = 0; i < 9; i++) {
+        OK(cuStreamDestroy(streams[i]));
+    }
     OK(cuMemFree(a));
     end(rank);
+}
+
+/* One thread has both ranks. */
+static void one_thread(struct rank *rank)
+{
+    enum { RANKS = 2 };
+    ncclComm_t comms[RANKS];
+    CUcontext contexts[RANKS];
+    CUdeviceptr memory[RANKS];
+    CUstream streams[RANKS];
+    begin_device(rank, 0);
+    OK(ncclGroupStart());
+    for (int i = 0; i < RANKS; i++) {
+        OK(cuDevicePrimaryCtxRetain(&contexts[i], i));
+        OK(cuCtxPushCurrent(contexts[i]));
+        memory[i] = device_memory(4);
+        OK(cuStreamCreate(&streams[i], 0));
+        OK(ncclCommInitRank(&comms[i], RANKS, rank->id, i));
+    }
+    OK(ncclGroupEnd());
+    for (int round = 0; round < 2; round++) {
+        unsigned long before = dist_stub_nccl_groups();
+        OK(ncclGroupStart());
+        for (int i = 0; i < RANKS; i++) {
+            OK(ncclAllReduce(POINTER(memory[i]), POINTER(memory[i]), 1, ncclInt32, ncclSum, comms[i], streams[i]));
+        }
+        OK(ncclGroupEnd());
+        CHECK(dist_stub_nccl_groups() == before + 1);
+    }
+    OK(cuStreamSynchronize(streams[0]));
+    OK(cuStreamSynchronize(streams[1]));
+    /* Each by itself: the first may wait for the second. */
+    OK(ncclAllReduce(POINTER(memory[1]), POINTER(memory[1]), 1, ncclInt32, ncclSum, comms[1], streams[1]));
+    OK(cuCtxPushCurrent(contexts[0]));
+    MISUSE(ncclAllReduce(POINTER(memory[0]), POINTER(memory[0]), 1, ncclInt32, ncclSum, comms[0], streams[0]),
+           ncclInvalidUsage, "outside of this group");
+    OK(cuCtxPopCurrent(NULL));
+    OK(ncclCommAbort(comms[1]));
+    OK(ncclCommAbort(comms[0]));
+    for (int i = RANKS - 1; i >= 0; i--) {
+        OK(cuMemFree(memory[i]));
+        OK(cuStreamDestroy(streams[i]));
+        OK(cuCtxPopCurrent(NULL));
+        OK(cuDevicePrimaryCtxRelease(i));
+    }
+    end_device(rank);
 }
 
 /* Two threads in one communicator, where calls take their time. */
@@ -208,6 +262,7 @@ void test_misuse(void)
     run_processes("same rank", 1, same_rank);
     run_processes("buffers", 1, buffers);
     run_processes("groups", 1, groups);
+    run_processes("one thread", 1, one_thread);
     run_processes("two threads", 1, two_threads);
     run_processes("finalized", 1, finalized);
 }

@@ -17,6 +17,12 @@ const char *dist_stub_nccl(void);
 unsigned long dist_stub_nccl_misuses(void);
 int dist_stub_nccl_alive(void);
 
+/* How many windows this process's ranks have. */
+int dist_stub_nccl_windows(void);
+
+/* How many groups of operations were launched, of which a call outside of any is one. */
+unsigned long dist_stub_nccl_groups(void);
+
 /* From now on, in every communicator: on that rank, operation number `operation` (counted for each
  * communicator, from 0) ends with that asynchronous error. A negative rank takes it back. */
 void dist_stub_nccl_async_error(int rank, long operation, ncclResult_t error);

@@ -2,15 +2,16 @@
 //!
 //! Between begin and end the thread's calls are checked and kept. At the end receives are posted first, then sends,
 //! then collectives are issued in the order of the calls, over as many groups as were used; so neither the order of
-//! sends and receives nor that of groups can make ranks wait for each other. Small collectives that are alike become one
-//! ([`super::fusion`]), and none may use what another one writes ([`super::independence`]). The batch's work ends when all of its works have, with the first error in the order of the
-//! calls.
+//! sends and receives nor that of groups can make ranks wait for each other. What is enqueued on devices is so before all of
+//! these, and as one ([`super::launch`]). Small collectives that are alike become one ([`super::fusion`]), and none may use
+//! what another one writes ([`super::independence`]). The batch's work ends when all of its works have, with the first error
+//! in the order of the calls.
 
 use super::fusion::{self, Sketch};
 use super::group::Group;
 use super::independence;
 use super::issue::Prepared;
-use super::placement;
+use super::launch;
 use super::queue::RunQueue;
 use super::work::{Then, Work, WorkKind};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -115,8 +116,9 @@ impl Batch {
         &self.work
     }
 
-    /// Issues all calls. What cannot be issued ends its own work with the reason.
-    pub fn issue(mut self) {
+    /// Issues all calls. What cannot be issued ends its own work with the reason. `is_awaited`: the caller will wait for
+    /// them.
+    pub fn issue(mut self, is_awaited: bool) {
         let calls = std::mem::take(&mut self.calls);
         let work = Arc::clone(&self.work);
         work.issued_as_batch(calls.iter().map(|call| Arc::clone(call.work())).collect());
@@ -135,19 +137,14 @@ impl Batch {
             };
             call.work().then(Then::Now(Box::new(hook)));
         }
-        // As one operation on each group and stream: alone, each could wait for another.
-        let (mut on_device, mut ordered) = (Vec::new(), Vec::with_capacity(calls.len()));
-        for call in calls {
-            match call.is_enqueued_message() {
-                true => on_device.extend(call.into_message_on_device()),
-                false => ordered.push(call),
-            }
-        }
-        placement::post_batch(on_device);
+        // First: what is issued to a group that has failed is told so.
+        independence::enforce(&calls);
+        let (enqueued, mut ordered): (Vec<_>, Vec<_>) =
+            calls.into_iter().partition(Prepared::is_enqueued);
+        // Before the others, whose turns last longer.
+        launch::issue(enqueued, is_awaited);
         // Stable: calls of one kind stay in their order.
         ordered.sort_by_key(Prepared::place_in_batch);
-        // First: what is issued to a group that has failed is told so.
-        independence::enforce(&ordered);
         let runs = fusion::plan(&ordered.iter().map(Sketch::of).collect::<Vec<_>>());
         let mut ordered: Vec<Option<Prepared>> = ordered.into_iter().map(Some).collect();
         for run in runs {

@@ -49,7 +49,8 @@ pub(super) struct Likeness {
 /// A call as the plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sketch {
-    pub(super) group: GroupId,
+    /// Which group, and which rank of it: one thread may have several.
+    pub(super) group: (GroupId, Rank),
     /// What it may be fused by, and its bytes; `None` for one that is left as it is.
     pub(super) like: Option<(Likeness, usize)>,
 }
@@ -60,7 +61,7 @@ impl Sketch {
         let group = prepared.group();
         let like =
             prepared.collective().and_then(|(call, options)| sketch(call, options, group.size()));
-        Self { group: group.id(), like }
+        Self { group: (group.id(), group.rank()), like }
     }
 }
 
@@ -88,7 +89,7 @@ fn sketch(call: &Call<'_>, options: &CallOptions, size: usize) -> Option<(Likene
 pub(super) fn plan(calls: &[Sketch]) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     // For each group the run that may go on, what it is of, and its bytes.
-    let mut open: HashMap<GroupId, (usize, Likeness, usize)> = HashMap::new();
+    let mut open: HashMap<(GroupId, Rank), (usize, Likeness, usize)> = HashMap::new();
     for (place, &Sketch { group, like }) in calls.iter().enumerate() {
         let Some((like, bytes)) = like.filter(|&(_, bytes)| bytes <= MOST_OF_ONE) else {
             open.remove(&group);
@@ -242,15 +243,16 @@ mod tests {
     use super::*;
     use crate::base::ids::Nonce;
 
-    const ONE: GroupId = Nonce([1; 16]);
-    const TWO: GroupId = Nonce([2; 16]);
+    const ONE: (GroupId, Rank) = (Nonce([1; 16]), 0);
+    const TWO: (GroupId, Rank) = (Nonce([2; 16]), 0);
+    const OTHER_RANK: (GroupId, Rank) = (Nonce([1; 16]), 1);
 
     fn like(kind: OpKind, op: Option<ReduceOp>, bytes: usize) -> Option<(Likeness, usize)> {
         let (dtype, root, canonical) = (DataType::F32, None, false);
         Some((Likeness { kind, dtype, op, root, canonical }, bytes))
     }
 
-    fn sum(group: GroupId, bytes: usize) -> Sketch {
+    fn sum(group: (GroupId, Rank), bytes: usize) -> Sketch {
         Sketch { group, like: like(OpKind::AllReduce, Some(ReduceOp::Sum), bytes) }
     }
 
@@ -268,6 +270,9 @@ mod tests {
         let alone = Sketch { group: TWO, like: None };
         let calls = [sum(ONE, 4), sum(TWO, 4), sum(ONE, 4), alone, sum(ONE, 4), sum(TWO, 4)];
         assert_eq!(plan(&calls), [vec![0, 2, 4], vec![1], vec![3], vec![5]]);
+        // Also where one thread has several ranks of a group.
+        let calls = [sum(ONE, 4), sum(OTHER_RANK, 4), sum(ONE, 4), sum(OTHER_RANK, 4)];
+        assert_eq!(plan(&calls), [vec![0, 2], vec![1, 3]]);
     }
 
     #[test]

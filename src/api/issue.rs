@@ -5,6 +5,7 @@ use super::bytes::{BytesCall, BytesTask, Deliver};
 use super::call::{Call, CallOptions};
 use super::debug::loans;
 use super::group::Group;
+use super::launch;
 use super::placement::OnDevice;
 use super::point_to_point::Memory;
 use super::queue::{Job, Turn};
@@ -17,9 +18,6 @@ use crate::base::gpu::{Gpu, Mark};
 use crate::transport::Descriptor;
 use std::fmt::Debug;
 use std::sync::Arc;
-
-/// The place of collectives on devices in a batch.
-const ON_DEVICE: u8 = 3;
 
 /// An operation that has been checked and not been issued. Its buffers are lent from now until its work ends.
 #[derive(Debug)]
@@ -37,6 +35,13 @@ enum What {
     Message(Memory),
     /// One in the memory of a device.
     OnDevice(Memory, Gpu),
+}
+
+/// One that is enqueued on a device, with its work.
+#[derive(Debug)]
+pub(super) enum Enqueued {
+    Collective(Call<'static>, CallOptions, Arc<Work>),
+    Message(OnDevice),
 }
 
 impl Prepared {
@@ -92,29 +97,22 @@ impl Prepared {
     /// # Errors
     /// `OutOfMemory`, `System`; the group's failure, for a message. Then it was not issued.
     pub fn issue(self) -> Result<()> {
+        if self.is_enqueued() {
+            return self.issue_enqueued();
+        }
         self.lend();
         let deadline = self.group.deadline(&self.options);
         let Self { group, what, options, work } = self;
         let issued = match what {
             What::Message(memory) => group.post((memory, None), deadline, &work, options.values),
-            What::OnDevice(memory, gpu) if group.backend.carried().is_some() => {
+            What::OnDevice(memory, gpu) => {
                 group.post((memory, Some(gpu)), deadline, &work, options.values)
             }
-            What::OnDevice(memory, gpu) => {
-                let work = Arc::clone(&work);
-                group.post_on_device(&[OnDevice { memory, gpu, work }], deadline)
-            }
             What::Collective(call) => {
-                let enqueues = call.gpu().is_some() && group.backend.is_stream_ordered();
-                let may_be_next = enqueues && group.queue.is_idle();
                 let works = [Arc::clone(&work)];
-                let enqueued = group.mark(&call).and_then(|ready| {
+                group.mark(&call).and_then(|ready| {
                     enqueue(group, deadline, CollectiveTask { call, options, ready, works })
-                });
-                if may_be_next && enqueued.is_ok() {
-                    Group::await_enqueued(&work);
-                }
-                enqueued
+                })
             }
             What::Bytes(call, deliver) => {
                 enqueue(group, deadline, BytesTask::new(call, deliver, Arc::clone(&work)))
@@ -134,19 +132,12 @@ impl Prepared {
     }
 
     /// In a batch: receives go before sends, so that nobody's buffer is missing, and both before collectives, for
-    /// which one waits longer. Those on devices come last, by their groups' ids, which are the same on all ranks, so that
-    /// groups on one stream do not wait for each other.
-    pub(super) fn place_in_batch(&self) -> (u8, [u8; 16]) {
-        let place = self.kind_in_batch();
-        (place, if place == ON_DEVICE { self.group.id().0 } else { [0; 16] })
-    }
-
-    fn kind_in_batch(&self) -> u8 {
+    /// which one waits longer. What is enqueued does not come here.
+    pub(super) fn place_in_batch(&self) -> u8 {
         match &self.what {
             What::Message(Memory::In(_) | Memory::Grows { .. }) => 0,
             What::OnDevice(Memory::In(_), _) => 0,
             What::Message(Memory::Out(_)) | What::OnDevice(..) => 1,
-            What::Collective(call) if call.gpu().is_some() => ON_DEVICE,
             What::Collective(_) | What::Bytes(..) => 2,
         }
     }
@@ -156,18 +147,32 @@ impl Prepared {
         !matches!(self.what, What::Message(_) | What::OnDevice(..))
     }
 
-    /// Whether it is a message on a device that is enqueued together with others.
-    pub(super) fn is_enqueued_message(&self) -> bool {
-        matches!(self.what, What::OnDevice(..)) && self.group.backend.carried().is_none()
+    /// Whether it goes to a device on which operations are enqueued ([`launch`]).
+    pub(super) fn is_enqueued(&self) -> bool {
+        self.gpu().is_some() && self.group.backend.enqueuer().is_some()
     }
 
-    /// It, to be posted together with others.
-    pub(super) fn into_message_on_device(self) -> Option<(Arc<Group>, Deadline, OnDevice)> {
-        self.lend();
-        let deadline = self.group.deadline(&self.options);
-        let Self { group, what, work, .. } = self;
-        let What::OnDevice(memory, gpu) = what else { return None };
-        Some((group, deadline, OnDevice { memory, gpu, work }))
+    /// Its deadline, which begins now.
+    pub(super) fn own_deadline(&self) -> Deadline {
+        self.group.deadline(&self.options)
+    }
+
+    /// It, to be enqueued; its work where that cannot be.
+    pub(super) fn into_enqueued(self) -> std::result::Result<Enqueued, Arc<Work>> {
+        let Self { what, options, work, .. } = self;
+        match what {
+            What::Collective(call) => Ok(Enqueued::Collective(call, options, work)),
+            What::OnDevice(memory, gpu) => Ok(Enqueued::Message(OnDevice { memory, gpu, work })),
+            What::Bytes(..) | What::Message(_) => Err(work),
+        }
+    }
+
+    /// Of a message that is enqueued, what goes wrong is told at once.
+    fn issue_enqueued(self) -> Result<()> {
+        let work = Arc::clone(&self.work);
+        let is_message = !self.is_collective();
+        launch::issue(vec![self], false);
+        work.outcome().filter(|_| is_message).unwrap_or(Ok(()))
     }
 
     /// Tells of all memory, and whether it is written.

@@ -20,6 +20,7 @@ pub mod group;
 mod independence;
 pub mod issue;
 mod keys;
+mod launch;
 
 mod lineage;
 pub mod memory;

@@ -10,25 +10,14 @@
 use super::call::{Call, CallOptions, Where};
 use super::group::Group;
 use super::point_to_point::{Memory, Message};
-use super::work::{Held, Work, WorkKind};
+use super::work::{Work, WorkKind};
 use crate::backend::{DeviceMessage, DeviceWay, Query};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::debug::Values;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{FlightSlot, Gpu, Launch, Mark};
-use crate::transport::{Completion, Delivery};
-use crate::wait::pause;
+use crate::base::gpu::{FlightSlot, Gpu, Mark};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// How long the issue of an operation waits until it is enqueued, so that those of several groups on one stream are in the
-/// program's order.
-const IN_ORDER: Duration = Duration::from_millis(100);
-
-/// The pause between two looks at that.
-const NAP: Duration = Duration::from_micros(20);
 
 /// Where all buffers of a call lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,14 +197,6 @@ impl Group {
         call.gpu().map_or(Ok(None), |gpu| self.backend.mark(gpu))
     }
 
-    /// Waits a moment until an operation that was issued is in its stream.
-    pub(super) fn await_enqueued(work: &Work) {
-        let limit = Deadline::after(IN_ORDER);
-        while work.flight().get().is_none() && !work.is_done() && !limit.has_passed() {
-            pause(NAP, &limit);
-        }
-    }
-
     /// Waits until the device is done with an operation, for a call that has nothing else to wait for.
     pub(super) fn await_device(&self, slot: &FlightSlot, deadline: &Deadline) -> Result<()> {
         let Some(flight) = slot.get() else { return Ok(()) };
@@ -229,55 +210,17 @@ impl Group {
         // The watchdog may have said more.
         Err(self.failure().unwrap_or(error))
     }
-
-    /// Hands messages on a device, all for one stream, to the back end as one operation, and ends their works.
-    ///
-    /// # Errors
-    /// What has failed; the works have ended with it.
-    pub(super) fn post_on_device(
-        self: &Arc<Self>,
-        messages: &[OnDevice],
-        deadline: Deadline,
-    ) -> Result<()> {
-        let Some(&OnDevice { gpu, .. }) = messages.first() else { return Ok(()) };
-        debug_assert!(self.backend.carried().is_none(), "those are posted one by one");
-        let (slot, mut described) = (FlightSlot::new(), Vec::with_capacity(messages.len()));
-        let begun = messages.iter().try_for_each(|it| {
-            described.push(it.describe()?);
-            self.queue.work_begins()?;
-            let message = it.message()?;
-            let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
-            let record = self.record_message(&message, sequence, deadline.started());
-            it.work.hold(Held { group: Arc::clone(self), record });
-            it.work.issued(sequence, deadline);
-            Ok(())
-        });
-        let launch = Launch { gpu, flight: &slot, ready: None };
-        let outcome = begun.and_then(|()| {
-            let exchange = || self.backend.exchange_on_device(&described, &deadline, &launch);
-            self.contain(exchange)
-        });
-        for (it, message) in messages.iter().zip(&described) {
-            if let Some(flight) = slot.get() {
-                // A work is issued once.
-                drop(it.work.flight().set(Arc::clone(flight)));
-            }
-            let delivery = Delivery { peer: message.peer, tag: 0, bytes: it.bytes().len() };
-            it.work.complete(outcome.clone().map(|()| delivery));
-        }
-        outcome.inspect_err(|error| self.note(error))
-    }
 }
 
 impl OnDevice {
-    fn message(&self) -> Result<Message> {
+    pub(super) fn message(&self) -> Result<Message> {
         match self.work.kind() {
             WorkKind::Message(message) => Ok(message),
             _ => Err(Error::internal("a work that is no message was posted as one")),
         }
     }
 
-    fn bytes(&self) -> Src<'static> {
+    pub(super) fn bytes(&self) -> Src<'static> {
         match &self.memory {
             Memory::Out(bytes) => *bytes,
             Memory::In(into) => into.as_src(),
@@ -285,7 +228,7 @@ impl OnDevice {
         }
     }
 
-    fn describe(&self) -> Result<DeviceMessage<'static>> {
+    pub(super) fn describe(&self) -> Result<DeviceMessage<'static>> {
         let message = self.message()?;
         let way = match &self.memory {
             Memory::Out(bytes) => DeviceWay::Out(*bytes),
@@ -296,26 +239,5 @@ impl OnDevice {
         };
         let peer = message.peer.ok_or_else(|| Error::internal("a message from anybody"))?;
         Ok(DeviceMessage { peer, dtype: message.dtype, way })
-    }
-}
-
-/// Messages of a batch, as few operations as there are groups and streams. In the order of the groups' ids, which is the
-/// same on all ranks, so that groups on one stream do not wait for each other.
-pub(super) fn post_batch(mut messages: Vec<(Arc<Group>, Deadline, OnDevice)>) {
-    messages.sort_by_key(|(group, _, message)| (group.id().0, message.gpu));
-    let mut left = messages.into_iter().peekable();
-    while let Some((group, mut deadline, first)) = left.next() {
-        let gpu = first.gpu;
-        let mut together = vec![first];
-        while let Some((_, own, next)) =
-            left.next_if(|(other, _, next)| other.id() == group.id() && next.gpu == gpu)
-        {
-            if own.allowed() < deadline.allowed() {
-                deadline = own;
-            }
-            together.push(next);
-        }
-        // The works tell.
-        drop(group.post_on_device(&together, deadline));
     }
 }

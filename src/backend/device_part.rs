@@ -1,5 +1,6 @@
 //! The part of a group that serves the memory of its device, beside the one for host memory ([`super::map`]).
 
+use super::nccl::Enqueuer;
 use super::{Context, Memory, OpKind, Operation, Query};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -32,6 +33,19 @@ pub enum Way<'a> {
     Out(Src<'a>),
     /// From it: as long as what it sends.
     In(Dst<'a>),
+}
+
+/// What one group enqueues on its device, as a part of what several do ([`super::enqueue_together`]).
+#[derive(Debug)]
+pub struct Bundle<'a> {
+    /// What takes them: [`super::Backend::enqueuer`].
+    pub enqueuer: Enqueuer<'a>,
+    /// Its collectives, in the order that all ranks have.
+    pub operations: &'a [Operation<'a>],
+    /// Its messages, whose order does not count, and where they go.
+    pub messages: &'a [(Message<'a>, Launch<'a>)],
+    /// When all that must have ended.
+    pub deadline: &'a Deadline,
 }
 
 /// Messages on a device that are matched by sender and tag and carried by the host, each at its own time. They do not meet
@@ -74,13 +88,10 @@ pub(super) trait DevicePart: Send + Sync + Debug {
     /// As [`super::Backend::run`], in the device's memory.
     fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()>;
 
-    /// As [`super::Backend::exchange_on_device`].
-    fn exchange(
-        &self,
-        messages: &[Message<'_>],
-        deadline: &Deadline,
-        launch: &Launch<'_>,
-    ) -> Result<()>;
+    /// As [`super::Backend::enqueuer`].
+    fn enqueuer(&self) -> Option<Enqueuer<'_>> {
+        None
+    }
 
     /// As [`super::Backend::carried`].
     fn carried(&self) -> Option<&dyn Carried> {

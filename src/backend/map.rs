@@ -10,16 +10,15 @@
 //! where a device is named and all ranks have NCCL, else `native`.
 
 use super::device_part::{Carried, DevicePart, context_of};
-use super::nccl::{self, Nccl, is_for_host, library};
+use super::nccl::{self, Enqueuer, Nccl, is_for_host, library};
 use super::staging::{self, Staging};
 use super::{
-    Backend, Context, DeviceMessage, Exchange, Fate, Memory, OpKind, Operation, Place,
-    PointToPoint, Query, Wanted, check_one, create_one, registry,
+    Backend, Context, Exchange, Fate, Memory, OpKind, Operation, Place, PointToPoint, Query,
+    Wanted, check_one, create_one, registry,
 };
 use crate::algo::rules::Rule;
-use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{Gpu, Launch, Mark};
+use crate::base::gpu::{Gpu, Mark};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::device;
@@ -347,13 +346,8 @@ impl Backend for Map {
         self.part.as_ref().ok()?.carried()
     }
 
-    fn exchange_on_device(
-        &self,
-        messages: &[DeviceMessage<'_>],
-        deadline: &Deadline,
-        launch: &Launch<'_>,
-    ) -> Result<()> {
-        self.on(launch.gpu.device, &"a message")?.exchange(messages, deadline, launch)
+    fn enqueuer(&self) -> Option<Enqueuer<'_>> {
+        self.part.as_ref().ok()?.enqueuer()
     }
 
     fn allocate_on(&self, device: usize, bytes: usize) -> Result<Box<dyn Memory>> {

@@ -23,13 +23,14 @@ pub use crate::transport::{
     Completion, Delivery, Descriptor, Extent, Incoming, LARGEST_TAG, Listener, Listeners, OpKind,
     Outgoing, PeerName, PointToPoint, Room,
 };
-pub use device_part::{Carried, Message as DeviceMessage, Way as DeviceWay};
+pub use device_part::{Bundle, Carried, Message as DeviceMessage, Way as DeviceWay};
+pub use nccl::Enqueuer;
 
 use crate::algo::rules::Rule;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{Gpu, Launch, Mark};
+use crate::base::gpu::{Gpu, Mark};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::transport::arena;
@@ -263,20 +264,10 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
-    /// Enqueues messages in a device's memory as one operation, in which their order does not count.
-    ///
-    /// # Errors
-    /// As [`Backend::run`].
-    fn exchange_on_device(
-        &self,
-        messages: &[DeviceMessage<'_>],
-        deadline: &Deadline,
-        launch: &Launch<'_>,
-    ) -> Result<()> {
-        let (_, _) = (messages, deadline);
-        let message =
-            format!("back end {} has no messages on device {}", self.name(), launch.gpu.device);
-        Err(Error::new(ErrorKind::Unsupported, message))
+    /// Where operations of several groups can be enqueued on their devices as one ([`enqueue_together`]): what takes this
+    /// group's. Else `None`.
+    fn enqueuer(&self) -> Option<Enqueuer<'_>> {
+        None
     }
 
     /// Memory for buffers on a device.
@@ -430,6 +421,13 @@ fn create_one(
         return Ok(Arc::new(solo::Solo::new()));
     }
     Ok(Arc::new(native::meet::create(context, exchange)?))
+}
+
+/// Enqueues what several groups have, each on its device, as one operation: none waits for another one of them. Says for
+/// each how that went; an error has failed the group. In the order of the bundles, which is to be the same on all ranks and
+/// in all threads.
+pub fn enqueue_together(bundles: &[Bundle<'_>]) -> Vec<Result<()>> {
+    nccl::together(bundles)
 }
 
 /// Whether [`create`] knows a name, for callers that must not wait for other ranks to find out.

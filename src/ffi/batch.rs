@@ -39,7 +39,7 @@ dist_export! {
 dist_export! {
     /// Issues the calls of the calling thread's batch together: receives first, then sends, then collectives in the
     /// order of the calls, whatever their groups. So no order of sends, receives and groups makes ranks wait for each
-    /// other.
+    /// other. What NCCL carries goes before all that, as one operation on all its groups, devices and streams.
     ///
     /// `work`: NULL, or out; the work of the whole, owned by the caller, released with dist_work_release; NULL on
     /// failure. It is done when all operations are, with the first error in the order of the calls. With NULL it
@@ -55,13 +55,13 @@ dist_export! {
         match out {
             Some(out) => {
                 let handle = WORKS.insert(work)?;
-                batch.issue();
+                batch.issue(false);
                 out.write(handle);
                 Ok(())
             }
             None => {
                 refuse_to_block("a blocking end of a batch")?;
-                batch.issue();
+                batch.issue(true);
                 wait_to_the_end(&work)
             }
         }

@@ -20,7 +20,8 @@ dist_export! {
     /// the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
     /// which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
     /// `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
-    /// not free it. Does not wait for others. Any thread. A child forked by the caller shares the memory, and must leave it
+    /// not free it. Does not wait for others, but for a GPU's memory in a group with the back-end option nccl.windows=1, where all
+    /// ranks call it together, with the same length. Any thread. A child forked by the caller shares the memory, and must leave it
     /// alone.
     ///
     /// Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of

@@ -15,6 +15,7 @@ mod conformance;
 mod demo;
 mod examples;
 mod fuzz;
+mod gpu;
 mod header;
 mod interop;
 mod loom;
@@ -68,6 +69,10 @@ cargo xtask <command>
   mpi [--only NAME] [--into FOLDER]
                       build the plug-ins for MPI, for openmpi and mpich or the one of them that is named, where its
                       compiler and libclang are installed, and put them beside target/release/libdist.so or into a folder
+  gpu [--look] [--quick]
+                      on a machine with GPUs: the tests of devices over its CUDA and NCCL (1 rank, 2 on one GPU,
+                      several GPUs, and without NCCL), and dist-bench on their memory, short with --quick;
+                      --look only says what there is and what would be run
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
   header              write include/dist.h anew from the source
@@ -108,6 +113,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "test" => test::main(rest),
         "chaos" => chaos::main(rest),
         "fuzz" => fuzz::main(rest),
+        "gpu" => gpu::main(rest),
         "conformance" => conformance::main(rest),
         "loom" => loom::main(rest),
         "miri" => miri::main(rest),

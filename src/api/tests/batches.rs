@@ -17,7 +17,7 @@ fn receive(group: &Arc<Group>, tag: u32, options: CallOptions) -> Prepared {
 fn end() -> Arc<Work> {
     let batch = batch::end().unwrap();
     let work = Arc::clone(batch.work());
-    batch.issue();
+    batch.issue(false);
     work
 }
 

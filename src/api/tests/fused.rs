@@ -31,7 +31,7 @@ fn together(group: &Arc<Group>, calls: Vec<Call<'static>>) -> (Result<Progress>,
     let works = calls.into_iter().map(add).collect();
     let batch = batch::end().unwrap();
     let whole = Arc::clone(batch.work());
-    batch.issue();
+    batch.issue(false);
     (whole.wait(&Deadline::never()), works)
 }
 
@@ -224,7 +224,7 @@ fn the_shortest_time_of_fused_calls_is_that_of_all() {
     }
     let batch = batch::end().unwrap();
     let whole = Arc::clone(batch.work());
-    batch.issue();
+    batch.issue(false);
     assert_eq!(kind_of(whole.wait(&Deadline::never())), ErrorKind::Timeout);
     assert_eq!(group.queue.issued(), 1);
 }

@@ -38,7 +38,7 @@ fn a_fused_call_is_named_by_its_place() {
             }
             let batch = batch::end().unwrap();
             let whole = Arc::clone(batch.work());
-            batch.issue();
+            batch.issue(false);
             assert_eq!(kind_of(whole.wait(&long())), ErrorKind::Aborted, "{place}");
             is_told(group, &["rank 1 (pid ", "call 2 of these: its input: element 5 of it is NaN"]);
         });

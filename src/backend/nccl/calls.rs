@@ -1,12 +1,13 @@
-//! One operation of ours as calls of NCCL's.
+//! One operation of ours as calls of NCCL's, all made between ncclGroupStart and ncclGroupEnd ([`super::launch`]), so that none
+//! of them waits.
 //!
-//! What NCCL has not is made of what it has, as one operation: gather, scatter and all_to_all of messages, all_gather_v of a
+//! What NCCL has not is made of what it has: gather, scatter and all_to_all of messages, all_gather_v of a
 //! broadcast from each rank, reduce_scatter_v of a reduction to each. Blocks without elements are left out, on both sides.
 
 use super::comm::Entry;
 use super::functions::{Code, SCALAR_AT_ONCE};
 use super::types::{self, Elements, Operator};
-use crate::backend::device_part::{Message, Way};
+use crate::backend::device_part::Way;
 use crate::backend::{OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -17,7 +18,7 @@ use crate::base::op::ReduceOp;
 use crate::device::driver::Handle;
 use std::ffi::c_int;
 
-/// Somebody who enqueues.
+/// Somebody who makes calls, inside a communicator.
 pub(super) struct Caller<'a> {
     pub(super) entry: &'a Entry<'a>,
     pub(super) stream: Handle,
@@ -27,22 +28,24 @@ pub(super) struct Caller<'a> {
 }
 
 /// The operator of one call.
-struct Folding {
+pub(super) struct Folding {
     elements: Elements,
     op: c_int,
     is_made: bool,
 }
 
 impl Caller<'_> {
-    /// Enqueues a collective.
-    pub(super) fn collective(&self, operation: &Operation<'_>) -> Result<()> {
+    /// Makes the calls of a collective, with what [`Caller::folding`] has found for it.
+    pub(super) fn collective(
+        &self,
+        operation: &Operation<'_>,
+        folding: Option<&Folding>,
+    ) -> Result<()> {
         let kind = operation.descriptor.kind;
         match kind {
             OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter | OpKind::ReduceScatterV => {
-                let folding = self.folding(operation)?;
-                let outcome = self.fold(operation, &folding);
-                self.forget(&folding);
-                outcome
+                let missing = || Error::internal("a reduction without an operator");
+                self.fold(operation, folding.ok_or_else(missing)?)
             }
             OpKind::Broadcast => self.broadcast(operation),
             OpKind::AllGather => {
@@ -60,7 +63,7 @@ impl Caller<'_> {
                         self.stream,
                     )
                 };
-                self.entry.settle("ncclAllGather", code, self.deadline)
+                self.entry.added("ncclAllGather", code)
             }
             OpKind::AllGatherV => self.all_gather_v(operation),
             OpKind::Gather | OpKind::GatherV => {
@@ -93,32 +96,22 @@ impl Caller<'_> {
         }
     }
 
-    /// Enqueues messages as one operation, so that their order does not count.
-    pub(super) fn messages(&self, messages: &[Message<'_>]) -> Result<()> {
-        self.entry.together(self.deadline, || {
-            messages
-                .iter()
-                .try_for_each(|message| self.message(message.dtype, message.peer, message.way))
-        })
-    }
-
     fn exchange(
         &self,
         dtype: DataType,
         fill: impl FnOnce(&dyn Fn(Rank, Way<'_>) -> Result<()>) -> Result<()>,
     ) -> Result<()> {
-        self.entry.together(self.deadline, || {
-            fill(&|peer, way| {
-                let is_empty = match way {
-                    Way::Out(bytes) => bytes.is_empty(),
-                    Way::In(bytes) => bytes.is_empty(),
-                };
-                if is_empty { Ok(()) } else { self.message(dtype, peer, way) }
-            })
+        fill(&|peer, way| {
+            let is_empty = match way {
+                Way::Out(bytes) => bytes.is_empty(),
+                Way::In(bytes) => bytes.is_empty(),
+            };
+            if is_empty { Ok(()) } else { self.message(dtype, peer, way) }
         })
     }
 
-    fn message(&self, dtype: DataType, peer: Rank, way: Way<'_>) -> Result<()> {
+    /// Makes the call of a message.
+    pub(super) fn message(&self, dtype: DataType, peer: Rank, way: Way<'_>) -> Result<()> {
         let (peer, functions) = (number(peer)?, &self.entry.library().functions);
         let comm = self.entry.handle();
         match way {
@@ -152,7 +145,7 @@ impl Caller<'_> {
         let bytes = operation.send.len().max(operation.recv.len());
         let code =
             self.broadcast_from(root, operation.dtype(), (into.cast_const(), into), bytes)?;
-        self.entry.settle("ncclBroadcast", code, self.deadline)
+        self.entry.added("ncclBroadcast", code)
     }
 
     fn broadcast_from(
@@ -171,24 +164,22 @@ impl Caller<'_> {
     }
 
     fn all_gather_v(&self, operation: &Operation<'_>) -> Result<()> {
-        self.entry.together(self.deadline, || {
-            for root in 0..self.size {
-                let block = operation.recv_block(root);
-                let mine = if root == self.rank { operation.send } else { block.as_src() };
-                if !block.is_empty() {
-                    let buffers = (mine.as_ptr(), block.as_mut_ptr());
-                    let code =
-                        self.broadcast_from(root, operation.dtype(), buffers, block.len())?;
-                    self.entry.added("ncclBroadcast", code)?;
-                }
+        for root in 0..self.size {
+            let block = operation.recv_block(root);
+            let mine = if root == self.rank { operation.send } else { block.as_src() };
+            if !block.is_empty() {
+                let buffers = (mine.as_ptr(), block.as_mut_ptr());
+                let code = self.broadcast_from(root, operation.dtype(), buffers, block.len())?;
+                self.entry.added("ncclBroadcast", code)?;
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
-    /// Which operator, made for the call where it is this rank's own.
-    fn folding(&self, operation: &Operation<'_>) -> Result<Folding> {
-        let (dtype, op) = (operation.dtype(), operation.op()?);
+    /// Which operator, for what has one; made for the call where it is this rank's own. Not between start and end.
+    pub(super) fn folding(&self, operation: &Operation<'_>) -> Result<Option<Folding>> {
+        let Some(op) = operation.descriptor.op else { return Ok(None) };
+        let dtype = operation.dtype();
         let library = self.entry.library();
         let (elements, operator) = types::folded(dtype, op, library.version())?;
         let Operator::Own(op) = operator else {
@@ -202,12 +193,13 @@ impl Caller<'_> {
             let code =
                 unsafe { create(&raw mut made, scalar, elements.dtype, SCALAR_AT_ONCE, comm) };
             self.entry.settle("ncclRedOpCreatePreMulSum", code, self.deadline)?;
-            return Ok(Folding { elements, op: made, is_made: true });
+            return Ok(Some(Folding { elements, op: made, is_made: true }));
         };
-        Ok(Folding { elements, op, is_made: false })
+        Ok(Some(Folding { elements, op, is_made: false }))
     }
 
-    fn forget(&self, folding: &Folding) {
+    /// Takes an operator back that was made, once what uses it has been launched.
+    pub(super) fn forget(&self, folding: &Folding) {
         let library = self.entry.library();
         let Some(destroy) = library.functions.destroy_op.filter(|_| folding.is_made) else {
             return;
@@ -232,21 +224,21 @@ impl Caller<'_> {
                 // SAFETY: buffers of these lengths on the device, lent until the stream has come past.
                 let code =
                     unsafe { function(from, into, count(send.len()), dtype, op, comm, stream) };
-                self.entry.settle("ncclAllReduce", code, self.deadline)
+                self.entry.added("ncclAllReduce", code)
             }
             OpKind::Reduce => {
                 let code =
                     self.reduce_to(operation.root()?, folding, (send, recv), count(send.len()))?;
-                self.entry.settle("ncclReduce", code, self.deadline)
+                self.entry.added("ncclReduce", code)
             }
             OpKind::ReduceScatter => {
                 let function = functions.reduce_scatter;
                 // SAFETY: as above.
                 let code =
                     unsafe { function(from, into, count(recv.len()), dtype, op, comm, stream) };
-                self.entry.settle("ncclReduceScatter", code, self.deadline)
+                self.entry.added("ncclReduceScatter", code)
             }
-            _ => self.entry.together(self.deadline, || {
+            _ => {
                 for root in 0..self.size {
                     let block = operation.send_block(root);
                     let into = if root == self.rank { recv } else { Dst::empty() };
@@ -257,7 +249,7 @@ impl Caller<'_> {
                     }
                 }
                 Ok(())
-            }),
+            }
         }
     }
 

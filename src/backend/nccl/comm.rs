@@ -11,7 +11,7 @@
 //! `ncclCommAbort`, which ends what is on the device; one that is left in order by `ncclCommFinalize` and
 //! `ncclCommDestroy`.
 
-use super::functions::{Code, CommHandle, Config, IN_PROGRESS, SUCCESS, UniqueId};
+use super::functions::{Code, CommHandle, Config, IN_PROGRESS, SUCCESS, SYMMETRIC, UniqueId};
 use super::library::Library;
 use super::types::is_fine;
 use crate::backend::Fate;
@@ -49,15 +49,23 @@ pub(super) struct Comm {
     bell: Bell,
     fate: Arc<dyn Fate>,
     /// What was registered and not taken back, which must be before the end.
-    registrations: Mutex<Vec<usize>>,
+    registrations: Mutex<Vec<Registration>>,
 }
 
-/// The right to use the communicator, on a thread on which its device is current.
+/// What memory is known as to the communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Registration {
+    /// Of this rank alone.
+    Buffer(usize),
+    /// Of all ranks.
+    Window(usize),
+}
+
+/// The right to use the communicator. Several may be held at once, of communicators that were entered in the same order as
+/// everywhere.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     comm: &'a Comm,
-    /// Before the next: the thread's context is what it was when another one comes.
-    _current: Current<'a>,
     _inside: Inside<'a>,
 }
 
@@ -203,13 +211,12 @@ impl Comm {
             }
         }
         let inside = Inside(self);
-        let current = self.context.enter()?;
         if self.handle() == 0 {
             let failure = self.fate.failure();
             let ended = || Error::new(ErrorKind::Aborted, "the communicator has ended");
             return Err(failure.unwrap_or_else(ended));
         }
-        Ok(Entry { comm: self, _current: current, _inside: inside })
+        Ok(Entry { comm: self, _inside: inside })
     }
 
     fn occupy(&self) -> Option<()> {
@@ -230,6 +237,8 @@ impl Comm {
 
     /// By who is inside.
     fn end_by_force(&self) {
+        // An abort ends windows by itself; to take one back may wait for the device, which may hang.
+        self.registrations().retain(|it| matches!(it, Registration::Buffer(_)));
         if let Some(handle) = self.take_handle() {
             // SAFETY: the handle was taken away, so that nobody begins to use it; who is inside has had time to leave.
             let code = unsafe { (self.library.functions.comm_abort)(handle) };
@@ -296,7 +305,7 @@ impl Comm {
         self.library.check(function, state, self.handle())
     }
 
-    fn registrations(&self) -> MutexGuard<'_, Vec<usize>> {
+    fn registrations(&self) -> MutexGuard<'_, Vec<Registration>> {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -305,13 +314,19 @@ impl Comm {
         all.into_iter().for_each(|registration| self.deregister_now(registration));
     }
 
-    fn deregister_now(&self, registration: usize) {
-        let Some(function) = self.library.functions.comm_deregister else { return };
-        let handle = self.handle();
+    fn deregister_now(&self, registration: Registration) {
+        let functions = &self.library.functions;
+        let (name, function, what) = match registration {
+            Registration::Buffer(what) => ("ncclCommDeregister", functions.comm_deregister, what),
+            Registration::Window(what) => {
+                ("ncclCommWindowDeregister", functions.window_deregister, what)
+            }
+        };
+        let (Some(function), handle) = (function, self.handle()) else { return };
         if handle != 0 {
             // SAFETY: a registration of this communicator, which lives, taken back once.
-            let code = unsafe { function(handle, registration) };
-            lament(self.library.check("ncclCommDeregister", code, 0));
+            let code = unsafe { function(handle, what) };
+            lament(self.library.check(name, code, 0));
         }
     }
 }
@@ -351,12 +366,14 @@ impl Entry<'_> {
         self.comm.settle(function, code, deadline)
     }
 
-    /// Makes several calls one operation. `calls` says with which function something went wrong.
-    pub(super) fn together(
-        &self,
-        deadline: &Deadline,
-        calls: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    /// Makes its device current on the calling thread.
+    pub(super) fn current(&self) -> Result<Current<'_>> {
+        self.comm.context.enter()
+    }
+
+    /// Makes calls between a start and an end, on whichever communicators, and gives what NCCL says at the end.
+    /// `calls` says with which function something went wrong.
+    pub(super) fn between(&self, calls: impl FnOnce() -> Result<()>) -> Result<Code> {
         let functions = &self.library().functions;
         // SAFETY: takes nothing; ended below.
         let code = unsafe { (functions.group_start)() };
@@ -365,31 +382,62 @@ impl Entry<'_> {
         // SAFETY: ends what was begun above, on the same thread.
         let code = unsafe { (functions.group_end)() };
         made?;
-        self.settle("ncclGroupEnd", code, deadline)
+        self.added("ncclGroupEnd", code)?;
+        Ok(code)
     }
 
-    /// Checks a call within [`Entry::together`].
+    /// Checks a call within [`Entry::between`].
     pub(super) fn added(&self, function: &str, code: Code) -> Result<()> {
         if is_fine(code) { Ok(()) } else { self.library().check(function, code, self.handle()) }
     }
 
-    /// Registers memory, where the library can do that.
-    pub(super) fn register(&self, start: usize, bytes: usize) -> Result<Option<usize>> {
+    /// Registers memory for this rank, where the library can do that.
+    pub(super) fn register(&self, start: usize, bytes: usize) -> Result<Option<Registration>> {
         let functions = &self.library().functions;
         let (Some(function), Some(_)) = (functions.comm_register, functions.comm_deregister) else {
             return Ok(None);
         };
+        let _current = self.current()?;
         let mut registration = 0;
         let start = std::ptr::with_exposed_provenance_mut(start);
         // SAFETY: memory of NCCL's own, of this length; there is room for the registration.
         let code = unsafe { function(self.handle(), start, bytes, &raw mut registration) };
         self.library().check("ncclCommRegister", code, self.handle())?;
+        Ok(Some(self.keep(Registration::Buffer(registration))))
+    }
+
+    /// Makes memory of the same length on all ranks a window of theirs, which all call. `None` where the library or the
+    /// devices cannot do that, which is so on all ranks.
+    pub(super) fn make_window(
+        &self,
+        start: usize,
+        bytes: usize,
+        deadline: &Deadline,
+    ) -> Result<Option<Registration>> {
+        let functions = &self.library().functions;
+        let (Some(function), Some(_)) = (functions.window_register, functions.window_deregister)
+        else {
+            return Ok(None);
+        };
+        let _current = self.current()?;
+        // NCCL writes it once all have come, which may be after this call has given up: then it stays.
+        let window: *mut usize = Box::into_raw(Box::default());
+        let start = std::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: memory of NCCL's own, of this length; the place for the window stays.
+        let code = unsafe { function(self.handle(), start, bytes, window, SYMMETRIC) };
+        self.settle("ncclCommWindowRegister", code, deadline)?;
+        // SAFETY: NCCL has written it, and writes no more; it is from a box, above.
+        let made = *unsafe { Box::from_raw(window) };
+        Ok((made != 0).then(|| self.keep(Registration::Window(made))))
+    }
+
+    fn keep(&self, registration: Registration) -> Registration {
         self.comm.registrations().push(registration);
-        Ok(Some(registration))
+        registration
     }
 
     /// Takes a registration back, unless the communicator's end has done so.
-    pub(super) fn deregister(&self, registration: usize) {
+    pub(super) fn deregister(&self, registration: Registration) {
         let mut all = self.comm.registrations();
         let known = all.iter().position(|&known| known == registration);
         let known = known.map(|place| all.swap_remove(place));

@@ -1,6 +1,6 @@
 //! An operation that was enqueued, until the device is done with it.
 
-use crate::backend::{Fate, Operation};
+use crate::backend::Fate;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::Flight;
@@ -15,27 +15,24 @@ use std::time::Duration;
 const FIRST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
-/// What it is, for messages.
+/// What it is, for messages: what one group has enqueued at once.
 #[derive(Clone, Debug)]
-pub(super) enum Title {
-    /// A collective: its name and its number.
-    Collective(&'static str, u64),
-    /// So many messages.
-    Messages(usize),
-}
-
-impl Title {
-    pub(super) fn of(operation: &Operation<'_>) -> Self {
-        Self::Collective(operation.descriptor.kind.name(), operation.descriptor.sequence)
-    }
+pub(super) struct Title {
+    /// The first collective, if there is one: its name and its number.
+    pub(super) first: Option<(&'static str, u64)>,
+    /// How many collectives and messages it is.
+    pub(super) calls: usize,
 }
 
 impl fmt::Display for Title {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Collective(name, sequence) => write!(f, "{name} #{sequence}"),
-            Self::Messages(1) => f.write_str("a message"),
-            Self::Messages(count) => write!(f, "{count} messages"),
+        match (self.first, self.calls) {
+            (None, 1) => f.write_str("a message"),
+            (None, calls) => write!(f, "{calls} messages"),
+            (Some((name, sequence)), 1) => write!(f, "{name} #{sequence}"),
+            (Some((name, sequence)), calls) => {
+                write!(f, "{name} #{sequence} with {} more of its batch", calls - 1)
+            }
         }
     }
 }

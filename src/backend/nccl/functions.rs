@@ -18,6 +18,9 @@ pub(super) type CommHandle = usize;
 /// The scalar of an operator lies in host memory and is read at once.
 pub(super) const SCALAR_AT_ONCE: c_int = 1;
 
+/// All ranks register a window together, and use it in the same way.
+pub(super) const SYMMETRIC: c_int = 1;
+
 /// What the ranks of a communicator find each other by.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -111,6 +114,8 @@ function_table! {
             mem_free = c"ncclMemFree": fn(*mut c_void) -> Code;
             comm_register = c"ncclCommRegister": fn(CommHandle, *mut c_void, usize, *mut usize) -> Code;
             comm_deregister = c"ncclCommDeregister": fn(CommHandle, usize) -> Code;
+            window_register = c"ncclCommWindowRegister": fn(CommHandle, *mut c_void, usize, *mut usize, c_int) -> Code;
+            window_deregister = c"ncclCommWindowDeregister": fn(CommHandle, usize) -> Code;
         }
     }
 }

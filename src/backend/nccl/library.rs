@@ -134,6 +134,8 @@ impl Library {
             f.mem_free.is_some(),
             f.comm_register.is_some(),
             f.comm_deregister.is_some(),
+            f.window_register.is_some(),
+            f.window_deregister.is_some(),
         ];
         let names = Functions::OPTIONAL.iter().map(|name| name.to_str().unwrap_or("?"));
         names.zip(has).filter(|(_, has)| !has).map(|(name, _)| name).collect()

@@ -14,6 +14,7 @@ use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// From which version on several ranks may have one GPU.
 const SHARES_GPUS: i32 = 23_000;
@@ -143,7 +144,8 @@ pub(super) fn create(
     let comm = Comm::meet(library, &device, Arc::clone(fate), &meeting)
         .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
     exchange.all("nccl-ready", &[], &over)?;
-    Watched::start(comm, Arc::clone(fate), wish.options).map(Ok)
+    let timeout = Duration::from_millis(context.timeout_ms);
+    Watched::start(comm, (context.group, timeout), Arc::clone(fate), wish.options).map(Ok)
 }
 
 /// The first rank that has no NCCL, and why.

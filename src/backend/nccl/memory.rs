@@ -1,5 +1,7 @@
 //! Memory of NCCL's own kind on the group's device, registered with the group's communicator where the library can do that.
+//! With `nccl.windows=1` all ranks allocate together, and the memory becomes a window of theirs.
 
+use super::comm::{Entry, Registration};
 use super::library::Library;
 use super::watchdog::Watched;
 use crate::backend::Memory;
@@ -22,7 +24,7 @@ struct Allocated {
     start: usize,
     len: usize,
     /// What it is registered as, while the group is there.
-    registered: Option<(Weak<Watched>, usize)>,
+    registered: Option<(Weak<Watched>, Registration)>,
 }
 
 impl Memory for Allocated {
@@ -73,15 +75,38 @@ pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Mem
     let start = start.expose_provenance();
     let context = Arc::clone(context);
     let mut memory = Allocated { library, context, start, len, registered: None };
-    let registered =
-        watched.comm.enter(&Deadline::after(PATIENCE)).and_then(|entry| entry.register(start, len));
+    if watched.options.windows {
+        let window = window(watched, &memory);
+        // Other ranks may have it, or wait for it.
+        memory.registered = window.inspect_err(|error| watched.fail(error))?;
+        return Ok(Box::new(memory));
+    }
+    let registered = watched
+        .comm
+        .enter(&Deadline::after(PATIENCE))
+        .and_then(|entry| registered(watched, &entry, &memory));
     match registered {
-        Ok(registration) => {
-            let with = |registration| (Arc::downgrade(watched), registration);
-            memory.registered = registration.map(with);
-        }
+        Ok(registration) => memory.registered = registration,
         // It is memory all the same.
         Err(error) => crate::log!(Level::Warn, "memory for NCCL is not registered: {error}"),
     }
     Ok(Box::new(memory))
+}
+
+/// A registration, while the group is there.
+type Registered = Option<(Weak<Watched>, Registration)>;
+
+fn registered(watched: &Arc<Watched>, entry: &Entry<'_>, memory: &Allocated) -> Result<Registered> {
+    let registration = entry.register(memory.start, memory.len)?;
+    Ok(registration.map(|registration| (Arc::downgrade(watched), registration)))
+}
+
+/// Makes it a window together with the other ranks; where there is no such thing, only this rank's registration.
+fn window(watched: &Arc<Watched>, memory: &Allocated) -> Result<Registered> {
+    let deadline = Deadline::after(watched.timeout);
+    let entry = watched.comm.enter(&deadline)?;
+    match entry.make_window(memory.start, memory.len, &deadline)? {
+        Some(window) => Ok(Some((Arc::downgrade(watched), window))),
+        None => registered(watched, &entry, memory),
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! This is the part of a group that serves its device; the other one serves host memory, finds out who lives, and has the
 //! group's failure ([`super::map`]). libnccl is found at run time ([`library`], [`functions`]). The ranks' communicator is
-//! made in [`meet`] and kept in [`comm`], a call becomes NCCL's in [`calls`] and [`types`], and what was enqueued
-//! ([`flight`]) is looked after by a thread ([`watchdog`]).
+//! made in [`meet`] and kept in [`comm`], a call becomes NCCL's in [`calls`] and [`types`], those of several groups are
+//! enqueued as one in [`launch`], and what was enqueued ([`flight`]) is looked after by a thread ([`watchdog`]).
 //!
 //! Nothing here reads or writes a buffer. Operations are enqueued on the thread that issues them where nothing of their group
 //! is before them, so that those of several groups on one stream are there in the program's order.
@@ -15,6 +15,7 @@ mod calls;
 mod comm;
 mod flight;
 mod functions;
+mod launch;
 pub mod library;
 mod meet;
 mod memory;
@@ -22,21 +23,20 @@ mod options;
 mod types;
 mod watchdog;
 
+pub use launch::Enqueuer;
+pub(super) use launch::together;
 pub(super) use meet::{Found, Wish};
 pub(super) use options::{Options, split};
 
-use super::device_part::{DevicePart, Message, is_recording};
+use super::device_part::{Bundle, DevicePart, is_recording};
 use super::{Context, Exchange, Fate, Listener, Memory, OpKind, Operation, Place, Query};
-use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{Flight, Gpu, Launch, Mark};
+use crate::base::gpu::{Gpu, Launch, Mark};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
+use crate::device::Event;
 use crate::device::driver::Handle;
-use crate::device::stream::{DEFAULT_STREAM, is_capturing};
-use crate::device::{Event, Stream};
-use calls::Caller;
-use flight::{InFlight, Title};
+use crate::device::stream::is_capturing;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use watchdog::Watched;
@@ -75,8 +75,6 @@ pub fn is_for_host(query: &Query) -> Result<()> {
 pub(super) struct Nccl {
     rank: Rank,
     size: WorldSize,
-    /// The library's own stream, for callers that name none.
-    stream: Stream,
     /// What is on the default stream when an operation is put into that one.
     inputs: Event,
     watched: Arc<Watched>,
@@ -95,67 +93,14 @@ impl Nccl {
             Err(why) => return Ok(Err(why)),
         };
         let (rank, size) = (context.rank, context.size);
-        let made = Stream::new(watched.comm.context(), wish.options.high_priority)
-            .and_then(|stream| Ok((stream, Event::new(watched.comm.context())?)));
-        match made {
-            Ok((stream, inputs)) => Ok(Ok(Self { rank, size, stream, inputs, watched })),
+        match Event::new(watched.comm.context()) {
+            Ok(inputs) => Ok(Ok(Self { rank, size, inputs, watched })),
             Err(error) => {
                 watched.fail(&error);
                 watched.close();
                 Err(error)
             }
         }
-    }
-
-    fn enqueue(
-        &self,
-        title: Title,
-        deadline: &Deadline,
-        launch: &Launch<'_>,
-        calls: impl FnOnce(&Caller<'_>) -> Result<()>,
-    ) -> Result<()> {
-        // Whatever keeps it from being enqueued: other ranks may have done it.
-        let flight = self.put(title, deadline, launch.gpu, calls);
-        let flight = flight.map_err(|error| self.fatal(error))?;
-        self.watched.add(Arc::clone(&flight));
-        // A slot is for one operation.
-        drop(launch.flight.set(Arc::clone(&flight) as Arc<dyn Flight>));
-        if !self.watched.options.blocking_wait {
-            return Ok(());
-        }
-        match flight.wait(deadline) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(self.fatal(self.watched.expired(&flight))),
-            Err(error) => Err(self.fatal(error)),
-        }
-    }
-
-    /// Puts an operation into its stream, and a mark behind it.
-    fn put(
-        &self,
-        title: Title,
-        deadline: &Deadline,
-        gpu: Gpu,
-        calls: impl FnOnce(&Caller<'_>) -> Result<()>,
-    ) -> Result<Arc<InFlight>> {
-        let entry = self.watched.comm.enter(deadline)?;
-        let (stream, rank, size) = (self.stream_of(gpu)?, self.rank, self.size);
-        calls(&Caller { entry: &entry, stream, deadline, rank, size })?;
-        let event = Event::new(self.watched.comm.context())?;
-        event.record(stream)?;
-        let kept = (Arc::clone(&self.watched.fate), !self.watched.options.handles_errors);
-        Ok(Arc::new(InFlight::new(title, *deadline, event, kept)))
-    }
-
-    /// The stream that an operation goes to. What was put on the default stream before goes before it also where the caller
-    /// names no stream.
-    fn stream_of(&self, gpu: Gpu) -> Result<Handle> {
-        let Some(stream) = gpu.stream else {
-            self.inputs.record(DEFAULT_STREAM)?;
-            self.inputs.hold_back(self.stream.handle())?;
-            return Ok(self.stream.handle());
-        };
-        Ok(stream)
     }
 
     fn fatal(&self, error: Error) -> Error {
@@ -195,20 +140,16 @@ impl DevicePart for Nccl {
     }
 
     fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
-        operation.probe.begins("nccl");
-        self.enqueue(Title::of(operation), operation.deadline(), launch, |caller| {
-            caller.collective(operation)
-        })
+        let operation = Operation { launch: Some(*launch), ..*operation };
+        let (operations, messages) = (&[operation][..], &[][..]);
+        let deadline = operation.deadline();
+        let enqueuer = Enqueuer(self);
+        let bundle = Bundle { enqueuer, operations, messages, deadline };
+        together(&[bundle]).into_iter().collect()
     }
 
-    fn exchange(
-        &self,
-        messages: &[Message<'_>],
-        deadline: &Deadline,
-        launch: &Launch<'_>,
-    ) -> Result<()> {
-        let title = Title::Messages(messages.len());
-        self.enqueue(title, deadline, launch, |caller| caller.messages(messages))
+    fn enqueuer(&self) -> Option<Enqueuer<'_>> {
+        Some(Enqueuer(self))
     }
 
     fn check_stream(&self, stream: Handle) -> Result<()> {
@@ -235,6 +176,7 @@ impl DevicePart for Nccl {
             "device": self.device(),
             "high_priority": options.high_priority,
             "blocking_wait": options.blocking_wait,
+            "windows": options.windows,
             "async_error_handling": options.handles_errors,
         })
     }

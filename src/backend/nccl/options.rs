@@ -11,6 +11,8 @@ pub(in crate::backend) struct Options {
     pub(super) high_priority: bool,
     /// A call has ended only when the device is done with it.
     pub(super) blocking_wait: bool,
+    /// All ranks allocate memory together, which becomes a window.
+    pub(super) windows: bool,
     /// The watchdog fails the group on errors and at deadlines.
     pub(super) handles_errors: bool,
 }
@@ -32,7 +34,7 @@ pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
         };
         let wrong = || {
             Error::invalid(format!(
-                "backend_options: \"{option}\" is none of nccl.high_priority=0|1, nccl.blocking_wait=0|1"
+                "backend_options: \"{option}\" is none of nccl.high_priority=0|1, nccl.blocking_wait=0|1, nccl.windows=0|1"
             ))
         };
         let (key, value) = own.split_once('=').ok_or_else(wrong)?;
@@ -44,6 +46,7 @@ pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
         match key.trim() {
             "high_priority" => found.high_priority = value,
             "blocking_wait" => found.blocking_wait = value,
+            "windows" => found.windows = value,
             _ => return Err(wrong()),
         }
     }
@@ -67,7 +70,7 @@ fn from_environment() -> Result<Options> {
     };
     let blocking_wait = switch([config::TORCH_NCCL_BLOCKING_WAIT, config::NCCL_BLOCKING_WAIT])?;
     let high_priority = switch([config::TORCH_NCCL_HIGH_PRIORITY])?;
-    Ok(Options { high_priority, blocking_wait, handles_errors })
+    Ok(Options { high_priority, blocking_wait, windows: false, handles_errors })
 }
 
 /// The first of some variables that is set.

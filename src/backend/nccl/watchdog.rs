@@ -10,7 +10,9 @@ use super::options::Options;
 use crate::backend::{Fate, Listener};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::GroupId;
 use crate::base::log::Level;
+use crate::device::Stream;
 use crate::process::thread;
 use crate::wait::bell::Bell;
 use crate::wait::{Pace, until};
@@ -26,6 +28,10 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How long a group that is left waits for what is under way, and then for the other ranks.
 const PARTING: Duration = Duration::from_secs(5);
 
+/// The communicators of this process that have not ended: of which group, the end of their threads, and whether their ranks
+/// have left.
+static ALIVE: Mutex<Vec<(GroupId, Arc<End>, bool)>> = Mutex::new(Vec::new());
+
 /// The end of the thread.
 #[derive(Debug, Default)]
 struct End {
@@ -37,6 +43,11 @@ struct End {
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) comm: Comm,
+    group: GroupId,
+    /// How long the group's operations have that name no time.
+    pub(super) timeout: Duration,
+    /// The library's own stream, for callers that name none. Goes after the communicator has ended.
+    pub(super) stream: Stream,
     pub(super) fate: Arc<dyn Fate>,
     pub(super) options: Options,
     flights: Mutex<VecDeque<Arc<InFlight>>>,
@@ -55,11 +66,29 @@ impl Listener for Watched {
 
 impl Watched {
     /// Starts to watch.
-    pub(super) fn start(comm: Comm, fate: Arc<dyn Fate>, options: Options) -> Result<Arc<Self>> {
+    pub(super) fn start(
+        comm: Comm,
+        (group, timeout): (GroupId, Duration),
+        fate: Arc<dyn Fate>,
+        options: Options,
+    ) -> Result<Arc<Self>> {
+        let stream = Stream::new(comm.context(), options.high_priority)?;
         let (closing, told) = (AtomicBool::new(false), AtomicBool::new(false));
         let (flights, bell, end) = (Mutex::default(), Bell::default(), Arc::<End>::default());
         let ending = Ending(Arc::clone(&end));
-        let watched = Arc::new(Self { comm, fate, options, flights, bell, closing, end, told });
+        let watched = Arc::new(Self {
+            comm,
+            group,
+            timeout,
+            stream,
+            fate,
+            options,
+            flights,
+            bell,
+            closing,
+            end,
+            told,
+        });
         let watcher = Arc::clone(&watched);
         thread::start("dist-nccl", move || {
             // Goes last: who waits for it finds that the thread has let go of everything.
@@ -68,6 +97,7 @@ impl Watched {
             drop(watcher);
         })?;
         let listener = Arc::clone(&watched) as Arc<dyn Listener>;
+        alive().push((group, Arc::clone(&watched.end), false));
         watched.fate.add_listener(Arc::downgrade(&listener));
         Ok(watched)
     }
@@ -78,16 +108,33 @@ impl Watched {
         self.bell.ring();
     }
 
-    /// The group is left: waits until the communicator has ended.
+    /// The group is left. The ranks of a host end their communicators together, and one thread may have several of them; so
+    /// whoever leaves last in this process waits, for all.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();
         let limit = Deadline::after(PARTING * 3);
-        let ended = || self.end.has_come.load(Ordering::Acquire).then_some(());
-        if until(&self.end.bell, Pace::PATIENT, &limit, || None, ended).is_err() {
-            let which = self.comm.library().signature();
-            crate::log!(Level::Error, "NCCL does not end a communicator ({which})");
+        for end in self.leave() {
+            let ended = || end.has_come.load(Ordering::Acquire).then_some(());
+            if until(&end.bell, Pace::PATIENT, &limit, || None, ended).is_err() {
+                let which = self.comm.library().signature();
+                crate::log!(Level::Error, "NCCL does not end a communicator ({which})");
+            }
         }
+    }
+
+    /// Notes that this rank has left; all of the group's ends if it is the last one here.
+    fn leave(&self) -> Vec<Arc<End>> {
+        let mut alive = alive();
+        for (_, _, has_left) in alive.iter_mut().filter(|(_, end, _)| Arc::ptr_eq(end, &self.end)) {
+            *has_left = true;
+        }
+        let mut of_group = alive.iter().filter(|(group, ..)| *group == self.group);
+        if of_group.any(|(.., has_left)| !has_left) {
+            return Vec::new();
+        }
+        let ended = alive.extract_if(.., |(group, ..)| *group == self.group);
+        ended.map(|(_, end, _)| end).collect()
     }
 
     /// Fails the group, on all its ranks.
@@ -197,6 +244,10 @@ impl Watched {
             self.comm.abort();
         }
     }
+}
+
+fn alive() -> MutexGuard<'static, Vec<(GroupId, Arc<End>, bool)>> {
+    ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whatever ends the thread, it has ended.

@@ -25,12 +25,11 @@ mod rounds;
 pub(super) use meet::Wish;
 pub(super) use options::{Options, split};
 
-use super::device_part::{Carried, DevicePart, Message, is_recording, needs_none};
+use super::device_part::{Carried, DevicePart, is_recording, needs_none};
 use super::{
     Backend, Context, Descriptor, Exchange, Extent, Fate, Memory, OpKind, Operation, Query,
 };
 use crate::base::buffer::Dst;
-use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::gpu::{Gpu, Launch, Mark};
@@ -215,10 +214,6 @@ impl DevicePart for Staging {
             outcome.context(|| format!("by way of host memory, device {}", self.device()));
         // Whatever ends an operation early: other ranks may be in the middle of it.
         outcome.map_err(|error| self.fatal(error))
-    }
-
-    fn exchange(&self, _: &[Message<'_>], _: &Deadline, _: &Launch<'_>) -> Result<()> {
-        Err(Error::internal("messages by way of host memory are carried one by one"))
     }
 
     fn carried(&self) -> Option<&dyn Carried> {

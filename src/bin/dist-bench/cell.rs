@@ -33,10 +33,22 @@ pub(crate) enum Mode {
 }
 
 /// Where buffers are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffers {
     Ordinary,
     Arena,
+    /// In the memory of GPUs.
+    Device,
+}
+
+impl Buffers {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Ordinary => "ordinary",
+            Self::Arena => "arena",
+            Self::Device => "device",
+        }
+    }
 }
 
 /// A way to call.
@@ -53,7 +65,7 @@ impl Variant {
     pub(crate) fn describe(self) -> [&'static str; 4] {
         [
             if self.mode == Mode::Rewritten { "rewritten" } else { "untouched" },
-            if self.buffers == Buffers::Ordinary { "ordinary" } else { "arena" },
+            self.buffers.name(),
             if self.in_place { "in place" } else { "out of place" },
             if self.asynchronous { "async" } else { "blocking" },
         ]

@@ -62,7 +62,13 @@ pub(crate) struct Options {
 
     /// Where our buffers are: in memory of the process, or of dist_mem_alloc
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "ordinary")]
+    #[arg(value_parser = parse_buffers)]
     buffers: Vec<Buffers>,
+
+    /// Buffers in the memory of GPUs, over NCCL or by way of host memory: rank R on device R, counted from the first
+    /// again after the last. They are not rewritten between calls
+    #[arg(long, value_name = "BACKEND", conflicts_with_all = ["buffers", "mode", "peer", "limits"])]
+    pub(crate) device: Option<OnDevice>,
 
     /// Whether callers rewrite their buffers before each call
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', default_value = "rewritten")]
@@ -123,6 +129,23 @@ pub(crate) enum Transport {
     Tcp,
 }
 
+/// What serves the memory of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnDevice {
+    Nccl,
+    Native,
+}
+
+impl OnDevice {
+    /// The map of back ends.
+    pub(crate) const fn backend(self) -> &'static str {
+        match self {
+            Self::Nccl => "cpu:native,cuda:nccl",
+            Self::Native => "cpu:native,cuda:native",
+        }
+    }
+}
+
 impl Transport {
     /// Its name for the back end.
     pub(crate) const fn name(self) -> &'static str {
@@ -142,6 +165,14 @@ fn parse_ops(text: &str) -> Result<Ops, String> {
     match text {
         "all" => Ok(Ops(Op::ALL.to_vec())),
         name => name.parse().map(|op| Ops(vec![op])),
+    }
+}
+
+fn parse_buffers(text: &str) -> Result<Buffers, String> {
+    match text {
+        "ordinary" => Ok(Buffers::Ordinary),
+        "arena" => Ok(Buffers::Arena),
+        _ => Err("there are ordinary, arena".to_owned()),
     }
 }
 
@@ -242,6 +273,9 @@ impl Options {
             in_place: !self.out_of_place,
             asynchronous: self.asynchronous,
         };
+        if self.device.is_some() {
+            return vec![variant(Mode::Untouched, Buffers::Device)];
+        }
         let of_mode = |&mode: &Mode| self.buffers.iter().map(move |&kind| variant(mode, kind));
         self.mode.iter().flat_map(of_mode).collect()
     }
@@ -282,6 +316,17 @@ mod tests {
         assert_eq!((options.variants().len(), options.peer.len()), (4, 2));
         assert_eq!(parse("dist-bench --ops gather,all").unwrap().ops().len(), Op::ALL.len());
         assert!(options.variants()[3].asynchronous && options.variants()[3].in_place);
+    }
+
+    #[test]
+    fn buffers_on_devices_are_of_one_kind() {
+        let options = parse("dist-bench --device nccl").unwrap();
+        assert_eq!(options.variants().len(), 1);
+        assert_eq!(options.variants()[0].describe()[..2], ["untouched", "device"]);
+        for wrong in ["--device", "--device cuda", "--device nccl --peer mpich", "--buffers device"]
+        {
+            assert!(parse(&format!("dist-bench {wrong}")).is_err(), "{wrong}");
+        }
     }
 
     #[test]

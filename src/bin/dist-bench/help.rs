@@ -25,6 +25,12 @@ How it is measured:
   gather) have a barrier before each call at every size. Results are in place where an operation
   knows that, unless --out-of-place. A first call on known values is checked.
 
+On GPUs:
+  --device nccl and --device native put the buffers into the memory of GPUs, which the CUDA driver gives. Known
+  values are copied there and the result of the checked call is copied back; the timed calls find what the
+  last one has left. A call has ended when the device is done with it. NCCL wants a GPU for each rank, or
+  NCCL_MULTI_RANK_GPU_ENABLE=1 from 2.30 on; native takes any number of ranks on each.
+
 Peers:
   --peer builds and starts programs that do the same through another library, and lets them take
   turns with ours, in pairs: a run of calls of ours, one of each peer's. Their ranks wait in the kernel
@@ -75,5 +81,8 @@ Examples:
     dist-bench --report BENCHMARKS.md --report-from two.json,four.json,eight.json
   What this machine allows, and what comes of it:
     dist-bench --limits --ops all_reduce
+  Between two GPUs, over NCCL and without it:
+    dist-bench --device nccl
+    dist-bench --device native
   Only whether it runs:
     dist-bench --quick --peer openmpi";

@@ -3,7 +3,7 @@
 
 use crate::bound::Bound;
 use crate::cell::{Cell, Figures, Measured};
-use crate::cli::Options;
+use crate::cli::{OnDevice, Options};
 use crate::engine::{Engine, Launch};
 use crate::files::{self, Results, Run};
 use crate::limits::{self, Limits};
@@ -138,7 +138,8 @@ impl Bench<'_> {
         }
         for ranks in self.options.ranks() {
             let cells = cells(self.options, ranks);
-            let ours = Ours { transport: self.options.transport.name() };
+            let device = self.options.device.map_or("", OnDevice::backend);
+            let ours = Ours { transport: self.options.transport.name(), device };
             let mut engines = vec![Some(Engine::start(&ours, ranks, &mut self.stage)?)];
             for peer in &self.peers {
                 let is_wanted = cells.iter().any(|cell| peer.takes(cell));

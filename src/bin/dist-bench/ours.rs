@@ -17,6 +17,8 @@ pub(crate) const NAME: &str = "libdist";
 pub(crate) struct Ours {
     /// What the back end is asked for.
     pub(crate) transport: &'static str,
+    /// The map of back ends where buffers are in the memory of GPUs; empty where they are not.
+    pub(crate) device: &'static str,
 }
 
 impl Launch for Ours {
@@ -30,7 +32,7 @@ impl Launch for Ours {
         let command = |rank: usize| {
             let mut command = Command::new(&program);
             command.args([AS_RANK, &rank.to_string(), &ranks.to_string(), self.transport]);
-            command.arg(place);
+            command.arg(place).arg(self.device);
             command
         };
         Ok((0..ranks).map(command).collect())

@@ -80,10 +80,11 @@ fn variant(value: &Value) -> Option<Variant> {
         _ => None,
     };
     let is_rewritten = either("mode", "rewritten", "untouched")?;
-    let is_ordinary = either("buffers", "ordinary", "arena")?;
+    let kinds = [Buffers::Ordinary, Buffers::Arena, Buffers::Device];
+    let named = value["buffers"].as_str()?;
     Some(Variant {
         mode: if is_rewritten { Mode::Rewritten } else { Mode::Untouched },
-        buffers: if is_ordinary { Buffers::Ordinary } else { Buffers::Arena },
+        buffers: kinds.into_iter().find(|kind| kind.name() == named)?,
         in_place: either("place", "in place", "out of place")?,
         asynchronous: either("call", "async", "blocking")?,
     })

@@ -55,6 +55,7 @@ pub(crate) const fn bound_name(buffers: Buffers) -> &'static str {
     match buffers {
         Buffers::Ordinary => "pull attach",
         Buffers::Arena => "direct",
+        Buffers::Device => "nothing",
     }
 }
 

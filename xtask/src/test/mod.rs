@@ -72,6 +72,9 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     }
     if wants("mpi") {
         mpi::run(&mut report, &stage);
+        report.check("what GPUs are tested with, over the stubs", || {
+            crate::gpu::over_stubs(&stage).map(|()| report::PASSED)
+        });
     }
     Ok(report.print())
 }

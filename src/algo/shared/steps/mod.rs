@@ -31,7 +31,7 @@ mod waits;
 use crate::algo::lateness::Lateness;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::sync::fence_by;
 use crate::transport::line::Line;

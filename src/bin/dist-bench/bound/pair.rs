@@ -104,7 +104,7 @@ impl Pair {
 
     /// Buffers of each rank's own, if the other's may be read.
     fn attach(&mut self, order: &Order) -> Result<Option<Kept>, String> {
-        let buffers = Buffers::new(order, self.rank, RANKS)?;
+        let buffers = Buffers::new(order, self.rank, RANKS, None)?;
         let address = u64::try_from(buffers.output().addr()).map_err(|e| e.to_string())?;
         self.control.set(Word::Place, address);
         self.control.barrier()?;

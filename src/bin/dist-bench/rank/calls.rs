@@ -5,8 +5,8 @@ use super::memory::Buffers;
 use crate::ops::{Op, ROOT};
 use crate::order::Order;
 use dist::ffi::types::{
-    DIST_DEVICE_HOST, DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_init_options_t,
-    dist_status_t, dist_work_t,
+    DIST_DEVICE_HOST, DIST_FIELD_DEVICE, DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER,
+    dist_init_options_t, dist_status_t, dist_work_t,
 };
 use dist::ffi::{collective, memory, point_to_point, runtime, work};
 use std::ffi::{CStr, CString, c_void};
@@ -86,7 +86,7 @@ impl Call {
         let mut issued: *mut dist_work_t = null_mut();
         check(function(&raw mut issued))?;
         // SAFETY: a work of ours.
-        let done = check(unsafe { work::dist_work_wait(issued, DIST_WAIT_FOREVER) });
+        let done = check(unsafe { work::dist_work_synchronize(issued, DIST_WAIT_FOREVER) });
         // SAFETY: as above; released once.
         check(unsafe { work::dist_work_release(issued) })?;
         done
@@ -107,18 +107,22 @@ impl World {
     /// The library's reason.
     pub(super) fn meet(
         place: &str,
-        rank: usize,
-        ranks: usize,
+        (rank, ranks): (usize, usize),
         transport: &str,
+        on_device: Option<(usize, &str)>,
     ) -> Result<Self, String> {
         let number = |number: usize| i32::try_from(number).map_err(|error| error.to_string());
         let text = |text: String| CString::new(text).map_err(|error| error.to_string());
         let (init_method, wishes) =
             (text(place.to_owned())?, text(format!("transport={transport}"))?);
+        let (device, backend) = match on_device {
+            Some((device, backend)) => (number(device)?, Some(text(backend.to_owned())?)),
+            None => (0, None),
+        };
         let options = dist_init_options_t {
             struct_size: size_of::<dist_init_options_t>(),
-            fields: DIST_FIELD_RANK,
-            backend: null(),
+            fields: DIST_FIELD_RANK | on_device.map_or(0, |_| DIST_FIELD_DEVICE),
+            backend: backend.as_ref().map_or(null(), |name| name.as_ptr()),
             init_method: init_method.as_ptr(),
             store: null(),
             rank: number(rank)?,
@@ -127,7 +131,7 @@ impl World {
             connect_timeout_ms: 0,
             group_name: null(),
             backend_options: wishes.as_ptr(),
-            device: 0,
+            device,
             reserved: 0,
         };
         // SAFETY: the structure and its texts live until the call returns.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "memory that is lent to C functions is raw")]
 
 use super::calls;
+use super::gpu::{Gpu, OnGpu};
 use crate::ops::{Op, ROOT};
 use crate::order::Order;
 use crate::values::{self, POISON};
@@ -21,6 +22,8 @@ enum Maker {
     Process(Layout),
     /// `dist_mem_alloc`.
     Library,
+    /// CUDA: it is on a device.
+    Device(OnGpu),
     /// Whoever has made the segment.
     Segment(#[allow(dead_code, reason = "it keeps the memory mapped")] Segment),
     /// Nobody: it is empty.
@@ -36,10 +39,14 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(bytes: usize, arena: bool) -> Result<Self, String> {
+    fn new(bytes: usize, arena: bool, gpu: Option<&Gpu>) -> Result<Self, String> {
         let len = bytes.next_multiple_of(WORD);
         if len == 0 {
             return Ok(Self { ptr: std::ptr::dangling_mut(), len, maker: Maker::Nobody });
+        }
+        if let Some(gpu) = gpu {
+            let memory = gpu.allocate(len)?;
+            return Ok(Self { ptr: memory.start(), len, maker: Maker::Device(memory) });
         }
         if arena {
             let ptr = calls::allocate(len)?;
@@ -62,14 +69,31 @@ impl Memory {
         Self { ptr, len, maker: Maker::Segment(segment) }
     }
 
+    /// What is in it; on a device, what was when it was last copied.
     fn bytes(&self) -> &[u8] {
+        if let Maker::Device(memory) = &self.maker {
+            return &memory.shadow;
+        }
         // SAFETY: `len` initialised bytes of ours, which no call uses between calls.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
+        if let Maker::Device(memory) = &mut self.maker {
+            return &mut memory.shadow;
+        }
         // SAFETY: as above, and borrowed as long as they are written.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
+    }
+}
+
+impl Memory {
+    fn upload(&mut self) -> Result<(), String> {
+        if let Maker::Device(memory) = &mut self.maker { memory.upload() } else { Ok(()) }
+    }
+
+    fn fetch(&mut self) -> Result<(), String> {
+        if let Maker::Device(memory) = &mut self.maker { memory.fetch() } else { Ok(()) }
     }
 }
 
@@ -79,7 +103,7 @@ impl Drop for Memory {
             // SAFETY: allocated with this layout, and freed once.
             Maker::Process(layout) => unsafe { std::alloc::dealloc(self.ptr, layout) },
             Maker::Library => calls::free(self.ptr),
-            Maker::Segment(_) | Maker::Nobody => {}
+            Maker::Device(_) | Maker::Segment(_) | Maker::Nobody => {}
         }
     }
 }
@@ -157,10 +181,15 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn new(order: &Order, rank: usize, ranks: usize) -> Result<Self, String> {
+    pub(crate) fn new(
+        order: &Order,
+        rank: usize,
+        ranks: usize,
+        gpu: Option<&Gpu>,
+    ) -> Result<Self, String> {
         let (shape, element) = (Shape::new(order, rank, ranks), order.dtype.size());
-        let first = Memory::new(shape.first * element, order.arena)?;
-        let second = Memory::new(shape.second * element, order.arena)?;
+        let first = Memory::new(shape.first * element, order.arena, gpu)?;
+        let second = Memory::new(shape.second * element, order.arena, gpu)?;
         Ok(Self { first, second, shape, element })
     }
 
@@ -183,15 +212,29 @@ impl Buffers {
     }
 
     /// Puts known values where a call reads, and what cannot be a result everywhere else.
-    pub(crate) fn fill(&mut self, order: &Order, rank: usize) {
+    ///
+    /// # Errors
+    /// Why it cannot be copied to the device.
+    pub(crate) fn fill(&mut self, order: &Order, rank: usize) -> Result<(), String> {
         self.first.bytes_mut().fill(POISON);
         self.second.bytes_mut().fill(POISON);
         let Part { at, len } = self.shape.input;
         let input = &mut self.first.bytes_mut()[at * self.element..][..len * self.element];
         values::fill(order.dtype, rank, input);
+        self.first.upload()?;
+        self.second.upload()
     }
 
-    /// What a call has written.
+    /// Gets what a call has written from the device.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub(crate) fn fetch(&mut self) -> Result<(), String> {
+        let memory = if self.shape.together { &mut self.first } else { &mut self.second };
+        memory.fetch()
+    }
+
+    /// What a call has written, once it was fetched.
     pub(crate) fn result(&self) -> &[u8] {
         let memory = if self.shape.together { &self.first } else { &self.second };
         let Part { at, len } = self.shape.result;
@@ -241,8 +284,8 @@ mod tests {
     #[test]
     fn buffers_are_filled_rewritten_and_looked_at() {
         let order = order("all_gather", 1);
-        let mut buffers = Buffers::new(&order, 1, 3).unwrap();
-        buffers.fill(&order, 1);
+        let mut buffers = Buffers::new(&order, 1, 3, None).unwrap();
+        buffers.fill(&order, 1).unwrap();
         let wrong = values::count_wrong(&order, 1, 3, buffers.result());
         // Its own block is there already.
         assert_eq!(wrong, 8);

@@ -2,6 +2,7 @@
 //! order without using the processor.
 
 mod calls;
+mod gpu;
 mod memory;
 mod post;
 
@@ -10,6 +11,7 @@ use crate::order::{Order, Stamps};
 use crate::values;
 use calls::{Call, World};
 use dist::sys::{clock, thread};
+use gpu::Gpu;
 pub(crate) use memory::Buffers;
 pub(crate) use post::Post;
 
@@ -21,13 +23,16 @@ struct Task {
     transport: String,
     /// Where orders come from, answers go to and samples lie, but for the endings of the names.
     place: String,
+    /// The map of back ends where buffers are in the memory of GPUs; empty where they are not.
+    device: String,
 }
 
 impl Task {
     fn parse(words: &[String]) -> Option<Self> {
-        let [rank, ranks, transport, place] = words else { return None };
-        let (transport, place) = (transport.clone(), place.clone());
-        Some(Self { rank: rank.parse().ok()?, ranks: ranks.parse().ok()?, transport, place })
+        let [rank, ranks, transport, place, device] = words else { return None };
+        let (transport, place, device) = (transport.clone(), place.clone(), device.clone());
+        let (rank, ranks) = (rank.parse().ok()?, ranks.parse().ok()?);
+        Some(Self { rank, ranks, transport, place, device })
     }
 }
 
@@ -39,11 +44,16 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
     let task = Task::parse(words).ok_or("a rank is started by dist-bench itself")?;
     Post::open(task.rank, &task.place)?.tell(|post| {
         let meeting = format!("file://{}.store", task.place);
-        let world = World::meet(&meeting, task.rank, task.ranks, &task.transport)?;
+        let gpu = match &*task.device {
+            "" => None,
+            _ => Some(Gpu::of(task.rank)?),
+        };
+        let on_device = gpu.as_ref().map(|gpu| (gpu.device(), &*task.device));
+        let world = World::meet(&meeting, (task.rank, task.ranks), &task.transport, on_device)?;
         // Only now: a rank that begins on one core would tell the library that there is only one.
         thread::pin_to(task.rank).map_err(|error| error.to_string())?;
         let mut buffers = None;
-        post.obey(&mut |order| carry_out(&world, order, &mut buffers).map(Some))?;
+        post.obey(&mut |order| carry_out(&world, gpu.as_ref(), order, &mut buffers).map(Some))?;
         drop(buffers);
         world.leave()
     })
@@ -52,7 +62,12 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
 /// Buffers, and for which orders they are right.
 type Kept = Option<(Order, Buffers)>;
 
-fn carry_out(world: &World, order: &Order, kept: &mut Kept) -> Result<Stamps, String> {
+fn carry_out(
+    world: &World,
+    gpu: Option<&Gpu>,
+    order: &Order,
+    kept: &mut Kept,
+) -> Result<Stamps, String> {
     let (rank, ranks) = (world.rank, world.ranks);
     if order.op == Op::SendRecv && rank > 1 {
         return Ok(Stamps::default());
@@ -60,7 +75,7 @@ fn carry_out(world: &World, order: &Order, kept: &mut Kept) -> Result<Stamps, St
     if !kept.as_ref().is_some_and(|(before, _)| wants_the_same(before, order)) {
         // First those of before: both may not fit.
         *kept = None;
-        *kept = Some((order.clone(), Buffers::new(order, rank, ranks)?));
+        *kept = Some((order.clone(), Buffers::new(order, rank, ranks, gpu)?));
     }
     let Some((_, buffers)) = kept else { return Err("there are no buffers".to_owned()) };
     let call = Call::new(order, buffers);
@@ -86,8 +101,9 @@ pub(crate) fn measure(
 ) -> Result<Stamps, String> {
     let mut stamps = Stamps { wrong: 0, calls: Vec::with_capacity(order.calls) };
     if order.verify {
-        buffers.fill(order, rank);
+        buffers.fill(order, rank)?;
         call()?;
+        buffers.fetch()?;
         stamps.wrong = values::count_wrong(order, rank, ranks, buffers.result());
     }
     if order.rewrite != 0 {
@@ -128,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_task_is_what_the_driver_says() {
-        let words = ["3", "4", "shm", "/tmp/x/ours"].map(str::to_owned);
+        let words = ["3", "4", "shm", "/tmp/x/ours", ""].map(str::to_owned);
         let task = Task::parse(&words).unwrap();
         assert_eq!((task.rank, task.ranks, task.transport.as_str()), (3, 4, "shm"));
         assert_eq!(task.place, "/tmp/x/ours");

@@ -1,0 +1,121 @@
+/*
+ * One process with all GPUs of the machine, each of them a rank, and one thread that uses them all.
+ *
+ *     ./several_gpus [gpus]
+ *
+ * To make a group waits for all of its ranks, so each rank's group is made by a thread of its own. After that the main thread has
+ * all of them, and calls what a rank would call for each in turn, inside a batch: what is in one batch is launched together, so
+ * that no GPU waits for one that the same thread would call later. Without the batch the first call would wait for the others
+ * until its time is over.
+ */
+#include "check.h"
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdint.h>
+
+#define MOST_GPUS 16
+#define N 1000
+
+/* What belongs to one GPU. */
+struct gpu {
+    int rank;
+    int size;
+    dist_store_t *store;
+    dist_group_t *group;
+    void *values;
+};
+
+static void check_cuda(CUresult result, const char *what)
+{
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "%s: CUDA error %d\n", what, (int)result);
+        exit(3);
+    }
+}
+
+/* Makes the group of one rank, which waits for the others. */
+static void *join(void *argument)
+{
+    struct gpu *gpu = argument;
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    options.store = gpu->store;
+    options.name = "gpus";
+    options.fields = DIST_FIELD_RANK | DIST_FIELD_DEVICE;
+    options.rank = gpu->rank;
+    options.world_size = gpu->size;
+    options.device = gpu->rank;
+    check(dist_group_create(&options, &gpu->group));
+    check(dist_mem_alloc(gpu->group, N * sizeof(float), gpu->rank, &gpu->values));
+    return NULL;
+}
+
+/* Copies between the memory of a GPU and that of the host. */
+static void copy(const struct gpu *gpu, float *host, int to_gpu)
+{
+    CUcontext context;
+    CUdeviceptr values = (CUdeviceptr)(uintptr_t)gpu->values;
+    check_cuda(cuDevicePrimaryCtxRetain(&context, gpu->rank), "cuDevicePrimaryCtxRetain");
+    check_cuda(cuCtxPushCurrent(context), "cuCtxPushCurrent");
+    check_cuda(to_gpu ? cuMemcpyHtoDAsync(values, host, N * sizeof(float), NULL)
+                      : cuMemcpyDtoHAsync(host, values, N * sizeof(float), NULL), "a copy");
+    check_cuda(cuStreamSynchronize(NULL), "cuStreamSynchronize");
+    check_cuda(cuCtxPopCurrent(&context), "cuCtxPopCurrent");
+    check_cuda(cuDevicePrimaryCtxRelease(gpu->rank), "cuDevicePrimaryCtxRelease");
+}
+
+int main(int argc, char **argv)
+{
+    struct gpu gpus[MOST_GPUS] = { { 0 } };
+    pthread_t threads[MOST_GPUS];
+    float host[N];
+    dist_store_t *store;
+    dist_work_t *work;
+    int size = 0;
+
+    check_cuda(cuInit(0), "cuInit");
+    check_cuda(cuDeviceGetCount(&size), "cuDeviceGetCount");
+    size = argc > 1 && atoi(argv[1]) < size ? atoi(argv[1]) : size;
+    size = size > MOST_GPUS ? MOST_GPUS : size;
+    check(dist_store_hash_create(&store));
+    for (int i = 0; i < size; i++) {
+        gpus[i].rank = i;
+        gpus[i].size = size;
+        gpus[i].store = store;
+        if (pthread_create(&threads[i], NULL, join, &gpus[i]) != 0) {
+            fprintf(stderr, "there is no thread for GPU %d\n", i);
+            return 3;
+        }
+    }
+    for (int i = 0; i < size; i++) {
+        pthread_join(threads[i], NULL);
+        for (int k = 0; k < N; k++) {
+            host[k] = (float)(i + 1);
+        }
+        copy(&gpus[i], host, 1);
+    }
+
+    check(dist_batch_begin(NULL, 0));
+    for (int i = 0; i < size; i++) {
+        check(dist_all_reduce(gpus[i].group, gpus[i].values, gpus[i].values, N, DIST_F32, DIST_SUM, NULL, NULL));
+    }
+    check(dist_batch_end(&work));
+    /* Enqueued is not done: this waits for the GPUs. */
+    check(dist_work_synchronize(work, DIST_WAIT_FOREVER));
+    check(dist_work_release(work));
+
+    int wrong = 0;
+    for (int i = 0; i < size; i++) {
+        copy(&gpus[i], host, 0);
+        for (int k = 0; k < N; k++) {
+            wrong += host[k] != (float)(size * (size + 1) / 2);
+        }
+        check(dist_mem_free(gpus[i].values));
+    }
+    for (int i = 0; i < size; i++) {
+        check(dist_group_release(gpus[i].group));
+    }
+    check(dist_store_release(store));
+    printf("%d GPUs have added %d numbers each: %d are wrong\n", size, N, wrong);
+    return wrong != 0;
+}

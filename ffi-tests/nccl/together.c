@@ -1,0 +1,393 @@
+/*
+ * What a batch enqueues on devices is one operation: of one thread that has the groups of several ranks, of several groups on
+ * several streams, of a group that has something else before it. The name of a case is the argument.
+ */
+#include "ranks.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#define N 1000
+#define BYTES (N * sizeof(float))
+#define BACKEND "cpu:native,cuda:nccl"
+
+static long now_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static void await(atomic_int *flag)
+{
+    long limit = now_ms() + LIMIT_MS;
+    while (!atomic_load(flag) && now_ms() < limit) {
+        struct timespec nap = { 0, 200000 };
+        nanosleep(&nap, NULL);
+    }
+    REQUIRE(atomic_load(flag));
+}
+
+static float *floats(float value)
+{
+    float values[N];
+    for (int i = 0; i < N; i++) {
+        values[i] = value;
+    }
+    return device_memory(BYTES, values);
+}
+
+static void check_floats(struct rank *self, const float *memory, float value)
+{
+    float found[N];
+    read_device(self, found, memory, BYTES);
+    for (int i = 0; i < N; i++) {
+        if (!CHECK(found[i] == value)) {
+            printf("  rank %d, element %d: %g, and not %g\n", self->rank, i, (double)found[i], (double)value);
+            return;
+        }
+    }
+}
+
+static dist_status_t sum(dist_group_t *group, float *memory, CUstream stream, dist_work_t **work)
+{
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    options.stream = stream;
+    return dist_all_reduce(group, memory, memory, N, DIST_F32, DIST_SUM, &options, work);
+}
+
+/* Ranks that are made by threads and used by the first one's. */
+static struct rank *all_ranks[MOST_RANKS];
+static float *memories[3][MOST_RANKS];
+static pthread_barrier_t meeting;
+
+/* Collectives of each rank, one after the other, which NCCL launches together, with nothing in between. */
+static void collectives_of_all(int size)
+{
+    dist_work_t *work = NULL;
+    float host[MOST_RANKS];
+    unsigned long before = launched_groups();
+    REQUIRE_OK(dist_batch_begin(NULL, 0));
+    for (int i = 0; i < size; i++) {
+        struct rank *rank = all_ranks[i];
+        dist_call_options_t options = on_stream(rank);
+        host[i] = (float)(i + 1);
+        /* Behind each other in one stream. */
+        CHECK_OK(dist_all_reduce(rank->group, memories[0][i], memories[1][i], N, DIST_F32, DIST_SUM, &options, NULL));
+        options.premul_scale = i + 1;
+        CHECK_OK(dist_all_reduce(rank->group, memories[0][i], memories[2][i], N, DIST_F32, DIST_PREMUL_SUM, &options, NULL));
+        /* Small, and alike: those of different ranks are not to become one. */
+        CHECK_OK(dist_all_reduce(rank->group, &host[i], &host[i], 1, DIST_F32, DIST_SUM, NULL, NULL));
+    }
+    REQUIRE_OK(dist_batch_end(&work));
+    CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
+    CHECK_OK(dist_work_release(work));
+    CHECK(launched_groups() == before + has_stubs());
+    int of_factors = 0;
+    for (int i = 0; i < size; i++) {
+        of_factors += (i + 1) * (i + 1);
+    }
+    for (int i = 0; i < size; i++) {
+        CHECK(cuCtxSetCurrent(all_ranks[i]->context) == CUDA_SUCCESS);
+        CHECK(host[i] == (float)(size * (size + 1) / 2));
+        check_floats(all_ranks[i], memories[1][i], (float)(size * (size + 1) / 2));
+        check_floats(all_ranks[i], memories[2][i], (float)of_factors);
+    }
+    CHECK(cuCtxSetCurrent(all_ranks[0]->context) == CUDA_SUCCESS);
+}
+
+/* Messages in a ring with a collective among them, on streams of the library's and of the caller's. */
+static void all_kinds(int size)
+{
+    unsigned long before = launched_groups();
+    REQUIRE_OK(dist_batch_begin(NULL, 0));
+    for (int i = 0; i < size; i++) {
+        struct rank *rank = all_ranks[i];
+        dist_call_options_t options = on_stream(rank);
+        CHECK_OK(dist_send(rank->group, memories[0][i], N, DIST_F32, (i + 1) % size, 0, &options, NULL));
+        CHECK_OK(sum(rank->group, memories[2][i], NULL, NULL));
+        CHECK_OK(dist_recv(rank->group, memories[1][i], N, DIST_F32, (i + size - 1) % size, 0, NULL, NULL, NULL));
+    }
+    /* It blocks until the devices are done. */
+    CHECK_OK(dist_batch_end(NULL));
+    CHECK(launched_groups() == before + has_stubs());
+    int of_factors = 0;
+    for (int i = 0; i < size; i++) {
+        of_factors += (i + 1) * (i + 1);
+    }
+    for (int i = 0; i < size; i++) {
+        CHECK(cuCtxSetCurrent(all_ranks[i]->context) == CUDA_SUCCESS);
+        check_floats(all_ranks[i], memories[1][i], (float)((i + size - 1) % size + 1));
+        check_floats(all_ranks[i], memories[2][i], (float)(size * of_factors));
+    }
+    CHECK(cuCtxSetCurrent(all_ranks[0]->context) == CUDA_SUCCESS);
+}
+
+static void one_thread(struct rank *self)
+{
+    all_ranks[self->rank] = self;
+    REQUIRE_OK(make_group(self, "one thread", &self->group));
+    for (int i = 0; i < 3; i++) {
+        memories[i][self->rank] = floats((float)(self->rank + 1));
+    }
+    pthread_barrier_wait(&meeting);
+    if (self->rank == 0) {
+        collectives_of_all(self->size);
+        all_kinds(self->size);
+        long began = now_ms();
+        for (int i = 0; i < self->size; i++) {
+            CHECK_OK(dist_group_release(all_ranks[i]->group));
+        }
+        /* None waits for another one that is released later, which NCCL would for 5 s. */
+        CHECK(now_ms() - began < 4000);
+    }
+    pthread_barrier_wait(&meeting);
+    for (int i = 0; i < 3; i++) {
+        free_device(memories[i][self->rank]);
+    }
+}
+
+/* Three groups, which the ranks put into their batches in different orders, on one stream and on two. */
+static void many_groups(struct rank *self)
+{
+    enum { GROUPS = 3 };
+    dist_group_t *groups[GROUPS] = { self->group };
+    float *memory[GROUPS];
+    CUstream other;
+    REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    for (int i = 1; i < GROUPS; i++) {
+        REQUIRE_OK(dist_group_split(self->group, 0, 0, NULL, &groups[i]));
+    }
+    for (int i = 0; i < GROUPS; i++) {
+        memory[i] = floats((float)(self->rank + i));
+    }
+    for (int round = 0; round < 4; round++) {
+        dist_work_t *work = NULL;
+        REQUIRE_OK(dist_batch_begin(NULL, 0));
+        for (int i = 0; i < GROUPS; i++) {
+            int which = (i + self->rank) % GROUPS;
+            CHECK_OK(sum(groups[which], memory[which], round % 2 == 1 && which == 1 ? other : self->stream, NULL));
+        }
+        REQUIRE_OK(dist_batch_end(&work));
+        CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
+        CHECK_OK(dist_work_release(work));
+    }
+    float of_ranks = (float)(self->size * (self->size - 1) / 2), growth = (float)(self->size * self->size * self->size);
+    for (int i = 0; i < GROUPS; i++) {
+        check_floats(self, memory[i], growth * (of_ranks + (float)(i * self->size)));
+        free_device(memory[i]);
+    }
+    for (int i = 1; i < GROUPS; i++) {
+        CHECK_OK(dist_group_release(groups[i]));
+    }
+    CHECK(cuStreamDestroy_v2(other) == CUDA_SUCCESS);
+}
+
+static atomic_int may_come, has_failed, was_told;
+
+/* What two groups have, of which the first has a barrier before it that the other rank does not come to yet. */
+struct behind {
+    dist_group_t *other;
+    float *memory[2];
+    dist_work_t *barrier;
+    dist_work_t *works[2];
+    dist_work_t *batch;
+};
+
+static void begin_behind(struct rank *self, struct behind *it, int64_t timeout_ms)
+{
+    dist_call_options_t options = on_stream(self);
+    REQUIRE_OK(make_group(self, "other", &it->other));
+    it->memory[0] = floats((float)(self->rank + 1));
+    it->memory[1] = floats((float)(self->rank + 1));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    if (self->rank == 1) {
+        await(&may_come);
+    }
+    long began = now_ms();
+    REQUIRE_OK(dist_barrier(self->group, NULL, &it->barrier));
+    REQUIRE_OK(dist_batch_begin(NULL, 0));
+    options.timeout_ms = timeout_ms;
+    CHECK_OK(dist_all_reduce(self->group, it->memory[0], it->memory[0], N, DIST_F32, DIST_SUM, &options, &it->works[0]));
+    options.timeout_ms = 0;
+    CHECK_OK(dist_all_reduce(it->other, it->memory[1], it->memory[1], N, DIST_F32, DIST_SUM, &options, &it->works[1]));
+    REQUIRE_OK(dist_batch_end(&it->batch));
+    if (self->rank == 0) {
+        CHECK(now_ms() - began < LIMIT_MS / 4);
+        CHECK_STATUS(dist_work_wait(it->batch, 20), DIST_IN_PROGRESS);
+        CHECK_STATUS(dist_work_wait(it->works[1], DIST_NO_WAIT), DIST_IN_PROGRESS);
+    }
+}
+
+static void end_behind(struct behind *it)
+{
+    CHECK_OK(dist_work_release(it->barrier));
+    CHECK_OK(dist_work_release(it->works[0]));
+    CHECK_OK(dist_work_release(it->works[1]));
+    CHECK_OK(dist_work_release(it->batch));
+    CHECK_OK(dist_group_release(it->other));
+    free_device(it->memory[0]);
+    free_device(it->memory[1]);
+}
+
+/* It does not block who issues it, and takes place once that has come. */
+static void behind(struct rank *self)
+{
+    struct behind it;
+    begin_behind(self, &it, 0);
+    atomic_store(&may_come, 1);
+    CHECK_OK(dist_work_wait(it.barrier, LIMIT_MS));
+    CHECK_OK(dist_work_synchronize(it.batch, LIMIT_MS));
+    check_floats(self, it.memory[0], 3);
+    check_floats(self, it.memory[1], 3);
+    end_behind(&it);
+}
+
+/* The group that waits is aborted: its call ends at once, and the other group's goes on. */
+static void aborted_behind(struct rank *self)
+{
+    struct behind it = { 0 };
+    if (self->rank == 1) {
+        /* Only the other group. */
+        REQUIRE_OK(make_group(self, "other", &it.other));
+        it.memory[1] = floats(2);
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        await(&has_failed);
+        CHECK_OK(sum(it.other, it.memory[1], self->stream, NULL));
+        check_floats(self, it.memory[1], 3);
+        CHECK_OK(dist_group_release(it.other));
+        free_device(it.memory[1]);
+        return;
+    }
+    begin_behind(self, &it, 0);
+    long began = now_ms();
+    CHECK_OK(dist_group_abort(self->group, "the test wants it"));
+    CHECK_STATUS(dist_work_wait(it.works[0], LIMIT_MS), DIST_ERR_ABORTED);
+    CHECK(now_ms() - began < LIMIT_MS / 4);
+    atomic_store(&has_failed, 1);
+    CHECK_OK(dist_work_synchronize(it.works[1], LIMIT_MS));
+    CHECK_STATUS(dist_work_synchronize(it.batch, LIMIT_MS), DIST_ERR_ABORTED);
+    check_floats(self, it.memory[1], 3);
+    end_behind(&it);
+}
+
+/* The same by a deadline. */
+static void late_behind(struct rank *self)
+{
+    struct behind it = { 0 };
+    if (self->rank == 1) {
+        REQUIRE_OK(make_group(self, "other", &it.other));
+        it.memory[1] = floats(2);
+        CHECK_OK(dist_barrier(self->group, NULL, NULL));
+        await(&has_failed);
+        CHECK_OK(sum(it.other, it.memory[1], self->stream, NULL));
+        check_floats(self, it.memory[1], 3);
+        CHECK_OK(dist_group_release(it.other));
+        free_device(it.memory[1]);
+        return;
+    }
+    begin_behind(self, &it, 500);
+    CHECK_STATUS(dist_work_wait(it.works[0], LIMIT_MS), DIST_ERR_TIMEOUT);
+    CHECK_MESSAGE("behind earlier operations");
+    atomic_store(&has_failed, 1);
+    CHECK_OK(dist_work_synchronize(it.works[1], LIMIT_MS));
+    check_floats(self, it.memory[1], 3);
+    end_behind(&it);
+}
+
+/* The first collective of a group, for which NCCL connects the ranks: who issues it with a work, alone or in a batch, goes on, and
+ * may be needed by the others before they call it. */
+static void first_ones(struct rank *self)
+{
+    float *memory[2] = { floats((float)(self->rank + 1)), floats((float)(self->rank + 1)) };
+    dist_group_t *groups[2] = { self->group, NULL };
+    dist_work_t *works[2] = { NULL, NULL };
+    long began = 0;
+    REQUIRE_OK(make_group(self, "another", &groups[1]));
+    if (self->rank == 1) {
+        await(&may_come);
+    }
+    began = now_ms();
+    REQUIRE_OK(sum(groups[0], memory[0], self->stream, &works[0]));
+    REQUIRE_OK(dist_batch_begin(NULL, 0));
+    CHECK_OK(sum(groups[1], memory[1], self->stream, NULL));
+    REQUIRE_OK(dist_batch_end(&works[1]));
+    CHECK(now_ms() - began < LIMIT_MS / 4);
+    if (self->rank == 0) {
+        /* Whether NCCL connects ranks that early is its own affair. */
+        CHECK(dist_work_wait(works[0], 20) == DIST_IN_PROGRESS || !has_stubs());
+        atomic_store(&may_come, 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(dist_work_synchronize(works[i], LIMIT_MS));
+        CHECK_OK(dist_work_release(works[i]));
+        check_floats(self, memory[i], 3);
+        free_device(memory[i]);
+    }
+    CHECK_OK(dist_group_release(groups[1]));
+}
+
+/* Messages of a group stand in one batch with a collective that fails before its turn: they are sent all the same. */
+static void messages_behind(struct rank *self)
+{
+    dist_group_t *other = NULL;
+    dist_work_t *barrier = NULL, *batch = NULL, *message = NULL;
+    float *memory = floats((float)(self->rank + 1)), *more = floats(0);
+    dist_call_options_t options = on_stream(self);
+    REQUIRE_OK(make_group(self, "other", &other));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    if (self->rank == 1) {
+        await(&was_told);
+        CHECK_OK(dist_recv(other, memory, N, DIST_F32, 0, 0, NULL, &options, NULL));
+        check_floats(self, memory, 1);
+    } else {
+        REQUIRE_OK(dist_barrier(self->group, NULL, &barrier));
+        REQUIRE_OK(dist_batch_begin(NULL, 0));
+        CHECK_OK(sum(self->group, more, self->stream, NULL));
+        CHECK_OK(dist_send(other, memory, N, DIST_F32, 1, 0, &options, &message));
+        REQUIRE_OK(dist_batch_end(&batch));
+        CHECK_STATUS(dist_work_wait(message, 20), DIST_IN_PROGRESS);
+        CHECK_OK(dist_group_abort(self->group, "the test wants it"));
+        atomic_store(&was_told, 1);
+        CHECK_OK(dist_work_synchronize(message, LIMIT_MS));
+        CHECK_STATUS(dist_work_wait(batch, LIMIT_MS), DIST_ERR_ABORTED);
+        CHECK_OK(dist_work_release(barrier));
+        CHECK_OK(dist_work_release(message));
+        CHECK_OK(dist_work_release(batch));
+    }
+    CHECK_OK(dist_group_release(other));
+    free_device(memory);
+    free_device(more);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*body)(struct rank *self);
+    } of_two[] = {
+        { "behind", behind },
+        { "aborted_behind", aborted_behind },
+        { "late_behind", late_behind },
+        { "messages_behind", messages_behind },
+        { "first_ones", first_ones },
+    };
+    REQUIRE(argc == 2);
+    for (size_t i = 0; i < sizeof of_two / sizeof of_two[0]; i++) {
+        if (strcmp(argv[1], of_two[i].name) == 0) {
+            on_ranks(2, BACKEND, of_two[i].body);
+        }
+    }
+    for (int size = 1; size <= MOST_RANKS; size++) {
+        if (strcmp(argv[1], "one_thread") == 0) {
+            pthread_barrier_init(&meeting, NULL, (unsigned)size);
+            on_bare_ranks(size, BACKEND, NULL, one_thread);
+            pthread_barrier_destroy(&meeting);
+        } else if (strcmp(argv[1], "many_groups") == 0) {
+            on_ranks(size, BACKEND, many_groups);
+        }
+    }
+    check_nothing_left();
+    return check_report();
+}

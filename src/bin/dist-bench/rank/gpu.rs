@@ -1,0 +1,100 @@
+//! The GPU of a rank: memory there, and copies to it and from it.
+#![allow(unsafe_code, reason = "a copy on the device is of memory that is lent to it")]
+
+use dist::base::buffer::{Dst, Src};
+use dist::device::memory::DeviceMemory;
+use dist::device::{Context, Event, Stream, driver};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a copy may take.
+const COPYING: Duration = Duration::from_secs(60);
+
+/// A GPU, and a stream for copies.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpu {
+    context: Arc<Context>,
+    stream: Arc<Stream>,
+}
+
+/// Memory of a GPU, with what was last copied to it or from it.
+#[derive(Debug)]
+pub(super) struct OnGpu {
+    gpu: Gpu,
+    memory: DeviceMemory,
+    /// The same bytes in host memory.
+    pub(super) shadow: Vec<u8>,
+}
+
+impl Gpu {
+    /// That of a rank.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(crate) fn of(rank: usize) -> Result<Self, String> {
+        let found = driver::get().and_then(|driver| driver.device_count());
+        let count = found.map_err(|error| error.to_string())?;
+        if count == 0 {
+            return Err("the CUDA driver has no device".to_owned());
+        }
+        let context = Context::of(rank % count).map_err(|error| error.to_string())?;
+        let stream = Stream::new(&context, false).map_err(|error| error.to_string())?;
+        Ok(Self { context, stream: Arc::new(stream) })
+    }
+
+    pub(crate) fn device(&self) -> usize {
+        self.context.device()
+    }
+
+    /// So many bytes.
+    pub(super) fn allocate(&self, bytes: usize) -> Result<OnGpu, String> {
+        let memory = DeviceMemory::new(&self.context, bytes).map_err(|error| error.to_string())?;
+        Ok(OnGpu { gpu: self.clone(), memory, shadow: vec![0; bytes] })
+    }
+
+    /// Waits for the copies.
+    fn settle(&self) -> Result<(), String> {
+        let begun = Instant::now();
+        let event = Event::new(&self.context).map_err(|error| error.to_string())?;
+        event.record(self.stream.handle()).map_err(|error| error.to_string())?;
+        while !event.is_over().map_err(|error| error.to_string())? {
+            if begun.elapsed() > COPYING {
+                return Err(format!("a copy has not ended within {} s", COPYING.as_secs()));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl OnGpu {
+    /// Where it is on the device.
+    pub(super) fn start(&self) -> *mut u8 {
+        let address = usize::try_from(self.memory.address()).unwrap_or(0);
+        std::ptr::with_exposed_provenance_mut(address)
+    }
+
+    /// Copies the shadow to the device.
+    pub(super) fn upload(&mut self) -> Result<(), String> {
+        let len = self.shadow.len();
+        // SAFETY: the device's memory of this length, which stays until the copy has ended; nobody follows the address.
+        let into = unsafe { Dst::new(self.start(), len) };
+        let from = Src::from(&self.shadow[..]);
+        // SAFETY: both stay until the copy has ended, which is waited for.
+        let copied = unsafe { self.gpu.stream.copy_to_device(from, into) };
+        copied.map_err(|error| error.to_string())?;
+        self.gpu.settle()
+    }
+
+    /// Copies what is on the device to the shadow.
+    pub(super) fn fetch(&mut self) -> Result<(), String> {
+        let (start, len) = (self.start(), self.shadow.len());
+        // SAFETY: as above.
+        let from = unsafe { Src::new(start, len) };
+        let into = Dst::from(&mut self.shadow[..]);
+        // SAFETY: as above.
+        let copied = unsafe { self.gpu.stream.copy_to_host(from, into) };
+        copied.map_err(|error| error.to_string())?;
+        self.gpu.settle()
+    }
+}
