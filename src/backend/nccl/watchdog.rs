@@ -109,12 +109,17 @@ impl Watched {
     }
 
     /// The group is left. The ranks of a host end their communicators together, and one thread may have several of them; so
-    /// whoever leaves last in this process waits, for all.
+    /// whoever leaves last in this process waits, for all. Where the group has failed each waits for its own, which needs nobody
+    /// else, and until then may use the caller's streams.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();
         let limit = Deadline::after(PARTING * 3);
-        for end in self.leave() {
+        let mut ends = self.leave();
+        if ends.is_empty() && self.fate.failure().is_some() {
+            ends.push(Arc::clone(&self.end));
+        }
+        for end in ends {
             let ended = || end.has_come.load(Ordering::Acquire).then_some(());
             if until(&end.bell, Pace::PATIENT, &limit, || None, ended).is_err() {
                 let which = self.comm.library().signature();
