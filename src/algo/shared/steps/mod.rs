@@ -33,12 +33,11 @@ use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::base::sync::fence_by;
+use crate::base::sync::{AtomicU64, fence_by};
 use crate::transport::line::Line;
 use crate::transport::region::{LINES, Region, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
 use std::cell::Cell;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// For how long a rank that cannot name who is late lets others report first.
