@@ -112,7 +112,8 @@ void on_job(const char *backend, const char *backend_options, void (*body)(struc
     local = local != NULL ? local : getenv("PMI_RANK");
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     /* One of the stub's devices, before it is known which rank this is. */
-    self.device = local != NULL ? atoi(local) % MOST_RANKS : 0;
+    self.gpu = local != NULL ? atoi(local) % MOST_RANKS : 0;
+    self.device = self.gpu;
     how.backend = backend;
     how.backend_options = backend_options;
     how.timeout_ms = LIMIT_MS;
