@@ -129,7 +129,7 @@ impl Joint {
     }
 
     /// What is to be done for a part that is here, if anything.
-    fn look(&self, mine: usize) -> Option<Found> {
+    fn look(&self, mine: usize, may_lead: bool) -> Option<Found> {
         let mut places = self.lock();
         if let Place::Back(..) = places[mine]
             && let Place::Back(part, outcome) = std::mem::replace(&mut places[mine], Place::Gone)
@@ -137,7 +137,8 @@ impl Joint {
             return Some(Found::Back(part, outcome));
         }
         let is_ready = |place: &Place| matches!(place, Place::Here(_) | Place::Gone);
-        if !matches!(places[mine], Place::Here(_)) || !places.iter().all(is_ready) {
+        let is_here = may_lead && matches!(places[mine], Place::Here(_));
+        if !is_here || !places.iter().all(is_ready) {
             return None;
         }
         Some(Found::Lead(take_all(&mut places)))
@@ -158,6 +159,7 @@ impl Joint {
 
     /// Enqueues for all, and gives each thread its part back.
     fn lead(&self, parts: Vec<(usize, Part)>) {
+        let parts = self.give_back_failed(parts);
         let outcomes = enqueue(&parts.iter().map(|(_, part)| part).collect::<Vec<_>>());
         let mut messages = Vec::new();
         let mut places = self.lock();
@@ -174,6 +176,21 @@ impl Joint {
         messages.into_iter().for_each(|(part, outcome)| part.finish(&outcome, None));
     }
 
+    /// Gives the parts of groups that have failed back to their threads, before anything is waited for.
+    fn give_back_failed(&self, parts: Vec<(usize, Part)>) -> Vec<(usize, Part)> {
+        let mut left = Vec::with_capacity(parts.len());
+        let mut places = self.lock();
+        for (place, part) in parts {
+            match part.group().failure().filter(|_| part.turns() > 0) {
+                Some(failure) => places[place] = Place::Back(part, Err(failure)),
+                None => left.push((place, part)),
+            }
+        }
+        drop(places);
+        self.bell.ring();
+        left
+    }
+
     /// Waits, with a part that is here, until it has been enqueued.
     fn carry_out(
         self: &Arc<Self>,
@@ -182,7 +199,8 @@ impl Joint {
         deadline: &Deadline,
     ) -> (Part, Result<()>) {
         loop {
-            let look = || self.look(mine);
+            // What enqueues may wait for other ranks, for which the works of a group that has failed do not.
+            let look = || self.look(mine, group.failure().is_none());
             let interrupt =
                 match until(&self.bell, Pace::PATIENT, deadline, || group.failure(), look) {
                     Ok(Found::Lead(parts)) => {
