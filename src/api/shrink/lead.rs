@@ -2,7 +2,7 @@
 
 use super::survey::Standing;
 use super::words::{Proposal, Word};
-use super::{Agreed, Effort, Halt, LOOK_AGAIN, may_come_again};
+use super::{Agreed, Effort, Halt, LOOK_AGAIN, SAYING, may_come_again};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -11,9 +11,6 @@ use crate::process::this;
 use crate::transport::reunion::{Called, Calling, Link, Session};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// How long a word may take into a connection.
-const SAYING: Duration = Duration::from_secs(1);
 
 /// How long those who were lost are looked at, where the time for coming is over.
 const GLANCE: Duration = Duration::from_millis(200);

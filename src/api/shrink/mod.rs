@@ -48,6 +48,9 @@ const DEFAULT_WINDOW_MS: u64 = 10_000;
 /// How long members that have agreed may take to meet, at least.
 const MEETING: Duration = Duration::from_secs(10);
 
+/// How long a word may take into a connection.
+const SAYING: Duration = Duration::from_secs(1);
+
 /// How long to wait between two tries of something that nobody announces.
 const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 

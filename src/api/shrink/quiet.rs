@@ -3,6 +3,7 @@
 //! They want to follow it, while it follows another that may have fallen silent after it had answered. So they hear again
 //! and again that somebody is there; else they would pass it over, and come to a group that was made without them.
 
+use super::SAYING;
 use super::words::Word;
 use crate::base::deadline::Deadline;
 use crate::base::ids::Rank;
@@ -12,9 +13,6 @@ use std::time::Duration;
 
 /// How many signs of life fit into the time for which a silent rank is waited for.
 const SIGNS: u32 = 4;
-
-/// How long a word may take into a connection.
-const SAYING: Duration = Duration::from_secs(1);
 
 /// Their connections, and when they are told again.
 #[derive(Debug)]
