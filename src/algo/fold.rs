@@ -98,6 +98,11 @@ pub(super) fn contribute(operation: &Operation<'_>, dst: Dst<'_>, src: Src<'_>) 
     Ok(())
 }
 
+/// Whether this rank contributes its vector as it is, so that it may be folded where the caller has it.
+pub(super) fn contributes_as_is(operation: &Operation<'_>) -> Result<bool> {
+    Ok(operation.op()? != ReduceOp::PremulSum)
+}
+
 /// Whether [`contribute_part`] changes what this rank contributes.
 pub(super) fn changes_parts(operation: &Operation<'_>) -> Result<bool> {
     Ok(operation.op()? == ReduceOp::PremulSum || divides_first(operation)?)

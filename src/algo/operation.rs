@@ -37,6 +37,8 @@ pub struct Operation<'a> {
     pub deadline: &'a LateDeadline,
     /// Its deadline has just begun, or begins now: nothing has come before it.
     pub is_fresh: bool,
+    /// This rank has published its line of it ([`run_promptly`](super::shared::steps::prompt::run_promptly)).
+    pub is_published: bool,
     /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
     pub launch: Option<Launch<'a>>,
     /// The group's name, for what is told of the call.
@@ -71,6 +73,7 @@ impl<'a> Operation<'a> {
             algorithm,
             deadline,
             is_fresh: false,
+            is_published: false,
             launch: None,
             group: "",
             probe: &Nobody,

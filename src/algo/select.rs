@@ -25,6 +25,8 @@ pub struct Shape {
     pub crowded: bool,
     /// Each rank can read the memory of those of its node.
     pub attached: bool,
+    /// That costs each less than a detour through memory that they share.
+    pub pulls: bool,
 }
 
 impl Shape {
@@ -32,7 +34,8 @@ impl Shape {
     pub fn of(nodes: &Nodes, crowded: bool) -> Self {
         let (ranks, count) = (nodes.ranks(), nodes.count());
         let (smallest, largest) = (nodes.smallest(), nodes.largest());
-        Self { ranks, nodes: count, smallest, largest, crowded, attached: false }
+        let (attached, pulls) = (false, false);
+        Self { ranks, nodes: count, smallest, largest, crowded, attached, pulls }
     }
 }
 

@@ -9,6 +9,7 @@ use super::hierarchical::{self, Levels};
 use super::message::{self, Call, Team};
 use super::operation::Operation;
 use super::select::Shape;
+use super::shared::lines::Lines;
 use super::shared::{self, Steps};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -44,6 +45,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &hierarchical::all_gather::lanes::ROW,
     &message::all_gather::bruck::ROW,
     &message::all_gather::ring::ROW,
+    &shared::reduce_scatter::inline::ROW,
     &shared::reduce_scatter::pull::ROW,
     &shared::reduce_scatter::staged::ROW,
     &hierarchical::reduce_scatter::lanes::ROW,
@@ -58,6 +60,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &hierarchical::scatter::leaders::ROW,
     &message::scatter::tree::ROW,
     &message::scatter::direct::ROW,
+    &shared::all_to_all::inline::ROW,
     &shared::all_to_all::pull::ROW,
     &shared::all_to_all::staged::ROW,
     &message::all_to_all::bruck::ROW,
@@ -70,6 +73,8 @@ static ALGORITHMS: &[&Algorithm] = &[
 /// An algorithm, by what it runs on.
 #[derive(Clone, Copy, Debug)]
 pub enum Body {
+    /// One line of each rank in memory that all ranks share.
+    Lines(&'static Lines),
     /// Memory that all ranks share.
     Shared(fn(&mut Steps<'_>, &Operation<'_>) -> Result<()>),
     /// Messages alone; the team is all ranks.
@@ -89,6 +94,8 @@ pub const ATTACHED: Test = |_, shape| shape.attached || shape.ranks == 1;
 pub const ATTACHED_FEW: Test = |bytes, shape| ATTACHED(bytes, shape) && shape.ranks <= FEW;
 /// For what fits beside the step number.
 pub const FITS_A_LINE: Test = |bytes, _| bytes <= INLINE_BYTES;
+/// For blocks of which all ranks' together do.
+pub const ALL_FIT_A_LINE: Test = |bytes, shape| bytes.saturating_mul(shape.ranks) <= INLINE_BYTES;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -119,7 +126,7 @@ impl Algorithm {
     /// Whether it can perform a call whose count argument is this many bytes.
     pub fn can(&self, bytes: usize, shape: &Shape) -> bool {
         let ranks = match self.body {
-            Body::Shared(_) => shape.nodes == 1,
+            Body::Lines(_) | Body::Shared(_) => shape.nodes == 1,
             Body::Message(_) => shape.nodes > 1,
             Body::Hierarchical(_) => shape.nodes > 1 && shape.largest > 1,
         };

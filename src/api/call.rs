@@ -280,6 +280,7 @@ impl<'a> Call<'a> {
             algorithm: options.algorithm.as_deref(),
             deadline,
             is_fresh: false,
+            is_published: false,
             launch: None,
             probe,
             group,

@@ -6,7 +6,9 @@ use super::callbacks;
 use super::debug::loans;
 use super::ear::Ear;
 use super::group::Group;
-use crate::algo::Wanted;
+use super::prompt;
+use super::queue::{Ticket, Turn};
+use crate::algo::{Operation, Wanted};
 use crate::backend::Query;
 use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
@@ -24,6 +26,9 @@ impl Group {
     pub fn run(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::refuse_to_block("a blocking call")?;
         self.check_call(&mut call, options)?;
+        if self.is_prompt && prompt::is_plain(&call, options) {
+            return self.run_promptly(&call, options);
+        }
         let ready = self.mark(&call)?;
         let deadline = LateDeadline::after_ms(self.limit_ms(options));
         let ticket = self.queue.issue();
@@ -34,18 +39,9 @@ impl Group {
         let mut operation = call.operation(descriptor, options, of, &ear);
         operation.launch = call.launch(&flight, ready.as_deref());
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
-        operation.is_fresh = self.queue.has_turn(&ticket);
-        if !operation.is_fresh {
-            ear.waits_for_turn();
-        }
-        let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => {
-                ear.runs(self.looks_who_is_there);
-                self.contain(|| self.carry_out(&operation, options.values))
-            }
-            Err(Interrupt::Halted(error)) => Err(error),
-            Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, deadline.begun())),
-        };
+        let turn = self.await_turn(&mut operation, &ticket, &ear);
+        let outcome =
+            turn.and_then(|_turn| self.contain(|| self.carry_out(&operation, options.values)));
         // On a stream of the library's, the caller could not wait for it.
         let outcome = match operation.launch {
             Some(launch) if launch.gpu.stream.is_none() => {
@@ -54,6 +50,33 @@ impl Group {
             _ => outcome,
         };
         ear.end(&outcome);
+        self.conclude(outcome, &descriptor)
+    }
+
+    /// Waits for the turn of a blocking call.
+    pub(super) fn await_turn<'g>(
+        &'g self,
+        operation: &mut Operation<'_>,
+        ticket: &Ticket,
+        ear: &Ear<'_>,
+    ) -> Result<Turn<'g>> {
+        operation.is_fresh = self.queue.has_turn(ticket);
+        if !operation.is_fresh {
+            ear.waits_for_turn();
+        }
+        let turn = match self.queue.wait_turn(ticket, operation.deadline, || self.failure()) {
+            Ok(turn) => turn,
+            Err(Interrupt::Halted(error)) => return Err(error),
+            Err(Interrupt::Deadline) => {
+                return Err(self.overtaken(&operation.descriptor, operation.deadline()));
+            }
+        };
+        ear.runs(self.looks_who_is_there);
+        Ok(turn)
+    }
+
+    /// What a blocking call hands to its caller.
+    pub(super) fn conclude(&self, outcome: Result<()>, descriptor: &Descriptor) -> Result<()> {
         let outcome = outcome.context(|| format!("{descriptor} on {}", self.whom()));
         outcome.inspect_err(|error| self.hand_out(error))
     }
@@ -99,7 +122,7 @@ impl Group {
         Deadline::after_ms(self.limit_ms(options))
     }
 
-    fn limit_ms(&self, options: &CallOptions) -> u64 {
+    pub(super) fn limit_ms(&self, options: &CallOptions) -> u64 {
         if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms }
     }
 

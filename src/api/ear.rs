@@ -13,6 +13,13 @@ use crate::transport::Descriptor;
 use std::cell::{Cell, OnceCell};
 use std::time::{Duration, Instant};
 
+/// The entry of a call, once it has begun, and the place that is its own.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    pub(super) record: Option<Record>,
+}
+
 /// The ear of one call.
 #[derive(Debug)]
 pub(super) struct Ear<'a> {
@@ -33,8 +40,18 @@ impl<'a> Ear<'a> {
         descriptor: &'a Descriptor,
         deadline: &'a LateDeadline,
     ) -> Self {
-        let (record, was_short, has_waited) = (OnceCell::new(), Cell::new(false), Cell::new(false));
-        let place = Place::take();
+        Self::with(group, descriptor, deadline, Entry { place: Place::take(), record: None })
+    }
+
+    /// Of one that has an entry, or a place for it.
+    pub(super) fn with(
+        group: &'a Group,
+        descriptor: &'a Descriptor,
+        deadline: &'a LateDeadline,
+        Entry { place, record }: Entry,
+    ) -> Self {
+        let record = record.map_or_else(OnceCell::new, OnceCell::from);
+        let (was_short, has_waited) = (Cell::new(false), Cell::new(false));
         Self { group, descriptor, deadline, place, record, was_short, has_waited }
     }
 

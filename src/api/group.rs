@@ -119,6 +119,8 @@ pub struct Group {
     pub(super) looks_who_is_there: bool,
     /// The back end is asked before a call takes its place.
     pub(super) is_selective: bool,
+    /// Small calls in host memory may have a shorter way.
+    pub(super) is_prompt: bool,
 }
 
 impl Drop for Group {
@@ -213,6 +215,10 @@ impl Group {
             device: backend.device(),
             looks_who_is_there: backend.looks_who_is_there(),
             is_selective: backend.is_selective(),
+            is_prompt: backend.is_prompt()
+                && backend.device().is_none()
+                && !backend.looks_who_is_there()
+                && !backend.is_selective(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),

@@ -29,6 +29,7 @@ mod observer;
 mod outbox;
 mod placement;
 pub mod point_to_point;
+mod prompt;
 pub mod queue;
 pub mod recorder;
 pub mod rendezvous;

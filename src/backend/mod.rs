@@ -18,7 +18,9 @@ pub mod registry;
 pub mod solo;
 mod staging;
 
+pub use crate::algo::shared::steps::prompt::Prompt;
 pub use crate::algo::{Operation, Wanted};
+pub use crate::transport::line::INLINE_BYTES as PROMPT_BYTES;
 pub use crate::transport::{
     Completion, Delivery, Descriptor, Extent, Incoming, LARGEST_TAG, Listener, Listeners, OpKind,
     Outgoing, PeerName, PointToPoint, Room,
@@ -215,6 +217,25 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// Any; the message says who is to blame.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
+
+    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]).
+    fn is_prompt(&self) -> bool {
+        false
+    }
+
+    /// Does what can be done at once of an operation of at most [`PROMPT_BYTES`], which nothing is said of but its arguments; the
+    /// rest is for [`Backend::run`] ([`Operation::is_published`]). `begins` is told the algorithm, once the others have
+    /// what they wait for of this rank.
+    ///
+    /// # Errors
+    /// As [`Backend::run`].
+    fn run_promptly(
+        &self,
+        _operation: &Operation<'_>,
+        _begins: &mut dyn FnMut(&'static str),
+    ) -> Result<Prompt> {
+        Ok(Prompt::Untouched)
+    }
 
     /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back end has none.
     fn messages(&self) -> Option<&dyn PointToPoint> {

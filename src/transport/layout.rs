@@ -40,8 +40,11 @@ const ALL_RINGS: (usize, usize) = (2 << 20, 16 << 20);
 /// What two whole messages of the largest size need.
 const ROOMY_RING: usize = 32 << 10;
 
-/// The most and the least that a slot has where nobody asks for a size, and what all slots together then should.
+/// The most and the least that a slot has where nobody asks for a size and each wait costs a context switch, and what all slots
+/// together then should.
 const SLOT_BYTES: (usize, usize) = (256 << 10, 192 << 10);
+/// What it has where each rank has a core: what all slots of one hold stays in that core's cache.
+const SPACIOUS_SLOT_BYTES: usize = 128 << 10;
 const ALL_SLOTS: usize = 6 << 20;
 
 /// Byte offsets of the arrays.
@@ -70,7 +73,10 @@ const ALIGN: usize = 128;
 
 impl Geometry {
     /// The size of a slot among so many ranks where nobody asks for another: 8 ranks have 8 MiB in all.
-    pub fn usual_slot_bytes(ranks: WorldSize) -> usize {
+    pub fn usual_slot_bytes(ranks: WorldSize, crowded: bool) -> usize {
+        if !crowded {
+            return SPACIOUS_SLOT_BYTES;
+        }
         let (most, least) = SLOT_BYTES;
         let slots = ranks.saturating_mul(usize::try_from(SLOTS).unwrap_or(1)).max(1);
         (ALL_SLOTS / slots / PAGE * PAGE).clamp(least, most)
@@ -166,9 +172,9 @@ mod tests {
     #[test]
     fn eight_ranks_have_eight_mib_and_little_at_once() {
         for (ranks, slot_bytes) in [(2, 256), (6, 256), (7, 216), (8, 192), (1000, 192)] {
-            assert_eq!(Geometry::usual_slot_bytes(ranks), slot_bytes << 10, "{ranks}");
+            assert_eq!(Geometry::usual_slot_bytes(ranks, true), slot_bytes << 10, "{ranks}");
         }
-        let geometry = Geometry { ranks: 8, slot_bytes: Geometry::usual_slot_bytes(8) };
+        let geometry = Geometry { ranks: 8, slot_bytes: Geometry::usual_slot_bytes(8, true) };
         let (all, at_once) = (geometry.bytes().unwrap(), geometry.bytes_at_once().unwrap());
         assert!(all <= 8 << 20, "{all}");
         assert!(at_once <= 8 << 10, "{at_once}");

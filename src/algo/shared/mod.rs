@@ -5,6 +5,7 @@
 
 mod counts;
 mod exposure;
+pub mod lines;
 pub mod steps;
 
 /// Everybody's block to everybody.
@@ -22,6 +23,7 @@ pub mod all_reduce {
 }
 /// To everybody what each has for it.
 pub mod all_to_all {
+    pub mod inline;
     pub mod pull;
     pub mod staged;
 }
@@ -45,6 +47,7 @@ pub mod reduce {
 }
 /// To everybody its block of the fold of all vectors.
 pub mod reduce_scatter {
+    pub mod inline;
     pub mod pull;
     pub mod staged;
 }

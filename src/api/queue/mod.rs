@@ -241,11 +241,15 @@ impl RunQueue {
         deadline: &LateDeadline,
         halted: impl Fn() -> Option<Error>,
     ) -> std::result::Result<Turn<'_>, Interrupt> {
-        // What a lone call finds, which waits for nobody.
-        if self.turns.is_at(ticket.number) {
-            return Ok(Turn { queue: self, count: ticket.count });
+        match self.turn_at_once(ticket) {
+            Some(turn) => Ok(turn),
+            None => self.wait_behind(ticket, deadline.begun(), halted),
         }
-        self.wait_behind(ticket, deadline.begun(), halted)
+    }
+
+    /// The ticket's turn, if it has come: what a lone call finds, which waits for nobody. Once for a ticket.
+    pub fn turn_at_once(&self, ticket: &Ticket) -> Option<Turn<'_>> {
+        self.has_turn(ticket).then(|| Turn { queue: self, count: ticket.count })
     }
 
     /// [`RunQueue::wait_turn`] where there is something before the ticket.

@@ -96,9 +96,13 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         None => Engine::dormant(Arc::clone(&domain), may_be_read),
     };
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
-    let reads = if plan.reads_node(context.rank, &cards) { READS } else { READS_NOT };
+    let reads = match plan.reads_node(context.rank, &cards) {
+        true if attach::is_cheap() => READS,
+        true => READS_DEARLY,
+        false => READS_NOT,
+    };
     let met = exchange.all("met", reads, &|| domain.failure())?;
-    let plan = plan.attached(met.iter().all(|reads| reads == READS));
+    let plan = plan.attached(&met);
     let port = Arc::new(plan.port(context, &cards, meeting, gate)?);
     let transport = plan.transport(inside);
     crate::log!(Level::Info, "group {} of {} ranks over {transport}", context.group, context.size);
@@ -132,8 +136,9 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     })
 }
 
-/// What a rank says when it has met the others: whether it can read the memory of those of its node.
+/// What a rank says when it has met the others: whether it can read the memory of those of its node, and at what price.
 const READS: &[u8] = b"reads";
+const READS_DEARLY: &[u8] = b"reads dearly";
 const READS_NOT: &[u8] = b"reads not";
 
 impl Plan {
@@ -154,7 +159,7 @@ impl Plan {
             spin,
             crowded: (0..hosts.count()).any(|host| is_crowded(cards, hosts.members(host))),
         };
-        let usual = || Geometry::usual_slot_bytes(nodes.largest());
+        let usual = || Geometry::usual_slot_bytes(nodes.largest(), pace.crowded);
         let wanted = cards[0].slot_bytes.unwrap_or_else(usual);
         let least = (cards.len() * LARGEST_ELEMENT).max(wanted);
         let shape = Shape::of(&nodes, pace.crowded);
@@ -180,9 +185,10 @@ impl Plan {
         })
     }
 
-    /// The ranks of each node can read each other's memory, or not.
-    fn attached(mut self, attached: bool) -> Self {
-        self.shape.attached = attached;
+    /// The ranks of each node can read each other's memory if all have said so, which pays if it does for all.
+    fn attached(mut self, met: &[Vec<u8>]) -> Self {
+        self.shape.pulls = met.iter().all(|reads| reads == READS);
+        self.shape.attached = met.iter().all(|reads| reads == READS || reads == READS_DEARLY);
         self
     }
 

@@ -7,11 +7,12 @@ mod cores;
 pub mod meet;
 mod tuning;
 
-use super::{Backend, Fate, Memory, Place};
+use super::{Backend, Fate, Memory, Place, Prompt};
 use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
 use crate::algo::rules::{Rule, Rules};
-use crate::algo::shared::{self, Steps};
+use crate::algo::shared::steps::prompt;
+use crate::algo::shared::{self, Steps, lines};
 use crate::algo::{Algorithm, Body, Operation, Shape, Wanted, select};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -21,7 +22,7 @@ use crate::transport::reunion::Port;
 use crate::transport::{Descriptor, Endpoint, Listener, OpKind, PointToPoint, SharedDomain, arena};
 use serde_json::{Value, json};
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Up to this many bytes an operation takes no longer than its waits.
 const SHORT_BYTES: usize = 4096;
@@ -89,10 +90,9 @@ impl Fate for NodeFate {
     }
 }
 
-/// The algorithm for calls of one kind and size.
+/// The algorithm for calls of a kind that have one size.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
-    kind: OpKind,
     bytes: usize,
     algorithm: &'static Algorithm,
     number: u8,
@@ -101,8 +101,8 @@ struct Chosen {
 /// What a rank remembers between operations.
 #[derive(Debug)]
 struct Lanes {
-    /// For the last call that left the choice to the library.
-    chosen: Option<Chosen>,
+    /// For the last call of each kind that left the choice to the library.
+    chosen: [Option<Chosen>; OpKind::ALL.len()],
     steps: shared::Lane,
     /// Where there are several nodes.
     messages: Option<message::Lane>,
@@ -115,7 +115,7 @@ impl Lanes {
         // A group on one node has no use for the rest.
         let is_spread = nodes.count() > 1;
         Self {
-            chosen: None,
+            chosen: [None; OpKind::ALL.len()],
             steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
             messages: is_spread.then(|| message::Lane::new(group, nodes.ranks())),
             everyone: (0..nodes.ranks()).filter(|_| is_spread).collect(),
@@ -133,7 +133,7 @@ impl Backend for Native {
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes();
         let Chosen { algorithm: chosen, number, .. } = self.choose(operation, &mut lanes.chosen)?;
         if self.domain.region().failure().is_set()
             && let Some(error) = self.domain.failure()
@@ -148,6 +148,26 @@ impl Backend for Native {
                 .run_between((chosen, number), operation, &mut lanes, mesh.as_ref())
                 .inspect_err(|error| mesh.fail(error)),
         }
+    }
+
+    fn is_prompt(&self) -> bool {
+        self.mesh.is_none()
+    }
+
+    fn run_promptly(
+        &self,
+        operation: &Operation<'_>,
+        begins: &mut dyn FnMut(&'static str),
+    ) -> Result<Prompt> {
+        let mut lanes = self.lanes();
+        let Chosen { algorithm, number, .. } = self.choose(operation, &mut lanes.chosen)?;
+        let Body::Lines(lines) = algorithm.body else { return Ok(Prompt::Untouched) };
+        if self.domain.region().failure().is_set() {
+            // The long way says why.
+            return Ok(Prompt::Untouched);
+        }
+        let begins = || begins(algorithm.name);
+        prompt::run_promptly(&*self.domain, &mut lanes.steps, operation, (lines, number), begins)
     }
 
     fn messages(&self) -> Option<&dyn PointToPoint> {
@@ -206,6 +226,7 @@ impl Backend for Native {
             "slot_bytes": self.domain.region().geometry().slot_bytes,
             "crowded": self.shape.crowded,
             "attached": self.shape.attached,
+            "pulls": self.shape.pulls,
             "heartbeat_ms": self.heartbeat_ms,
             "algorithms": choices::describe(&self.shape, &self.rules),
         })
@@ -213,17 +234,25 @@ impl Backend for Native {
 }
 
 impl Native {
-    /// The algorithm for a call, which is most often the one for the call before.
-    fn choose(&self, operation: &Operation<'_>, last: &mut Option<Chosen>) -> Result<Chosen> {
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The algorithm for a call, which is most often the one for the call of its kind before.
+    fn choose(
+        &self,
+        operation: &Operation<'_>,
+        last: &mut [Option<Chosen>; OpKind::ALL.len()],
+    ) -> Result<Chosen> {
         let (kind, bytes) = (operation.descriptor.kind, operation.bytes());
+        let last = &mut last[kind as usize];
         let wanted = operation.wanted();
         let is_plain = wanted.name.is_none() && !wanted.canonical;
-        let is_same = |last: &Chosen| last.kind == kind && last.bytes == bytes;
-        if let Some(same) = last.filter(|last| is_plain && is_same(last)) {
+        if let Some(same) = last.filter(|last| is_plain && last.bytes == bytes) {
             return Ok(same);
         }
         let algorithm = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
-        let chosen = Chosen { kind, bytes, algorithm, number: algorithm.number(kind) };
+        let chosen = Chosen { bytes, algorithm, number: algorithm.number(kind) };
         if is_plain {
             *last = Some(chosen);
         }
@@ -236,10 +265,13 @@ impl Native {
         operation: &Operation<'_>,
         lanes: &mut Lanes,
     ) -> Result<()> {
-        let Body::Shared(run) = chosen.body else { return Err(misplaced(chosen)) };
         let mut steps =
             Steps::begin(&*self.domain, &mut lanes.steps, operation, (chosen.name, number));
-        run(&mut steps, operation)?;
+        match chosen.body {
+            Body::Lines(lines) => lines::run(&mut steps, operation, lines)?,
+            Body::Shared(run) => run(&mut steps, operation)?,
+            Body::Message(_) | Body::Hierarchical(_) => return Err(misplaced(chosen)),
+        }
         if operation.bytes() <= SHORT_BYTES && !steps.has_waited_long() {
             operation.probe.was_short();
         }
@@ -264,7 +296,7 @@ impl Native {
         let is_inside = matches!(chosen.body, Body::Hierarchical(_));
         let mut call = Call::begin(mesh, messages, operation, is_inside);
         match chosen.body {
-            Body::Shared(_) => Err(misplaced(chosen)),
+            Body::Lines(_) | Body::Shared(_) => Err(misplaced(chosen)),
             Body::Message(run) => {
                 steps.give(&[])?;
                 run(&mut call, Team::of(everyone, mesh.rank())?, operation)?;

@@ -40,10 +40,10 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
 
 /// Up to which size one hop with all the reading beats two hops with a share of it. A hop costs about
 /// 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two ranks each
-/// further one adds its whole vector to what one hop reads. Two ranks read the same either way.
+/// further one adds its whole vector to what one hop reads. Two ranks read the same either way, but two hops stage half.
 fn pays(bytes: usize, shape: &Shape) -> bool {
     let limit = match (shape.ranks, shape.crowded) {
-        (0..=2, _) => 64 << 10,
+        (0..=2, _) => 16 << 10,
         (ranks, true) => (128 << 10) / ranks,
         (ranks, false) => (8 << 10) / ranks,
     };

@@ -2,7 +2,7 @@
 //! folded slices. Two hops, and each rank reads two vectors' worth whatever the number of ranks.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
+use crate::algo::fold::{Fold, contribute, contributes_as_is};
 use crate::algo::pattern::slices::{chunks, owned};
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
@@ -21,23 +21,31 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Two steps per chunk: stage, publish, await all, fold the own slice; publish it, await all, gather.
+/// Two steps per chunk: stage what others fold, publish, await all, fold the own slice; publish it, await all, gather. The own
+/// slice of the own vector is folded where the caller has it.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (rank, size) = (steps.rank(), steps.size());
+    let (rank, size, as_is) = (steps.rank(), steps.size(), contributes_as_is(operation)?);
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
-        let staged = steps.next_slot()?.slice(0, len);
-        contribute(operation, staged, operation.send.slice(start, len))?;
+        let own = operation.send.slice(start, len);
+        let staged = steps.next_slot()?;
+        for peer in steps.others().chain((!as_is).then_some(rank)) {
+            let theirs = owned(len, size, peer);
+            let part = staged.slice(theirs.start, theirs.len());
+            contribute(operation, part, own.slice(theirs.start, theirs.len()))?;
+        }
         steps.publish(&[])?;
         steps.await_all()?;
 
         let mine = owned(len, size, rank);
         let folded = steps.next_slot()?.slice(0, mine.len());
-        Fold::of(operation)?
-            .in_order(folded, size, |peer| steps.slot(peer).slice(mine.start, mine.len()));
+        Fold::of(operation)?.in_order(folded, size, |peer| {
+            let vector = if peer == rank && as_is { own } else { steps.slot(peer) };
+            vector.slice(mine.start, mine.len())
+        });
         steps.publish(&[])?;
         kernel::copy(operation.recv.slice(start + mine.start, mine.len()), folded.as_src());
 

@@ -20,9 +20,7 @@ pub static ROW: Algorithm = Algorithm {
     name: "pull",
     description: "vectors read in the memory of their ranks, each rank folds its own block; one hop",
     fits: ATTACHED_FEW,
-    pays: |bytes, shape| {
-        shape.attached && bytes >= if shape.crowded { 256 << 10 } else { 32 << 10 }
-    },
+    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 256 << 10 } else { 32 << 10 },
     ordered: true,
     body: Body::Shared(run),
 };

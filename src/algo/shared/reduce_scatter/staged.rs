@@ -2,7 +2,7 @@
 //! that is not kept.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
+use crate::algo::fold::{Fold, contribute, contributes_as_is};
 use crate::algo::pattern::slices::{chunks, clipped};
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
@@ -27,20 +27,26 @@ pub static ROW: Algorithm = Algorithm {
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let (me, size, element) = (steps.rank(), steps.size(), operation.element());
     let most = (steps.slot_bytes() / size / element).max(1) * element;
+    let as_is = contributes_as_is(operation)?;
     for chunk in chunks(operation.bytes(), most) {
         let slot = steps.next_slot()?;
-        for rank in steps.others().chain([me]) {
+        let part_for = |rank| {
             let block = operation.send_block(rank);
             let part = clipped(&chunk, block.len());
-            let from = block.slice(part.start, part.len());
-            contribute(operation, slot.slice(rank * most, part.len()), from)?;
+            block.slice(part.start, part.len())
+        };
+        for rank in steps.others().chain((!as_is).then_some(me)) {
+            let part = part_for(rank);
+            contribute(operation, slot.slice(rank * most, part.len()), part)?;
         }
         steps.publish(&[])?;
         steps.await_all()?;
         let own = clipped(&chunk, operation.recv.len());
         let result = operation.recv.slice(own.start, own.len());
-        Fold::of(operation)?
-            .in_order(result, size, |rank| steps.slot(rank).slice(me * most, own.len()));
+        Fold::of(operation)?.in_order(result, size, |rank| match rank == me && as_is {
+            true => part_for(me),
+            false => steps.slot(rank).slice(me * most, own.len()),
+        });
     }
     Ok(())
 }

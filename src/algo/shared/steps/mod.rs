@@ -25,18 +25,22 @@
 //!
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
+mod hand;
+pub mod prompt;
 mod reasons;
 mod waits;
 
 use crate::algo::lateness::Lateness;
+use crate::algo::shared::lines::Heard;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::base::sync::{AtomicU64, fence_by};
+use crate::base::sync::AtomicU64;
 use crate::transport::line::Line;
-use crate::transport::region::{LINES, Region, SLOTS};
+use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
+use hand::Hand;
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -72,11 +76,7 @@ impl Lane {
 /// One operation on its way through its steps.
 #[derive(Debug)]
 pub struct Steps<'a> {
-    domain: &'a dyn SharedDomain,
-    /// What the domain says of itself, which would be a call through a table each time.
-    region: &'a Region,
-    rank: Rank,
-    lane: &'a mut Lane,
+    hand: Hand<'a>,
     operation: &'a Operation<'a>,
     words: [u64; 3],
     grace: Duration,
@@ -85,6 +85,8 @@ pub struct Steps<'a> {
     has_begun: Cell<bool>,
     /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has finished that.
     owes_ring: bool,
+    /// The first step is published already.
+    is_ahead: bool,
     lateness: Lateness<'a>,
 }
 
@@ -98,39 +100,27 @@ impl<'a> Steps<'a> {
     ) -> Self {
         // Ranks that go different ways do not fit together either.
         let words = operation.descriptor.encode_with(number);
-        let (region, rank) = (domain.region(), domain.rank());
-        region.progress(rank).enter(&words);
-        let (grace, owes_ring) = (GRACE, false);
-        let lateness = Lateness::of(operation);
-        let has_begun = Cell::new(false);
+        let (hand, is_ahead) = (Hand::of(domain, lane), operation.is_published);
         let steps = Self {
-            domain,
-            region,
-            rank,
-            lane,
+            hand,
             operation,
             words,
-            grace,
+            grace: GRACE,
             algorithm,
-            has_begun,
-            owes_ring,
-            lateness,
+            has_begun: Cell::new(is_ahead),
+            owes_ring: false,
+            is_ahead,
+            lateness: Lateness::of(operation),
         };
-        steps.expect();
+        if is_ahead {
+            return steps;
+        }
+        steps.hand.enter(&steps.words);
         if operation.probe.wants_all() {
             // It would rather have the true time.
             steps.begins();
         }
         steps
-    }
-
-    /// Asks for the lines of those who are likely to have written them already, so that they come while this rank writes its
-    /// own. It would be taken away from one that has not.
-    #[inline]
-    fn expect(&self) {
-        let coming = self.lane.step + 1;
-        let ahead = self.others().filter(|&rank| self.lane.is_ahead[rank]);
-        ahead.for_each(|rank| self.region.line(rank, coming).expect());
     }
 
     /// Tells that the operation begins, once: when the others have what they wait for of this rank, so that they need not
@@ -152,22 +142,22 @@ impl<'a> Steps<'a> {
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.rank
+        self.hand.rank
     }
 
     /// The number of ranks.
     pub fn size(&self) -> WorldSize {
-        self.region.geometry().ranks
+        self.hand.size()
     }
 
     /// What the ranks share.
     pub(super) fn domain(&self) -> &'a dyn SharedDomain {
-        self.domain
+        self.hand.domain
     }
 
     /// Who a rank is.
     pub(super) fn peer(&self, rank: Rank) -> &'a PeerName {
-        self.domain.peer(rank)
+        self.hand.domain.peer(rank)
     }
 
     /// What all ranks agree on.
@@ -177,21 +167,20 @@ impl<'a> Steps<'a> {
 
     /// The bytes of a slot.
     pub fn slot_bytes(&self) -> usize {
-        self.region.geometry().slot_bytes
+        self.hand.region.geometry().slot_bytes
     }
 
     /// The other ranks, the next one first, so that not all read from the same one at once.
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
-        let (rank, size) = (self.rank, self.size());
-        // Without a division, which takes as long as all else of a step.
-        (rank + 1..size).chain(0..rank)
+        self.hand.others()
     }
 
     /// Whether this rank's slot for the coming step is free.
     pub fn has_slot(&self) -> bool {
-        let step = (self.lane.step + 1).saturating_sub(SLOTS);
-        let is_done =
-            |rank: Rank| self.lane.done[rank] >= step || self.region.progress(rank).done() >= step;
+        let step = (self.hand.lane.step + 1).saturating_sub(SLOTS);
+        let is_done = |rank: Rank| {
+            self.hand.lane.done[rank] >= step || self.hand.region.progress(rank).done() >= step
+        };
         self.others().all(is_done)
     }
 
@@ -200,8 +189,8 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// What ended the wait: `Timeout`, `PeerFailed`, `Aborted`.
     pub fn next_slot(&mut self) -> Result<Dst<'a>> {
-        self.await_done((self.lane.step + 1).saturating_sub(SLOTS))?;
-        self.region.own_slot(self.rank, self.lane.step + 1)
+        self.await_done((self.hand.lane.step + 1).saturating_sub(SLOTS))?;
+        self.hand.region.own_slot(self.hand.rank, self.hand.lane.step + 1)
     }
 
     /// Publishes the coming step, with a payload that fits a line, and wakes who waits for it.
@@ -210,7 +199,7 @@ impl<'a> Steps<'a> {
     /// As [`Steps::next_slot`].
     #[inline]
     pub fn publish(&mut self, payload: &[u8]) -> Result<()> {
-        self.pass(payload, self.lane.step)?;
+        self.pass(payload, self.hand.lane.step)?;
         self.ring_others();
         self.begins();
         Ok(())
@@ -221,25 +210,23 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::await_all`].
     pub fn exchange(&mut self, payload: &[u8]) -> Result<()> {
-        if self.domain.pace().crowded {
+        if self.hand.domain.pace().crowded {
             // Who waits sleeps, and is woken first.
             self.publish(payload)?;
             return self.await_all();
         }
         // The line goes to the others' cores while this one notes that the operation begins, and looks at theirs.
-        self.advance(payload, self.lane.step, Line::put)?;
+        self.advance(payload, self.hand.lane.step, Line::put)?;
         self.begins();
         self.others().for_each(|rank| self.look_for(rank));
-        fence_by(&self.lane.fence);
-        self.ring_others();
+        self.ring();
         self.await_all()
     }
 
     /// Looks for the first time whether a rank has published the current step.
     #[inline]
     pub fn look_for(&mut self, rank: Rank) {
-        let step = self.lane.step;
-        self.lane.is_ahead[rank] = self.region.line(rank, step).step() >= step;
+        self.hand.look_for(rank);
     }
 
     /// Publishes the coming step, of which this rank reads nothing, and so has finished it at once.
@@ -247,7 +234,7 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::next_slot`].
     pub fn give(&mut self, payload: &[u8]) -> Result<()> {
-        self.pass(payload, self.lane.step + 1)?;
+        self.pass(payload, self.hand.lane.step + 1)?;
         self.ring_others();
         self.begins();
         Ok(())
@@ -259,10 +246,9 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::next_slot`].
     pub fn note(&mut self) -> Result<()> {
-        self.advance(&[], self.lane.step, Line::put)?;
+        self.advance(&[], self.hand.lane.step, Line::put)?;
         if self.owes_ring {
-            fence_by(&self.lane.fence);
-            self.ring_others();
+            self.ring();
         }
         self.owes_ring = true;
         Ok(())
@@ -274,7 +260,7 @@ impl<'a> Steps<'a> {
     /// As [`Steps::next_slot`], and `Mismatch` where a rank has called something else.
     pub fn await_all(&mut self) -> Result<()> {
         self.others().try_for_each(|rank| self.await_rank(rank))?;
-        self.lane.all_done = self.lane.all_done.max(self.lane.step - 1);
+        self.hand.has_seen_all();
         Ok(())
     }
 
@@ -283,41 +269,41 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::await_all`].
     pub fn await_rank(&mut self, rank: Rank) -> Result<()> {
-        let step = self.lane.step;
-        let line = self.region.line(rank, step);
+        let step = self.hand.lane.step;
+        let line = self.hand.region.line(rank, step);
         if line.step() < step {
             self.await_line(rank, line)?;
         }
-        if line.chain() != self.lane.chain || line.step() != step {
+        if !self.hand.agrees(rank) {
             return Err(self.fail(self.mismatch(rank)));
         }
-        let done = &mut self.lane.done[rank];
-        *done = (*done).max(step - 1);
         Ok(())
     }
 
     /// The payload of a rank that has published the current step.
     pub fn payload(&self, rank: Rank, into: &mut [u8]) {
-        self.region.line(rank, self.lane.step).read_payload(into);
+        self.hand.region.line(rank, self.hand.lane.step).read_payload(into);
     }
 
-    /// The first bytes of the payload of a rank that has published the current step, where they lie until this rank publishes
-    /// the next one.
-    pub fn payload_in_place(&self, rank: Rank, len: usize) -> Src<'a> {
-        self.region.payload(rank, self.lane.step, len)
+    /// What has been said in the current step, which all speakers have published; `own` is what this rank had to say.
+    pub(super) fn heard<'h>(&self, own: Src<'h>) -> Heard<'h>
+    where
+        'a: 'h,
+    {
+        let Hand { region, rank, .. } = self.hand;
+        Heard { region, rank, step: self.hand.lane.step, own }
     }
 
     /// The slot of a rank that has published the current step.
     pub fn slot(&self, rank: Rank) -> Src<'a> {
-        self.region.slot(rank, self.lane.step)
+        self.hand.region.slot(rank, self.hand.lane.step)
     }
 
     /// In the middle of a rooted operation: says at once that this rank reads nothing of its steps so far any
     /// more, so that whoever runs ahead may reuse their slots.
     pub fn checkpoint(&mut self) {
-        self.region.progress(self.rank).pass(self.lane.step);
-        fence_by(&self.lane.fence);
-        self.ring_others();
+        self.hand.region.progress(self.hand.rank).pass(self.hand.lane.step);
+        self.ring();
     }
 
     /// Whether any wait of the operation was longer than a moment.
@@ -329,15 +315,11 @@ impl<'a> Steps<'a> {
     pub fn finish(mut self) {
         // One that had nothing to publish, and nothing to wait for, has not said so yet.
         self.begins();
-        self.region.progress(self.rank).finish(self.lane.step, self.words[2]);
+        self.hand.finish(self.words[2]);
         if self.owes_ring {
-            fence_by(&self.lane.fence);
-            self.ring_others();
+            self.ring();
         }
-        let next = self.lane.step + 1;
-        if self.lane.all_done + LINES >= next {
-            self.region.line(self.rank, next).prepare();
-        }
+        self.hand.prepare();
     }
 
     /// Stores the coming step, once all have finished with what its line held before, and says that this rank has finished
@@ -355,14 +337,11 @@ impl<'a> Steps<'a> {
         finished: u64,
         publish: impl Fn(&Line, u64, u64, &[u64; 3], &[u8]),
     ) -> Result<()> {
-        let step = self.lane.step + 1;
-        self.await_done(step.saturating_sub(LINES))?;
-        self.region.progress(self.rank).pass(finished);
-        let chain = fingerprint::extend(self.lane.chain, &self.words);
-        let line = self.region.line(self.rank, step);
-        publish(line, step, chain, &self.words, payload);
-        self.lane.step = step;
-        self.lane.chain = chain;
+        if std::mem::take(&mut self.is_ahead) {
+            return Ok(());
+        }
+        self.await_done((self.hand.lane.step + 1).saturating_sub(LINES))?;
+        self.hand.store(&self.words, payload, finished, publish);
         Ok(())
     }
 
@@ -370,16 +349,19 @@ impl<'a> Steps<'a> {
     #[inline]
     fn ring_others(&mut self) {
         self.owes_ring = false;
-        for rank in self.others() {
-            if self.region.bell(rank).is_attended() {
-                self.domain.ring_fenced(rank);
-            }
-        }
+        self.hand.ring_fenced();
+    }
+
+    /// Wakes who waits for what was stored.
+    #[inline]
+    fn ring(&mut self) {
+        self.owes_ring = false;
+        self.hand.ring();
     }
 
     /// Waits until every other rank has finished a step.
     #[inline]
     fn await_done(&mut self, step: u64) -> Result<()> {
-        if self.lane.all_done >= step { Ok(()) } else { self.look_who_is_done(step) }
+        if self.hand.lane.all_done >= step { Ok(()) } else { self.look_who_is_done(step) }
     }
 }

@@ -20,11 +20,11 @@ const SHORT_LOOKS: u32 = 1000;
 impl Steps<'_> {
     /// [`Steps::await_rank`] where its line has not come.
     pub(super) fn await_line(&self, rank: Rank, line: &Line) -> Result<()> {
-        let step = self.lane.step;
+        let step = self.hand.lane.step;
         let began = self.lateness.wait_begins();
         let looks = Cell::new(self.short_looks());
         let ready = || if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) };
-        let has_published = |other| self.region.line(other, step).step() >= step;
+        let has_published = |other| self.hand.region.line(other, step).step() >= step;
         self.wait_for(rank, ready, has_published)?;
         self.ends_waiting(began, rank);
         Ok(())
@@ -33,26 +33,26 @@ impl Steps<'_> {
     /// [`Steps::await_done`] where that is not known yet.
     pub(super) fn look_who_is_done(&mut self, step: u64) -> Result<()> {
         for rank in self.others() {
-            if self.lane.done[rank] >= step {
+            if self.hand.lane.done[rank] >= step {
                 continue;
             }
-            let progress = |rank| self.region.progress(rank).done();
+            let progress = |rank| self.hand.region.progress(rank).done();
             let ready = || Some(progress(rank)).filter(|&done| done >= step);
             let arrived = |other| progress(other) >= step;
             let began = self.lateness.wait_begins();
             let looks = Cell::new(self.short_looks());
             self.doze_until(rank, &|| ready().or_else(|| self.looked_in_vain(&looks)), &arrived);
-            self.lane.done[rank] = self.wait_for(rank, ready, arrived)?;
+            self.hand.lane.done[rank] = self.wait_for(rank, ready, arrived)?;
             self.ends_waiting(began, rank);
         }
-        let all = self.others().map(|rank| self.lane.done[rank]).min();
-        self.lane.all_done = all.unwrap_or(step);
+        let all = self.others().map(|rank| self.hand.lane.done[rank]).min();
+        self.hand.lane.all_done = all.unwrap_or(step);
         Ok(())
     }
 
     /// After how many looks a wait is long.
     fn short_looks(&self) -> u32 {
-        if self.domain.pace().crowded { 1 } else { SHORT_LOOKS }
+        if self.hand.domain.pace().crowded { 1 } else { SHORT_LOOKS }
     }
 
     /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks who else is late.
@@ -66,9 +66,9 @@ impl Steps<'_> {
 
     /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was awaited for.
     fn look_around(&self, awaited: Option<Rank>) {
-        let (region, moment) = (self.region, self.operation.descriptor.moment());
+        let (region, moment) = (self.hand.region, self.operation.descriptor.moment());
         let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(moment);
-        let blame = |rank, by| (self.domain.peer(rank).rank, by);
+        let blame = |rank, by| (self.hand.domain.peer(rank).rank, by);
         // All are noted at the first look.
         let news = if self.lateness.is_long() { 0 } else { self.size() };
         self.lateness.look(self.others().take(news), has_come, blame);
@@ -78,7 +78,7 @@ impl Steps<'_> {
         if self.lateness.is_long() {
             self.look_around(Some(rank));
         }
-        self.lateness.wait_ends(began, self.domain.peer(rank).rank);
+        self.lateness.wait_ends(began, self.hand.domain.peer(rank).rank);
     }
 
     /// Waits in slices, since no ring follows a step that is finished silently; ends also for any reason for which
@@ -90,9 +90,9 @@ impl Steps<'_> {
         arrived: &impl Fn(Rank) -> bool,
     ) {
         self.begins();
-        let (bell, deadline) = (self.region.bell(self.rank), self.operation.deadline());
+        let (bell, deadline) = (self.hand.region.bell(self.hand.rank), self.operation.deadline());
         let halted = || self.halted(rank);
-        let mut pace = self.domain.pace();
+        let mut pace = self.hand.domain.pace();
         let (mut slice, mut watch) = (FIRST_SLICE, Watch::default());
         while !deadline.has_passed() {
             match until(bell, pace, &deadline.capped(slice), halted, ready) {
@@ -113,9 +113,9 @@ impl Steps<'_> {
         arrived: impl Fn(Rank) -> bool,
     ) -> Result<T> {
         self.begins();
-        let bell = self.region.bell(self.rank);
+        let bell = self.hand.region.bell(self.hand.rank);
         let halted = || self.halted(rank);
-        let (pace, deadline) = (self.domain.pace(), self.operation.deadline());
+        let (pace, deadline) = (self.hand.domain.pace(), self.operation.deadline());
         let mut watch = Watch::default();
         let told = || watch.look(|lasted| self.tell(lasted, &arrived));
         match until_watched(bell, pace, deadline, halted, &mut ready, told) {
@@ -135,7 +135,7 @@ impl Steps<'_> {
         ready: &mut impl FnMut() -> Option<T>,
         arrived: &impl Fn(Rank) -> bool,
     ) -> Option<Result<T>> {
-        let region = self.region;
+        let region = self.hand.region;
         let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_inside();
         // Graces of several waits do not add up.
         let deadline = self.operation.deadline();
@@ -143,8 +143,8 @@ impl Steps<'_> {
         if grace.is_zero() || !self.others().all(is_inside) {
             return None;
         }
-        let bell = region.bell(self.rank);
-        let halted = || self.domain.failure();
+        let bell = region.bell(self.hand.rank);
+        let halted = || self.hand.domain.failure();
         match until(bell, Pace::PATIENT, &Deadline::after(grace), halted, ready) {
             Ok(value) => Some(Ok(value)),
             Err(Interrupt::Halted(error)) => Some(Err(error)),
@@ -154,19 +154,19 @@ impl Steps<'_> {
 
     /// Fails the domain; the error to return is the first one that anybody has reported.
     pub(in crate::algo::shared) fn fail(&self, error: Error) -> Error {
-        self.domain.fail(&error);
-        self.domain.failure().unwrap_or(error)
+        self.hand.domain.fail(&error);
+        self.hand.domain.failure().unwrap_or(error)
     }
 
     /// Why a wait for a rank is in vain.
     fn halted(&self, rank: Rank) -> Option<Error> {
-        let failure = self.domain.failure();
+        let failure = self.hand.domain.failure();
         failure.or_else(|| self.departed(rank)).or_else(|| self.parted(rank))
     }
 
     /// Whether the newest that a rank has published differs from what this rank has.
     fn parted(&self, rank: Rank) -> Option<Error> {
-        let done = self.region.progress(rank).done();
+        let done = self.hand.region.progress(rank).done();
         let newest = done.max(1)..=done + 1;
         newest.rev().any(|step| self.differs(rank, step)).then(|| self.mismatch(rank))
     }
