@@ -15,10 +15,11 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::gpu::Gpu;
 use crate::base::ids::Rank;
-use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
+use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room, Small};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// What is said about a message. A receive may leave open from whom and under which tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,10 +132,11 @@ impl Group {
         let count = bytes.len() / dtype.size();
         let message = Message { is_outgoing: true, peer: Some(peer), tag: Some(tag), dtype, count };
         let Some(engine) = self.prompt_engine(&message, options) else { return false };
-        let deadline = self.deadline(options);
-        let was_sent = engine.send_at_once(&Outgoing { to: peer, tag, dtype, bytes, deadline });
+        let small = Small { peer: Some(peer), tag: Some(tag), dtype, bytes };
+        let was_sent = engine.send_at_once(&small);
         if was_sent {
-            self.note_prompt(&message, &deadline);
+            // Only now, when it is on its way.
+            self.note_prompt(&message, Instant::now());
         }
         was_sent
     }
@@ -151,11 +153,9 @@ impl Group {
         let count = into.len() / dtype.size();
         let message = Message { is_outgoing: false, peer, tag, dtype, count };
         let engine = self.prompt_engine(&message, options)?;
-        let deadline = self.deadline(options);
-        let into = Room::Lent(into);
-        let delivery =
-            engine.receive_at_once(&Incoming { from: peer, tag, dtype, into, deadline })?;
-        self.note_prompt(&message, &deadline);
+        let issued = Instant::now();
+        let delivery = engine.receive_at_once(&Small { peer, tag, dtype, bytes: into })?;
+        self.note_prompt(&message, issued);
         Some(delivery.peer)
     }
 
@@ -170,14 +170,9 @@ impl Group {
     }
 
     /// A message has been sent or received at once.
-    fn note_prompt(&self, message: &Message, deadline: &Deadline) {
+    fn note_prompt(&self, message: &Message, issued: Instant) {
         let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
-        let record = self.record_message(message, sequence, deadline.started());
-        if message.is_outgoing {
-            record.end_at_once(&Ok(()));
-        } else {
-            record.end(&Ok(()));
-        }
+        self.record_message(message, sequence, issued).end_at_once(&Ok(()));
     }
 
     fn prepare_message(

@@ -34,7 +34,7 @@ pub struct Geometry {
 }
 
 /// The most and the least that the ring from one rank to another holds.
-const RING_BYTES: (usize, usize) = (64 << 10, 4 << 10);
+const RING_BYTES: (usize, usize) = (256 << 10, 4 << 10);
 /// What all rings together should have, and where that leaves each less than [`ROOMY_RING`], at most.
 const ALL_RINGS: (usize, usize) = (2 << 20, 16 << 20);
 /// What two whole messages of the largest size need.
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn rings_are_powers_of_two_and_shrink_with_their_number() {
         for (ranks, bytes) in
-            [(1, 64), (2, 64), (6, 64), (7, 32), (8, 32), (16, 32), (32, 16), (64, 4), (1000, 4)]
+            [(1, 256), (3, 256), (4, 128), (6, 64), (7, 32), (16, 32), (32, 16), (64, 4), (1000, 4)]
         {
             let geometry = Geometry { ranks, slot_bytes: 4096 };
             assert_eq!(geometry.ring_bytes(), bytes << 10, "{ranks}");

@@ -36,7 +36,7 @@ pub use descriptor::{Descriptor, Extent, OpKind};
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
 pub use line::Line;
 pub use point_to_point::{
-    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room,
+    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room, Small,
 };
 pub use pulse::{Rhythm, Vitals};
 pub use region::{Geometry, Region};

@@ -78,6 +78,19 @@ pub struct Incoming {
     pub deadline: Deadline,
 }
 
+/// A message, or a place for one, that may be done with at once; whose deadline has not begun then. `None` as in [`Incoming`].
+#[derive(Clone, Copy, Debug)]
+pub struct Small<T> {
+    /// To or from whom.
+    pub peer: Option<Rank>,
+    /// Under which tag.
+    pub tag: Option<u32>,
+    /// The type of its elements.
+    pub dtype: DataType,
+    /// Its bytes, or where they go.
+    pub bytes: T,
+}
+
 /// A message that has gone or come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
@@ -159,13 +172,13 @@ pub trait PointToPoint: Send + Sync + Debug {
     }
 
     /// Sends a message if that needs no wait, as if it had been posted and completed; false where nothing has been done.
-    fn send_at_once(&self, message: &Outgoing) -> bool {
+    fn send_at_once(&self, message: &Small<Src<'static>>) -> bool {
         let _ = message;
         false
     }
 
     /// Receives a message that is there, or comes within a moment; `None` where nothing has been done.
-    fn receive_at_once(&self, message: &Incoming) -> Option<Delivery> {
+    fn receive_at_once(&self, message: &Small<Dst<'static>>) -> Option<Delivery> {
         let _ = message;
         None
     }

@@ -7,6 +7,9 @@
 //! Positions count bytes from the beginning and never wrap; the place of a byte is its position modulo the size,
 //! a power of two. A writer that finds no room says so in its cursor, and the reader rings for it once there is
 //! some (Dekker's pattern, as in [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
+//!
+//! Bytes that were put as a whole, and are few, lie beside the writer's position too, as long as nothing has been put after
+//! them: a reader that keeps up has them with the line that tells it of them, and need not wait for another one.
 
 use super::region::Region;
 use crate::base::buffer::{Dst, Src};
@@ -21,6 +24,56 @@ pub struct Cursor {
     position: AtomicU64,
     /// In the writer's: it waits for room.
     waits: AtomicU32,
+    /// In the writer's.
+    newest: Newest,
+}
+
+/// How many bytes lie beside a position at most: what fills two cache lines with it.
+pub const NEWEST_BYTES: usize = 104;
+const LEN_BITS: u32 = 7;
+const _: () = assert!(NEWEST_BYTES < 1 << LEN_BITS && size_of::<Cursor>() == 128);
+
+/// A copy of what was put last as a whole. Read while it is written, it is none.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Newest {
+    /// From which position on it lies in the ring, and in the lowest bits its length; 0 while it is written.
+    stamp: AtomicU64,
+    bytes: [AtomicU64; NEWEST_BYTES / 8],
+}
+
+impl Newest {
+    fn keep(&self, position: u64, bytes: &[u8; NEWEST_BYTES], len: usize) {
+        self.stamp.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let words = bytes.as_chunks().0.iter().take(len.div_ceil(8));
+        for (cell, word) in self.bytes.iter().zip(words) {
+            cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        self.stamp.store(position << LEN_BITS | len as u64, Ordering::Release);
+    }
+
+    /// What lies in the ring from this position on, and its length; `None` where that is not what was put last.
+    fn read(&self, position: u64, into: &mut [u8; NEWEST_BYTES]) -> Option<usize> {
+        let stamp = self.stamp.load(Ordering::Acquire);
+        let len = usize::try_from(stamp & ((1 << LEN_BITS) - 1)).ok()?;
+        if stamp >> LEN_BITS != position || len == 0 || len > NEWEST_BYTES {
+            return None;
+        }
+        let words = into.as_chunks_mut().0.iter_mut().take(len.div_ceil(8));
+        for (cell, word) in self.bytes.iter().zip(words) {
+            *word = cell.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        fence(Ordering::Acquire);
+        (self.stamp.load(Ordering::Relaxed) == stamp).then_some(len)
+    }
+}
+
+impl Cursor {
+    /// How far its owner says that it has come.
+    pub fn position(&self) -> u64 {
+        self.position.load(Ordering::Acquire)
+    }
 }
 
 #[cfg(any(test, fuzzing))]
@@ -90,11 +143,7 @@ impl Writer {
             self.read = ring.read.position.load(Ordering::Acquire);
             room = self.room(&ring)?;
         }
-        if self.reserved < ring.bytes.len() {
-            let (start, straight) = place(ring.bytes, self.position);
-            let end = start + wanted.min(room).min(straight);
-            self.reserved = region.reserve_ring(self.from, self.to, self.reserved, end)?;
-        }
+        self.reserve(region, &ring, wanted.min(room))?;
         let mut written = 0;
         for part in parts {
             let len = part.len().min(room - written);
@@ -116,13 +165,49 @@ impl Writer {
                 return false;
             }
         }
-        for part in parts {
-            copy_in(ring.bytes, self.position, *part);
-            self.position += part.len() as u64;
+        if self.reserve(region, &ring, wanted).is_err() {
+            // Whoever writes there says why.
+            return false;
         }
+        let start = self.position;
+        self.position += wanted as u64;
         self.published = self.position;
+        let mut few = [0; NEWEST_BYTES];
+        if let Some(few_of) = few.get_mut(..wanted) {
+            lay_out(Dst::from(&mut *few_of), parts);
+            copy_in(ring.bytes, start, Src::from(&*few_of));
+            // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
+            ring.written.newest.keep(start, &few, wanted);
+        } else {
+            let pieces = parts.iter().flat_map(|part| pieces(*part));
+            pieces.fold(start, |place, piece| {
+                copy_in(ring.bytes, place, piece);
+                let end = place + piece.len() as u64;
+                if end - start > PIECE_BYTES as u64 {
+                    // A reader that looks takes one piece while the next is put.
+                    ring.written.position.store(end, Ordering::Release);
+                }
+                end
+            });
+        }
         ring.written.position.store(self.position, Ordering::Release);
         true
+    }
+
+    /// Makes sure that there is memory behind what is written next.
+    fn reserve(&mut self, region: &Region, ring: &Ring<'_>, len: usize) -> Result<()> {
+        if self.reserved < ring.bytes.len() {
+            let (start, straight) = place(ring.bytes, self.position);
+            // What goes on at the beginning has been there before.
+            let end = start + len.min(straight);
+            self.reserved = region.reserve_ring(self.from, self.to, self.reserved, end)?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes the reader has not been shown.
+    pub fn unpublished(&self) -> usize {
+        usize::try_from(self.position - self.published).unwrap_or(usize::MAX)
     }
 
     /// Shows the reader what was written; false where that is nothing new. The caller then puts a `fence(SeqCst)`
@@ -159,7 +244,7 @@ impl Writer {
 
 /// Whether anything was ever written from one rank to another.
 pub fn has_begun(region: &Region, from: Rank, to: Rank) -> bool {
-    region.ring(from, to).written.position.load(Ordering::Acquire) != 0
+    region.ring(from, to).written.position() != 0
 }
 
 impl Reader {
@@ -181,6 +266,39 @@ impl Reader {
         copy_out(ring.bytes, self.position, into.slice(0, len));
         self.position += len as u64;
         Ok(len)
+    }
+
+    /// Copies all that has come since what was taken last, where that was put as a whole and lies beside the writer's position,
+    /// and leaves it there; its length.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn peek_newest(
+        &mut self,
+        region: &Region,
+        into: &mut [u8; NEWEST_BYTES],
+    ) -> Result<Option<usize>> {
+        let ring = region.ring(self.from, self.to);
+        self.written = ring.written.position.load(Ordering::Acquire);
+        let held = self.held(&ring)?;
+        Ok(ring.written.newest.read(self.position, into).filter(|&len| len == held))
+    }
+
+    /// Takes so many bytes that were seen.
+    ///
+    /// # Errors
+    /// `Internal` where so many have not come.
+    pub fn skip(&mut self, region: &Region, len: usize) -> Result<()> {
+        if self.held(&region.ring(self.from, self.to))? < len {
+            return Err(Error::internal("less has come than was seen"));
+        }
+        self.position += len as u64;
+        Ok(())
+    }
+
+    /// Everything before this is taken.
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// Takes what [`Reader::peek`] has shown, and as much more as fills `into`, which has come with it.
@@ -231,6 +349,13 @@ impl Reader {
         ring.written.waits.load(Ordering::Relaxed) != 0
             && ring.written.waits.swap(0, Ordering::Relaxed) != 0
     }
+
+    /// The same once that is a part of the ring that is worth the trouble: less than that never keeps a writer waiting, since
+    /// a ring that is full otherwise has more that this reader will take.
+    pub fn release_in_parts(&mut self, region: &Region) -> bool {
+        let kept = self.position - self.released;
+        kept >= region.geometry().ring_bytes() as u64 / 4 && self.release(region)
+    }
 }
 
 fn nonsense() -> Error {
@@ -243,6 +368,22 @@ fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
     // A power of two, of which the remainder needs no division.
     let start = usize::try_from(position & (size as u64).wrapping_sub(1)).unwrap_or(0);
     (start, size - start)
+}
+
+/// What is shown at once of a whole that is put.
+const PIECE_BYTES: usize = 16 << 10;
+
+fn pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
+    let starts = (0..whole.len()).step_by(PIECE_BYTES);
+    starts.map(move |start| whole.slice(start, (whole.len() - start).min(PIECE_BYTES)))
+}
+
+/// Puts parts one after another.
+fn lay_out(into: Dst<'_>, parts: &[Src<'_>]) {
+    parts.iter().fold(0, |place, part| {
+        into.slice(place, part.len()).copy_from(*part);
+        place + part.len()
+    });
 }
 
 fn copy_in(bytes: Dst<'_>, position: u64, from: Src<'_>) {
@@ -337,6 +478,60 @@ mod tests {
             assert!(reader.take_seen(&region, 0, Dst::from(&mut seen[..1])).is_err());
             reader.release(&region);
         }
+    }
+
+    #[test]
+    fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
+        let region = region();
+        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+        let mut seen = [0; NEWEST_BYTES];
+        let bytes: Vec<u8> = (1..=200).collect();
+        for len in [1, 7, 8, 9, 36, 64, 103, NEWEST_BYTES] {
+            let (head, body) = bytes[..len].split_at(len / 3);
+            assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
+            assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), Some(len));
+            assert_eq!(seen[..len], bytes[..len]);
+            reader.skip(&region, len).unwrap();
+            assert!(reader.skip(&region, 1).is_err());
+            assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+        }
+        // Too many, two at once, and one with something behind it.
+        assert!(writer.put_whole(&region, &[Src::from(&bytes[..NEWEST_BYTES + 1])]));
+        assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+        assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), NEWEST_BYTES);
+        assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 1);
+        for then in [true, false] {
+            assert!(writer.put_whole(&region, &[Src::from(&bytes[..10])]));
+            match then {
+                true => assert!(writer.put_whole(&region, &[Src::from(&bytes[..5])])),
+                false => assert_eq!(writer.write(&region, &[Src::from(&bytes[..5])]).unwrap(), 5),
+            }
+            writer.publish(&region);
+            assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+            assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 15);
+        }
+        // What a rank that has gone wrong says of its length.
+        region
+            .ring(0, 1)
+            .written
+            .newest
+            .stamp
+            .store(reader.position << LEN_BITS | 127, Ordering::Relaxed);
+        assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+    }
+
+    #[test]
+    fn room_is_given_back_in_parts() {
+        let region = region();
+        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+        let bytes = vec![1; region.geometry().ring_bytes()];
+        let (part, mut into) = (bytes.len() / 4, vec![0; bytes.len()]);
+        assert_eq!(writer.write(&region, &[Src::from(bytes.as_slice())]).unwrap(), bytes.len());
+        assert!(writer.publish(&region) && !writer.wait_for_room(&region).unwrap());
+        reader.read(&region, Dst::from(&mut into[..part - 1])).unwrap();
+        assert!(!reader.release_in_parts(&region) && !writer.wait_for_room(&region).unwrap());
+        reader.read(&region, Dst::from(&mut into[..1])).unwrap();
+        assert!(reader.release_in_parts(&region) && writer.wait_for_room(&region).unwrap());
     }
 
     #[test]

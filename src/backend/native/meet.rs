@@ -90,7 +90,8 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     let (domain, inside) = plan.meet_node(context, &cards, &meeting, exchange)?;
     let (mesh, gate) = plan.join_nodes(context, &cards, &domain, exchange)?.unzip();
     let gate: Option<tcp::Gate> = gate.flatten();
-    let may_be_read = mine.mark.is_some();
+    // Where each wait costs a context switch, what only one of two has to do is cheaper.
+    let may_be_read = mine.mark.is_some() && (plan.pace.crowded || attach::is_cheap());
     let messages = match &mesh {
         Some(_) => Engine::new(Arc::clone(&domain), mesh.clone(), may_be_read)?,
         None => Engine::dormant(Arc::clone(&domain), may_be_read),

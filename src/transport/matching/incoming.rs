@@ -32,7 +32,11 @@ impl State {
         let outcome = loop {
             match self.take(peer) {
                 Ok(0) => break Ok(false),
-                Ok(got) => taken += got,
+                Ok(got) => {
+                    taken += got;
+                    // Whoever waits for room has some before all is taken.
+                    self.links[peer].wire.settle_in_parts(self.domain.as_ref());
+                }
                 Err(error) => break Err(error),
             }
             if taken >= TURN_BYTES {

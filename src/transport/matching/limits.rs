@@ -1,4 +1,4 @@
-//! How much is kept where: the same on all ranks, since it follows from the size of the group alone.
+//! How much is kept where: the same on all ranks, since it follows from what all know of the group.
 
 use crate::base::ids::WorldSize;
 
@@ -8,7 +8,9 @@ pub(super) const MAX_OUTSTANDING: usize = 1 << 16;
 /// What a message costs beside its bytes while it is held for a receiver.
 pub(super) const COST: usize = 128;
 
-/// The longest message that goes without being asked for.
+/// The longest message that goes without being asked for among so few ranks of one host, whose rings hold two of them, and among
+/// others.
+const FEW: (WorldSize, usize) = (4, 64 << 10);
 const EAGER_BYTES: usize = 16 << 10;
 
 /// What a rank holds for all others together, and at most for one.
@@ -25,9 +27,11 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn new(size: WorldSize) -> Self {
+    /// Of a group of so many, whose ranks are all on one host or not.
+    pub(super) fn new(size: WorldSize, is_inside: bool) -> Self {
         let held_bytes = (HELD_BYTES / size.max(1)).min(HELD_FOR_ONE);
-        Self { eager_bytes: EAGER_BYTES.min(held_bytes / 4), held_bytes }
+        let longest = if is_inside && size <= FEW.0 { FEW.1 } else { EAGER_BYTES };
+        Self { eager_bytes: longest.min(held_bytes / 4), held_bytes }
     }
 
     /// What a whole message takes of what is held for its sender.
@@ -44,14 +48,23 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::Geometry;
 
     #[test]
     fn all_senders_together_stay_within_the_bound() {
         for size in [1, 2, 31, 32, 33, 1000, 65_536] {
-            let limits = Limits::new(size);
+            let limits = Limits::new(size, true);
             assert!(limits.held_bytes * size <= HELD_BYTES, "{size}");
             assert!(limits.eager_bytes < limits.held_bytes, "{size}");
         }
-        assert_eq!(Limits::new(2), Limits { eager_bytes: EAGER_BYTES, held_bytes: HELD_FOR_ONE });
+        assert_eq!(Limits::new(4, true), Limits { eager_bytes: FEW.1, held_bytes: HELD_FOR_ONE });
+        for (size, is_inside) in [(5, true), (4, false)] {
+            let limits = Limits { eager_bytes: EAGER_BYTES, held_bytes: HELD_FOR_ONE };
+            assert_eq!(Limits::new(size, is_inside), limits);
+        }
+        for ranks in 1..=FEW.0 {
+            let ring = Geometry { ranks, slot_bytes: 4096 }.ring_bytes();
+            assert!(ring >= 2 * Limits::new(ranks, true).eager_bytes, "{ranks}");
+        }
     }
 }

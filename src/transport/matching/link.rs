@@ -5,6 +5,7 @@ use super::unexpected::Message;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::transport::region::Region;
 use crate::transport::ring::{Reader, Writer};
 use crate::transport::{Channel, Endpoint, PeerName, SharedDomain};
 use std::collections::{HashMap, VecDeque};
@@ -17,6 +18,9 @@ const STAGE_BYTES: usize = 16 << 10;
 
 /// From how many bytes on they go straight to their place.
 const STRAIGHT_BYTES: usize = 4 << 10;
+
+/// How much of a message that was asked for goes into a ring at once.
+pub(super) const RING_PIECE: usize = 16 << 10;
 
 /// The streams.
 #[derive(Debug)]
@@ -43,7 +47,17 @@ impl Wire {
 
     /// Shows the peer what was put into the stream.
     pub(super) fn flush(&mut self, domain: &dyn SharedDomain) {
+        self.flush_beyond(0, domain);
+    }
+
+    /// The same where that is as much as a piece.
+    pub(super) fn flush_piece(&mut self, domain: &dyn SharedDomain) {
+        self.flush_beyond(RING_PIECE, domain);
+    }
+
+    fn flush_beyond(&mut self, bytes: usize, domain: &dyn SharedDomain) {
         if let Self::Rings { peer, out, .. } = self
+            && out.unpublished() >= bytes
             && out.publish(domain.region())
         {
             fence(Ordering::SeqCst);
@@ -86,8 +100,21 @@ impl Wire {
 
     /// Gives the room of what was taken back to the peer.
     pub(super) fn settle(&mut self, domain: &dyn SharedDomain) {
+        self.give_back(domain, Reader::release);
+    }
+
+    /// The same once that is worth the trouble.
+    pub(super) fn settle_in_parts(&mut self, domain: &dyn SharedDomain) {
+        self.give_back(domain, Reader::release_in_parts);
+    }
+
+    fn give_back(
+        &mut self,
+        domain: &dyn SharedDomain,
+        release: impl Fn(&mut Reader, &Region) -> bool,
+    ) {
         if let Self::Rings { peer, into, .. } = self
-            && into.release(domain.region())
+            && release(into, domain.region())
         {
             domain.ring_for_messages_fenced(*peer);
         }

@@ -43,7 +43,10 @@ pub use desk::{Desk, Lent, Mark};
 
 #[cfg(doc)]
 use super::Room;
-use super::{Completion, Delivery, Endpoint, Incoming, Outgoing, PointToPoint, SharedDomain};
+use super::{
+    Completion, Delivery, Endpoint, Incoming, Outgoing, PointToPoint, SharedDomain, Small,
+};
+use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -65,7 +68,7 @@ enum Inner {
 
 impl Engine {
     /// The engine of the rank that the domain is a membership of; the endpoint leads to the ranks of other nodes. Others
-    /// may read this process's memory if `may_be_read`.
+    /// read this process's memory if they can, and `may_be_read`.
     ///
     /// # Errors
     /// `System` where the service thread cannot be reached, `Internal` where a rank cannot be reached in any way.
@@ -109,11 +112,11 @@ impl PointToPoint for Engine {
         self.core()?.with(|state| state.receive(message, done))
     }
 
-    fn send_at_once(&self, message: &Outgoing) -> bool {
+    fn send_at_once(&self, message: &Small<Src<'static>>) -> bool {
         self.core().is_ok_and(|core| core.send_at_once(message))
     }
 
-    fn receive_at_once(&self, message: &Incoming) -> Option<Delivery> {
+    fn receive_at_once(&self, message: &Small<Dst<'static>>) -> Option<Delivery> {
         self.core().ok()?.receive_at_once(message)
     }
 

@@ -3,7 +3,7 @@
 use super::desk::PLACES;
 use super::frame::{Frame, Lent, MAX_PIECE};
 use super::limits::Limits;
-use super::link::{Current, Item, Link, Load, Wire};
+use super::link::{Current, Item, Link, Load, RING_PIECE, Wire};
 use super::outstanding::{Ended, SendStage};
 use super::state::State;
 use crate::base::buffer::Src;
@@ -11,9 +11,6 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::transport::{Completion, Delivery, Outgoing};
 use std::sync::Arc;
-
-/// The longest piece that is put into a ring at once, so that other frames come in between.
-const RING_PIECE: usize = 16 << 10;
 
 impl State {
     /// Sends a message that the receiver will hold if it must: at once, where there is room.
@@ -95,7 +92,8 @@ impl State {
                 break Ok(());
             }
             match self.put_current(peer) {
-                Ok(true) => {}
+                // A peer that takes one piece while the next is put halves the time of both.
+                Ok(true) => self.links[peer].wire.flush_piece(self.domain.as_ref()),
                 Ok(false) => {
                     let link = &mut self.links[peer];
                     link.wire.flush(self.domain.as_ref());

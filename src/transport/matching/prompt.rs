@@ -11,57 +11,81 @@ use super::link::{Inflow, Wire};
 use super::posted::is_internal;
 use super::state::State;
 use crate::base::buffer::{Dst, Src};
-use crate::transport::{Delivery, Incoming, Outgoing, Room};
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::transport::region::Region;
+use crate::transport::ring::{NEWEST_BYTES, Reader};
+use crate::transport::{Delivery, Small};
 use std::sync::atomic::{Ordering, fence};
 
-/// How often a receive looks, where its rank has a core of its own, before it is posted: about as long as a message is on
-/// its way.
+/// How often a receive looks, where its rank has a core of its own, before it is posted: some times as long as a message is on
+/// its way. At first it looks without a pause, which lasts as long as a cache line needs from core to core.
 const LOOKS: u32 = 1000;
+const LOOKS_WITHOUT_PAUSE: u32 = 200;
+/// The same where it has none, and gives the core away between two looks.
+const CROWDED_LOOKS: u32 = 40;
 
 /// What a look for a message has found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Message(Delivery),
-    /// None has come yet.
-    Nothing,
+    /// None has come yet: so many bytes in all have, from this rank of the domain.
+    Nothing {
+        from: Rank,
+        taken: u64,
+    },
     /// Something that only a posted receive can go by.
     Else,
 }
 
 impl Core {
     /// See [`crate::transport::PointToPoint::send_at_once`].
-    pub(super) fn send_at_once(&self, message: &Outgoing) -> bool {
+    pub(super) fn send_at_once(&self, message: &Small<Src<'static>>) -> bool {
         self.lock().state.send_at_once(message)
     }
 
     /// See [`crate::transport::PointToPoint::receive_at_once`].
-    pub(super) fn receive_at_once(&self, message: &Incoming) -> Option<Delivery> {
-        let looks = if self.domain().pace().crowded { 1 } else { LOOKS };
-        for _ in 0..looks {
+    pub(super) fn receive_at_once(&self, message: &Small<Dst<'static>>) -> Option<Delivery> {
+        let mut looks = if self.domain().pace().crowded { CROWDED_LOOKS } else { LOOKS };
+        loop {
             let mut locked = self.lock();
             // To stop the service thread is the part of one that attends.
             if locked.watch.listens() {
                 return None;
             }
-            match locked.state.take_at_once(message) {
+            let (from, taken) = match locked.state.take_at_once(message) {
                 Found::Message(delivery) => {
                     locked.watch.note_prompt();
                     locked.state.put_all();
                     return Some(delivery);
                 }
-                Found::Nothing => drop(locked),
+                Found::Nothing { from, taken } => (from, taken),
                 Found::Else => return None,
-            }
-            std::hint::spin_loop();
+            };
+            drop(locked);
+            looks = self.look_for_more(from, taken, looks)?;
         }
-        None
+    }
+
+    /// Looks without the lock until more has come than was taken; how often it may look again. `None` where it has not.
+    fn look_for_more(&self, from: Rank, taken: u64, looks: u32) -> Option<u32> {
+        let (domain, crowded) = (self.domain(), self.domain().pace().crowded);
+        let written = domain.region().ring(from, domain.rank()).written;
+        (0..looks).rev().find(|&left| {
+            if crowded {
+                std::thread::yield_now();
+            } else if left + LOOKS_WITHOUT_PAUSE < LOOKS {
+                std::hint::spin_loop();
+            }
+            written.position() != taken
+        })
     }
 }
 
 impl State {
     /// Puts a message into the ring as a whole; false where it has to be posted.
-    fn send_at_once(&mut self, message: &Outgoing) -> bool {
-        let Outgoing { to, tag, dtype, bytes, .. } = *message;
+    fn send_at_once(&mut self, message: &Small<Src<'static>>) -> bool {
+        let Small { peer: Some(to), tag: Some(tag), dtype, bytes } = *message else { return false };
         let (cost, limits) = (Limits::cost(bytes.len()), self.limits);
         let Some(link) = self.links.get_mut(to).filter(|_| self.failed.is_none()) else {
             return false;
@@ -82,8 +106,10 @@ impl State {
     }
 
     /// Takes a message that lies whole in its sender's ring into the receiver's memory.
-    pub(super) fn take_at_once(&mut self, wanted: &Incoming) -> Found {
-        let (Some(from), Room::Lent(into)) = (wanted.from, wanted.into) else { return Found::Else };
+    pub(super) fn take_at_once(&mut self, wanted: &Small<Dst<'static>>) -> Found {
+        let Small { peer: Some(from), tag: tag_wanted, bytes: into, .. } = *wanted else {
+            return Found::Else;
+        };
         if self.failed.is_some() || self.domain.region().failure().is_set() {
             return Found::Else;
         }
@@ -94,29 +120,46 @@ impl State {
         if !is_between || link.closed.is_some() || link.in_closed.is_some() {
             return Found::Else;
         }
-        let Wire::Rings { into: ring, .. } = &mut link.wire else { return Found::Else };
-        let (region, mut head) = (self.domain.region(), [0; HEAD_BYTES]);
-        let Ok(held) = ring.peek(region, Dst::from(&mut head[..])) else { return Found::Else };
-        if held == 0 {
-            return Found::Nothing;
-        }
-        let Some(Frame::Eager { tag, dtype, len }) = Frame::decode(&head) else {
-            return Found::Else;
+        let Wire::Rings { into: ring, peer, .. } = &mut link.wire else { return Found::Else };
+        let region = self.domain.region();
+        let mut seen = [0; NEWEST_BYTES];
+        let (held, is_seen) = match see(ring, region, &mut seen) {
+            Ok((0, _)) => return Found::Nothing { from: *peer, taken: ring.position() },
+            Ok(found) => found,
+            Err(_) => return Found::Else,
         };
+        let head = seen.first_chunk().and_then(Frame::decode);
+        let Some(Frame::Eager { tag, dtype, len }) = head else { return Found::Else };
         let fits = |len: &usize| *len <= into.len() && HEAD_BYTES + len <= held;
         let Some(len) = usize::try_from(len).ok().filter(fits) else { return Found::Else };
-        let is_wanted = wanted.tag.map_or(!is_internal(tag), |wanted| wanted == tag);
+        let is_wanted = tag_wanted.map_or(!is_internal(tag), |wanted| wanted == tag);
         let (cost, Limits { eager_bytes, held_bytes }) = (Limits::cost(len), self.limits);
         let is_allowed = len <= eager_bytes && link.held + link.owed + cost <= held_bytes;
         if !is_wanted || dtype != wanted.dtype || !is_allowed {
             return Found::Else;
         }
-        if ring.take_seen(region, HEAD_BYTES, into.slice(0, len)).is_err() {
+        let into = into.slice(0, len);
+        let taken = if is_seen {
+            into.copy_from(Src::from(&seen[HEAD_BYTES..HEAD_BYTES + len]));
+            ring.skip(region, HEAD_BYTES + len)
+        } else {
+            ring.take_seen(region, HEAD_BYTES, into)
+        };
+        if taken.is_err() {
             return Found::Else;
         }
-        link.wire.settle(self.domain.as_ref());
+        link.wire.settle_in_parts(self.domain.as_ref());
         link.held += cost;
         self.pay_back(from, cost);
         Found::Message(Delivery { peer: from, tag, bytes: len })
+    }
+}
+
+/// What comes next in a ring, of which a head at least is copied: how many bytes have come, 0 where that is less than a head, and
+/// whether all of them were copied.
+fn see(ring: &mut Reader, region: &Region, into: &mut [u8; NEWEST_BYTES]) -> Result<(usize, bool)> {
+    match ring.peek_newest(region, into)? {
+        Some(held) if held >= HEAD_BYTES => Ok((held, true)),
+        _ => Ok((ring.peek(region, Dst::from(&mut into[..HEAD_BYTES]))?, false)),
     }
 }

@@ -100,7 +100,7 @@ impl State {
         neighbours.sort_unstable();
         Ok(Self {
             rank,
-            limits: Limits::new(size),
+            limits: Limits::new(size, endpoint.is_none()),
             links,
             neighbours,
             sends: HashMap::new(),

@@ -202,10 +202,7 @@ impl State {
             self.links[peer].attach = if works { Attach::Works } else { Attach::Refused };
             if !works {
                 let name = self.name(peer);
-                crate::log!(
-                    Level::Info,
-                    "the memory of {name} cannot be read: messages are copied"
-                );
+                crate::log!(Level::Info, "the memory of {name} is not read: messages are copied");
             }
         }
         self.links[peer].attach == Attach::Works

@@ -303,8 +303,8 @@ fn a_rank_that_leaves_takes_its_offers_along_and_what_it_sent_stays() {
         let leaver = members.remove(0);
         let two = &members[1];
         leaver.send(2, 1, vec![4; 10]).unwrap();
-        let offered = leaver.post_send(outgoing(2, 2, text(1, 50_000)));
-        let to_it = two.post_send(outgoing(0, 1, text(1, 50_000)));
+        let offered = leaver.post_send(outgoing(2, 2, text(1, 150_000)));
+        let to_it = two.post_send(outgoing(0, 1, text(1, 150_000)));
         let from_it = two.post_receive(incoming(Some(0), Some(7), 1));
         let from_any = two.post_receive(incoming(None, Some(8), 1));
         drop(leaver);
@@ -315,7 +315,7 @@ fn a_rank_that_leaves_takes_its_offers_along_and_what_it_sent_stays() {
             assert!(text.contains("rank 0") && text.contains("has left"), "{text}");
         }
         assert_eq!(two.receive(0, 1, 10).unwrap(), [4; 10]);
-        assert_eq!(two.receive(0, 2, 50_000).unwrap_err().kind(), ErrorKind::PeerFailed);
+        assert_eq!(two.receive(0, 2, 150_000).unwrap_err().kind(), ErrorKind::PeerFailed);
         assert_eq!(two.send(0, 2, vec![1]).unwrap_err().kind(), ErrorKind::PeerFailed);
         // Somebody else is left.
         assert!(from_any.get().is_none());

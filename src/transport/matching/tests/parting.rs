@@ -40,7 +40,7 @@ fn the_reason_may_come_after_a_rank_has_left() {
         let posted = [Arc::new(Outcome::default()), Arc::new(Outcome::default())];
         me.engine.core().unwrap().with(|state| {
             state.receive(incoming(Some(1), Some(1), 8), posted[0].clone()).unwrap();
-            state.send(outgoing(1, 1, text(1, 50_000)), posted[1].clone()).unwrap();
+            state.send(outgoing(1, 1, text(1, 150_000)), posted[1].clone()).unwrap();
             drop(leaver);
             if is_sent_to {
                 let refused = Arc::new(Outcome::default());
@@ -64,18 +64,18 @@ fn a_receive_from_any_rank_survives_one_that_leaves_before_it_has_sent_what_was_
     let me = &members[0];
     let (any, bound) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
     me.engine.core().unwrap().with(|state| {
-        let offered = [1, 2].map(|tag| leaver.post_send(outgoing(0, tag, text(1, 50_000))));
+        let offered = [1, 2].map(|tag| leaver.post_send(outgoing(0, tag, text(1, 150_000))));
         state.drain(1);
-        state.receive(incoming(None, Some(1), 50_000), any.clone()).unwrap();
-        state.receive(incoming(Some(1), Some(2), 50_000), bound.clone()).unwrap();
+        state.receive(incoming(None, Some(1), 150_000), any.clone()).unwrap();
+        state.receive(incoming(Some(1), Some(2), 150_000), bound.clone()).unwrap();
         drop(leaver);
         offered.iter().for_each(|it| assert_eq!(it.error().0, ErrorKind::Aborted));
     });
     assert_eq!(bound.error().0, ErrorKind::PeerFailed);
     assert!(any.get().is_none());
-    let sent = members[1].post_send(outgoing(0, 1, text(2, 40_000)));
+    let sent = members[1].post_send(outgoing(0, 1, text(2, 140_000)));
     let delivery = any.wait().unwrap();
-    assert_eq!((delivery.peer, delivery.bytes), (2, 40_000));
+    assert_eq!((delivery.peer, delivery.bytes), (2, 140_000));
     sent.wait().unwrap();
 }
 
