@@ -48,7 +48,7 @@ impl Newest {
         fence(Ordering::Release);
         let words = bytes.as_chunks().0.iter().take(len.div_ceil(8));
         for (cell, word) in self.bytes.iter().zip(words) {
-            cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
         }
         self.stamp.store(position << LEN_BITS | len as u64, Ordering::Release);
     }
@@ -62,7 +62,7 @@ impl Newest {
         }
         let words = into.as_chunks_mut().0.iter_mut().take(len.div_ceil(8));
         for (cell, word) in self.bytes.iter().zip(words) {
-            *word = cell.load(Ordering::Relaxed).to_ne_bytes();
+            *word = cell.load(Ordering::Relaxed).to_le_bytes();
         }
         fence(Ordering::Acquire);
         (self.stamp.load(Ordering::Relaxed) == stamp).then_some(len)

@@ -113,7 +113,11 @@ impl Hand<'_> {
 
     /// Looks for all, so that all lines are asked for.
     fn look_for_all(&mut self) -> bool {
-        self.others().fold(true, |all, rank| self.look_for(rank) && all)
+        let mut all = true;
+        for rank in self.others() {
+            all &= self.look_for(rank);
+        }
+        all
     }
 
     /// Looks for a rank until it has come, or for a while.
