@@ -5,6 +5,8 @@ pub mod card;
 mod choices;
 mod cores;
 pub mod meet;
+#[cfg(all(test, not(loom)))]
+mod prompt_tests;
 mod tuning;
 
 use super::{Backend, Fate, Memory, Place, Prompt};

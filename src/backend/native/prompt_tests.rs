@@ -1,0 +1,187 @@
+//! The short way of small operations and the long one go into each other: what one begins the other ends, on one rank as among
+//! several. Two ranks of a domain, on one thread, so that it is certain who comes first.
+
+use crate::algo::shared::steps::prompt::{Prompt, run_promptly};
+use crate::algo::shared::{Lane, Steps, all_reduce, broadcast, lines};
+use crate::algo::{Algorithm, Body, Operation};
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::{Deadline, LateDeadline};
+use crate::base::dtype::DataType;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::op::ReduceOp;
+use crate::process::this;
+use crate::transport::inproc::Domain;
+use crate::transport::region::LINES;
+use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName};
+use crate::wait::Pace;
+use std::time::Duration;
+
+/// One of two ranks.
+struct Member {
+    domain: Domain,
+    lane: Lane,
+    sequence: u64,
+    deadline: LateDeadline,
+}
+
+fn members(crowded: bool) -> [Member; 2] {
+    let group: GroupId = this::fresh_nonce().unwrap();
+    [0, 1].map(|rank| {
+        let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let pace = Pace { spin: Duration::ZERO, crowded };
+        let peers = vec![name(0), name(1)];
+        let domain = Domain::join(Nonce(group.0), 0, rank, peers, geometry, pace).unwrap();
+        let deadline = Deadline::after(Duration::from_secs(60)).into();
+        Member { domain, lane: Lane::new(group, 2), sequence: 0, deadline }
+    })
+}
+
+fn reduction() -> Descriptor {
+    Descriptor {
+        kind: OpKind::AllReduce,
+        dtype: Some(DataType::F32),
+        op: Some(ReduceOp::Sum),
+        root: None,
+        extent: Extent::Count(1),
+        sequence: 0,
+        algorithm: 0,
+        part: 0,
+    }
+}
+
+fn from_root(root: Rank) -> Descriptor {
+    Descriptor { kind: OpKind::Broadcast, op: None, root: Some(root), ..reduction() }
+}
+
+impl Member {
+    /// Begins the next operation the short way; how far it came, and how often it was told that it begins.
+    fn tries(
+        &mut self,
+        row: &Algorithm,
+        of: Descriptor,
+        send: f32,
+        recv: &mut f32,
+    ) -> (Prompt, u32) {
+        self.sequence += 1;
+        self.with(row, of, send, recv, false, |member, operation, lines| {
+            let mut told = 0;
+            let number = row.number(operation.descriptor.kind);
+            let Member { domain, lane, .. } = member;
+            let found = run_promptly(domain, lane, operation, (lines, number), || told += 1);
+            (found.unwrap(), told)
+        })
+    }
+
+    /// Ends what it has begun, or not, the long way.
+    fn ends(
+        &mut self,
+        row: &Algorithm,
+        of: Descriptor,
+        (send, recv): (f32, &mut f32),
+        is_published: bool,
+    ) -> Result<()> {
+        self.with(row, of, send, recv, is_published, |member, operation, lines| {
+            let number = row.number(operation.descriptor.kind);
+            let Member { domain, lane, .. } = member;
+            let mut steps = Steps::begin(domain, lane, operation, (row.name, number));
+            lines::run(&mut steps, operation, lines)?;
+            steps.finish();
+            Ok(())
+        })
+    }
+
+    fn with<T>(
+        &mut self,
+        row: &Algorithm,
+        of: Descriptor,
+        send: f32,
+        recv: &mut f32,
+        is_published: bool,
+        act: impl FnOnce(&mut Self, &Operation<'_>, &lines::Lines) -> T,
+    ) -> T {
+        let Body::Lines(lines) = row.body else { panic!("{} is no row of lines", row.name) };
+        let (send, mut result) = (send.to_ne_bytes(), recv.to_ne_bytes());
+        let deadline = std::mem::replace(&mut self.deadline, LateDeadline::after_ms(60_000));
+        let descriptor = Descriptor { sequence: self.sequence, ..of };
+        let is_root = of.root == Some(self.domain_rank());
+        let (from, into) = match of.kind {
+            OpKind::Broadcast if is_root => (Src::from(&send[..]), Dst::empty()),
+            OpKind::Broadcast => (Src::empty(), Dst::from(&mut result[..])),
+            _ => (Src::from(&send[..]), Dst::from(&mut result[..])),
+        };
+        let operation = Operation::of(descriptor, from, into, &deadline);
+        let outcome = act(self, &Operation { is_published, ..operation }, lines);
+        *recv = f32::from_ne_bytes(result);
+        outcome
+    }
+
+    fn domain_rank(&self) -> Rank {
+        use crate::transport::SharedDomain as _;
+        self.domain.rank()
+    }
+}
+
+#[test]
+fn what_is_published_promptly_is_ended_the_long_way() {
+    let row = &all_reduce::inline::ROW;
+    for crowded in [false, true] {
+        let [mut zero, mut one] = members(crowded);
+        // Longer than there are lines, with either of them first, by either way.
+        for turn in 0..3 * LINES {
+            let (first, second) = match turn % 2 {
+                0 => (&mut zero, &mut one),
+                _ => (&mut one, &mut zero),
+            };
+            let (mut a, mut b) = (0.0, 0.0);
+            assert_eq!(first.tries(row, reduction(), 1.0, &mut a), (Prompt::Published, 1));
+            if turn % 3 == 0 {
+                second.sequence += 1;
+                second.ends(row, reduction(), (2.0, &mut b), false).unwrap();
+            } else {
+                assert_eq!(second.tries(row, reduction(), 2.0, &mut b), (Prompt::Done, 1));
+            }
+            assert_eq!((a, b), (0.0, 3.0), "{turn}");
+            first.ends(row, reduction(), (1.0, &mut a), true).unwrap();
+            assert_eq!(a, 3.0, "{turn}");
+        }
+    }
+}
+
+#[test]
+fn a_root_runs_ahead_as_far_as_its_lines_reach() {
+    let row = &broadcast::inline::ROW;
+    let [mut root, mut reader] = members(false);
+    let mut nothing = 0.0;
+    for value in 0..LINES {
+        let sent = root.tries(row, from_root(0), value as f32, &mut nothing);
+        assert_eq!(sent, (Prompt::Done, 1), "{value}");
+    }
+    assert_eq!(root.tries(row, from_root(0), 0.5, &mut nothing), (Prompt::Untouched, 0));
+    for value in 0..LINES {
+        let mut got = -1.0;
+        assert_eq!(reader.tries(row, from_root(0), 0.0, &mut got), (Prompt::Done, 1));
+        assert_eq!(got, value as f32);
+    }
+    // The same operation, which nothing has happened of.
+    root.sequence -= 1;
+    assert_eq!(root.tries(row, from_root(0), 0.5, &mut nothing), (Prompt::Done, 1));
+    let mut got = -1.0;
+    assert_eq!(reader.tries(row, from_root(0), 0.0, &mut got), (Prompt::Done, 1));
+    assert_eq!(got, 0.5);
+}
+
+#[test]
+fn who_called_something_else_is_left_to_the_long_way() {
+    let [mut zero, mut one] = members(false);
+    let (mut a, mut b) = (0.0, 0.0);
+    let other = Descriptor { op: Some(ReduceOp::Max), ..reduction() };
+    let row = &all_reduce::inline::ROW;
+    assert_eq!(zero.tries(row, reduction(), 1.0, &mut a), (Prompt::Published, 1));
+    assert_eq!(one.tries(row, other, 2.0, &mut b), (Prompt::Published, 1));
+    let error = one.ends(row, other, (2.0, &mut b), true).unwrap_err();
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::Mismatch, Some(0)));
+    assert!(error.message().contains("MAX") && error.message().contains("SUM"), "{error:?}");
+    assert_eq!((a, b), (0.0, 0.0));
+}
