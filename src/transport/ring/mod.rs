@@ -11,10 +11,17 @@
 //! Bytes that were put as a whole, and are few, lie beside the writer's position too, as long as nothing has been put after
 //! them: a reader that keeps up has them with the line that tells it of them, and need not wait for another one.
 
+mod newest;
+#[cfg(test)]
+mod tests;
+
+pub use newest::NEWEST_BYTES;
+
 use super::region::Region;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use newest::Newest;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// How far one side has come. All zero bytes are a beginning.
@@ -26,47 +33,6 @@ pub struct Cursor {
     waits: AtomicU32,
     /// In the writer's.
     newest: Newest,
-}
-
-/// How many bytes lie beside a position at most: what fills two cache lines with it.
-pub const NEWEST_BYTES: usize = 104;
-const LEN_BITS: u32 = 7;
-const _: () = assert!(NEWEST_BYTES < 1 << LEN_BITS && size_of::<Cursor>() == 128);
-
-/// A copy of what was put last as a whole. Read while it is written, it is none.
-#[derive(Debug, Default)]
-#[repr(C)]
-struct Newest {
-    /// From which position on it lies in the ring, and in the lowest bits its length; 0 while it is written.
-    stamp: AtomicU64,
-    bytes: [AtomicU64; NEWEST_BYTES / 8],
-}
-
-impl Newest {
-    fn keep(&self, position: u64, bytes: &[u8; NEWEST_BYTES], len: usize) {
-        self.stamp.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        let words = bytes.as_chunks().0.iter().take(len.div_ceil(8));
-        for (cell, word) in self.bytes.iter().zip(words) {
-            cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
-        }
-        self.stamp.store(position << LEN_BITS | len as u64, Ordering::Release);
-    }
-
-    /// What lies in the ring from this position on, and its length; `None` where that is not what was put last.
-    fn read(&self, position: u64, into: &mut [u8; NEWEST_BYTES]) -> Option<usize> {
-        let stamp = self.stamp.load(Ordering::Acquire);
-        let len = usize::try_from(stamp & ((1 << LEN_BITS) - 1)).ok()?;
-        if stamp >> LEN_BITS != position || len == 0 || len > NEWEST_BYTES {
-            return None;
-        }
-        let words = into.as_chunks_mut().0.iter_mut().take(len.div_ceil(8));
-        for (cell, word) in self.bytes.iter().zip(words) {
-            *word = cell.load(Ordering::Relaxed).to_le_bytes();
-        }
-        fence(Ordering::Acquire);
-        (self.stamp.load(Ordering::Relaxed) == stamp).then_some(len)
-    }
 }
 
 impl Cursor {
@@ -83,6 +49,8 @@ impl Cursor {
         self.position.store(position, Ordering::Release);
     }
 }
+
+const _: () = assert!(size_of::<Cursor>() == 128);
 
 /// Where one ring lies.
 #[derive(Clone, Copy, Debug)]
@@ -400,152 +368,4 @@ fn copy_out(bytes: Dst<'_>, position: u64, into: Dst<'_>) {
     into.slice(0, first).copy_from(bytes.as_src().slice(start, first));
     let rest = into.len() - first;
     into.slice(first, rest).copy_from(bytes.as_src().slice(0, rest));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transport::Geometry;
-    use crate::transport::inproc::Heap;
-
-    fn region() -> Region {
-        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
-        let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
-        Region::new(geometry, Box::new(heap)).unwrap()
-    }
-
-    #[test]
-    fn bytes_come_out_as_they_went_in_many_times_around() {
-        let region = region();
-        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
-        let size = region.geometry().ring_bytes();
-        let (mut sent, mut got) = (0u64, 0u64);
-        let mut step = 1;
-        while got < 20 * size as u64 {
-            step = step * 7 % 40_009;
-            let bytes: Vec<u8> = (0..step).map(|i| ((sent + i as u64) % 251) as u8).collect();
-            let (one, two) = bytes.split_at(bytes.len() / 3);
-            sent += writer.write(&region, &[Src::from(one), Src::from(two)]).unwrap() as u64;
-            writer.publish(&region);
-            let mut back = vec![0; step * 3 % 40_009];
-            let taken = reader.read(&region, Dst::from(back.as_mut_slice())).unwrap();
-            reader.release(&region);
-            for byte in &back[..taken] {
-                assert_eq!(u64::from(*byte), got % 251);
-                got += 1;
-            }
-        }
-        assert!(sent - got <= size as u64);
-    }
-
-    #[test]
-    fn a_full_ring_takes_nothing_and_its_reader_learns_who_waits() {
-        let region = region();
-        let (mut writer, mut reader) = (Writer::new(1, 0), Reader::new(1, 0));
-        let bytes = vec![1; region.geometry().ring_bytes() + 1];
-        assert_eq!(writer.write(&region, &[Src::from(bytes.as_slice())]).unwrap(), bytes.len() - 1);
-        assert_eq!(writer.write(&region, &[Src::from(&bytes[..1])]).unwrap(), 0);
-        // What is not published is not there.
-        let mut byte = [0];
-        assert_eq!(reader.read(&region, Dst::from(&mut byte[..])).unwrap(), 0);
-        assert!(writer.publish(&region) && !writer.publish(&region));
-        assert!(!writer.wait_for_room(&region).unwrap());
-        assert_eq!(reader.read(&region, Dst::from(&mut byte[..])).unwrap(), 1);
-        assert!(reader.release(&region));
-        assert!(!reader.release(&region));
-        assert!(writer.wait_for_room(&region).unwrap());
-        assert_eq!(writer.write(&region, &[Src::from(&bytes[..2])]).unwrap(), 1);
-    }
-
-    #[test]
-    fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
-        let region = region();
-        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
-        let size = region.geometry().ring_bytes();
-        let too_much = vec![0; size];
-        let mut next = (0..=250u8).cycle();
-        for _ in 0..10 * size / 100 {
-            let bytes: Vec<u8> = next.by_ref().take(100).collect();
-            let (head, body) = bytes.split_at(32);
-            assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
-            assert!(!writer.put_whole(&region, &[Src::from(too_much.as_slice())]));
-            let mut seen = [0; 32];
-            assert_eq!(reader.peek(&region, Dst::from(&mut seen[..])).unwrap(), 100);
-            let mut rest = [0; 68];
-            reader.take_seen(&region, 32, Dst::from(&mut rest[..])).unwrap();
-            assert_eq!((&seen[..], &rest[..]), (head, body));
-            assert_eq!(reader.peek(&region, Dst::from(&mut seen[..])).unwrap(), 0);
-            assert!(reader.take_seen(&region, 0, Dst::from(&mut seen[..1])).is_err());
-            reader.release(&region);
-        }
-    }
-
-    #[test]
-    fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
-        let region = region();
-        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
-        let mut seen = [0; NEWEST_BYTES];
-        let bytes: Vec<u8> = (1..=200).collect();
-        for len in [1, 7, 8, 9, 36, 64, 103, NEWEST_BYTES] {
-            let (head, body) = bytes[..len].split_at(len / 3);
-            assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
-            assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), Some(len));
-            assert_eq!(seen[..len], bytes[..len]);
-            reader.skip(&region, len).unwrap();
-            assert!(reader.skip(&region, 1).is_err());
-            assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
-        }
-        // Too many, two at once, and one with something behind it.
-        assert!(writer.put_whole(&region, &[Src::from(&bytes[..NEWEST_BYTES + 1])]));
-        assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
-        assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), NEWEST_BYTES);
-        assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 1);
-        for then in [true, false] {
-            assert!(writer.put_whole(&region, &[Src::from(&bytes[..10])]));
-            match then {
-                true => assert!(writer.put_whole(&region, &[Src::from(&bytes[..5])])),
-                false => assert_eq!(writer.write(&region, &[Src::from(&bytes[..5])]).unwrap(), 5),
-            }
-            writer.publish(&region);
-            assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
-            assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 15);
-        }
-        // What a rank that has gone wrong says of its length.
-        region
-            .ring(0, 1)
-            .written
-            .newest
-            .stamp
-            .store(reader.position << LEN_BITS | 127, Ordering::Relaxed);
-        assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
-    }
-
-    #[test]
-    fn room_is_given_back_in_parts() {
-        let region = region();
-        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
-        let bytes = vec![1; region.geometry().ring_bytes()];
-        let (part, mut into) = (bytes.len() / 4, vec![0; bytes.len()]);
-        assert_eq!(writer.write(&region, &[Src::from(bytes.as_slice())]).unwrap(), bytes.len());
-        assert!(writer.publish(&region) && !writer.wait_for_room(&region).unwrap());
-        reader.read(&region, Dst::from(&mut into[..part - 1])).unwrap();
-        assert!(!reader.release_in_parts(&region) && !writer.wait_for_room(&region).unwrap());
-        reader.read(&region, Dst::from(&mut into[..1])).unwrap();
-        assert!(reader.release_in_parts(&region) && writer.wait_for_room(&region).unwrap());
-    }
-
-    #[test]
-    fn a_position_that_makes_no_sense_is_an_error() {
-        let region = region();
-        let mut byte = [0];
-        for position in [u64::MAX, region.geometry().ring_bytes() as u64 + 1] {
-            let ring = region.ring(0, 1);
-            ring.written.position.store(position, Ordering::Relaxed);
-            let mut reader = Reader::new(0, 1);
-            assert!(reader.read(&region, Dst::from(&mut byte[..])).is_err());
-            ring.read.position.store(position, Ordering::Relaxed);
-            let mut writer = Writer::new(0, 1);
-            assert!(writer.wait_for_room(&region).is_err());
-        }
-    }
 }
