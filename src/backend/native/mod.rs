@@ -92,9 +92,10 @@ impl Fate for NodeFate {
     }
 }
 
-/// The algorithm for calls of a kind that have one size.
+/// The algorithm for calls of one kind and size.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
+    kind: OpKind,
     bytes: usize,
     algorithm: &'static Algorithm,
     number: u8,
@@ -103,8 +104,8 @@ struct Chosen {
 /// What a rank remembers between operations.
 #[derive(Debug)]
 struct Lanes {
-    /// For the last call of each kind that left the choice to the library.
-    chosen: [Option<Chosen>; OpKind::ALL.len()],
+    /// For the last call of each kind that there was which left the choice to the library.
+    chosen: Vec<Chosen>,
     steps: shared::Lane,
     /// Where there are several nodes.
     messages: Option<message::Lane>,
@@ -117,7 +118,7 @@ impl Lanes {
         // A group on one node has no use for the rest.
         let is_spread = nodes.count() > 1;
         Self {
-            chosen: [None; OpKind::ALL.len()],
+            chosen: Vec::new(),
             steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
             messages: is_spread.then(|| message::Lane::new(group, nodes.ranks())),
             everyone: (0..nodes.ranks()).filter(|_| is_spread).collect(),
@@ -241,22 +242,21 @@ impl Native {
     }
 
     /// The algorithm for a call, which is most often the one for the call of its kind before.
-    fn choose(
-        &self,
-        operation: &Operation<'_>,
-        last: &mut [Option<Chosen>; OpKind::ALL.len()],
-    ) -> Result<Chosen> {
+    fn choose(&self, operation: &Operation<'_>, last: &mut Vec<Chosen>) -> Result<Chosen> {
         let (kind, bytes) = (operation.descriptor.kind, operation.bytes());
-        let last = &mut last[kind as usize];
         let wanted = operation.wanted();
         let is_plain = wanted.name.is_none() && !wanted.canonical;
-        if let Some(same) = last.filter(|last| is_plain && last.bytes == bytes) {
+        let place = last.iter().position(|last| last.kind == kind);
+        let same = place.map(|place| last[place]).filter(|last| last.bytes == bytes);
+        if let Some(same) = same.filter(|_| is_plain) {
             return Ok(same);
         }
         let algorithm = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
-        let chosen = Chosen { bytes, algorithm, number: algorithm.number(kind) };
-        if is_plain {
-            *last = Some(chosen);
+        let chosen = Chosen { kind, bytes, algorithm, number: algorithm.number(kind) };
+        match place {
+            _ if !is_plain => {}
+            Some(place) => last[place] = chosen,
+            None => last.push(chosen),
         }
         Ok(chosen)
     }

@@ -84,7 +84,7 @@ impl Core {
 
 impl State {
     /// Puts a message into the ring as a whole; false where it has to be posted.
-    fn send_at_once(&mut self, message: &Small<Src<'static>>) -> bool {
+    pub(super) fn send_at_once(&mut self, message: &Small<Src<'static>>) -> bool {
         let Small { peer: Some(to), tag: Some(tag), dtype, bytes } = *message else { return false };
         let (cost, limits) = (Limits::cost(bytes.len()), self.limits);
         let Some(link) = self.links.get_mut(to).filter(|_| self.failed.is_none()) else {
@@ -128,8 +128,11 @@ impl State {
             Ok(found) => found,
             Err(_) => return Found::Else,
         };
-        let head = seen.first_chunk().and_then(Frame::decode);
-        let Some(Frame::Eager { tag, dtype, len }) = head else { return Found::Else };
+        let (tag, dtype, len) = match seen.first_chunk().and_then(Frame::decode) {
+            Some(Frame::Eager { tag, dtype, len }) => (tag, dtype, len),
+            Some(Frame::Credit { bytes }) => return self.take_credit(from, bytes),
+            _ => return Found::Else,
+        };
         let fits = |len: &usize| *len <= into.len() && HEAD_BYTES + len <= held;
         let Some(len) = usize::try_from(len).ok().filter(fits) else { return Found::Else };
         let is_wanted = tag_wanted.map_or(!is_internal(tag), |wanted| wanted == tag);
@@ -152,6 +155,21 @@ impl State {
         link.held += cost;
         self.pay_back(from, cost);
         Found::Message(Delivery { peer: from, tag, bytes: len })
+    }
+
+    /// Takes what a peer gives back, of which a message every now and then brings some: the message comes behind it.
+    #[cold]
+    fn take_credit(&mut self, from: Rank, bytes: u64) -> Found {
+        let link = &mut self.links[from];
+        let left = usize::try_from(bytes).ok().and_then(|bytes| link.used.checked_sub(bytes));
+        let (Some(left), Wire::Rings { into: ring, peer, .. }) = (left, &mut link.wire) else {
+            return Found::Else;
+        };
+        if ring.skip(self.domain.region(), HEAD_BYTES).is_err() {
+            return Found::Else;
+        }
+        link.used = left;
+        Found::Nothing { from: *peer, taken: ring.position() }
     }
 }
 

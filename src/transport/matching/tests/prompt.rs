@@ -7,6 +7,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
 use crate::transport::matching::prompt::Found;
+use crate::transport::matching::state::State;
 use crate::transport::{Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint as _, Small};
 use std::sync::Arc;
 
@@ -101,6 +102,30 @@ fn a_send_that_would_wait_is_posted() {
         assert!((1..100_000).contains(&sent.count()));
     });
     assert_eq!(members[1].receive(0, 3, 64).unwrap(), text(1, 64));
+}
+
+#[test]
+fn what_is_given_back_is_taken_on_the_way_to_a_message() {
+    let members = world(Spread::Together, 2);
+    let [there, back] = [incoming(Some(0), Some(3), 16_000), incoming(Some(1), Some(3), 8)];
+    let (large, small) = (outgoing(1, 3, text(1, 16_000)), outgoing(0, 3, vec![7]));
+    let both = |zero: &mut State, one: &mut State| {
+        // Until it is worth telling.
+        for _ in 0..20 {
+            assert!(zero.send_at_once(&leaving(&large)));
+            assert!(matches!(one.take_at_once(&coming(&there)), Found::Message(_)));
+            one.put_all();
+        }
+        assert!(one.send_at_once(&leaving(&small)));
+        let used = zero.links[1].used;
+        assert!(matches!(zero.take_at_once(&coming(&back)), Found::Nothing { from: 1, .. }));
+        assert!(zero.links[1].used < used);
+        let delivery = Delivery { peer: 1, tag: 3, bytes: 1 };
+        assert_eq!(zero.take_at_once(&coming(&back)), Found::Message(delivery));
+        assert!(matches!(zero.take_at_once(&coming(&back)), Found::Nothing { from: 1, .. }));
+    };
+    let [zero, one] = [0, 1].map(|rank: usize| members[rank].engine.core().unwrap());
+    zero.with(|zero| one.with(|one| both(zero, one)));
 }
 
 #[test]
