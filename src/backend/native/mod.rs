@@ -5,7 +5,8 @@ pub mod card;
 mod choices;
 mod cores;
 pub mod meet;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod prompt_tests;
 mod tuning;
 

@@ -17,6 +17,10 @@ use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName};
 use crate::wait::Pace;
 use std::time::Duration;
 
+/// How many lines a rank has.
+const MANY: usize = 64;
+const _: () = assert!(MANY as u64 == LINES);
+
 /// One of two ranks.
 struct Member {
     domain: Domain,
@@ -41,7 +45,7 @@ fn members(crowded: bool) -> [Member; 2] {
 fn reduction() -> Descriptor {
     Descriptor {
         kind: OpKind::AllReduce,
-        dtype: Some(DataType::F32),
+        dtype: Some(DataType::U8),
         op: Some(ReduceOp::Sum),
         root: None,
         extent: Extent::Count(1),
@@ -57,18 +61,12 @@ fn from_root(root: Rank) -> Descriptor {
 
 impl Member {
     /// Begins the next operation the short way; how far it came, and how often it was told that it begins.
-    fn tries(
-        &mut self,
-        row: &Algorithm,
-        of: Descriptor,
-        send: f32,
-        recv: &mut f32,
-    ) -> (Prompt, u32) {
+    fn tries(&mut self, row: &Algorithm, of: Descriptor, send: u8, recv: &mut u8) -> (Prompt, u32) {
         self.sequence += 1;
         self.with(row, of, send, recv, false, |member, operation, lines| {
             let mut told = 0;
             let number = row.number(operation.descriptor.kind);
-            let Member { domain, lane, .. } = member;
+            let Self { domain, lane, .. } = member;
             let found = run_promptly(domain, lane, operation, (lines, number), || told += 1);
             (found.unwrap(), told)
         })
@@ -79,12 +77,12 @@ impl Member {
         &mut self,
         row: &Algorithm,
         of: Descriptor,
-        (send, recv): (f32, &mut f32),
+        (send, recv): (u8, &mut u8),
         is_published: bool,
     ) -> Result<()> {
         self.with(row, of, send, recv, is_published, |member, operation, lines| {
             let number = row.number(operation.descriptor.kind);
-            let Member { domain, lane, .. } = member;
+            let Self { domain, lane, .. } = member;
             let mut steps = Steps::begin(domain, lane, operation, (row.name, number));
             lines::run(&mut steps, operation, lines)?;
             steps.finish();
@@ -96,13 +94,13 @@ impl Member {
         &mut self,
         row: &Algorithm,
         of: Descriptor,
-        send: f32,
-        recv: &mut f32,
+        send: u8,
+        recv: &mut u8,
         is_published: bool,
         act: impl FnOnce(&mut Self, &Operation<'_>, &lines::Lines) -> T,
     ) -> T {
         let Body::Lines(lines) = row.body else { panic!("{} is no row of lines", row.name) };
-        let (send, mut result) = (send.to_ne_bytes(), recv.to_ne_bytes());
+        let (send, mut result) = ([send], [*recv]);
         let deadline = std::mem::replace(&mut self.deadline, LateDeadline::after_ms(60_000));
         let descriptor = Descriptor { sequence: self.sequence, ..of };
         let is_root = of.root == Some(self.domain_rank());
@@ -113,7 +111,7 @@ impl Member {
         };
         let operation = Operation::of(descriptor, from, into, &deadline);
         let outcome = act(self, &Operation { is_published, ..operation }, lines);
-        *recv = f32::from_ne_bytes(result);
+        [*recv] = result;
         outcome
     }
 
@@ -129,22 +127,22 @@ fn what_is_published_promptly_is_ended_the_long_way() {
     for crowded in [false, true] {
         let [mut zero, mut one] = members(crowded);
         // Longer than there are lines, with either of them first, by either way.
-        for turn in 0..3 * LINES {
+        for turn in 0..3 * MANY {
             let (first, second) = match turn % 2 {
                 0 => (&mut zero, &mut one),
                 _ => (&mut one, &mut zero),
             };
-            let (mut a, mut b) = (0.0, 0.0);
-            assert_eq!(first.tries(row, reduction(), 1.0, &mut a), (Prompt::Published, 1));
+            let (mut a, mut b) = (0, 0);
+            assert_eq!(first.tries(row, reduction(), 1, &mut a), (Prompt::Published, 1));
             if turn % 3 == 0 {
                 second.sequence += 1;
-                second.ends(row, reduction(), (2.0, &mut b), false).unwrap();
+                second.ends(row, reduction(), (2, &mut b), false).unwrap();
             } else {
-                assert_eq!(second.tries(row, reduction(), 2.0, &mut b), (Prompt::Done, 1));
+                assert_eq!(second.tries(row, reduction(), 2, &mut b), (Prompt::Done, 1));
             }
-            assert_eq!((a, b), (0.0, 3.0), "{turn}");
-            first.ends(row, reduction(), (1.0, &mut a), true).unwrap();
-            assert_eq!(a, 3.0, "{turn}");
+            assert_eq!((a, b), (0, 3), "{turn}");
+            first.ends(row, reduction(), (1, &mut a), true).unwrap();
+            assert_eq!(a, 3, "{turn}");
         }
     }
 }
@@ -153,35 +151,35 @@ fn what_is_published_promptly_is_ended_the_long_way() {
 fn a_root_runs_ahead_as_far_as_its_lines_reach() {
     let row = &broadcast::inline::ROW;
     let [mut root, mut reader] = members(false);
-    let mut nothing = 0.0;
-    for value in 0..LINES {
-        let sent = root.tries(row, from_root(0), value as f32, &mut nothing);
+    let mut nothing = 0;
+    for value in (0..).take(MANY) {
+        let sent = root.tries(row, from_root(0), value, &mut nothing);
         assert_eq!(sent, (Prompt::Done, 1), "{value}");
     }
-    assert_eq!(root.tries(row, from_root(0), 0.5, &mut nothing), (Prompt::Untouched, 0));
-    for value in 0..LINES {
-        let mut got = -1.0;
-        assert_eq!(reader.tries(row, from_root(0), 0.0, &mut got), (Prompt::Done, 1));
-        assert_eq!(got, value as f32);
+    assert_eq!(root.tries(row, from_root(0), 99, &mut nothing), (Prompt::Untouched, 0));
+    for value in (0..).take(MANY) {
+        let mut got = 255;
+        assert_eq!(reader.tries(row, from_root(0), 0, &mut got), (Prompt::Done, 1));
+        assert_eq!(got, value);
     }
     // The same operation, which nothing has happened of.
     root.sequence -= 1;
-    assert_eq!(root.tries(row, from_root(0), 0.5, &mut nothing), (Prompt::Done, 1));
-    let mut got = -1.0;
-    assert_eq!(reader.tries(row, from_root(0), 0.0, &mut got), (Prompt::Done, 1));
-    assert_eq!(got, 0.5);
+    assert_eq!(root.tries(row, from_root(0), 99, &mut nothing), (Prompt::Done, 1));
+    let mut got = 255;
+    assert_eq!(reader.tries(row, from_root(0), 0, &mut got), (Prompt::Done, 1));
+    assert_eq!(got, 99);
 }
 
 #[test]
 fn who_called_something_else_is_left_to_the_long_way() {
     let [mut zero, mut one] = members(false);
-    let (mut a, mut b) = (0.0, 0.0);
+    let (mut a, mut b) = (0, 0);
     let other = Descriptor { op: Some(ReduceOp::Max), ..reduction() };
     let row = &all_reduce::inline::ROW;
-    assert_eq!(zero.tries(row, reduction(), 1.0, &mut a), (Prompt::Published, 1));
-    assert_eq!(one.tries(row, other, 2.0, &mut b), (Prompt::Published, 1));
-    let error = one.ends(row, other, (2.0, &mut b), true).unwrap_err();
+    assert_eq!(zero.tries(row, reduction(), 1, &mut a), (Prompt::Published, 1));
+    assert_eq!(one.tries(row, other, 2, &mut b), (Prompt::Published, 1));
+    let error = one.ends(row, other, (2, &mut b), true).unwrap_err();
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::Mismatch, Some(0)));
     assert!(error.message().contains("MAX") && error.message().contains("SUM"), "{error:?}");
-    assert_eq!((a, b), (0.0, 0.0));
+    assert_eq!((a, b), (0, 0));
 }
