@@ -119,7 +119,7 @@ pub struct Group {
     pub(super) looks_who_is_there: bool,
     /// The back end is asked before a call takes its place.
     pub(super) is_selective: bool,
-    /// Small calls in host memory may have a shorter way.
+    /// Small calls may have a shorter way.
     pub(super) is_prompt: bool,
 }
 
@@ -215,10 +215,7 @@ impl Group {
             device: backend.device(),
             looks_who_is_there: backend.looks_who_is_there(),
             is_selective: backend.is_selective(),
-            is_prompt: backend.is_prompt()
-                && backend.device().is_none()
-                && !backend.looks_who_is_there()
-                && !backend.is_selective(),
+            is_prompt: backend.is_prompt(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),

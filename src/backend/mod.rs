@@ -218,7 +218,8 @@ pub trait Backend: Send + Sync + Debug {
     /// Any; the message says who is to blame.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
 
-    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]).
+    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]): not where it serves a device, is selective, or
+    /// all ranks come together before each collective.
     fn is_prompt(&self) -> bool {
         false
     }

@@ -43,9 +43,9 @@ const ROOMY_RING: usize = 32 << 10;
 /// The most and the least that a slot has where nobody asks for a size and each wait costs a context switch, and what all slots
 /// together then should.
 const SLOT_BYTES: (usize, usize) = (256 << 10, 192 << 10);
-/// What it has where each rank has a core: what all slots of one hold stays in that core's cache.
-const SPACIOUS_SLOT_BYTES: usize = 128 << 10;
 const ALL_SLOTS: usize = 6 << 20;
+/// What a slot has where each rank has a core: what all slots of one hold stays in that core's cache.
+const SPACIOUS_SLOT_BYTES: usize = 128 << 10;
 
 /// Byte offsets of the arrays.
 #[derive(Clone, Copy, Debug)]

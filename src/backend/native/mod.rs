@@ -155,7 +155,7 @@ impl Backend for Native {
     }
 
     fn is_prompt(&self) -> bool {
-        self.mesh.is_none()
+        self.mesh.is_none() && !self.looks_who_is_there
     }
 
     fn run_promptly(

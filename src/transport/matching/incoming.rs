@@ -262,7 +262,7 @@ impl State {
         Ok(())
     }
 
-    fn on_credit(&mut self, peer: Rank, bytes: u64) -> Result<()> {
+    pub(super) fn on_credit(&mut self, peer: Rank, bytes: u64) -> Result<()> {
         let link = &mut self.links[peer];
         let left = usize::try_from(bytes).ok().and_then(|bytes| link.used.checked_sub(bytes));
         let Some(left) = left else { return refuse("it gives back more than it was sent") };

@@ -160,15 +160,16 @@ impl State {
     /// Takes what a peer gives back, of which a message every now and then brings some: the message comes behind it.
     #[cold]
     fn take_credit(&mut self, from: Rank, bytes: u64) -> Found {
-        let link = &mut self.links[from];
-        let left = usize::try_from(bytes).ok().and_then(|bytes| link.used.checked_sub(bytes));
-        let (Some(left), Wire::Rings { into: ring, peer, .. }) = (left, &mut link.wire) else {
+        // One that gives back too much stays, so that a posted receive finds it and says so.
+        if self.on_credit(from, bytes).is_err() {
+            return Found::Else;
+        }
+        let Wire::Rings { into: ring, peer, .. } = &mut self.links[from].wire else {
             return Found::Else;
         };
         if ring.skip(self.domain.region(), HEAD_BYTES).is_err() {
             return Found::Else;
         }
-        link.used = left;
         Found::Nothing { from: *peer, taken: ring.position() }
     }
 }

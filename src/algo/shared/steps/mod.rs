@@ -86,7 +86,7 @@ pub struct Steps<'a> {
     /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has finished that.
     owes_ring: bool,
     /// The first step is published already.
-    is_ahead: bool,
+    is_published: bool,
     lateness: Lateness<'a>,
 }
 
@@ -100,19 +100,19 @@ impl<'a> Steps<'a> {
     ) -> Self {
         // Ranks that go different ways do not fit together either.
         let words = operation.descriptor.encode_with(number);
-        let (hand, is_ahead) = (Hand::of(domain, lane), operation.is_published);
+        let (hand, is_published) = (Hand::of(domain, lane), operation.is_published);
         let steps = Self {
             hand,
             operation,
             words,
             grace: GRACE,
             algorithm,
-            has_begun: Cell::new(is_ahead),
+            has_begun: Cell::new(is_published),
             owes_ring: false,
-            is_ahead,
+            is_published,
             lateness: Lateness::of(operation),
         };
-        if is_ahead {
+        if is_published {
             return steps;
         }
         steps.hand.enter(&steps.words);
@@ -337,7 +337,7 @@ impl<'a> Steps<'a> {
         finished: u64,
         publish: impl Fn(&Line, u64, u64, &[u64; 3], &[u8]),
     ) -> Result<()> {
-        if std::mem::take(&mut self.is_ahead) {
+        if std::mem::take(&mut self.is_published) {
             return Ok(());
         }
         self.await_done((self.hand.lane.step + 1).saturating_sub(LINES))?;
