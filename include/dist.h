@@ -3015,10 +3015,14 @@ dist_status_t dist_work_release(struct dist_work_t *work);
 /**
  * Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
  *
- * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it, and
- * other ranks cannot see it. In this version no call is faster with it: operations do not yet read and write it directly in
- * place. It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is
- * there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
+ * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it. Where all
+ * ranks are on one host, and what all of them give to an all_reduce, all_gather, reduce_scatter or all_to_all lies in such
+ * memory (for an all_reduce also the results), it is read (and written) where it lies, without a copy: from 4 KiB a vector
+ * or block on, or 64 KiB where the host has fewer cores than ranks. For that the other ranks map the whole segment, if the
+ * system lets them look into this process. When an all_reduce has failed, a rank that was stopped in the middle of it may
+ * still change up to 16 KiB of the result: free it and allocate another one; where that is so it is not handed out again.
+ *
+ * It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
  * back, in pieces of 2 MiB that small allocations share.
  *
  * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or

@@ -66,6 +66,29 @@ fn all_operations_are_measured_and_right() {
     assert_eq!(left_behind(&folder), [""; 0]);
 }
 
+/// Whoever is faster, all algorithms are told, and the library takes the file.
+#[test]
+fn algorithms_take_turns_and_the_library_takes_the_file() {
+    let folder = Folder::new();
+    let ended = run("--tune tuned.json --quick --ops all_reduce,all_gather,sendrecv", &folder);
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
+    for told in ["all_reduce, 2 ranks", "all_gather, 2 ranks", "own choice", "one_shot", "staged"] {
+        assert!(ended.out.contains(told), "{told}: {}", ended.out);
+    }
+    // What works between nodes only has no turn.
+    assert!(!ended.out.contains("ring") && !ended.out.contains("sendrecv,"), "{}", ended.out);
+    let file: Value = serde_json::from_slice(&folder.bytes("tuned.json")).unwrap();
+    assert!(file["comment"].as_str().unwrap().starts_with("dist-bench --quick"));
+    for row in file["rows"].as_array().unwrap() {
+        assert_eq!((&row["ranks"], &row["nodes"]), (&json!([2, 2]), &json!([1, 1])));
+    }
+    let mut tuned = command("--quick --ops all_reduce", &folder);
+    tuned.env("DIST_TUNING_FILE", folder.path("tuned.json"));
+    let ended = Program::start(tuned, |_| {}).end();
+    assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
+    assert_eq!(left_behind(&folder), [""; 0]);
+}
+
 #[test]
 fn every_way_to_call_is_measured_and_right() {
     let folder = Folder::new();

@@ -68,16 +68,18 @@ impl Fold {
 
     /// Folds the vectors of members 0 to `size - 1`, in that order.
     pub fn in_order<'a>(self, dst: Dst<'_>, size: WorldSize, vector: impl Fn(usize) -> Src<'a>) {
-        if size == 2 {
-            self.all(dst, &[vector(0), vector(1)]);
-        } else if size <= FEW {
-            let mut vectors = [Src::empty(); FEW];
-            vectors[..size].iter_mut().enumerate().for_each(|(rank, slot)| *slot = vector(rank));
-            self.all(dst, &vectors[..size]);
-        } else {
-            let vectors: Vec<Src<'_>> = (0..size).map(vector).collect();
-            self.all(dst, &vectors);
-        }
+        with_all(size, vector, |vectors| self.all(dst, vectors));
+    }
+
+    /// The same where no average is of more vectors than these, and to `twins` as well, which are as long as `dst`.
+    pub fn to_all<'a>(
+        self,
+        (dst, twins): (Dst<'_>, &[Dst<'_>]),
+        size: WorldSize,
+        vector: impl Fn(usize) -> Src<'a>,
+    ) {
+        debug_assert!(self.divisor.is_none(), "a part of an average goes to one place");
+        with_all(size, vector, |all| kernel::fold_to_all(self.dtype, self.op, (dst, twins), all));
     }
 
     fn all(self, dst: Dst<'_>, vectors: &[Src<'_>]) {
@@ -88,14 +90,43 @@ impl Fold {
     }
 }
 
+/// Puts the vectors of members 0 to `size - 1` beside each other.
+#[inline]
+pub(super) fn with_all<'a>(
+    size: WorldSize,
+    vector: impl Fn(usize) -> Src<'a>,
+    fold: impl FnOnce(&[Src<'a>]),
+) {
+    if size == 2 {
+        fold(&[vector(0), vector(1)]);
+    } else if size <= FEW {
+        let mut vectors = [Src::empty(); FEW];
+        vectors[..size].iter_mut().enumerate().for_each(|(rank, slot)| *slot = vector(rank));
+        fold(&vectors[..size]);
+    } else {
+        let vectors: Vec<Src<'_>> = (0..size).map(vector).collect();
+        fold(&vectors);
+    }
+}
+
 /// Copies this rank's contribution out of the caller's memory, times its factor where the operator
 /// wants one.
 pub(super) fn contribute(operation: &Operation<'_>, dst: Dst<'_>, src: Src<'_>) -> Result<()> {
-    match operation.op()? {
-        ReduceOp::PremulSum => kernel::scale_copy(operation.dtype(), operation.factor, dst, src),
+    contribute_by(operation.op()?, (operation.dtype(), operation.factor), dst, src);
+    Ok(())
+}
+
+/// The same for an operator on elements of a type, and a factor.
+pub(super) fn contribute_by(
+    op: ReduceOp,
+    (dtype, factor): (DataType, f64),
+    dst: Dst<'_>,
+    src: Src<'_>,
+) {
+    match op {
+        ReduceOp::PremulSum => kernel::scale_copy(dtype, factor, dst, src),
         _ => kernel::copy(dst, src),
     }
-    Ok(())
 }
 
 /// Whether this rank contributes its vector as it is, so that it may be folded where the caller has it.

@@ -14,11 +14,13 @@ pub mod lateness;
 pub mod message;
 pub mod operation;
 pub mod pattern;
+pub mod plain;
 pub mod rules;
 pub mod select;
 pub mod shared;
 pub mod table;
 
 pub use operation::Operation;
+pub use plain::Plain;
 pub use select::{Choice, Shape, Wanted, select};
 pub use table::{Algorithm, Body, algorithms};

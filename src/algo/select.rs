@@ -117,6 +117,7 @@ mod tests {
     use super::super::rules::Source;
     use super::super::table::Body;
     use super::*;
+    use crate::transport::line::INLINE_BYTES;
 
     fn choose(
         kind: OpKind,
@@ -150,7 +151,7 @@ mod tests {
     fn every_call_has_an_algorithm_and_names_are_unique() {
         for kind in OpKind::ALL {
             for shape in shapes() {
-                for bytes in [0, 1, 48, 49, 1 << 16, 1 << 20, usize::MAX] {
+                for bytes in [0, 1, INLINE_BYTES, INLINE_BYTES + 1, 1 << 16, 1 << 20, usize::MAX] {
                     for canonical in [false, true] {
                         let wanted = Wanted { name: None, canonical };
                         let rules = Rules::default();

@@ -83,7 +83,6 @@ mod tests {
     use crate::base::ids::Nonce;
     use crate::transport::{Descriptor, Extent, OpKind};
     use std::sync::Arc;
-    use std::time::Instant;
 
     fn barrier(sequence: u64) -> Descriptor {
         let (kind, extent) = (OpKind::Barrier, Extent::Count(0));
@@ -120,7 +119,7 @@ mod tests {
             backend: &backend,
         });
         assert_eq!(of(here, &groups), "has been in no operation yet");
-        let origin = |group, rank| recorder::Origin { group, rank, at: Instant::now() };
+        let origin = |group, rank| recorder::Origin { group, rank, at_ns: recorder::now_ns() };
         let own = recorder::begin(recorder::Place::take(), origin(here, 3), &barrier(1), true);
         assert_eq!(of(here, &groups), "");
         let others = [7, 8].map(|sequence| {

@@ -16,7 +16,8 @@ use super::queue::RunQueue;
 use super::work::{Then, Work, WorkKind};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::GroupId;
-use std::cell::{Cell, RefCell};
+use crate::process::thread::MARKS;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,8 +25,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const MOST_CALLS: usize = 65_536;
 
 thread_local! {
-    /// Whether there is one in `BATCH`, for calls that only ask.
-    static OPEN: Cell<bool> = const { Cell::new(false) };
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
@@ -47,8 +46,9 @@ struct Gathering {
 }
 
 /// True while the calling thread has a batch open.
+#[inline]
 pub fn is_open() -> bool {
-    OPEN.get()
+    MARKS.with(|marks| marks.in_batch.get())
 }
 
 /// Opens a batch on the calling thread; `None` allows it any group.
@@ -63,7 +63,7 @@ pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
     let groups = groups.map(|groups| groups.iter().map(|group| group.id()).collect());
     let work = Work::new(WorkKind::Batch, Arc::new(RunQueue::default()));
     BATCH.set(Some(Batch { groups, calls: Vec::new(), work }));
-    OPEN.set(true);
+    MARKS.with(|marks| marks.in_batch.set(true));
     Ok(())
 }
 
@@ -87,7 +87,7 @@ pub fn collect_or_issue(call: Prepared) -> Result<()> {
 /// # Errors
 /// `InvalidArgument` where none is open.
 pub fn end() -> Result<Batch> {
-    OPEN.set(false);
+    MARKS.with(|marks| marks.in_batch.set(false));
     BATCH.take().ok_or_else(|| {
         Error::invalid("this thread has begun no batch: call dist_batch_begin first")
     })

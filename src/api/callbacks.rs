@@ -8,10 +8,9 @@ use super::group::Group;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::Level;
-use crate::process::thread;
+use crate::process::thread::{self, MARKS};
 use crate::wait::bell::Bell;
 use crate::wait::{Pace, until};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,11 +44,6 @@ static TASKS: Mutex<Tasks> =
 
 /// Rung when a task comes.
 static BELL: LazyLock<Bell> = LazyLock::new(Bell::default);
-
-thread_local! {
-    /// True on the callback thread.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A registered callback. It is posted once; one that is dropped instead is forgotten.
 pub(super) struct Callback {
@@ -121,15 +115,18 @@ pub(super) fn let_go(group: Arc<Group>) {
 ///
 /// # Errors
 /// `InvalidArgument`, saying what to do instead.
+#[inline]
 pub fn refuse_to_block(what: &str) -> Result<()> {
-    if !INSIDE.get() {
-        return Ok(());
-    }
+    if MARKS.with(|marks| marks.in_callbacks.get()) { Err(refused(what)) } else { Ok(()) }
+}
+
+#[cold]
+fn refused(what: &str) -> Error {
     let message = format!(
         "{what} may block, which a completion callback must not: all callbacks share one thread. Issue it \
          asynchronously (with a work), or do it on another thread"
     );
-    Err(Error::invalid(message))
+    Error::invalid(message)
 }
 
 fn ensure_thread(tasks: &mut Tasks) -> Result<()> {
@@ -142,7 +139,7 @@ fn ensure_thread(tasks: &mut Tasks) -> Result<()> {
 
 /// The thread: calls what is posted, until nothing is registered for a while.
 fn run() {
-    INSIDE.set(true);
+    MARKS.with(|marks| marks.in_callbacks.set(true));
     loop {
         let lingers = lock().registered == 0;
         let limit = if lingers { Deadline::after(IDLE) } else { Deadline::never() };

@@ -6,7 +6,7 @@ use super::callbacks;
 use super::debug::loans;
 use super::ear::Ear;
 use super::group::Group;
-use super::prompt;
+use super::prompt::Simple;
 use super::queue::{Ticket, Turn};
 use crate::algo::{Operation, Wanted};
 use crate::backend::Query;
@@ -23,12 +23,27 @@ impl Group {
     /// # Errors
     /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`, `PeerFailed`,
     /// `Mismatch` or `Aborted`, all of which fail the group.
-    pub fn run(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
+    #[inline]
+    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::refuse_to_block("a blocking call")?;
-        self.check_call(&mut call, options)?;
-        if self.is_prompt && prompt::is_plain(&call, options) {
-            return self.run_promptly(&call, options);
+        let simple = self.simple(&call, options);
+        if let Some(simple) = &simple
+            && let Some(outcome) = self.run_promptly(&call, options, simple)
+        {
+            return outcome;
         }
+        self.run_at_length(call, options, simple)
+    }
+
+    /// [`Group::run`] for a call that has no shorter way.
+    #[inline(never)]
+    fn run_at_length(
+        &self,
+        mut call: Call<'_>,
+        options: &CallOptions,
+        simple: Option<Simple<'_>>,
+    ) -> Result<()> {
+        self.check_call(&mut call, options)?;
         let ready = self.mark(&call)?;
         let deadline = LateDeadline::after_ms(self.limit_ms(options));
         let ticket = self.queue.issue();
@@ -40,8 +55,11 @@ impl Group {
         operation.launch = call.launch(&flight, ready.as_deref());
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let turn = self.await_turn(&mut operation, &ticket, &ear);
-        let outcome =
-            turn.and_then(|_turn| self.contain(|| self.carry_out(&operation, options.values)));
+        let outcome = turn.and_then(|_turn| {
+            self.contain(|| self.carry_out(&operation, options.values))?;
+            simple.iter().for_each(|simple| self.rehearse(simple));
+            Ok(())
+        });
         // On a stream of the library's, the caller could not wait for it.
         let outcome = match operation.launch {
             Some(launch) if launch.gpu.stream.is_none() => {

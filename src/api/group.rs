@@ -7,6 +7,7 @@ use super::keys;
 use super::lineage::Lineage;
 use super::monitored::Monitor;
 use super::observer::Observer;
+use super::prompt::Known;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
@@ -121,6 +122,8 @@ pub struct Group {
     pub(super) is_selective: bool,
     /// Small calls may have a shorter way.
     pub(super) is_prompt: bool,
+    /// Those that have been there.
+    pub(super) known: Known,
 }
 
 impl Drop for Group {
@@ -216,6 +219,7 @@ impl Group {
             looks_who_is_there: backend.looks_who_is_there(),
             is_selective: backend.is_selective(),
             is_prompt: backend.is_prompt(),
+            known: Known::default(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),

@@ -7,7 +7,7 @@ use super::debug::loans;
 use super::group::Group;
 use super::launch;
 use super::placement::OnDevice;
-use super::point_to_point::Memory;
+use super::point_to_point::{Memory, Noted};
 use super::queue::{Job, Turn};
 use super::recorder::{self, Record};
 use super::work::{Work, WorkKind};
@@ -26,6 +26,8 @@ pub struct Prepared {
     what: What,
     options: CallOptions,
     work: Arc<Work>,
+    /// Of a message that has tried to go without a work.
+    noted: Option<Noted>,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,13 @@ impl Prepared {
             None => What::Message(memory),
             Some(gpu) => What::OnDevice(memory, gpu),
         };
-        Self { group, what, options, work }
+        Self { group, what, options, work, noted: None }
+    }
+
+    /// A message that was noted already.
+    #[must_use]
+    pub fn with_note(self, noted: Option<Noted>) -> Self {
+        Self { noted, ..self }
     }
 
     pub(super) fn bytes(
@@ -65,7 +73,7 @@ impl Prepared {
         deliver: Deliver,
     ) -> Self {
         let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&group.queue));
-        Self { group, what: What::Bytes(call, deliver), options, work }
+        Self { group, what: What::Bytes(call, deliver), options, work, noted: None }
     }
 
     /// Its group.
@@ -102,11 +110,13 @@ impl Prepared {
         }
         self.lend();
         let deadline = self.group.deadline(&self.options);
-        let Self { group, what, options, work } = self;
+        let Self { group, what, options, work, noted } = self;
         let issued = match what {
-            What::Message(memory) => group.post((memory, None), deadline, &work, options.values),
+            What::Message(memory) => {
+                group.post((memory, None), deadline, (&work, noted), options.values)
+            }
             What::OnDevice(memory, gpu) => {
-                group.post((memory, Some(gpu)), deadline, &work, options.values)
+                group.post((memory, Some(gpu)), deadline, (&work, noted), options.values)
             }
             What::Collective(call) => {
                 let works = [Arc::clone(&work)];
@@ -210,7 +220,7 @@ impl Group {
         self.check_call(&mut call, &options)?;
         let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&self.queue));
         let group = Arc::clone(self);
-        Ok(Prepared { group, what: What::Collective(call), options, work })
+        Ok(Prepared { group, what: What::Collective(call), options, work, noted: None })
     }
 
     /// Issues a collective and returns at once. It runs in its turn, on a thread that waits for it or for another

@@ -318,7 +318,9 @@ impl Barrier<'_> {
             from.iter().try_for_each(|&peer| self.mail.post(self.engine, peer))?;
             let has_come = || self.mail.news.load(Ordering::Acquire) != seen;
             self.engine.attend(&has_come, &Deadline::after(Duration::ZERO));
-            if !has_come() {
+            // In this order: what was being told until just now has come.
+            let is_telling = self.engine.is_telling();
+            if !has_come() && !is_telling {
                 break;
             }
         }

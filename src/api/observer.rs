@@ -59,6 +59,12 @@ impl Observer {
         self.straggler.describe()
     }
 
+    /// An operation begins.
+    #[inline]
+    pub(super) fn nobody_is_late(&self) {
+        self.latest.store(0, Ordering::Relaxed);
+    }
+
     fn name(&self, rank: Rank) -> String {
         let backend = self.backend.upgrade();
         let place = backend.as_ref().and_then(|backend| backend.places().get(rank));
@@ -72,7 +78,7 @@ impl Probe for Observer {
     }
 
     fn begins(&self, algorithm: &'static str) {
-        self.latest.store(0, Ordering::Relaxed);
+        self.nobody_is_late();
         if trace::is_on() {
             self.track.chosen(algorithm);
         }
@@ -121,14 +127,24 @@ impl Drop for Observer {
 }
 
 impl Group {
-    fn origin(&self, at: Instant) -> Origin {
-        Origin { group: self.id(), rank: self.rank(), at }
+    fn origin(&self, at_ns: u64) -> Origin {
+        Origin { group: self.id(), rank: self.rank(), at_ns }
     }
 
     /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now on, or it waits for its
     /// turn.
     pub(super) fn record(&self, descriptor: &Descriptor, issued: Instant, runs: bool) -> Record {
         self.record_at(recorder::Place::take(), descriptor, issued, runs)
+    }
+
+    /// Notes at a place that was taken before that an operation of which only this is known begins, now.
+    #[inline]
+    pub(super) fn record_words(&self, place: recorder::Place, words: &[u64; 3]) -> Record {
+        recorder::begin_at_once(
+            place,
+            self.origin(recorder::now_ns()),
+            &Descriptor::before_choice(words),
+        )
     }
 
     /// The same at a place that was taken before.
@@ -139,7 +155,7 @@ impl Group {
         issued: Instant,
         runs: bool,
     ) -> Record {
-        let record = recorder::begin(place, self.origin(issued), descriptor, runs);
+        let record = recorder::begin(place, self.origin(recorder::at_ns(issued)), descriptor, runs);
         if trace::is_on() {
             record.with_span(Span::collective(&self.observer.track, descriptor))
         } else {
@@ -152,9 +168,9 @@ impl Group {
         &self,
         message: &Message,
         sequence: u64,
-        issued: Instant,
+        issued_ns: u64,
     ) -> Record {
-        let record = recorder::begin_message(self.origin(issued), message, sequence);
+        let record = recorder::begin_message(self.origin(issued_ns), message, sequence);
         if trace::is_on() {
             record.with_span(Span::message(&self.observer.track, message, sequence))
         } else {

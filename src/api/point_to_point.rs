@@ -7,6 +7,7 @@ use super::bytes::{Deliver, Taker};
 use super::call::CallOptions;
 use super::group::Group;
 use super::issue::Prepared;
+use super::recorder::{self, Record};
 use super::work::{Held, Work, WorkKind};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -19,7 +20,6 @@ use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room, Smal
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// What is said about a message. A receive may leave open from whom and under which tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,22 @@ impl fmt::Display for Message {
     }
 }
 
+/// That a message has been issued: its number, and its entry in the recorder.
+#[derive(Debug)]
+pub struct Noted {
+    sequence: u64,
+    record: Record,
+}
+
+/// What has become of a receive that was tried without a work.
+#[derive(Debug)]
+pub enum AtOnce {
+    /// The message is here, from this rank.
+    From(Rank),
+    /// It is not: [`Group::receive`] goes on, which is given what was noted of it ([`Prepared::with_note`]).
+    Not(Option<Noted>),
+}
+
 /// The caller's memory, lent until the message's work has ended.
 #[derive(Debug)]
 pub(super) enum Memory {
@@ -80,7 +96,7 @@ impl Group {
         tag: u32,
         options: CallOptions,
     ) -> Result<Prepared> {
-        let count = bytes.len() / dtype.size();
+        let count = dtype.elements_in(bytes.len());
         let (peer, tag) = (Some(peer), Some(tag));
         let message = Message { is_outgoing: true, peer, tag, dtype, count };
         self.prepare_message(message, Memory::Out(bytes), options)
@@ -98,7 +114,7 @@ impl Group {
         tag: Option<u32>,
         options: CallOptions,
     ) -> Result<Prepared> {
-        let count = into.len() / dtype.size();
+        let count = dtype.elements_in(into.len());
         let message = Message { is_outgoing: false, peer, tag, dtype, count };
         self.prepare_message(message, Memory::In(into), options)
     }
@@ -129,19 +145,19 @@ impl Group {
         tag: u32,
         options: &CallOptions,
     ) -> bool {
-        let count = bytes.len() / dtype.size();
+        let count = dtype.elements_in(bytes.len());
         let message = Message { is_outgoing: true, peer: Some(peer), tag: Some(tag), dtype, count };
         let Some(engine) = self.prompt_engine(&message, options) else { return false };
         let small = Small { peer: Some(peer), tag: Some(tag), dtype, bytes };
         let was_sent = engine.send_at_once(&small);
         if was_sent {
             // Only now, when it is on its way.
-            self.note_prompt(&message, Instant::now());
+            self.note_message(&message, recorder::now_ns()).record.end_at_once(&Ok(()));
         }
         was_sent
     }
 
-    /// Receives a message without a work, for a call that blocks: who sent it. `None` as in [`Group::send_at_once`].
+    /// Receives a message without a work, for a call that blocks, where that takes a moment at most, as [`Group::send_at_once`].
     pub fn receive_at_once(
         &self,
         into: Dst<'static>,
@@ -149,30 +165,34 @@ impl Group {
         peer: Option<Rank>,
         tag: Option<u32>,
         options: &CallOptions,
-    ) -> Option<Rank> {
-        let count = into.len() / dtype.size();
+    ) -> AtOnce {
+        let count = dtype.elements_in(into.len());
         let message = Message { is_outgoing: false, peer, tag, dtype, count };
-        let engine = self.prompt_engine(&message, options)?;
-        let issued = Instant::now();
-        let delivery = engine.receive_at_once(&Small { peer, tag, dtype, bytes: into })?;
-        self.note_prompt(&message, issued);
-        Some(delivery.peer)
+        let Some(engine) = self.prompt_engine(&message, options) else { return AtOnce::Not(None) };
+        // Before the message is here, so that its receiver need not do it then.
+        let noted = self.note_message(&message, recorder::now_ns());
+        match engine.receive_at_once(&Small { peer, tag, dtype, bytes: into }) {
+            Some(delivery) => {
+                noted.record.end_at_once(&Ok(()));
+                AtOnce::From(delivery.peer)
+            }
+            None => AtOnce::Not(Some(noted)),
+        }
     }
 
     /// The engine, where a message may go without a work.
     fn prompt_engine(&self, message: &Message, options: &CallOptions) -> Option<&dyn PointToPoint> {
-        let is_watched = debug::level() == debug::Level::Detail
-            || options.values.max(debug::values()) != Values::Any;
+        let is_watched = debug::looks() || options.values != Values::Any;
         let may_be_on_device = self.device.is_some() || options.is_placed();
         let is_fine =
             !is_watched && !may_be_on_device && self.check_message(message, options).is_ok();
         self.backend.messages().filter(|_| is_fine)
     }
 
-    /// A message has been sent or received at once.
-    fn note_prompt(&self, message: &Message, issued: Instant) {
+    /// Gives a message its number, and notes it.
+    fn note_message(&self, message: &Message, issued_ns: u64) -> Noted {
         let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
-        self.record_message(message, sequence, issued).end_at_once(&Ok(()));
+        Noted { sequence, record: self.record_message(message, sequence, issued_ns) }
     }
 
     fn prepare_message(
@@ -225,7 +245,7 @@ impl Group {
         self: &Arc<Self>,
         (memory, gpu): (Memory, Option<Gpu>),
         deadline: Deadline,
-        work: &Arc<Work>,
+        (work, noted): (&Arc<Work>, Option<Noted>),
         values: Values,
     ) -> Result<()> {
         let WorkKind::Message(message) = work.kind() else {
@@ -244,9 +264,13 @@ impl Group {
             let title = |_| format!("{message}: the message");
             self.inspect(message.dtype, values, [*bytes].into_iter(), title)?;
         }
-        self.queue.work_begins()?;
-        let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
-        let record = self.record_message(&message, sequence, deadline.started());
+        if let Err(error) = self.queue.work_begins() {
+            noted.into_iter().for_each(|noted| noted.record.end(&Err(error.clone())));
+            return Err(error);
+        }
+        let noted = noted
+            .unwrap_or_else(|| self.note_message(&message, recorder::at_ns(deadline.started())));
+        let Noted { sequence, record } = noted;
         work.hold(Held { group: Arc::clone(self), record });
         work.issued(sequence, deadline);
         let Message { peer, tag, dtype, .. } = message;

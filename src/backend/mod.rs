@@ -18,6 +18,7 @@ pub mod registry;
 pub mod solo;
 mod staging;
 
+pub use crate::algo::plain::{Key, Plain};
 pub use crate::algo::shared::steps::prompt::Prompt;
 pub use crate::algo::{Operation, Wanted};
 pub use crate::transport::line::INLINE_BYTES as PROMPT_BYTES;
@@ -224,19 +225,31 @@ pub trait Backend: Send + Sync + Debug {
         false
     }
 
-    /// Does what can be done at once of an operation of at most [`PROMPT_BYTES`], which nothing is said of but its arguments; the
-    /// rest is for [`Backend::run`] ([`Operation::is_published`]). `begins` is told the algorithm, once the others have
-    /// what they wait for of this rank.
+    /// Prepares for calls like this one, of at most [`PROMPT_BYTES`], to take the shorter way from now on; false where they
+    /// cannot. In the turn of such a call.
+    fn rehearse(&self, plain: &Plain<'_>, key: Key) -> bool {
+        let _ = (plain, key);
+        false
+    }
+
+    /// Does what can be done at once of a call that was rehearsed, with this sequence number; the rest is for [`Backend::run`]
+    /// ([`Operation::is_published`]), or for [`Backend::ring_fenced`]. `begins` is told the words of the descriptor, once the
+    /// others have what they wait for of this rank. In its turn.
     ///
     /// # Errors
     /// As [`Backend::run`].
     fn run_promptly(
         &self,
-        _operation: &Operation<'_>,
-        _begins: &mut dyn FnMut(&'static str),
+        plain: (&Plain<'_>, Key),
+        sequence: u64,
+        begins: &mut dyn FnMut(&[u64; 3]),
     ) -> Result<Prompt> {
+        let _ = (plain, sequence, begins);
         Ok(Prompt::Untouched)
     }
+
+    /// Wakes whoever waits for what was [`Prompt::Unheard`], after a fence.
+    fn ring_fenced(&self) {}
 
     /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back end has none.
     fn messages(&self) -> Option<&dyn PointToPoint> {

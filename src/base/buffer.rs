@@ -107,6 +107,7 @@ impl<'a> Dst<'a> {
     ///
     /// # Panics
     /// If the lengths differ.
+    #[inline]
     pub fn copy_from(self, src: Src<'_>) {
         assert!(
             self.len == src.len,
@@ -114,12 +115,16 @@ impl<'a> Dst<'a> {
             src.len,
             self.len
         );
-        if self.len == 0 {
-            return;
+        // One element of the commonest sizes is a load and a store, where the general way is a call.
+        match self.len {
+            0 => {}
+            // SAFETY: both views are valid for their length, by the obligation of their constructors, and that is 4.
+            4 => unsafe { std::ptr::copy::<[u8; 4]>(src.ptr.cast(), self.ptr.cast(), 1) },
+            // SAFETY: as above, and that is 8.
+            8 => unsafe { std::ptr::copy::<[u8; 8]>(src.ptr.cast(), self.ptr.cast(), 1) },
+            // SAFETY: as above, and the lengths are equal.
+            len => unsafe { std::ptr::copy(src.ptr, self.ptr, len) },
         }
-        // SAFETY: both views are valid for their length, by the obligation of their constructors, and
-        // the lengths are equal.
-        unsafe { std::ptr::copy(src.ptr, self.ptr, self.len) }
     }
 
     /// The length in bytes.

@@ -58,6 +58,13 @@ pub fn level() -> Level {
     Level::from_number(LEVEL.load(Ordering::Relaxed)).unwrap_or(Level::Off)
 }
 
+/// Whether calls are looked at in ways that cost.
+#[inline]
+pub fn looks() -> bool {
+    LEVEL.load(Ordering::Relaxed) == Level::Detail as u8
+        || VALUES.load(Ordering::Relaxed) != Values::Any as u8
+}
+
 /// Sets the level for the whole process. Where nobody has chosen a level of the log, it tells what this one is about.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);

@@ -26,6 +26,15 @@ pub fn fence_by(word: &AtomicU64) {
     }
 }
 
+/// A `fence(SeqCst)` where a read-modify-write of any word has come since what is to be ordered.
+#[inline(always)]
+pub fn fence_behind_rmw() {
+    if cfg!(not(all(target_arch = "x86_64", not(loom)))) {
+        fence(Ordering::SeqCst);
+    }
+    // Which was a whole fence there.
+}
+
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(loom)]

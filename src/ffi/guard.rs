@@ -11,8 +11,8 @@ use super::status::status_of;
 use super::types::{DIST_IN_PROGRESS, DIST_OK, dist_status_t};
 use crate::api::Progress;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::process::{this, thread};
-use std::cell::Cell;
+use crate::process::this;
+use crate::process::thread::{self, MARKS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
@@ -104,11 +104,6 @@ fn failed<T>(error: &Error, fallback: T) -> T {
     fallback
 }
 
-thread_local! {
-    /// True while this thread is inside an exported function.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     if this::is_forked_child() {
         let message = format!(
@@ -123,11 +118,10 @@ fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// The panic boundary.
 fn contain<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     silence_panics();
-    // Looked up once: a thread's own variable is a call away in a library that is loaded.
-    let outcome = INSIDE.with(|inside| {
-        let outside = inside.replace(true);
+    let outcome = MARKS.with(|marks| {
+        let outside = marks.in_call.replace(true);
         let outcome = catch_unwind(AssertUnwindSafe(body));
-        inside.set(outside);
+        marks.in_call.set(outside);
         outcome
     });
     match outcome {
@@ -150,7 +144,7 @@ fn silence_panics() {
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !INSIDE.try_with(Cell::get).unwrap_or(false) && !thread::is_ours() {
+            if !MARKS.with(|marks| marks.in_call.get()) && !thread::is_ours() {
                 before(info);
             }
         }));

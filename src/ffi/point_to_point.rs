@@ -8,6 +8,7 @@ use super::work::wait_to_the_end;
 use crate::api::call::buffer_bytes;
 use crate::api::callbacks::refuse_to_block;
 use crate::api::issue::Prepared;
+use crate::api::point_to_point::AtOnce;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
@@ -124,8 +125,8 @@ dist_export! {
         }
         refuse_to_block("a blocking receive")?;
         let from = match group.receive_at_once(into, dtype, peer, tag, &options) {
-            Some(from) => Some(from),
-            None => run(group.receive(into, dtype, peer, tag, options)?)?,
+            AtOnce::From(rank) => Some(rank),
+            AtOnce::Not(noted) => run(group.receive(into, dtype, peer, tag, options)?.with_note(noted))?,
         };
         if let (Some(out), Some(from)) = (source, from) {
             out.write(number(from)?);

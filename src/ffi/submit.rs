@@ -29,10 +29,12 @@ impl WorkOut {
 }
 
 /// The options of a call.
+#[inline]
 pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOptions> {
-    if options.is_null() {
-        return Ok(CallOptions::default());
-    }
+    if options.is_null() { Ok(CallOptions::default()) } else { given_options(options) }
+}
+
+fn given_options(options: *const dist_call_options_t) -> Result<CallOptions> {
     let options = options::read(options)?;
     let flags = flags(options.flags)?;
     reserved(options.reserved)?;

@@ -1,4 +1,5 @@
-//! The loops: blocks of elements are folded in an accumulator on the stack, then stored.
+//! The loops: blocks of elements are folded in an accumulator on the stack, then stored. Two sources need none: strides of them are
+//! folded in registers, so that stores begin while later elements are still on their way.
 //!
 //! The accumulator aliases nothing, so that the compiler vectorises each pass without asking
 //! whether `dst` is one of the sources; and a block is read from every source before any of it is
@@ -12,10 +13,20 @@ use super::element::{Avg, Element, Number, Operator, Real, Sum};
 use super::octet::{LANES, Lanes};
 use crate::base::buffer::{Dst, Src};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
-/// A compiled fold, with the number of ranks that an average divides by. The caller vouches that every source is as
-/// long as `dst`, that this is a multiple of the size of the kernel's element, and that the processor can run it.
-pub(super) type FoldKernel = unsafe fn(Dst<'_>, &[Src<'_>], usize);
+/// A compiled fold, with the number of ranks that an average divides by. The caller vouches that every destination and every
+/// source is as long as the first destination, that this is a multiple of the size of the kernel's element, and that the processor
+/// can run it.
+pub(super) type FoldKernel = unsafe fn(Target<'_>, &[Src<'_>], usize);
+
+/// Where a fold goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) dst: Dst<'a>,
+    /// The same goes there.
+    pub(super) twins: &'a [Dst<'a>],
+}
 
 /// A compiled scaling; the obligations are those of [`FoldKernel`].
 pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
@@ -49,17 +60,22 @@ impl Block {
     }
 }
 
-/// The fold for the target's baseline.
+/// The fold for the target's baseline, and for single elements, for which the others have no use for what they are compiled for.
 ///
 /// # Safety
 /// As [`FoldKernel`] says.
-pub(super) unsafe fn fold_portable<E, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
+pub(super) unsafe fn fold_portable<E, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
-    // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<E, O>(dst, sources, ranks, 0) }
+    if to.dst.len() == size_of::<E::Stored>() {
+        // SAFETY: the caller's promise is the same, and that is one element.
+        unsafe { fold_one::<E, O>(to, sources, O::ending(ranks)) }
+    } else {
+        // SAFETY: the caller's promise is the same.
+        unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
+    }
 }
 
 /// The fold for AVX2.
@@ -68,13 +84,13 @@ where
 /// As [`FoldKernel`] says; the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn fold_avx2<E, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
+pub(super) unsafe fn fold_avx2<E, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<E, O>(dst, sources, ranks, 0) }
+    unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
 }
 
 /// The scaling for the target's baseline.
@@ -157,17 +173,17 @@ where
 /// As [`FoldKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn fold_octets<E, V, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize)
+pub(super) unsafe fn fold_octets<E, V, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element<Acc = f32>,
     V: Element<Acc = Lanes>,
     O: Operator<Lanes> + Operator<f32>,
 {
     // SAFETY: the caller's promise is the same, and those of octets are enabled.
-    unsafe { fold_blocks::<V, O>(dst, sources, ranks, 0) }
-    let rest = in_octets::<E>(dst);
+    unsafe { fold_blocks::<V, O>(to, sources, ranks, 0) }
+    let rest = in_octets::<E>(to.dst);
     // SAFETY: the caller's promise is the same.
-    unsafe { fold_blocks::<E, O>(dst, sources, ranks, rest) }
+    unsafe { fold_blocks::<E, O>(to, sources, ranks, rest) }
 }
 
 /// The scaling of a small float for AVX2 and F16C.
@@ -191,15 +207,19 @@ where
 /// Folds the elements from `start` on; bytes that make no whole element are left.
 ///
 /// # Safety
-/// Every source must be as long as `dst`, and the processor must have what `E` needs.
+/// Every source and every twin must be as long as `dst`, and the processor must have what `E` needs.
 #[inline(always)]
-unsafe fn fold_blocks<E, O>(dst: Dst<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
+unsafe fn fold_blocks<E, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
 where
     E: Element,
     O: Operator<E::Acc>,
 {
-    let count = dst.len() / size_of::<E::Stored>();
+    let count = to.dst.len() / size_of::<E::Stored>();
     let ending = O::ending(ranks);
+    if let [first, second] = sources {
+        // SAFETY: the caller's promise is the same.
+        start = unsafe { fold_two::<E, O>(to, (*first, *second), start..count, ending) };
+    }
     let mut block = Block::new();
     while start < count {
         let acc = block.slots::<E::Acc>(count - start);
@@ -221,11 +241,106 @@ where
             // SAFETY: as above.
             unsafe { fold_into::<E, O>(acc, source) }
         }
-        let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
+        let target = at_mut::<E>(to.dst, start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
         unsafe { store::<E, O>(target, acc, ending) }
+        to.repeat::<E>(start, acc.len());
         start += acc.len();
     }
+}
+
+impl Target<'_> {
+    /// Copies elements of `dst` to its twins, where the nearest cache still has them.
+    #[inline(always)]
+    fn repeat<E: Element>(self, start: usize, count: usize) {
+        let (start, len) = (start * size_of::<E::Stored>(), count * size_of::<E::Stored>());
+        for twin in self.twins {
+            twin.slice(start, len).copy_from(self.dst.slice(start, len).as_src());
+        }
+    }
+}
+
+/// Folds two sources as far as there are whole strides, of a size that stays in registers; up to which element that is.
+///
+/// # Safety
+/// As [`fold_strides`] says.
+#[inline(always)]
+unsafe fn fold_two<E, O>(
+    to: Target<'_>,
+    sources: (Src<'_>, Src<'_>),
+    elements: Range<usize>,
+    ending: O::Ending,
+) -> usize
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    match size_of::<E::Acc>() {
+        // SAFETY: the caller's promise is the same.
+        16.. => unsafe { fold_strides::<E, O, 4>(to, sources, elements, ending) },
+        // SAFETY: as above.
+        8.. => unsafe { fold_strides::<E, O, 16>(to, sources, elements, ending) },
+        // SAFETY: as above.
+        4.. => unsafe { fold_strides::<E, O, 32>(to, sources, elements, ending) },
+        // SAFETY: as above.
+        _ => unsafe { fold_strides::<E, O, 64>(to, sources, elements, ending) },
+    }
+}
+
+/// Each stride is read from both sources before it is written, which makes folding in place right.
+///
+/// # Safety
+/// The sources, `dst` and the twins must have all these elements, whatever the alignment; the processor must have what `E` needs.
+#[inline(always)]
+unsafe fn fold_strides<E, O, const N: usize>(
+    to: Target<'_>,
+    (first, second): (Src<'_>, Src<'_>),
+    elements: Range<usize>,
+    ending: O::Ending,
+) -> usize
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    let end = elements.start + elements.len() / N * N;
+    for start in (elements.start..end).step_by(N) {
+        let stride = |source| at::<E>(source, start).cast::<[E::Stored; N]>();
+        // SAFETY: `N` elements from `start` on are among those that can be read.
+        let earlier = unsafe { stride(first).read_unaligned() };
+        // SAFETY: as above.
+        let later = unsafe { stride(second).read_unaligned() };
+        let folded: [E::Stored; N] = std::array::from_fn(|index| {
+            let folded = O::combine(E::load(earlier[index]), E::load(later[index]));
+            E::store(O::finish(folded, ending))
+        });
+        let target = |dst| at_mut::<E>(dst, start).cast::<[E::Stored; N]>();
+        // SAFETY: as above, and they can be written.
+        unsafe { target(to.dst).write_unaligned(folded) };
+        for twin in to.twins {
+            // SAFETY: as above.
+            unsafe { target(*twin).write_unaligned(folded) };
+        }
+    }
+    end
+}
+
+/// Folds single elements, which needs no accumulator in memory.
+///
+/// # Safety
+/// Each destination and each source must have an element, and the processor must have what `E` needs.
+#[inline(always)]
+unsafe fn fold_one<E, O>(to: Target<'_>, sources: &[Src<'_>], ending: O::Ending)
+where
+    E: Element,
+    O: Operator<E::Acc>,
+{
+    // SAFETY: the caller vouches for an element.
+    let load = |source: &Src<'_>| E::load(unsafe { at::<E>(*source, 0).read_unaligned() });
+    let Some(folded) = sources.iter().map(load).reduce(O::combine) else { return };
+    let stored = E::store(O::finish(folded, ending));
+    // SAFETY: as above.
+    unsafe { at_mut::<E>(to.dst, 0).write_unaligned(stored) };
+    to.repeat::<E>(0, 1);
 }
 
 /// Scales the elements from `start` on; bytes that make no whole element are left.
@@ -249,7 +364,7 @@ where
         for slot in acc.iter_mut() {
             *slot = slot.times(factor);
         }
-        let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
+        let target = at_mut::<E>(dst, start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
         unsafe { store::<E, Sum>(target, acc, ()) }
         start += acc.len();
@@ -274,7 +389,7 @@ where
         let source = at::<E>(dst.as_src(), start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
         let acc = unsafe { load::<E>(acc, source) };
-        let target = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(start);
+        let target = at_mut::<E>(dst, start);
         // SAFETY: as above.
         unsafe { store::<E, Avg>(target, acc, ending) }
         start += acc.len();
@@ -292,6 +407,12 @@ fn in_octets<E: Element>(dst: Dst<'_>) -> usize {
 #[inline(always)]
 fn at<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
     src.as_ptr().cast::<E::Stored>().wrapping_add(index)
+}
+
+/// The same for one that is written.
+#[inline(always)]
+fn at_mut<E: Element>(dst: Dst<'_>, index: usize) -> *mut E::Stored {
+    dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index)
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Six functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`fold_average`], [`scale_copy`],
-//! [`average`], [`first_unwanted`].
+//! Seven functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`fold_to_all`], [`fold_average`],
+//! [`scale_copy`], [`average`], [`first_unwanted`].
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
@@ -42,6 +42,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 pub use copy::copy;
+use loops::{FoldKernel, Target};
 pub use scan::first_unwanted;
 use table::Isa;
 
@@ -56,7 +57,20 @@ use table::Isa;
 /// If there is no source, if the lengths differ or are no multiple of the element size, or if `op`
 /// is not defined for `dtype` ([`ReduceOp::is_defined_for`]).
 pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
-    fold_for(dtype, op, dst, sources, sources.len());
+    fold_to_all(dtype, op, (dst, &[]), sources);
+}
+
+/// The same, which goes to `twins` as well: these may be memory of a source like `dst`, but not that of `dst`.
+///
+/// # Panics
+/// As [`fold`].
+pub fn fold_to_all(
+    dtype: DataType,
+    op: ReduceOp,
+    (dst, twins): (Dst<'_>, &[Dst<'_>]),
+    sources: &[Src<'_>],
+) {
+    fold_for(dtype, op, Target { dst, twins }, sources, sources.len());
 }
 
 /// Folds the vectors of some of `ranks` ranks as AVG does in [`fold`], but divides by `ranks`, before anything is rounded:
@@ -65,24 +79,66 @@ pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
 /// # Panics
 /// As [`fold`].
 pub fn fold_average(dtype: DataType, dst: Dst<'_>, sources: &[Src<'_>], ranks: usize) {
-    fold_for(dtype, ReduceOp::Avg, dst, sources, ranks);
+    fold_for(dtype, ReduceOp::Avg, Target { dst, twins: &[] }, sources, ranks);
 }
 
-fn fold_for(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>], ranks: usize) {
-    let Some(kernel) = table::fold_kernel(Isa::best(), dtype, op) else {
-        refuse(op, dtype);
-    };
+fn fold_for(dtype: DataType, op: ReduceOp, to: Target<'_>, sources: &[Src<'_>], ranks: usize) {
+    let isa = if to.dst.len() == dtype.size() { Isa::Portable } else { Isa::best() };
+    run(loop_for(isa, dtype, op), dtype, to, sources, ranks);
+}
+
+fn loop_for(isa: Isa, dtype: DataType, op: ReduceOp) -> FoldKernel {
+    let Some(kernel) = table::fold_kernel(isa, dtype, op) else { refuse(op, dtype) };
+    kernel
+}
+
+/// Runs a loop that is for this processor and for elements of this type.
+#[inline]
+fn run(kernel: FoldKernel, dtype: DataType, to: Target<'_>, sources: &[Src<'_>], ranks: usize) {
     assert!(!sources.is_empty(), "a fold needs at least one source");
-    check_whole_elements(dtype, dst);
+    check_whole_elements(dtype, to.dst);
     for source in sources {
-        check_length(dst, *source);
+        check_length(to.dst, *source);
     }
-    if dst.is_empty() {
+    for twin in to.twins {
+        check_length(to.dst, twin.as_src());
+    }
+    if to.dst.is_empty() {
         return;
     }
-    // SAFETY: `best` names an instruction set that this processor has; every source is as long as
-    // `dst`, which holds whole elements; the views are valid by the obligation of their constructors.
-    unsafe { kernel(dst, sources, ranks) }
+    // SAFETY: the caller has named an instruction set that this processor has; all are as long as `dst`, which holds whole
+    // elements; the views are valid by the obligation of their constructors.
+    unsafe { kernel(to, sources, ranks) }
+}
+
+/// What [`fold`] does with one type and operator, its loop found already: for vectors so short that this counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Folding {
+    dtype: DataType,
+    kernel: FoldKernel,
+    /// For a single element.
+    one: FoldKernel,
+}
+
+impl Folding {
+    /// Finds it.
+    ///
+    /// # Panics
+    /// If `op` is not defined for `dtype`.
+    pub fn of(dtype: DataType, op: ReduceOp) -> Self {
+        let [kernel, one] = [Isa::best(), Isa::Portable].map(|isa| loop_for(isa, dtype, op));
+        Self { dtype, kernel, one }
+    }
+
+    /// [`fold`].
+    ///
+    /// # Panics
+    /// As [`fold`].
+    #[inline]
+    pub fn fold(self, dst: Dst<'_>, sources: &[Src<'_>]) {
+        let kernel = if dst.len() == self.dtype.size() { self.one } else { self.kernel };
+        run(kernel, self.dtype, Target { dst, twins: &[] }, sources, sources.len());
+    }
 }
 
 /// Multiplies each element by `factor`: PREMUL_SUM's preparation of one rank's input.
@@ -130,6 +186,7 @@ fn refuse(op: ReduceOp, dtype: DataType) -> ! {
     panic!("{op} is not defined on {dtype} elements, and the caller did not check")
 }
 
+#[inline]
 fn check_length(dst: Dst<'_>, src: Src<'_>) {
     assert!(
         dst.len() == src.len(),
@@ -139,9 +196,10 @@ fn check_length(dst: Dst<'_>, src: Src<'_>) {
     );
 }
 
+#[inline]
 fn check_whole_elements(dtype: DataType, dst: Dst<'_>) {
     assert!(
-        dst.len().is_multiple_of(dtype.size()),
+        dst.len() & (dtype.size() - 1) == 0,
         "{} bytes are no whole number of {dtype} elements",
         dst.len()
     );

@@ -27,6 +27,12 @@ pub fn clock_domain() -> String {
     clock::domain()
 }
 
+/// Now, on the kernel's monotonic clock, in nanoseconds.
+#[inline]
+pub fn monotonic_ns() -> u64 {
+    clock::monotonic_ns()
+}
+
 /// The memory in bytes that can still be had, where the system tells.
 pub fn memory_available() -> Option<u64> {
     host::memory_available()

@@ -3,10 +3,30 @@
 use crate::base::error::Result;
 use crate::base::log::Level;
 use crate::sys::thread;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What the names of all threads of the library begin with.
 pub const PREFIX: &str = "dist-";
+
+/// Where a thread is, as the layers above note it. In one place for all of them, since a thread's own variable is a call away
+/// in a library that is loaded.
+#[derive(Debug)]
+pub struct Marks {
+    /// Inside an exported function.
+    pub in_call: Cell<bool>,
+    /// It is the thread of completion callbacks.
+    pub in_callbacks: Cell<bool>,
+    /// It has opened a batch.
+    pub in_batch: Cell<bool>,
+}
+
+thread_local! {
+    /// Those of the calling thread; there as long as it is.
+    pub static MARKS: Marks = const {
+        Marks { in_call: Cell::new(false), in_callbacks: Cell::new(false), in_batch: Cell::new(false) }
+    };
+}
 
 /// Starts a thread that ends by itself: named `name` (which begins with [`PREFIX`]), with all signals blocked. A
 /// panic ends only the thread, and is logged.

@@ -24,3 +24,4 @@ pub mod sparse;
 pub mod stream;
 pub mod thread;
 pub mod unix;
+pub mod window;

@@ -6,14 +6,29 @@
 use super::shm::{anonymous, check_length, reserve, seal};
 use super::{host, limits};
 use crate::base::error::{Error, ErrorKind, Result};
+use std::ffi::CStr;
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::ptr::null_mut;
 
 /// What addresses and parts are multiples of: a huge page.
 pub const UNIT: usize = 2 << 20;
+
+/// What its file is called, for people, and for those who are told of it.
+pub(super) const NAME: &CStr = c"libdist-arena";
+
+/// What another process needs to find a range: the number that its descriptor has in its process, and the number of its file,
+/// by which it is known to be the one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    /// Of the process that made it.
+    pub descriptor: u32,
+    /// Not 0.
+    pub inode: u64,
+}
 
 /// The range.
 #[derive(Debug)]
@@ -60,9 +75,14 @@ impl Sparse {
         self.len == 0
     }
 
-    /// The descriptor, for passing it on.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// What others find it by ([`Window`](super::window::Window)).
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn identity(&self) -> Result<Identity> {
+        let found = self.file.metadata().map_err(|e| Error::system("fstat of an arena", &e))?;
+        let descriptor = u32::try_from(self.file.as_raw_fd()).unwrap_or(u32::MAX);
+        Ok(Identity { descriptor, inode: found.ino() })
     }
 
     /// Gives a part memory, zero bytes, near the calling thread and in huge pages where the kernel can. `offset` and `len` are
@@ -137,7 +157,7 @@ const NO_ACCESS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORES
 /// A sealed file of that length.
 fn file(len: usize) -> Result<File> {
     check_length(len)?;
-    let file = anonymous(c"libdist-arena")?;
+    let file = anonymous(NAME)?;
     let size = libc::off_t::try_from(len)
         .map_err(|_| Error::invalid(format!("an arena of {len} bytes is too large")))?;
     // SAFETY: touches no memory.
@@ -149,7 +169,7 @@ fn file(len: usize) -> Result<File> {
 }
 
 /// The first of that many addresses, a multiple of [`UNIT`], that nothing else will get.
-fn addresses(len: usize) -> Result<usize> {
+pub(super) fn addresses(len: usize) -> Result<usize> {
     let space = len + UNIT;
     // SAFETY: a fresh mapping without access; no existing memory is touched.
     let found = unsafe { libc::mmap(null_mut(), space, libc::PROT_NONE, NO_ACCESS, -1, 0) };

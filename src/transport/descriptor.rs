@@ -194,6 +194,9 @@ pub struct Descriptor {
 
 const NONE: u64 = 0xff;
 
+/// Where the algorithm is in the first word: above all else.
+const ALGORITHM_AT: u32 = u64::BITS - u8::BITS;
+
 /// The bits of a part, which are the highest in the word that has the sequence number too.
 const PART_BITS: u32 = u16::BITS;
 
@@ -210,8 +213,20 @@ impl Descriptor {
         let root = self.root.map_or(0, |root| root as u64 + 1);
         let (extent, count) = self.extent.encode();
         let first = 1 | extent << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
-        let first = first | u64::from(algorithm) << 56;
+        let first = first | u64::from(algorithm) << ALGORITHM_AT;
         [first, count, self.moment().rotate_right(PART_BITS)]
+    }
+
+    /// The words of the same operation later on, which is not in parts.
+    #[inline]
+    pub fn repeat(words: &[u64; 3], sequence: u64) -> [u64; 3] {
+        [words[0], words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
+    }
+
+    /// The words of the same without an algorithm.
+    #[inline]
+    pub fn before_choice(words: &[u64; 3]) -> [u64; 3] {
+        [words[0] & !(0xff << ALGORITHM_AT), words[1], words[2]]
     }
 
     /// A number that grows with the sequence, and within one operation with the part.
@@ -248,7 +263,7 @@ impl Descriptor {
             root: root.checked_sub(1),
             extent: Extent::decode(words[0] >> 1 & 0x7f, words[1])?,
             sequence: Self::sequence_at(Self::moment_of(words[2])),
-            algorithm: u8::try_from(byte(56)).ok()?,
+            algorithm: u8::try_from(byte(ALGORITHM_AT)).ok()?,
             part: u16::try_from(words[2] >> (u64::BITS - PART_BITS)).ok()?,
         })
     }

@@ -62,6 +62,8 @@ pub(super) struct Layout {
     pub(super) desks: usize,
     pub(super) slots: usize,
     pub(super) rings: usize,
+    /// What one ring holds, computed once.
+    pub(super) ring_bytes: usize,
     pub(super) len: usize,
 }
 
@@ -135,7 +137,8 @@ impl Geometry {
             let desks = page(array(lines, size_of::<Line>(), usize::try_from(LINES).ok()?)?)?;
             let slots = page(array(desks, size_of::<Lent>(), 1)?)?;
             let rings = page(array(slots, self.slot_bytes, usize::try_from(SLOTS).ok()?)?)?;
-            let len = page(array(rings, self.ring_bytes(), peers)?)?;
+            let ring_bytes = self.ring_bytes();
+            let len = page(array(rings, ring_bytes, peers)?)?;
             Some(Layout {
                 presence,
                 bells,
@@ -148,6 +151,7 @@ impl Geometry {
                 desks,
                 slots,
                 rings,
+                ring_bytes,
                 len,
             })
         };

@@ -1,8 +1,9 @@
 //! The control line: what a rank says about one step of an operation.
 //!
-//! One writer, many readers, 128 bytes. The first 64 hold what the fast path needs (the step number,
-//! the fingerprint, a small payload), so that a small operation moves one cache line; the second 64
-//! hold the description of the operation, which is read only to explain a mismatch.
+//! One writer, many readers, 128 bytes. The first 64 hold what the fast path needs (the step number, the fingerprint, the
+//! first bytes of a payload), so that a small operation moves one cache line; the second 64 hold the rest of the payload,
+//! and at their end the description of the operation, which is read only to explain a mismatch. What needs both moves two
+//! lines that lie side by side, which processors fetch together.
 //!
 //! Every field is an atomic word, so that reading a line while a rank that has gone wrong writes it
 //! is harmless. The step number is stored last (release) and read first (acquire).
@@ -12,7 +13,7 @@ use crate::base::prefetch;
 use crate::base::sync::{AtomicU64, Ordering};
 
 /// The bytes of payload that fit beside the step number.
-pub const INLINE_BYTES: usize = 48;
+pub const INLINE_BYTES: usize = 88;
 const INLINE_WORDS: usize = INLINE_BYTES / 8;
 
 /// One control line. All zero bytes are a line never written.
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn a_payload_survives_the_line() {
         let line = Line::default();
-        let payload: Vec<u8> = (0..48).collect();
+        let payload: Vec<u8> = (0..).take(INLINE_BYTES).collect();
         for len in 0..=INLINE_BYTES {
             line.publish(len as u64, 9, &[1, 2, 3], &payload[..len]);
             let mut back = vec![0; len];
@@ -124,6 +125,6 @@ mod tests {
             assert_eq!(back, payload[..len]);
             assert_eq!((line.step(), line.chain()), (len as u64, 9));
         }
-        assert_eq!((size_of::<Line>(), std::mem::offset_of!(Line, descriptor)), (128, 64));
+        assert_eq!((size_of::<Line>(), std::mem::offset_of!(Line, descriptor)), (128, 104));
     }
 }

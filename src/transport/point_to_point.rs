@@ -187,6 +187,12 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// has passed.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
 
+    /// Whether another thread is about to tell the end of what has been taken already, so that looking for more finds
+    /// nothing although something has come.
+    fn is_telling(&self) -> bool {
+        false
+    }
+
     /// Has those who attend ask once more whether it is over, for whom that depends on more than messages.
     fn rouse(&self) {}
 

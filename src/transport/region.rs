@@ -54,6 +54,18 @@ pub struct Progress {
     finished: AtomicU64,
     /// The operation last entered.
     entered: [AtomicU64; 3],
+    /// Not 0 while the owner writes to memory of other ranks.
+    reaching: AtomicU64,
+}
+
+/// While this lives, its rank may write to memory of others.
+#[derive(Debug)]
+pub struct Reaching<'a>(&'a Progress);
+
+impl Drop for Reaching<'_> {
+    fn drop(&mut self) {
+        self.0.reaching.store(0, Ordering::Release);
+    }
 }
 
 impl Progress {
@@ -93,6 +105,18 @@ impl Progress {
 
     fn moment(&self) -> u64 {
         Descriptor::moment_of(self.entered[2].load(Ordering::Relaxed))
+    }
+
+    /// The owner begins to write to memory of others: before it looks for the last time whether their domain has failed.
+    pub fn reach(&self) -> Reaching<'_> {
+        self.reaching.swap(1, Ordering::SeqCst);
+        Reaching(self)
+    }
+
+    /// Whether the owner may be writing to memory of others. Whoever has failed the domain, and sees by a read-modify-write behind
+    /// that that it is not, will see no more of it.
+    pub fn is_reaching(&self) -> bool {
+        self.reaching.fetch_add(0, Ordering::SeqCst) != 0
     }
 
     /// What the owner was last seen doing, for messages.
@@ -184,6 +208,11 @@ impl Region {
         }
     }
 
+    /// What the ring from one rank to another holds.
+    pub fn ring_bytes(&self) -> usize {
+        self.layout.ring_bytes
+    }
+
     /// The ring from one rank to another.
     ///
     /// # Panics
@@ -192,7 +221,7 @@ impl Region {
         assert!(self.checked(from) != self.checked(to), "no ring from rank {from} to itself");
         let index = self.ring_index(from, to);
         let cursors = self.layout.cursors + 2 * index * size_of::<Cursor>();
-        let len = self.geometry.ring_bytes();
+        let len = self.layout.ring_bytes;
         let start = self.base().wrapping_add(self.layout.rings + index * len);
         // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No reference to
         // its bytes is ever made.
@@ -206,7 +235,7 @@ impl Region {
     /// # Errors
     /// `OutOfMemory`, `System`.
     pub fn reserve_ring(&self, from: Rank, to: Rank, had: usize, len: usize) -> Result<usize> {
-        let size = self.geometry.ring_bytes();
+        let size = self.layout.ring_bytes;
         let end = len.next_multiple_of(RING_GRAIN).min(size);
         if end > had {
             let start = self.layout.rings + self.ring_index(from, to) * size;

@@ -5,6 +5,7 @@
 //! It judges results and memory itself; who may hear what, and when, is the driver's to judge.
 #![allow(unsafe_code, reason = "limits of a process have no safe interface")]
 
+use crate::buffer::Buffer;
 use crate::library::{self, Failure, Group, Join, Message, Outcome, Role, Store, WORLD};
 use crate::operation::{Operation, Watched, message, room, wrong_message};
 use crate::scenario::{Injection, Kind, Scenario, Step};
@@ -58,7 +59,9 @@ fn entry() {
         Some((host, port)) => Store::tcp(host, port.parse().unwrap(), role, scenario.connect_ms),
         None => Store::file(&place, scenario.size, scenario.connect_ms),
     };
+    let is_stopped = scenario.injection == Injection::Stop;
     let mut watched = Watched::default();
+    (watched.arena, watched.is_stopped) = (scenario.arena, is_stopped);
     match store {
         Ok(store) => {
             store.limit(scenario.store_ms).unwrap();
@@ -364,8 +367,8 @@ impl<'a, 'b> Runner<'a, 'b> {
             let wrong = wrong_message(&came, turn, from);
             self.expect(wrong.is_none(), || wrong.unwrap_or_default());
         }
-        self.watched.watch(sent, outcome.is_ok());
-        self.watched.watch(came, outcome.is_ok());
+        self.watched.watch(Buffer::Own(sent), outcome.is_ok());
+        self.watched.watch(Buffer::Own(came), outcome.is_ok());
     }
 
     fn meet_in_store(&mut self, number: usize, setter: usize, after_ms: u64) -> Outcome {

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// No scenario takes longer, however busy the machine: every deadline in it is much shorter.
 const HANG: Duration = Duration::from_secs(90);
+/// So much of what each rank has said is told of a finding: its first failure, and all that comes after one.
+const LAST_SAID: usize = 10;
 
 /// What has become of a scenario.
 pub(crate) enum Ending {
@@ -102,8 +104,14 @@ fn tell(scenario: &Scenario, crew: &Crew, findings: &[String]) -> String {
         text += &format!("  - {finding}\n");
     }
     for member in &crew.members {
-        let last: Vec<String> =
-            member.said.iter().rev().take(6).rev().map(|said| format!("{said:?}")).collect();
+        let last: Vec<String> = member
+            .said
+            .iter()
+            .rev()
+            .take(LAST_SAID)
+            .rev()
+            .map(|said| format!("{said:?}"))
+            .collect();
         let (rank, pid, code) = (member.rank, member.pid, member.code());
         text += &format!("  {rank:?} (pid {pid}, ended {code:?}): {}\n", last.join(" | "));
     }

@@ -14,6 +14,7 @@ use dist::ffi::collective_v::{
 use dist::ffi::group::{dist_group_abort, dist_group_release};
 use dist::ffi::group_new::{dist_group_new, dist_group_split};
 use dist::ffi::group_shrink::dist_group_shrink;
+use dist::ffi::memory::{dist_mem_alloc, dist_mem_free};
 use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::runtime::{
@@ -24,13 +25,14 @@ use dist::ffi::store::{
 };
 use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::types::{
-    DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM, DIST_WAIT_FOREVER,
-    dist_group_new_options_t, dist_group_t, dist_init_options_t, dist_shrink_options_t,
-    dist_status_t, dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t, dist_work_t,
+    DIST_DEVICE_HOST, DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM,
+    DIST_WAIT_FOREVER, dist_group_new_options_t, dist_group_t, dist_init_options_t,
+    dist_shrink_options_t, dist_status_t, dist_store_file_options_t, dist_store_t,
+    dist_store_tcp_options_t, dist_work_t,
 };
 use dist::ffi::work::{dist_work_release, dist_work_wait};
 use std::ffi::{CStr, CString, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 
 /// Why a call has failed.
 #[derive(Clone, Debug)]
@@ -51,6 +53,20 @@ fn outcome(status: dist_status_t) -> Outcome {
     // SAFETY: the text is terminated and valid until the next failing call of this thread.
     let message = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     Err(Failure { status, message })
+}
+
+/// Memory of the library's for so many numbers; none where there is none, or no world any more.
+pub(crate) fn allocate(len: usize) -> Option<NonNull<i32>> {
+    let mut ptr = null_mut();
+    // SAFETY: the place for the pointer lives during the call.
+    let status = unsafe { dist_mem_alloc(null(), 4 * len, DIST_DEVICE_HOST, &raw mut ptr) };
+    NonNull::new(ptr.cast()).filter(|_| status == DIST_OK)
+}
+
+/// Frees it.
+pub(crate) fn free(start: NonNull<i32>) {
+    // SAFETY: it was allocated, and is used no more.
+    unsafe { dist_mem_free(start.as_ptr().cast()) };
 }
 
 fn terminated(text: &str) -> CString {

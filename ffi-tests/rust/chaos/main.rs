@@ -11,6 +11,7 @@
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
 
 mod body;
+mod buffer;
 mod crew;
 mod drive;
 #[path = "../generator.rs"]

@@ -4,6 +4,7 @@
 //! used again and at the end: the library may touch it no more. What others still had to read from it comes out
 //! wrong with them, and is found there.
 
+use crate::buffer::Buffer;
 use crate::scenario::Kind;
 use std::collections::VecDeque;
 
@@ -27,31 +28,37 @@ fn element(turn: usize, rank: usize, index: usize) -> i32 {
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// Of calls that have succeeded, oldest first: these are used again.
-    idle: VecDeque<Vec<i32>>,
+    idle: VecDeque<Buffer>,
     /// Of calls that have failed.
-    kept: Vec<Vec<i32>>,
+    kept: Vec<Buffer>,
     pub(crate) touched: Vec<String>,
+    /// Buffers are in the library's memory.
+    pub(crate) arena: bool,
+    /// What a rank was writing to memory of the library's when it was stopped, it writes when it goes on: that of calls that have
+    /// failed is given back and not looked at.
+    pub(crate) is_stopped: bool,
 }
 
 impl Watched {
     /// A buffer that is full of `value`.
-    fn take(&mut self, len: usize, value: i32) -> Vec<i32> {
-        if self.idle.len() < WATCHED {
-            return vec![value; len];
+    fn take(&mut self, len: usize, value: i32) -> Buffer {
+        let idle = if self.idle.len() < WATCHED { None } else { self.idle.pop_front() };
+        idle.iter().for_each(|buffer| self.look_at(buffer));
+        match idle {
+            Some(mut buffer) if buffer.len() == len => {
+                buffer.fill(value);
+                buffer
+            }
+            _ => Buffer::full(len, value, self.arena),
         }
-        let mut buffer = self.idle.pop_front().unwrap_or_default();
-        self.look_at(&buffer);
-        buffer.clear();
-        buffer.resize(len, value);
-        buffer
     }
 
     /// Watches a buffer from now on.
-    pub(crate) fn watch(&mut self, mut buffer: Vec<i32>, succeeded: bool) {
+    pub(crate) fn watch(&mut self, mut buffer: Buffer, succeeded: bool) {
         buffer.fill(CANARY);
         if succeeded {
             self.idle.push_back(buffer);
-        } else {
+        } else if !(buffer.is_arena() && self.is_stopped) {
             self.kept.push(buffer);
         }
     }
@@ -84,8 +91,8 @@ pub(crate) struct Operation {
     pub(crate) size: usize,
     rank: usize,
     turn: usize,
-    pub(crate) send: Vec<i32>,
-    pub(crate) recv: Vec<i32>,
+    pub(crate) send: Buffer,
+    pub(crate) recv: Buffer,
 }
 
 impl Operation {

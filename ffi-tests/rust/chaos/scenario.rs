@@ -147,6 +147,8 @@ pub(crate) struct Scenario {
     /// The deadline of a call on the store.
     pub(crate) store_ms: i64,
     pub(crate) heartbeat_limit_ms: u64,
+    /// Buffers of collectives are the library's, so that large ones go directly.
+    pub(crate) arena: bool,
 }
 
 impl Scenario {
@@ -192,6 +194,7 @@ impl Scenario {
             connect_ms: LONG_MS,
             store_ms: LONG_MS,
             heartbeat_limit_ms: 10_000,
+            arena: random.once_in(3),
         };
         scenario.choose_deadlines();
         scenario
@@ -294,6 +297,7 @@ impl Scenario {
             connect_ms: LONG_MS,
             store_ms: SHORT_MS,
             heartbeat_limit_ms: limit_ms,
+            arena: false,
         }
     }
 
@@ -321,6 +325,8 @@ impl Scenario {
             connect_ms: 2 * SHORT_MS,
             store_ms: LONG_MS,
             heartbeat_limit_ms: 10_000,
+            // What stays of its own arena would be taken for left behind.
+            arena: false,
         }
     }
 }

@@ -11,7 +11,9 @@
 //! * What was read counts only once the reader has seen the owner's closing step, or knows otherwise that the owner had
 //!   not returned before: a rank that gives up fails the group before it returns.
 
+use super::direct::NOTHING;
 use super::steps::Steps;
+use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -41,20 +43,18 @@ fn address(buffer: Src<'_>) -> u64 {
 }
 
 impl Steps<'_> {
-    /// Publishes the coming step with the place of a buffer, and a factor, and waits for those of all; false where one of them
-    /// cannot be read, here or elsewhere. Another buffer, that will be exposed later, is looked at too.
+    /// Publishes the coming step with the place of what this rank sends, and its factor, and waits for those of all; false where
+    /// one of them cannot be read, here or elsewhere. Another buffer, that will be exposed later, is looked at too.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
-    pub(super) fn expose_all(
-        &mut self,
-        buffer: Src<'_>,
-        factor: f64,
-        later: Src<'_>,
-    ) -> Result<bool> {
-        let is_readable = attach::is_readable(buffer) && attach::is_readable(later);
-        let place = if is_readable { address(buffer) } else { NOWHERE };
-        self.say_place(place, factor)?;
+    pub(super) fn expose_all(&mut self, operation: &Operation<'_>, later: Src<'_>) -> Result<bool> {
+        let is_readable = attach::is_readable(operation.send) && attach::is_readable(later);
+        let place = if is_readable { address(operation.send) } else { NOWHERE };
+        self.say_place(place, operation.factor)?;
+        if self.is_asked(operation)? {
+            return self.expose_all(operation, later);
+        }
         self.await_all()?;
         let mut all = place != NOWHERE;
         for rank in self.others() {
@@ -72,7 +72,7 @@ impl Steps<'_> {
     }
 
     fn say_place(&mut self, place: u64, factor: f64) -> Result<()> {
-        self.publish([place.to_le_bytes(), factor.to_le_bytes()].as_flattened())
+        self.publish([NOTHING, place.to_le_bytes(), factor.to_le_bytes()].as_flattened())
     }
 
     /// What a rank exposed with the current step.
@@ -81,9 +81,9 @@ impl Steps<'_> {
     /// As [`Steps::await_rank`].
     pub(super) fn exposed(&mut self, rank: Rank) -> Result<Exposed> {
         self.await_rank(rank)?;
-        let mut words = [[0; 8]; 2];
+        let mut words = [NOTHING; 3];
         self.payload(rank, words.as_flattened_mut());
-        let [address, factor] = words.map(u64::from_le_bytes);
+        let [_, address, factor] = words.map(u64::from_le_bytes);
         Ok(Exposed { rank, address, factor: f64::from_bits(factor) })
     }
 

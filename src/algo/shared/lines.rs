@@ -5,10 +5,12 @@
 //! between is the same for all, and there is a short one for calls that block ([`super::steps::prompt`]).
 
 use super::steps::Steps;
-use crate::algo::Operation;
+use crate::algo::fold::with_all;
+use crate::algo::{Operation, Plain};
 use crate::base::buffer::{Dst, Src};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::kernel::Folding;
 use crate::transport::line::INLINE_BYTES;
 use crate::transport::region::Region;
 
@@ -19,9 +21,9 @@ pub struct Lines {
     pub speakers: Speakers,
     /// Writes what this rank has to say, if it is a speaker, into the first bytes, and how many there are. Nobody has been told
     /// of the operation yet.
-    pub say: fn(&Operation<'_>, &mut [u8; INLINE_BYTES]) -> Result<usize>,
+    pub say: fn(&Plain<'_>, &mut [u8; INLINE_BYTES]) -> Result<usize>,
     /// Makes the result, where this rank is one of those that are spoken to.
-    pub hear: fn(&Operation<'_>, &Heard<'_>) -> Result<()>,
+    pub hear: fn(&Plain<'_>, &Heard<'_>) -> Result<()>,
 }
 
 /// Who speaks to whom.
@@ -51,10 +53,10 @@ impl Lines {
     ///
     /// # Errors
     /// `Internal` for an operation without the root that it needs.
-    pub(super) fn part_of(&self, rank: Rank, operation: &Operation<'_>) -> Result<Part> {
+    pub(super) fn part_of(&self, rank: Rank, plain: &Plain<'_>) -> Result<Part> {
         let root = match self.speakers {
             Speakers::All => return Ok(Part::Exchanges),
-            Speakers::Root | Speakers::Others => operation.root()?,
+            Speakers::Root | Speakers::Others => plain.root()?,
         };
         Ok(match (self.speakers, rank == root) {
             (Speakers::Root, true) | (Speakers::Others, false) => Part::Gives,
@@ -72,6 +74,8 @@ pub struct Heard<'a> {
     pub(super) step: u64,
     /// What this rank has said, or would have.
     pub(super) own: Src<'a>,
+    /// How it is folded, in a reduction.
+    pub(super) folding: Option<Folding>,
 }
 
 impl<'a> Heard<'a> {
@@ -83,6 +87,17 @@ impl<'a> Heard<'a> {
     /// How many there are.
     pub fn size(&self) -> WorldSize {
         self.region.geometry().ranks
+    }
+
+    /// Folds what all have said, or a part of it, in the order of ranks.
+    ///
+    /// # Errors
+    /// `Internal` for an operation that does not reduce.
+    #[inline]
+    pub fn fold(&self, dst: Dst<'_>, part: impl Fn(Rank) -> Src<'a>) -> Result<()> {
+        let folding = self.folding.ok_or_else(|| Error::internal("a fold without an operator"))?;
+        with_all(self.size(), part, |vectors| folding.fold(dst, vectors));
+        Ok(())
     }
 
     /// The first bytes of what a rank has said.
@@ -99,9 +114,10 @@ impl<'a> Heard<'a> {
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>, lines: &Lines) -> Result<()> {
+    let plain = &Plain::of(operation);
     let mut own = [0; INLINE_BYTES];
-    let len = (lines.say)(operation, &mut own)?;
-    match lines.part_of(steps.rank(), operation)? {
+    let len = (lines.say)(plain, &mut own)?;
+    match lines.part_of(steps.rank(), plain)? {
         Part::Exchanges => steps.exchange(&own[..len])?,
         Part::Gives => return steps.give(&own[..len]),
         Part::Takes(Some(rank)) => {
@@ -114,12 +130,12 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>, lines: &Lines) -> R
             steps.await_all()?;
         }
     }
-    (lines.hear)(operation, &steps.heard(Src::from(&own[..len])))
+    (lines.hear)(plain, &steps.heard(Src::from(&own[..len]), plain.folding()))
 }
 
 /// Copies this rank's vector into what it says.
-pub(super) fn say_vector(operation: &Operation<'_>, own: &mut [u8; INLINE_BYTES]) -> Result<usize> {
-    let len = operation.send.len();
-    Dst::from(&mut own[..len]).copy_from(operation.send);
+pub(super) fn say_vector(plain: &Plain<'_>, own: &mut [u8; INLINE_BYTES]) -> Result<usize> {
+    let len = plain.send.len();
+    Dst::from(&mut own[..len]).copy_from(plain.send);
     Ok(len)
 }

@@ -1,21 +1,24 @@
 //! Algorithms for the ranks of one host, over the lines and slots that they share.
 //!
-//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read in the memory of their ranks; the rest is a
-//! folder per collective and a file per algorithm.
+//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read in the memory of their ranks, [`direct`] where they
+//! are read and written by loads and stores; the rest is a folder per collective and a file per algorithm.
 
 mod counts;
+pub mod direct;
 mod exposure;
 pub mod lines;
 pub mod steps;
 
 /// Everybody's block to everybody.
 pub mod all_gather {
+    mod direct;
     pub mod inline;
     pub mod pull;
     pub mod staged;
 }
 /// The fold of all vectors to everybody.
 pub mod all_reduce {
+    mod direct;
     pub mod inline;
     pub mod one_shot;
     pub mod pull;
@@ -23,6 +26,7 @@ pub mod all_reduce {
 }
 /// To everybody what each has for it.
 pub mod all_to_all {
+    mod direct;
     pub mod inline;
     pub mod pull;
     pub mod staged;
@@ -47,6 +51,7 @@ pub mod reduce {
 }
 /// To everybody its block of the fold of all vectors.
 pub mod reduce_scatter {
+    mod direct;
     pub mod inline;
     pub mod pull;
     pub mod staged;

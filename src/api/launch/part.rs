@@ -111,7 +111,8 @@ impl Part {
         for message in messages {
             let sequence = group.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
             if let Ok(about) = message.message() {
-                let record = group.record_message(&about, sequence, deadline.started());
+                let record =
+                    group.record_message(&about, sequence, recorder::at_ns(deadline.started()));
                 message.work.hold(Held { group: Arc::clone(group), record });
             }
             message.work.issued(sequence, *deadline);

@@ -85,6 +85,15 @@ impl Turns {
         self.issued.fetch_add(count, Ordering::Relaxed)
     }
 
+    /// The next number, if its turn has come already: nothing that was issued has not ended.
+    fn take_turn(&self) -> Option<u64> {
+        let number = self.ended.load(Ordering::Acquire);
+        // No turn ends that was not issued, so that the one is not behind the other where they are the same now.
+        let next =
+            self.issued.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed);
+        next.ok()
+    }
+
     fn is_at(&self, number: u64) -> bool {
         self.ended.load(Ordering::Acquire) == number
     }
@@ -241,15 +250,17 @@ impl RunQueue {
         deadline: &LateDeadline,
         halted: impl Fn() -> Option<Error>,
     ) -> std::result::Result<Turn<'_>, Interrupt> {
-        match self.turn_at_once(ticket) {
-            Some(turn) => Ok(turn),
-            None => self.wait_behind(ticket, deadline.begun(), halted),
+        if self.has_turn(ticket) {
+            return Ok(Turn { queue: self, count: ticket.count });
         }
+        self.wait_behind(ticket, deadline.begun(), halted)
     }
 
-    /// The ticket's turn, if it has come: what a lone call finds, which waits for nobody. Once for a ticket.
-    pub fn turn_at_once(&self, ticket: &Ticket) -> Option<Turn<'_>> {
-        self.has_turn(ticket).then(|| Turn { queue: self, count: ticket.count })
+    /// Takes the next place where its turn comes at once, for an operation that runs on the calling thread: what a lone
+    /// caller finds.
+    pub fn issue_at_once(&self) -> Option<(Ticket, Turn<'_>)> {
+        let number = self.turns.take_turn()?;
+        Some((Ticket { number, count: 1 }, Turn { queue: self, count: 1 }))
     }
 
     /// [`RunQueue::wait_turn`] where there is something before the ticket.

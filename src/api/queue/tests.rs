@@ -138,6 +138,19 @@ fn a_turn_that_does_not_come_ends_with_the_deadline_or_the_group() {
 }
 
 #[test]
+fn a_place_is_had_at_once_where_nothing_is_before_it() {
+    let queue = RunQueue::default();
+    let (first, turn) = queue.issue_at_once().unwrap();
+    assert!(queue.issue_at_once().is_none());
+    drop(turn);
+    let second = queue.issue();
+    assert!(queue.issue_at_once().is_none());
+    drop(queue.wait_turn(&second, &long().into(), || None).unwrap());
+    let (third, _turn) = queue.issue_at_once().unwrap();
+    assert_eq!([first, second, third].map(|ticket| ticket.sequence()), [1, 2, 3]);
+}
+
+#[test]
 fn jobs_and_blocking_calls_of_many_threads_keep_one_order() {
     let bench = Bench::new();
     let (threads, rounds) = (4, 100);
@@ -155,8 +168,11 @@ fn jobs_and_blocking_calls_of_many_threads_keep_one_order() {
                         });
                         made.unwrap();
                     } else {
-                        let ticket = queue.issue();
-                        let turn = queue.wait_turn(&ticket, &long().into(), || None).unwrap();
+                        let (ticket, turn) = queue.issue_at_once().unwrap_or_else(|| {
+                            let ticket = queue.issue();
+                            let turn = queue.wait_turn(&ticket, &long().into(), || None).unwrap();
+                            (ticket, turn)
+                        });
                         fates.send(Fate::Ran(ticket.sequence())).unwrap();
                         drop(turn);
                     }

@@ -30,10 +30,11 @@ use super::trace::Span;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::base::prefetch;
+use crate::process::this;
 use crate::transport::Descriptor;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How many operations are kept.
 pub const ENTRIES: usize = 2000;
@@ -72,24 +73,30 @@ impl Entry {
 
 struct Recorder {
     origin: Instant,
+    /// The same on the kernel's clock, of which a number costs less than an `Instant`.
+    origin_monotonic_ns: u64,
     /// What the clock on the wall said then, in nanoseconds since 1970.
     origin_unix_ns: u64,
     next: AtomicU64,
     entries: Vec<Entry>,
 }
 
-static RECORDER: LazyLock<Recorder> = LazyLock::new(|| Recorder {
-    origin: Instant::now(),
-    // A clock set to before 1970 is as good as none.
-    origin_unix_ns: in_ns(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
-    next: AtomicU64::new(0),
-    entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
+static RECORDER: LazyLock<Recorder> = LazyLock::new(|| {
+    let now = this::moment();
+    Recorder {
+        origin: now.instant,
+        origin_monotonic_ns: now.monotonic_ns,
+        origin_unix_ns: now.wall_ns,
+        next: AtomicU64::new(0),
+        entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
+    }
 });
 
 /// An operation that is under way.
 #[derive(Debug)]
 pub struct Record {
     number: u64,
+    entry: &'static Entry,
     /// Its turn had not come when it was noted.
     waits: bool,
     /// The same operation in the trace, where one is written.
@@ -101,12 +108,12 @@ fn in_ns(time: Duration) -> u64 {
 }
 
 /// From 1, so that 0 means never.
-fn at_ns(at: Instant) -> u64 {
+pub(super) fn at_ns(at: Instant) -> u64 {
     in_ns(at.saturating_duration_since(RECORDER.origin)).max(1)
 }
 
-fn now_ns() -> u64 {
-    at_ns(Instant::now())
+pub(super) fn now_ns() -> u64 {
+    this::monotonic_ns().saturating_sub(RECORDER.origin_monotonic_ns).max(1)
 }
 
 fn entry(number: u64) -> &'static Entry {
@@ -127,8 +134,8 @@ pub struct Origin {
     pub group: GroupId,
     /// This process's rank in it.
     pub rank: Rank,
-    /// When.
-    pub at: Instant,
+    /// When, in nanoseconds since the recorder began.
+    pub at_ns: u64,
 }
 
 /// The place of an operation among all. It must be noted: until then whatever had the place before is in it.
@@ -148,6 +155,12 @@ pub fn begin(place: Place, origin: Origin, descriptor: &Descriptor, runs: bool) 
     begin_words(place, origin, &descriptor.encode(), runs)
 }
 
+/// Notes that a collective with these words of a descriptor is issued, and runs.
+#[inline]
+pub fn begin_at_once(place: Place, origin: Origin, words: &[u64; 3]) -> Record {
+    begin_words(place, origin, words, true)
+}
+
 /// Notes that a message is posted.
 pub fn begin_message(origin: Origin, message: &Message, sequence: u64) -> Record {
     begin_words(Place::take(), origin, &entries::encode_message(message, sequence), true)
@@ -160,7 +173,7 @@ fn begin_words<const N: usize>(
     words: &[u64; N],
     runs: bool,
 ) -> Record {
-    let Origin { group, rank, at } = origin;
+    let Origin { group, rank, at_ns } = origin;
     let entry = entry(number);
     entry.stamp.store(0, Ordering::Relaxed);
     fence(Ordering::Release);
@@ -169,13 +182,13 @@ fn begin_words<const N: usize>(
     for (cell, word) in entry.words.iter().zip(words) {
         cell.store(*word, Ordering::Relaxed);
     }
-    let (at, state) = (at_ns(at), if runs { RUNNING } else { WAITING });
-    entry.issued_ns.store(at, Ordering::Relaxed);
-    entry.started_ns.store(if runs { at } else { 0 }, Ordering::Relaxed);
+    let state = if runs { RUNNING } else { WAITING };
+    entry.issued_ns.store(at_ns, Ordering::Relaxed);
+    entry.started_ns.store(if runs { at_ns } else { 0 }, Ordering::Relaxed);
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(state, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);
-    Record { number, waits: !runs, span: None }
+    Record { number, entry, waits: !runs, span: None }
 }
 
 impl Record {
@@ -187,8 +200,7 @@ impl Record {
 
     /// Its entry, unless that has become another's: a later operation's, while this one took its time.
     fn entry(&self) -> Option<&'static Entry> {
-        let entry = entry(self.number);
-        (entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(entry)
+        (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
     }
 
     /// Notes that its turn has come, unless it has run since it was issued.
@@ -265,7 +277,7 @@ mod tests {
     fn the_last_entries_are_kept_with_their_outcome() {
         let group = Nonce(*b"recorder-test-id");
         for sequence in 1..=5 {
-            let origin = Origin { group, rank: 1, at: Instant::now() };
+            let origin = Origin { group, rank: 1, at_ns: now_ns() };
             let record = begin(Place::take(), origin, &barrier(sequence), sequence != 3);
             match sequence {
                 1 => record.end(&Ok(())),
@@ -274,7 +286,7 @@ mod tests {
                 _ => {}
             }
         }
-        let origin = Origin { group, rank: 1, at: Instant::now() };
+        let origin = Origin { group, rank: 1, at_ns: now_ns() };
         let _waiting = begin(Place::take(), origin, &barrier(6), false);
         let dump = dump(Some(group), Why::Asked);
         let entries = dump["entries"].as_array().unwrap();

@@ -1,5 +1,6 @@
 //! Asynchronous calls over a back end that does what a test tells it.
 
+mod arena;
 mod attached;
 mod batches;
 mod bytes;
@@ -8,6 +9,7 @@ mod fused;
 mod messages;
 mod monitored;
 mod outbox;
+mod prompt;
 mod ranks;
 mod recorder;
 mod values;

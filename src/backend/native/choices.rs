@@ -3,6 +3,7 @@
 use crate::algo::rules::{Rules, Source};
 use crate::algo::{Shape, Wanted, algorithms, select};
 use crate::transport::OpKind;
+use crate::transport::line::INLINE_BYTES;
 use serde_json::{Map, Value, json};
 
 /// For each operation, what is chosen and what there is.
@@ -61,7 +62,8 @@ fn sizes(kind: OpKind, rules: &Rules) -> Vec<usize> {
         [Some(*rule.bytes.start()), rule.bytes.end().checked_add(1)].into_iter().flatten()
     });
     let powers = (0..40).flat_map(|exponent| [1 << exponent, (1 << exponent) + 1]);
-    let mut sizes: Vec<usize> = powers.chain([0, 48, 49]).chain(ends).collect();
+    let mut sizes: Vec<usize> =
+        powers.chain([0, INLINE_BYTES, INLINE_BYTES + 1]).chain(ends).collect();
     sizes.sort_unstable();
     sizes.dedup();
     sizes
@@ -82,7 +84,7 @@ mod tests {
         let all = describe(&shape, &rules);
         let expected = [
             (0, "inline", "table"),
-            (49, "one_shot", "table"),
+            (INLINE_BYTES + 1, "one_shot", "table"),
             (1001, "two_shot", "tuning file, row 3"),
             (2001, "one_shot", "table"),
             ((16 << 10) + 1, "two_shot", "table"),

@@ -118,7 +118,8 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         );
     }
     let overrides = std::mem::take(&mut cards[0].rules);
-    let lanes = Mutex::new(Lanes::new(context.group, &nodes, context.rank));
+    let lanes = Lanes::new(context.group, &nodes, context.rank);
+    let direct = Arc::clone(lanes.steps.direct().calls());
     let domain = Membership(domain);
     Ok(Native {
         messages,
@@ -133,7 +134,8 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         places,
         looks_who_is_there,
         port,
-        lanes,
+        direct,
+        lanes: Mutex::new(lanes),
     })
 }
 

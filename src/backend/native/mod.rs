@@ -4,17 +4,20 @@
 pub mod card;
 mod choices;
 mod cores;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod direct_tests;
 pub mod meet;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod prompt_tests;
 mod tuning;
 
-use super::{Backend, Fate, Memory, Place, Prompt};
+use super::{Backend, Fate, Key, Memory, Place, Plain, Prompt};
 use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
 use crate::algo::rules::{Rule, Rules};
-use crate::algo::shared::steps::prompt;
+use crate::algo::shared::steps::prompt::{self, Routine};
 use crate::algo::shared::{self, Steps, lines};
 use crate::algo::{Algorithm, Body, Operation, Shape, Wanted, select};
 use crate::base::error::{Error, Result};
@@ -25,6 +28,7 @@ use crate::transport::reunion::Port;
 use crate::transport::{Descriptor, Endpoint, Listener, OpKind, PointToPoint, SharedDomain, arena};
 use serde_json::{Value, json};
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Up to this many bytes an operation takes no longer than its waits.
@@ -53,6 +57,8 @@ pub struct Native {
     looks_who_is_there: bool,
     /// Also held by a group that is made of what is left of this one.
     port: Arc<Port>,
+    /// How many operations have gone directly between arenas.
+    direct: Arc<AtomicU64>,
     /// Held by the one operation that runs.
     lanes: Mutex<Lanes>,
 }
@@ -107,6 +113,8 @@ struct Chosen {
 struct Lanes {
     /// For the last call of each kind that there was which left the choice to the library.
     chosen: Vec<Chosen>,
+    /// Of calls that were rehearsed; empty until there is one.
+    routines: Vec<Option<Routine>>,
     steps: shared::Lane,
     /// Where there are several nodes.
     messages: Option<message::Lane>,
@@ -120,6 +128,7 @@ impl Lanes {
         let is_spread = nodes.count() > 1;
         Self {
             chosen: Vec::new(),
+            routines: Vec::new(),
             steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
             messages: is_spread.then(|| message::Lane::new(group, nodes.ranks())),
             everyone: (0..nodes.ranks()).filter(|_| is_spread).collect(),
@@ -158,20 +167,39 @@ impl Backend for Native {
         self.mesh.is_none() && !self.looks_who_is_there
     }
 
+    fn rehearse(&self, plain: &Plain<'_>, key: Key) -> bool {
+        let wanted = Wanted::default();
+        let Ok(choice) = select(plain.kind, plain.bytes(), &self.shape, wanted, &self.rules) else {
+            return false;
+        };
+        let Body::Lines(lines) = choice.algorithm.body else { return false };
+        let number = choice.algorithm.number(plain.kind);
+        let routine = Routine::of((plain, key), (lines, number), &*self.domain);
+        let routines = &mut self.lanes().routines;
+        routines.resize(Key::PLACES, None);
+        routines[key.place()] = routine.ok();
+        routines[key.place()].is_some()
+    }
+
     fn run_promptly(
         &self,
-        operation: &Operation<'_>,
-        begins: &mut dyn FnMut(&'static str),
+        (plain, key): (&Plain<'_>, Key),
+        sequence: u64,
+        begins: &mut dyn FnMut(&[u64; 3]),
     ) -> Result<Prompt> {
-        let mut lanes = self.lanes();
-        let Chosen { algorithm, number, .. } = self.choose(operation, &mut lanes.chosen)?;
-        let Body::Lines(lines) = algorithm.body else { return Ok(Prompt::Untouched) };
-        if self.domain.region().failure().is_set() {
-            // The long way says why.
-            return Ok(Prompt::Untouched);
+        let lanes = &mut *self.lanes();
+        let routine = lanes.routines.get(key.place()).and_then(Option::as_ref);
+        match routine.filter(|routine| routine.key() == key) {
+            // In a group that has failed the long way says why.
+            Some(routine) if !self.domain.region().failure().is_set() => {
+                routine.run(&*self.domain, &mut lanes.steps, (plain, sequence), begins)
+            }
+            _ => Ok(Prompt::Untouched),
         }
-        let begins = || begins(algorithm.name);
-        prompt::run_promptly(&*self.domain, &mut lanes.steps, operation, (lines, number), begins)
+    }
+
+    fn ring_fenced(&self) {
+        prompt::ring_fenced(&*self.domain);
     }
 
     fn messages(&self) -> Option<&dyn PointToPoint> {
@@ -231,6 +259,7 @@ impl Backend for Native {
             "crowded": self.shape.crowded,
             "attached": self.shape.attached,
             "pulls": self.shape.pulls,
+            "direct": self.direct.load(Ordering::Relaxed),
             "heartbeat_ms": self.heartbeat_ms,
             "algorithms": choices::describe(&self.shape, &self.rules),
         })

@@ -1,9 +1,9 @@
 //! The short way of small operations and the long one go into each other: what one begins the other ends, on one rank as among
 //! several. Two ranks of a domain, on one thread, so that it is certain who comes first.
 
-use crate::algo::shared::steps::prompt::{Prompt, run_promptly};
+use crate::algo::shared::steps::prompt::{Prompt, Routine};
 use crate::algo::shared::{Lane, Steps, all_reduce, broadcast, lines};
-use crate::algo::{Algorithm, Body, Operation};
+use crate::algo::{Algorithm, Body, Operation, Plain};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
@@ -67,8 +67,19 @@ impl Member {
             let mut told = 0;
             let number = row.number(operation.descriptor.kind);
             let Self { domain, lane, .. } = member;
-            let found = run_promptly(domain, lane, operation, (lines, number), || told += 1);
-            (found.unwrap(), told)
+            let plain = &Plain::of(operation);
+            let key = plain.key().unwrap();
+            let routine = Routine::of((plain, key), (lines, number), domain).unwrap();
+            let sequence = operation.descriptor.sequence;
+            let found = routine.run(domain, lane, (plain, sequence), |words| {
+                assert_eq!(*words, operation.descriptor.encode_with(number));
+                told += 1;
+            });
+            let found = match found.unwrap() {
+                Prompt::Unheard => Prompt::Done,
+                found => found,
+            };
+            (found, told)
         })
     }
 
@@ -97,7 +108,7 @@ impl Member {
         send: u8,
         recv: &mut u8,
         is_published: bool,
-        act: impl FnOnce(&mut Self, &Operation<'_>, &lines::Lines) -> T,
+        act: impl FnOnce(&mut Self, &Operation<'_>, &'static lines::Lines) -> T,
     ) -> T {
         let Body::Lines(lines) = row.body else { panic!("{} is no row of lines", row.name) };
         let (send, mut result) = ([send], [*recv]);

@@ -128,6 +128,7 @@ impl Cell {
             arena: self.variant.buffers == Buffers::Arena,
             asynchronous: self.variant.asynchronous,
             verify: false,
+            algorithm: None,
         }
     }
 

@@ -24,11 +24,16 @@ const QUICK_SIZES: [usize; 3] = [4, 8 << 10, 512 << 10];
 const QUICK_PAIRS: usize = 2;
 const PAIRS: usize = 10;
 
+/// The sizes at which algorithms are compared, and how many turns each has.
+const TUNED_SIZES: [usize; 11] =
+    [4, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+const TUNED_PAIRS: usize = 5;
+
 /// The operations that are measured where none are named.
 const OPS: usize = 7;
 
 /// The options that name a file.
-const FILES: [&str; 3] = ["--json", "--csv", "--report"];
+const FILES: [&str; 4] = ["--json", "--csv", "--report", "--tune"];
 
 /// Measures what the operations of libdist cost on this host, alone or against other libraries.
 #[derive(Debug, Parser)]
@@ -119,6 +124,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', requires = "report")]
     #[arg(conflicts_with_all = ["ranks", "ops", "sizes", "peer", "limits", "quick", "json", "csv"])]
     pub(crate) report_from: Vec<PathBuf>,
+
+    /// Let all algorithms of ours take turns, and write a tuning file (for DIST_TUNING_FILE) with those that are clearly
+    /// faster than what the library chooses by itself
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["peer", "limits", "device", "buffers", "mode", "json", "csv", "report"])]
+    pub(crate) tune: Option<PathBuf>,
 }
 
 /// What the native back end can be asked for.
@@ -238,7 +249,11 @@ impl Options {
                 ops.push(op);
             }
         }
-        if ops.is_empty() { Op::ALL[..OPS].to_vec() } else { ops }
+        match ops.is_empty() {
+            true if self.tune.is_some() => Op::ALL.to_vec(),
+            true => Op::ALL[..OPS].to_vec(),
+            false => ops,
+        }
     }
 
     /// The sizes for so many ranks, in bytes.
@@ -249,13 +264,20 @@ impl Options {
         if self.quick {
             return QUICK_SIZES.to_vec();
         }
+        if self.tune.is_some() {
+            return TUNED_SIZES.to_vec();
+        }
         let largest = (ranks <= FEW).then_some(LARGEST);
         SIZES.into_iter().chain(largest).collect()
     }
 
     /// How many turns each has.
     pub(crate) fn pairs(&self) -> usize {
-        let default = if self.quick { QUICK_PAIRS } else { PAIRS };
+        let default = match self.quick {
+            true => QUICK_PAIRS,
+            false if self.tune.is_some() => TUNED_PAIRS,
+            false => PAIRS,
+        };
         self.pairs.map_or(default, Into::into)
     }
 
@@ -342,6 +364,14 @@ mod tests {
         assert_eq!(options.report_from.len(), 2);
         assert!(parse("dist-bench --report-from b.json").is_err());
         assert!(parse("dist-bench --report a.md --report-from b.json --limits").is_err());
+    }
+
+    #[test]
+    fn tuning_has_operations_and_sizes_of_its_own() {
+        let options = parse("dist-bench --tune a.json").unwrap();
+        assert_eq!((options.ops().len(), options.pairs()), (Op::ALL.len(), TUNED_PAIRS));
+        assert_eq!(options.sizes(2), TUNED_SIZES);
+        assert!(parse("dist-bench --tune a.json --peer mpich").is_err());
     }
 
     #[test]

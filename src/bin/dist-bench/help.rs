@@ -31,6 +31,12 @@ On GPUs:
   last one has left. A call has ended when the device is done with it. NCCL wants a GPU for each rank, or
   NCCL_MULTI_RANK_GPU_ENABLE=1 from 2.30 on; native takes any number of ranks on each.
 
+Tuning:
+  --tune lets every algorithm that can do a call take turns with the library's own choice, for all operations, and
+  writes a row of a tuning file where one takes at most 95 % of its time: from and up to the geometric middle between
+  the sizes that were measured, for this number of ranks on one host. DIST_TUNING_FILE=FILE has it used, for which
+  rank 0 alone needs the file. The table has for each size who took how long; * has its row.
+
 Peers:
   --peer builds and starts programs that do the same through another library, and lets them take
   turns with ours, in pairs: a run of calls of ours, one of each peer's. Their ranks wait in the kernel

@@ -13,6 +13,7 @@
 //! | `build`, `peers/rank.h` | how their programs are made, and what those in C and C++ have in common |
 //! | `stage` | the processes and the folder of a run |
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
+//! | `tune` | the algorithms of ours in turns, and the tuning file that is made of it |
 //! | `limits`, `machine` | what the machine itself allows, and which one it is |
 //! | `stats` | medians, percentiles, ratios and their intervals |
 //! | `bound`, `shares` | what an all_reduce takes that is made by hand, and how ours compares with it |
@@ -47,6 +48,7 @@ mod stage;
 mod stats;
 mod table;
 mod text;
+mod tune;
 mod values;
 
 use clap::Parser as _;
@@ -152,8 +154,11 @@ fn main() -> ExitCode {
 
 fn carry_out(options: &cli::Options) -> Result<(), Failure> {
     options.check().map_err(Failure::usage)?;
-    match &options.report {
-        Some(path) if !options.report_from.is_empty() => report::make(path, &options.report_from),
+    match (&options.tune, &options.report) {
+        (Some(path), _) => tune::run(options, path),
+        (None, Some(path)) if !options.report_from.is_empty() => {
+            report::make(path, &options.report_from)
+        }
         _ => measure::run(options),
     }
 }

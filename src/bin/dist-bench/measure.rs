@@ -79,7 +79,7 @@ fn has_wrong(measured: &Measured) -> bool {
 }
 
 /// What is measured with so many ranks, in order. Sizes that come to the same are one.
-fn cells(options: &Options, ranks: usize) -> Vec<Cell> {
+pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<Cell> {
     let (dtype, redop) = (options.dtype, options.redop);
     let mut cells: Vec<Cell> = Vec::new();
     for variant in options.variants() {

@@ -42,6 +42,8 @@ pub(crate) struct Order {
     pub(crate) asynchronous: bool,
     /// A call on known values comes first, and its result is looked at.
     pub(crate) verify: bool,
+    /// Which algorithm of ours; what is left to the library is not in the line, so that peers need not know of it.
+    pub(crate) algorithm: Option<String>,
 }
 
 impl Order {
@@ -51,8 +53,9 @@ impl Order {
         let flags = [self.barrier, self.in_place, self.arena, self.asynchronous, self.verify];
         let flags: Vec<String> = flags.iter().map(|&flag| u8::from(flag).to_string()).collect();
         let (op, dtype, redop) = (op.name(), dtype.name(), redop_name(*redop));
+        let algorithm = self.algorithm.iter().map(|name| format!(" {name}")).collect::<String>();
         format!(
-            "{RUN} {op} {dtype} {redop} {count} {warm_up} {calls} {rewrite} {}\n",
+            "{RUN} {op} {dtype} {redop} {count} {warm_up} {calls} {rewrite} {}{algorithm}\n",
             flags.join(" ")
         )
     }
@@ -76,6 +79,7 @@ impl Order {
             arena: flag(&mut words)?,
             asynchronous: flag(&mut words)?,
             verify: flag(&mut words)?,
+            algorithm: words.next().map(str::to_owned),
         };
         words.next().is_none().then_some(order)
     }
@@ -160,6 +164,7 @@ mod tests {
             arena: true,
             asynchronous: false,
             verify: true,
+            algorithm: None,
         }
     }
 
@@ -168,8 +173,11 @@ mod tests {
         let line = order().line();
         assert_eq!(line, format!("run all_gather bf16 max 1000 7 30 {} 1 0 1 0 1\n", u64::MAX));
         assert_eq!(Order::parse(&line), Some(order()));
-        for wrong in ["", "run", "run all_gather", &line.replace("run", "go"), &format!("{line} 1")]
-        {
+        let named = Order { algorithm: Some("staged".into()), ..order() };
+        assert_eq!(named.line(), line.replace('\n', " staged\n"));
+        assert_eq!(Order::parse(&named.line()), Some(named));
+        let longer = format!("{line} staged 1");
+        for wrong in ["", "run", "run all_gather", &line.replace("run", "go"), &longer] {
             assert_eq!(Order::parse(wrong), None, "{wrong}");
         }
     }

@@ -143,32 +143,35 @@ fn expected(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
-/// Folds on every instruction set, out of place and in place at each position.
+/// Folds on every instruction set, out of place and in place at each position, to a twin beside and to one that is the next
+/// source.
 fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
     let expected = expected(dtype, op, inputs);
-    let count = expected.len() / dtype.size();
+    let (count, size) = (expected.len() / dtype.size(), inputs.len());
     for isa in instruction_sets() {
         let kernel = table::fold_kernel(isa, dtype, op).unwrap();
-        for in_place in 0..=inputs.len() {
-            let offset = |position: usize| (position + in_place + inputs.len()) % 2;
-            let mut sources: Vec<Buffer> =
-                inputs.iter().enumerate().map(|(i, s)| Buffer::new(s, offset(i))).collect();
-            let mut target = Buffer::new(&vec![0xa5; expected.len()], offset(inputs.len()));
-            let dst = sources.get_mut(in_place).unwrap_or(&mut target).dst();
-            // SAFETY: the memory of `dst` outlives the call, and its owner is not used meanwhile
-            // but through views.
-            let dst = unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
-            let views: Vec<Src<'_>> = sources.iter().map(Buffer::src).collect();
+        for in_place in 0..=size {
+            let offset = |position: usize| (position + in_place + size) % 2;
+            let beside = [vec![0xa5; expected.len()], vec![0x5a; expected.len()]];
+            let all = inputs.iter().chain(&beside).enumerate();
+            let mut buffers: Vec<Buffer> = all.map(|(i, s)| Buffer::new(s, offset(i))).collect();
+            let next = (in_place + 1) % size;
+            let mut results = vec![in_place, size + 1];
+            results.extend((in_place < size && next != in_place).then_some(next));
+            // SAFETY: the memory outlives the call, and its owners are not used meanwhile but through views.
+            let lend = |dst: Dst<'_>| unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
+            let dsts: Vec<Dst<'_>> = results.iter().map(|&i| lend(buffers[i].dst())).collect();
+            let views: Vec<Src<'_>> = buffers[..size].iter().map(Buffer::src).collect();
+            let target = Target { dst: dsts[0], twins: &dsts[1..] };
             // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
-            unsafe { kernel(dst, &views, views.len()) }
-            let result = sources.get(in_place).unwrap_or(&target).bytes();
-            let at = result.iter().zip(&expected).position(|(a, b)| a != b);
-            if let Some(byte) = at {
-                let element = byte / dtype.size();
-                panic!(
-                    "{op} on {dtype}, {isa:?}, {} sources, {count} elements, in place at \
-                     {in_place}: element {element} differs",
-                    inputs.len()
+            unsafe { kernel(target, &views, size) }
+            for &place in &results {
+                let result = buffers[place].bytes();
+                let differs = result.iter().zip(&expected).position(|(a, b)| a != b);
+                assert!(
+                    differs.is_none(),
+                    "{op} on {dtype}, {isa:?}, {size} sources, {count} elements, in place at {in_place}, result {place}: \
+                     byte {differs:?} differs"
                 );
             }
         }
@@ -318,7 +321,7 @@ fn folds_parts_of_averages() {
                 let views: Vec<Src<'_>> = inputs.iter().map(|s| Src::from(&s[..])).collect();
                 let mut target = Buffer::new(&vec![0xa5; expected.len()], 1);
                 // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
-                unsafe { kernel(target.dst(), &views, ranks) }
+                unsafe { kernel(Target { dst: target.dst(), twins: &[] }, &views, ranks) }
                 assert!(target.bytes() == expected, "{sources} of {ranks} {dtype}, {isa:?}");
             }
         }
@@ -366,6 +369,10 @@ fn mistakes_panic_and_say_why() {
     let broken = refusal(|dst, src| fold(DataType::F32, max, dst, &[src]));
     assert!(broken.contains("6 bytes are no whole number of f32"), "{broken}");
     let short = refusal(|dst, src| fold(DataType::U8, max, dst, &[src, src.slice(0, 5)]));
+    assert!(short.contains("5 bytes for a destination of 6"), "{short}");
+    let short = refusal(|dst, src| {
+        fold_to_all(DataType::U8, max, (dst, &[dst.slice(0, 5)]), &[src]);
+    });
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");
     let short = refusal(|dst, src| copy(dst, src.slice(0, 5)));
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");

@@ -7,16 +7,24 @@
 //! Memory comes in units of a huge page, which a unit has while something is allocated in it. An allocation of a unit or more
 //! begins at one, any other at a cache line.
 //!
-//! Must not know: groups, and who reads the memory.
+//! Another rank that writes there may be told to stop, and not hear it. What it writes to is *in doubt* then: freed, it is not handed
+//! out again.
+//!
+//! Must not know: groups, and who reads or writes the memory.
 
+mod reach;
 mod space;
 
+pub use crate::sys::sparse::Identity;
+pub use reach::{Window, has_ended, open};
+
+use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::sys::sparse::{Sparse, UNIT};
 use space::Space;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What small allocations begin at a multiple of: a cache line.
 pub const SMALL_ALIGN: usize = 64;
@@ -25,6 +33,7 @@ pub const SMALL_ALIGN: usize = 64;
 #[derive(Debug)]
 pub struct Arena {
     sparse: Sparse,
+    identity: Identity,
     state: Mutex<State>,
 }
 
@@ -33,6 +42,8 @@ struct State {
     space: Space,
     /// How many allocations lie in a unit; those that are not here have no memory.
     users: BTreeMap<usize, usize>,
+    /// Where allocations begin that are in doubt.
+    doubted: BTreeSet<usize>,
 }
 
 /// An allocation. Dropping it frees it.
@@ -43,29 +54,72 @@ pub struct Block {
     len: usize,
 }
 
-/// That of this process.
-static ARENA: Mutex<Option<Arc<Arena>>> = Mutex::new(None);
+/// Where bytes lie in an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Whose it is.
+    pub identity: Identity,
+    /// The first of them.
+    pub offset: u64,
+}
+
+/// That of this process, which one thread at a time may make.
+static ARENA: OnceLock<Arc<Arena>> = OnceLock::new();
+static MAKING: Mutex<()> = Mutex::new(());
 
 /// Allocates in this process's arena.
 ///
 /// # Errors
 /// `OutOfMemory` with what was wanted and what there is; `System`.
 pub fn allocate(len: usize) -> Result<Block> {
-    let arena = {
-        let mut arena = ARENA.lock().unwrap_or_else(PoisonError::into_inner);
-        match arena.as_ref() {
-            Some(arena) => Arc::clone(arena),
-            None => Arc::clone(arena.insert(Arc::new(Arena::new()?))),
+    if ARENA.get().is_none() {
+        let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if ARENA.get().is_none() {
+            // There is none yet, and nobody else makes one.
+            drop(ARENA.set(Arc::new(Arena::new()?)));
         }
-    };
+    }
+    let arena = ARENA.get().ok_or_else(|| Error::internal("there is no arena"))?;
     arena.allocate(len)
+}
+
+/// Where these bytes lie in this process's arena, if they do.
+#[inline]
+pub fn locate(bytes: Src<'_>) -> Option<Place> {
+    let arena = ARENA.get()?;
+    let offset = arena.offset_of(bytes.as_ptr().addr(), bytes.len())?;
+    Some(Place { identity: arena.identity, offset: offset as u64 })
+}
+
+/// Others may still write to these bytes of this process's arena.
+#[cold]
+pub fn doubt(bytes: Src<'_>) {
+    if let (Some(arena), Some(place)) = (ARENA.get(), locate(bytes)) {
+        arena.doubt(usize::try_from(place.offset).unwrap_or(usize::MAX));
+    }
 }
 
 impl Arena {
     fn new() -> Result<Self> {
         let sparse = Sparse::create()?;
-        let state = State { space: Space::new(sparse.len()), users: BTreeMap::new() };
-        Ok(Self { sparse, state: Mutex::new(state) })
+        let (space, users) = (Space::new(sparse.len()), BTreeMap::new());
+        let state = State { space, users, doubted: BTreeSet::new() };
+        Ok(Self { identity: sparse.identity()?, sparse, state: Mutex::new(state) })
+    }
+
+    /// Where these bytes begin, if all of them lie in the arena.
+    #[inline]
+    fn offset_of(&self, address: usize, len: usize) -> Option<usize> {
+        let offset = address.checked_sub(self.sparse.as_mut_ptr().addr())?;
+        (offset.checked_add(len)? <= self.sparse.len()).then_some(offset)
+    }
+
+    /// The allocation with this byte is not handed out again.
+    fn doubt(&self, offset: usize) {
+        let mut state = self.lock();
+        if let Some(start) = state.space.allocated_at(offset) {
+            state.doubted.insert(start);
+        }
     }
 
     /// Allocates `len` bytes, at least one. What they hold is arbitrary.
@@ -111,6 +165,9 @@ impl Arena {
 
     fn free(&self, offset: usize, len: usize) {
         let mut state = self.lock();
+        if state.doubted.contains(&offset) {
+            return;
+        }
         state.space.give_back(offset);
         let mut empty = Vec::new();
         for unit in units(offset, len) {
@@ -128,6 +185,14 @@ impl Arena {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl Block {
+    /// Whether it is not handed out again.
+    pub fn is_in_doubt(&self) -> bool {
+        self.arena.lock().doubted.contains(&self.offset)
     }
 }
 
@@ -214,6 +279,34 @@ mod tests {
         drop((small, other));
         let again = arena.allocate(3 * UNIT).unwrap();
         assert_eq!((again.offset, committed(&arena)), (0, vec![0, 1, 2]));
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_not_handed_out_again() {
+        let arena = arena();
+        let (one, other) = (arena.allocate(100).unwrap(), arena.allocate(100).unwrap());
+        let (offset, next) = (one.offset, other.offset);
+        arena.doubt(offset + 99);
+        drop((one, other));
+        assert_eq!((committed(&arena), arena.lock().space.in_use()), (vec![0], 128));
+        assert_eq!(arena.allocate(100).unwrap().offset, next);
+        // Nothing is allocated there.
+        arena.doubt(5 * UNIT);
+        assert_eq!(arena.lock().doubted.len(), 1);
+    }
+
+    #[test]
+    fn only_what_lies_in_it_is_found() {
+        let arena = arena();
+        let block = arena.allocate(5000).unwrap();
+        let (start, whole) = (block.as_mut_ptr().addr(), arena.sparse.len());
+        assert_eq!(arena.offset_of(start + 7, 4993), Some(block.offset + 7));
+        assert_eq!(arena.offset_of(start, whole - block.offset + 1), None);
+        assert_eq!(arena.offset_of(start, usize::MAX), None);
+        assert_eq!(arena.offset_of(start - block.offset - 1, 1), None);
+        let _block = allocate(100).unwrap();
+        assert_eq!(locate(Src::from(&[1_u8, 2][..])), None);
+        assert_eq!(locate(Src::empty()), None);
     }
 
     #[test]

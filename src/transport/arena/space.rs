@@ -64,6 +64,12 @@ impl Space {
         Some(len)
     }
 
+    /// Where the part in use begins that has this byte.
+    pub(super) fn allocated_at(&self, offset: usize) -> Option<usize> {
+        let (&start, &len) = self.used.range(..=offset).next_back()?;
+        (offset - start < len).then_some(start)
+    }
+
     /// How many bytes are in use.
     pub(super) fn in_use(&self) -> usize {
         self.in_use

@@ -40,6 +40,8 @@ pub(super) struct Core {
     locked: Mutex<Locked>,
     /// How many threads attend.
     attending: AtomicUsize,
+    /// How many are telling what has ended. Grows under the lock.
+    telling: AtomicUsize,
     hooks: OnceLock<Hooks>,
 }
 
@@ -133,6 +135,7 @@ impl Core {
             domain,
             locked: Mutex::new(Locked { state, watch }),
             attending: AtomicUsize::new(0),
+            telling: AtomicUsize::new(0),
             hooks: OnceLock::new(),
         });
         let ear = Arc::new(Ear(Arc::downgrade(&core)));
@@ -182,7 +185,7 @@ impl Core {
     /// Lets go of the lock and tells what has ended.
     fn release(&self, mut locked: MutexGuard<'_, Locked>) {
         self.leave_to_service(&mut locked);
-        let ended = std::mem::take(&mut locked.state.ended);
+        let ended = self.collect(&mut locked.state);
         drop(locked);
         self.tell(ended);
     }
@@ -192,13 +195,28 @@ impl Core {
         self.bell().ring();
     }
 
-    /// Tells what has ended, and wakes those that sleep for it.
+    /// What has ended, to be told without the lock.
+    fn collect(&self, state: &mut State) -> Vec<Ended> {
+        let ended = std::mem::take(&mut state.ended);
+        if !ended.is_empty() {
+            self.telling.fetch_add(1, Ordering::Relaxed);
+        }
+        ended
+    }
+
+    /// Tells what has been collected, and wakes those that sleep for it.
     fn tell(&self, ended: Vec<Ended>) {
         if ended.is_empty() {
             return;
         }
         ended.into_iter().for_each(Ended::tell);
+        self.telling.fetch_sub(1, Ordering::Release);
         self.bell().ring();
+    }
+
+    /// See [`crate::transport::PointToPoint::is_telling`].
+    pub(super) fn is_telling(&self) -> bool {
+        self.telling.load(Ordering::Acquire) != 0
     }
 
     /// Sees to it that the service thread looks when there is need.
@@ -290,7 +308,7 @@ impl Core {
             pause(&mut locked, false);
             locked.state.go_on();
             let due = locked.state.next_due();
-            let ended = std::mem::take(&mut locked.state.ended);
+            let ended = self.collect(&mut locked.state);
             drop(locked);
             self.tell(ended);
             let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
@@ -314,7 +332,7 @@ impl Core {
             } else {
                 state.progress();
             }
-            let ended = std::mem::take(&mut state.ended);
+            let ended = self.collect(state);
             let has_more = state.has_more();
             drop(locked);
             self.tell(ended);
@@ -337,7 +355,7 @@ impl Core {
         if std::mem::take(&mut locked.watch.listens) {
             self.bell().stop_listening();
         }
-        let ended = std::mem::take(&mut locked.state.ended);
+        let ended = self.collect(&mut locked.state);
         drop(locked);
         self.tell(ended);
     }

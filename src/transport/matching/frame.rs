@@ -67,8 +67,12 @@ struct Fields {
 impl Frame {
     /// The head's bytes.
     pub(super) fn encode(&self) -> [u8; HEAD_BYTES] {
+        self.fields().encode()
+    }
+
+    fn fields(&self) -> Fields {
         let none = Fields::default();
-        let fields = match *self {
+        match *self {
             Self::Eager { tag, dtype, len } => {
                 Fields { kind: EAGER, dtype: dtype as u8, tag, len, ..none }
             }
@@ -88,8 +92,7 @@ impl Frame {
             Self::Taken { number } => Fields { kind: TAKEN, number, ..none },
             Self::Credit { bytes } => Fields { kind: CREDIT, len: bytes, ..none },
             Self::Withdraw { number } => Fields { kind: WITHDRAW, number, ..none },
-        };
-        fields.encode()
+        }
     }
 
     /// The inverse of [`Frame::encode`]; `None` for bytes that no frame has.
@@ -111,7 +114,7 @@ impl Frame {
             _ => return None,
         };
         // Fields that a kind does not use are zero.
-        (frame.encode() == *bytes).then_some(frame)
+        (frame.fields() == fields).then_some(frame)
     }
 }
 
@@ -129,18 +132,16 @@ impl Fields {
     }
 
     fn decode(bytes: &[u8; HEAD_BYTES]) -> Self {
-        let word = |from: usize, len: usize| {
-            bytes[from..from + len].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
-        };
+        let [kind, dtype, place @ .., a, b, c, d] = bytes.as_chunks::<8>().0[0];
+        let [_, number, len, extra] = bytes.as_chunks().0 else { return Self::default() };
         Self {
-            kind: bytes[0],
-            dtype: bytes[1],
-            // Two and four bytes fit.
-            place: u16::try_from(word(2, 2)).unwrap_or(NOWHERE),
-            tag: u32::try_from(word(4, 4)).unwrap_or(u32::MAX),
-            number: word(8, 8),
-            len: word(16, 8),
-            extra: word(24, 8),
+            kind,
+            dtype,
+            place: u16::from_le_bytes(place),
+            tag: u32::from_le_bytes([a, b, c, d]),
+            number: u64::from_le_bytes(*number),
+            len: u64::from_le_bytes(*len),
+            extra: u64::from_le_bytes(*extra),
         }
     }
 }

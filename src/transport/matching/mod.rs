@@ -92,6 +92,14 @@ impl Engine {
             Inner::Dormant(dormant) => dormant.core(),
         }
     }
+
+    /// What there is already.
+    fn made(&self) -> Option<&Core> {
+        match &self.0 {
+            Inner::Made(core) => Some(core),
+            Inner::Dormant(dormant) => dormant.made(),
+        }
+    }
 }
 
 impl Drop for Engine {
@@ -120,13 +128,13 @@ impl PointToPoint for Engine {
         self.core().ok()?.receive_at_once(message)
     }
 
+    // Without a message there is nothing to wait for, nor to be told.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
-        let made = match &self.0 {
-            Inner::Made(core) => Some(core.as_ref()),
-            // Without a message there is nothing to wait for.
-            Inner::Dormant(dormant) => dormant.made(),
-        };
-        made.into_iter().for_each(|core| core.attend(over, limit));
+        self.made().into_iter().for_each(|core| core.attend(over, limit));
+    }
+
+    fn is_telling(&self) -> bool {
+        self.made().is_some_and(Core::is_telling)
     }
 
     fn rouse(&self) {

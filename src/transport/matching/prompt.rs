@@ -13,8 +13,7 @@ use super::state::State;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
-use crate::transport::region::Region;
-use crate::transport::ring::{NEWEST_BYTES, Reader};
+use crate::transport::ring::{NEWEST_BYTES, Reader, Ring};
 use crate::transport::{Delivery, Small};
 use std::sync::atomic::{Ordering, fence};
 
@@ -120,11 +119,11 @@ impl State {
         if !is_between || link.closed.is_some() || link.in_closed.is_some() {
             return Found::Else;
         }
-        let Wire::Rings { into: ring, peer, .. } = &mut link.wire else { return Found::Else };
+        let Wire::Rings { into: reader, peer, .. } = &mut link.wire else { return Found::Else };
         let region = self.domain.region();
-        let mut seen = [0; NEWEST_BYTES];
-        let (held, is_seen) = match see(ring, region, &mut seen) {
-            Ok((0, _)) => return Found::Nothing { from: *peer, taken: ring.position() },
+        let (ring, mut seen) = (reader.ring(region), [0; NEWEST_BYTES]);
+        let (held, is_seen) = match see(reader, &ring, &mut seen) {
+            Ok((0, _)) => return Found::Nothing { from: *peer, taken: reader.position() },
             Ok(found) => found,
             Err(_) => return Found::Else,
         };
@@ -144,9 +143,9 @@ impl State {
         let into = into.slice(0, len);
         let taken = if is_seen {
             into.copy_from(Src::from(&seen[HEAD_BYTES..HEAD_BYTES + len]));
-            ring.skip(region, HEAD_BYTES + len)
+            reader.skip(&ring, HEAD_BYTES + len)
         } else {
-            ring.take_seen(region, HEAD_BYTES, into)
+            reader.take_seen(&ring, HEAD_BYTES, into)
         };
         if taken.is_err() {
             return Found::Else;
@@ -164,21 +163,26 @@ impl State {
         if self.on_credit(from, bytes).is_err() {
             return Found::Else;
         }
-        let Wire::Rings { into: ring, peer, .. } = &mut self.links[from].wire else {
+        let Wire::Rings { into: reader, peer, .. } = &mut self.links[from].wire else {
             return Found::Else;
         };
-        if ring.skip(self.domain.region(), HEAD_BYTES).is_err() {
+        let ring = reader.ring(self.domain.region());
+        if reader.skip(&ring, HEAD_BYTES).is_err() {
             return Found::Else;
         }
-        Found::Nothing { from: *peer, taken: ring.position() }
+        Found::Nothing { from: *peer, taken: reader.position() }
     }
 }
 
 /// What comes next in a ring, of which a head at least is copied: how many bytes have come, 0 where that is less than a head, and
 /// whether all of them were copied.
-fn see(ring: &mut Reader, region: &Region, into: &mut [u8; NEWEST_BYTES]) -> Result<(usize, bool)> {
-    match ring.peek_newest(region, into)? {
+fn see(
+    reader: &mut Reader,
+    ring: &Ring<'_>,
+    into: &mut [u8; NEWEST_BYTES],
+) -> Result<(usize, bool)> {
+    match reader.peek_newest(ring, into)? {
         Some(held) if held >= HEAD_BYTES => Ok((held, true)),
-        _ => Ok((ring.peek(region, Dst::from(&mut into[..HEAD_BYTES]))?, false)),
+        _ => Ok((reader.peek(ring, Dst::from(&mut into[..HEAD_BYTES]))?, false)),
     }
 }

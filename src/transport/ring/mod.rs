@@ -140,23 +140,9 @@ impl Writer {
         let start = self.position;
         self.position += wanted as u64;
         self.published = self.position;
-        let mut few = [0; NEWEST_BYTES];
-        if let Some(few_of) = few.get_mut(..wanted) {
-            lay_out(Dst::from(&mut *few_of), parts);
-            copy_in(ring.bytes, start, Src::from(&*few_of));
-            // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
-            ring.written.newest.keep(start, &few, wanted);
-        } else {
-            let pieces = parts.iter().flat_map(|part| pieces(*part));
-            pieces.fold(start, |place, piece| {
-                copy_in(ring.bytes, place, piece);
-                let end = place + piece.len() as u64;
-                if end - start > PIECE_BYTES as u64 {
-                    // A reader that looks takes one piece while the next is put.
-                    ring.written.position.store(end, Ordering::Release);
-                }
-                end
-            });
+        match wanted <= NEWEST_BYTES {
+            true => put_few(&ring, start, parts, wanted),
+            false => put_many(&ring, start, parts),
         }
         ring.written.position.store(self.position, Ordering::Release);
         true
@@ -243,12 +229,11 @@ impl Reader {
     /// As [`Reader::read`].
     pub fn peek_newest(
         &mut self,
-        region: &Region,
+        ring: &Ring<'_>,
         into: &mut [u8; NEWEST_BYTES],
     ) -> Result<Option<usize>> {
-        let ring = region.ring(self.from, self.to);
         self.written = ring.written.position.load(Ordering::Acquire);
-        let held = self.held(&ring)?;
+        let held = self.held(ring)?;
         Ok(ring.written.newest.read(self.position, into).filter(|&len| len == held))
     }
 
@@ -256,12 +241,17 @@ impl Reader {
     ///
     /// # Errors
     /// `Internal` where so many have not come.
-    pub fn skip(&mut self, region: &Region, len: usize) -> Result<()> {
-        if self.held(&region.ring(self.from, self.to))? < len {
+    pub fn skip(&mut self, ring: &Ring<'_>, len: usize) -> Result<()> {
+        if self.held(ring)? < len {
             return Err(Error::internal("less has come than was seen"));
         }
         self.position += len as u64;
         Ok(())
+    }
+
+    /// The ring itself.
+    pub fn ring<'a>(&self, region: &'a Region) -> Ring<'a> {
+        region.ring(self.from, self.to)
     }
 
     /// Everything before this is taken.
@@ -273,9 +263,8 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::read`].
-    pub fn take_seen(&mut self, region: &Region, seen: usize, into: Dst<'_>) -> Result<()> {
-        let ring = region.ring(self.from, self.to);
-        if self.held(&ring)? < seen + into.len() {
+    pub fn take_seen(&mut self, ring: &Ring<'_>, seen: usize, into: Dst<'_>) -> Result<()> {
+        if self.held(ring)? < seen + into.len() {
             return Err(Error::internal("less has come than was seen"));
         }
         copy_out(ring.bytes, self.position + seen as u64, into);
@@ -288,10 +277,9 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::read`].
-    pub fn peek(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
-        let ring = region.ring(self.from, self.to);
+    pub fn peek(&mut self, ring: &Ring<'_>, into: Dst<'_>) -> Result<usize> {
         self.written = ring.written.position.load(Ordering::Acquire);
-        let held = self.held(&ring)?;
+        let held = self.held(ring)?;
         if held < into.len() {
             return Ok(0);
         }
@@ -322,7 +310,7 @@ impl Reader {
     /// a ring that is full otherwise has more that this reader will take.
     pub fn release_in_parts(&mut self, region: &Region) -> bool {
         let kept = self.position - self.released;
-        kept >= region.geometry().ring_bytes() as u64 / 4 && self.release(region)
+        kept >= region.ring_bytes() as u64 / 4 && self.release(region)
     }
 }
 
@@ -346,6 +334,28 @@ fn pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
     starts.map(move |start| whole.slice(start, (whole.len() - start).min(PIECE_BYTES)))
 }
 
+/// Puts what lies beside the position as well.
+fn put_few(ring: &Ring<'_>, start: u64, parts: &[Src<'_>], len: usize) {
+    let mut few = [0; NEWEST_BYTES];
+    lay_out(Dst::from(&mut few[..len]), parts);
+    copy_in(ring.bytes, start, Src::from(&few[..len]));
+    // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
+    ring.written.newest.keep(start, &few, len);
+}
+
+/// Puts more than that; a reader that looks takes one piece while the next is put.
+fn put_many(ring: &Ring<'_>, start: u64, parts: &[Src<'_>]) {
+    let pieces = parts.iter().flat_map(|part| pieces(*part));
+    pieces.fold(start, |place, piece| {
+        copy_in(ring.bytes, place, piece);
+        let end = place + piece.len() as u64;
+        if end - start > PIECE_BYTES as u64 {
+            ring.written.position.store(end, Ordering::Release);
+        }
+        end
+    });
+}
+
 /// Puts parts one after another.
 fn lay_out(into: Dst<'_>, parts: &[Src<'_>]) {
     parts.iter().fold(0, |place, part| {
@@ -356,16 +366,20 @@ fn lay_out(into: Dst<'_>, parts: &[Src<'_>]) {
 
 fn copy_in(bytes: Dst<'_>, position: u64, from: Src<'_>) {
     let (start, straight) = place(bytes, position);
-    let first = from.len().min(straight);
-    bytes.slice(start, first).copy_from(from.slice(0, first));
-    let rest = from.len() - first;
-    bytes.slice(0, rest).copy_from(from.slice(first, rest));
+    if from.len() <= straight {
+        return bytes.slice(start, from.len()).copy_from(from);
+    }
+    bytes.slice(start, straight).copy_from(from.slice(0, straight));
+    let rest = from.len() - straight;
+    bytes.slice(0, rest).copy_from(from.slice(straight, rest));
 }
 
 fn copy_out(bytes: Dst<'_>, position: u64, into: Dst<'_>) {
     let (start, straight) = place(bytes, position);
-    let first = into.len().min(straight);
-    into.slice(0, first).copy_from(bytes.as_src().slice(start, first));
-    let rest = into.len() - first;
-    into.slice(first, rest).copy_from(bytes.as_src().slice(0, rest));
+    if into.len() <= straight {
+        return into.copy_from(bytes.as_src().slice(start, into.len()));
+    }
+    into.slice(0, straight).copy_from(bytes.as_src().slice(start, straight));
+    let rest = into.len() - straight;
+    into.slice(straight, rest).copy_from(bytes.as_src().slice(0, rest));
 }

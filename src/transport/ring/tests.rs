@@ -57,6 +57,7 @@ fn a_full_ring_takes_nothing_and_its_reader_learns_who_waits() {
 #[test]
 fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
     let region = region();
+    let ring = region.ring(0, 1);
     let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
     let size = region.geometry().ring_bytes();
     let too_much = vec![0; size];
@@ -67,12 +68,12 @@ fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
         assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
         assert!(!writer.put_whole(&region, &[Src::from(too_much.as_slice())]));
         let mut seen = [0; 32];
-        assert_eq!(reader.peek(&region, Dst::from(&mut seen[..])).unwrap(), 100);
+        assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 100);
         let mut rest = [0; 68];
-        reader.take_seen(&region, 32, Dst::from(&mut rest[..])).unwrap();
+        reader.take_seen(&ring, 32, Dst::from(&mut rest[..])).unwrap();
         assert_eq!((&seen[..], &rest[..]), (head, body));
-        assert_eq!(reader.peek(&region, Dst::from(&mut seen[..])).unwrap(), 0);
-        assert!(reader.take_seen(&region, 0, Dst::from(&mut seen[..1])).is_err());
+        assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 0);
+        assert!(reader.take_seen(&ring, 0, Dst::from(&mut seen[..1])).is_err());
         reader.release(&region);
     }
 }
@@ -80,21 +81,22 @@ fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
 #[test]
 fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
     let region = region();
+    let ring = region.ring(0, 1);
     let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
     let mut seen = [0; NEWEST_BYTES];
     let bytes: Vec<u8> = (1..=200).collect();
     for len in [1, 7, 8, 9, 36, 64, 103, NEWEST_BYTES] {
         let (head, body) = bytes[..len].split_at(len / 3);
         assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
-        assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), Some(len));
+        assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), Some(len));
         assert_eq!(seen[..len], bytes[..len]);
-        reader.skip(&region, len).unwrap();
-        assert!(reader.skip(&region, 1).is_err());
-        assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+        reader.skip(&ring, len).unwrap();
+        assert!(reader.skip(&ring, 1).is_err());
+        assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
     }
     // Too many, two at once, and one with something behind it.
     assert!(writer.put_whole(&region, &[Src::from(&bytes[..NEWEST_BYTES + 1])]));
-    assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+    assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
     assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), NEWEST_BYTES);
     assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 1);
     for then in [true, false] {
@@ -104,7 +106,7 @@ fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
             false => assert_eq!(writer.write(&region, &[Src::from(&bytes[..5])]).unwrap(), 5),
         }
         writer.publish(&region);
-        assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+        assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
         assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 15);
     }
     // What a rank that has gone wrong says of its length.
@@ -114,13 +116,14 @@ fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
         .newest
         .stamp
         .store(reader.position << LEN_BITS | 127, Ordering::Relaxed);
-    assert_eq!(reader.peek_newest(&region, &mut seen).unwrap(), None);
+    assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
 }
 
 #[test]
 fn what_is_read_while_more_is_put_is_whole() {
     const MESSAGES: u64 = 200_000;
     let region = region();
+    let ring = region.ring(0, 1);
     let len = |number: u64| 8 + usize::try_from(number % 97).unwrap();
     let content = |number: u64| [number.to_le_bytes(); NEWEST_BYTES / 8];
     std::thread::scope(|scope| {
@@ -138,13 +141,13 @@ fn what_is_read_while_more_is_put_is_whole() {
         for number in 0..MESSAGES {
             let (mut seen, len) = ([0; NEWEST_BYTES], len(number));
             loop {
-                if reader.peek_newest(&region, &mut seen).unwrap() == Some(len) {
-                    reader.skip(&region, len).unwrap();
+                if reader.peek_newest(&ring, &mut seen).unwrap() == Some(len) {
+                    reader.skip(&ring, len).unwrap();
                     beside += 1;
                     break;
                 }
-                if reader.peek(&region, Dst::from(&mut seen[..len])).unwrap() > 0 {
-                    reader.skip(&region, len).unwrap();
+                if reader.peek(&ring, Dst::from(&mut seen[..len])).unwrap() > 0 {
+                    reader.skip(&ring, len).unwrap();
                     break;
                 }
                 std::thread::yield_now();

@@ -1,6 +1,6 @@
 //! Blocks that fit beside the step number: everybody publishes its block, everybody copies all blocks.
 
-use crate::algo::Operation;
+use crate::algo::Plain;
 use crate::algo::shared::lines::{Heard, Lines, Speakers, say_vector};
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::base::error::Result;
@@ -10,16 +10,16 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "inline",
-    description: "blocks beside the step number; at most 48 bytes each",
+    description: "blocks beside the step number; at most 88 bytes each",
     fits: FITS_A_LINE,
     pays: ALWAYS,
     ordered: true,
     body: Body::Lines(&Lines { speakers: Speakers::All, say: say_vector, hear: gather }),
 };
 
-fn gather(operation: &Operation<'_>, heard: &Heard<'_>) -> Result<()> {
+fn gather(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
     for rank in 0..heard.size() {
-        let block = operation.recv_block(rank);
+        let block = plain.recv_block(rank);
         block.copy_from(heard.of(rank, block.len()));
     }
     Ok(())

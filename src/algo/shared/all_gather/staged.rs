@@ -1,7 +1,9 @@
 //! Blocks of any size, a chunk at a time through the slots: everybody stages its block, everybody copies all blocks.
 
+use super::direct;
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clipped};
+use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -19,11 +21,14 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// One step per chunk of the longest block.
+/// Directly where it can be. Else one step per chunk of the longest block.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    if direct::run(steps, operation)? {
+        return Ok(());
+    }
     let send = operation.send;
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let part_of = |rank| {
@@ -34,8 +39,11 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let own = clipped(&chunk, send.len());
         let own = send.slice(own.start, own.len());
         kernel::copy(steps.next_slot()?.slice(0, own.len()), own);
-        steps.publish(&[])?;
+        steps.publish(&NOTHING)?;
         kernel::copy(part_of(steps.rank()), own);
+        if steps.is_asked(operation)? {
+            return run(steps, operation);
+        }
         for rank in steps.others() {
             steps.await_rank(rank)?;
             let place = part_of(rank);

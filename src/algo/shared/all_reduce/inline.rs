@@ -1,7 +1,7 @@
 //! Payloads that fit beside the step number: one cache line from each rank, one hop.
 
-use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
+use crate::algo::Plain;
+use crate::algo::fold::contribute_by;
 use crate::algo::shared::lines::{Heard, Lines, Speakers};
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::base::buffer::Dst;
@@ -13,7 +13,7 @@ use crate::transport::line::INLINE_BYTES;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "inline",
-    description: "payload beside the step number, everybody folds all; at most 48 bytes",
+    description: "payload beside the step number, everybody folds all; at most 88 bytes",
     fits: FITS_A_LINE,
     pays: ALWAYS,
     ordered: true,
@@ -22,19 +22,20 @@ pub static ROW: Algorithm = Algorithm {
 
 /// What this rank contributes.
 pub(in crate::algo::shared) fn say_contribution(
-    operation: &Operation<'_>,
+    plain: &Plain<'_>,
     own: &mut [u8; INLINE_BYTES],
 ) -> Result<usize> {
-    let len = operation.send.len();
-    contribute(operation, Dst::from(&mut own[..len]), operation.send)?;
+    let len = plain.send.len();
+    let into = Dst::from(&mut own[..len]);
+    contribute_by(plain.op()?, (plain.dtype(), plain.factor), into, plain.send);
     Ok(len)
 }
 
 /// Folds the payloads of all ranks into the result, where they lie.
-pub(in crate::algo::shared) fn fold(operation: &Operation<'_>, heard: &Heard<'_>) -> Result<()> {
-    let bytes = operation.bytes();
+pub(in crate::algo::shared) fn fold(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
+    let bytes = plain.bytes();
     if bytes > 0 {
-        Fold::of(operation)?.in_order(operation.recv, heard.size(), |rank| heard.of(rank, bytes));
+        heard.fold(plain.recv, |rank| heard.of(rank, bytes))?;
     }
     Ok(())
 }

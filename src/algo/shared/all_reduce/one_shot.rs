@@ -1,10 +1,12 @@
 //! Small vectors: everybody stages its vector, everybody folds all of them. One hop, and every rank
 //! reads all the data, so it pays while a hop costs more than that.
 
+use super::direct;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::select::Shape;
+use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -21,16 +23,22 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// One step per chunk: stage, publish, await all, fold.
+/// Directly where it can be. Else one step per chunk: stage, publish, await all, fold.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    if direct::run(steps, operation)? {
+        return Ok(());
+    }
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = steps.next_slot()?.slice(0, len);
         contribute(operation, own, operation.send.slice(start, len))?;
-        steps.publish(&[])?;
+        steps.publish(&NOTHING)?;
+        if steps.is_asked(operation)? {
+            return run(steps, operation);
+        }
         steps.await_all()?;
         let result = operation.recv.slice(start, len);
         Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.slot(rank).slice(0, len));

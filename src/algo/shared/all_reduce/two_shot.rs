@@ -1,9 +1,11 @@
 //! Larger vectors: each rank owns a slice, folds that slice of all vectors, and everybody gathers the
 //! folded slices. Two hops, and each rank reads two vectors' worth whatever the number of ranks.
 
+use super::direct;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute, contributes_as_is};
 use crate::algo::pattern::slices::{chunks, owned};
+use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -21,33 +23,39 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Two steps per chunk: stage what others fold, publish, await all, fold the own slice; publish it, await all, gather. The own
-/// slice of the own vector is folded where the caller has it.
+/// Directly where it can be. Else two steps per chunk: stage what others fold, publish, await all, fold the own slice, for the
+/// others and into the result; publish it, await all, gather. The own slice of the own vector is folded where the caller has it.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    if direct::run(steps, operation)? {
+        return Ok(());
+    }
     let (rank, size, as_is) = (steps.rank(), steps.size(), contributes_as_is(operation)?);
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = operation.send.slice(start, len);
-        let staged = steps.next_slot()?;
+        let slot = steps.next_slot()?;
         for peer in steps.others().chain((!as_is).then_some(rank)) {
             let theirs = owned(len, size, peer);
-            let part = staged.slice(theirs.start, theirs.len());
+            let part = slot.slice(theirs.start, theirs.len());
             contribute(operation, part, own.slice(theirs.start, theirs.len()))?;
         }
-        steps.publish(&[])?;
+        steps.publish(&NOTHING)?;
+        if steps.is_asked(operation)? {
+            return run(steps, operation);
+        }
         steps.await_all()?;
 
         let mine = owned(len, size, rank);
         let folded = steps.next_slot()?.slice(0, mine.len());
-        Fold::of(operation)?.in_order(folded, size, |peer| {
+        let result = operation.recv.slice(start + mine.start, mine.len());
+        Fold::of(operation)?.to_all((folded, &[result]), size, |peer| {
             let vector = if peer == rank && as_is { own } else { steps.slot(peer) };
             vector.slice(mine.start, mine.len())
         });
         steps.publish(&[])?;
-        kernel::copy(operation.recv.slice(start + mine.start, mine.len()), folded.as_src());
 
         for peer in steps.others() {
             steps.await_rank(peer)?;

@@ -1,6 +1,6 @@
 //! Blocks that all fit beside the step number: everybody publishes all that it has, and copies what is for it.
 
-use crate::algo::Operation;
+use crate::algo::Plain;
 use crate::algo::shared::lines::{Heard, Lines, Speakers, say_vector};
 use crate::algo::table::{ALL_FIT_A_LINE, ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -10,18 +10,18 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "inline",
-    description: "all blocks beside the step number; at most 48 bytes in all",
+    description: "all blocks beside the step number; at most 88 bytes in all",
     fits: ALL_FIT_A_LINE,
     pays: ALWAYS,
     ordered: true,
     body: Body::Lines(&Lines { speakers: Speakers::All, say: say_vector, hear: take_own }),
 };
 
-fn take_own(operation: &Operation<'_>, heard: &Heard<'_>) -> Result<()> {
-    let (own, size) = (operation.bytes(), heard.size());
+fn take_own(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
+    let (own, size) = (plain.bytes(), heard.size());
     for rank in 0..size {
         let block = heard.of(rank, own * size).slice(own * heard.rank(), own);
-        operation.recv_block(rank).copy_from(block);
+        plain.recv_block(rank).copy_from(block);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Large blocks, read where they lie: each is copied once.
 
-use super::staged;
+use super::{direct, staged};
 use crate::algo::Operation;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ATTACHED, Algorithm, Body};
@@ -20,13 +20,16 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Two steps: where the blocks are, and that all have been read.
+/// Directly where it can be. Else two steps: where the blocks are, and that all have been read.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    if direct::run(steps, operation)? {
+        return Ok(());
+    }
     let me = steps.rank();
-    if !steps.expose_all(operation.send, 1.0, Src::empty())? {
+    if !steps.expose_all(operation, Src::empty())? {
         return staged::run(steps, operation);
     }
     kernel::copy(operation.recv_block(me), operation.send_block(me));

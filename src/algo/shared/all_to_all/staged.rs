@@ -1,9 +1,11 @@
 //! Blocks of any size, a chunk of each at a time: everybody stages what it has for all, and copies what the others have
 //! for it. One hop.
 
+use super::direct;
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clipped, share};
 use crate::algo::shared::counts::{agree, longest, one_for_each};
+use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -21,11 +23,14 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// One step per chunk of the longest block.
+/// Directly where it can be. Else one step per chunk of the longest block.
 ///
 /// # Errors
 /// As [`Steps::await_all`], and `Mismatch` where a rank sends what another does not expect.
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    if direct::run(steps, operation)? {
+        return Ok(());
+    }
     let me = steps.rank();
     let longest = longest(steps, operation, |steps| {
         let mine = |rank| operation.send_block(rank).len();
@@ -50,8 +55,11 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             let part = part_for(rank);
             kernel::copy(slot.slice(rank * most, part.len()), part);
         }
-        steps.publish(&[])?;
+        steps.publish(&NOTHING)?;
         kernel::copy(part_from(me), part_for(me));
+        if steps.is_asked(operation)? {
+            return run(steps, operation);
+        }
         for rank in steps.others() {
             steps.await_rank(rank)?;
             let place = part_from(rank);

@@ -1,7 +1,7 @@
 //! Vectors that fit beside the step number: the root publishes, the others read. The root does not wait for its
 //! readers but runs ahead as far as its lines reach.
 
-use crate::algo::Operation;
+use crate::algo::Plain;
 use crate::algo::shared::lines::{Heard, Lines, Speakers, say_vector};
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::base::error::Result;
@@ -11,14 +11,14 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "inline",
-    description: "payload beside the step number; at most 48 bytes",
+    description: "payload beside the step number; at most 88 bytes",
     fits: FITS_A_LINE,
     pays: ALWAYS,
     ordered: true,
     body: Body::Lines(&Lines { speakers: Speakers::Root, say: say_vector, hear: take }),
 };
 
-fn take(operation: &Operation<'_>, heard: &Heard<'_>) -> Result<()> {
-    operation.recv.copy_from(heard.of(operation.root()?, operation.recv.len()));
+fn take(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
+    plain.recv.copy_from(heard.of(plain.root()?, plain.recv.len()));
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "inline",
-    description: "payload beside the step number, the root folds; at most 48 bytes",
+    description: "payload beside the step number, the root folds; at most 88 bytes",
     fits: FITS_A_LINE,
     pays: ALWAYS,
     ordered: true,

@@ -1,7 +1,6 @@
 //! Vectors of which all blocks fit beside the step number: everybody publishes the whole, and folds its own block.
 
-use crate::algo::Operation;
-use crate::algo::fold::Fold;
+use crate::algo::Plain;
 use crate::algo::shared::all_reduce::inline::say_contribution;
 use crate::algo::shared::lines::{Heard, Lines, Speakers};
 use crate::algo::table::{ALL_FIT_A_LINE, ALWAYS, Algorithm, Body};
@@ -12,18 +11,18 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "inline",
-    description: "all blocks beside the step number, everybody folds its own; at most 48 bytes in all",
+    description: "all blocks beside the step number, everybody folds its own; at most 88 bytes in all",
     fits: ALL_FIT_A_LINE,
     pays: ALWAYS,
     ordered: true,
     body: Body::Lines(&Lines { speakers: Speakers::All, say: say_contribution, hear: fold_own }),
 };
 
-fn fold_own(operation: &Operation<'_>, heard: &Heard<'_>) -> Result<()> {
-    let (own, size) = (operation.bytes(), heard.size());
+fn fold_own(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
+    let (own, size) = (plain.bytes(), heard.size());
     if own > 0 {
         let block = |rank| heard.of(rank, own * size).slice(own * heard.rank(), own);
-        Fold::of(operation)?.in_order(operation.recv, size, block);
+        heard.fold(plain.recv, block)?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Large vectors, read where they lie: each rank folds its block of all of them.
 
-use super::staged;
+use super::{direct, staged};
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
 use crate::algo::pattern::slices::{chunks, share};
@@ -25,14 +25,17 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Two steps: where the vectors are, and that all have been read.
+/// Directly where it can be. Else two steps: where the vectors are, and that all have been read.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    if direct::run(steps, operation)? {
+        return Ok(());
+    }
     let len = operation.recv.len();
     let start = steps.rank() * len;
-    if !steps.expose_all(operation.send, operation.factor, Src::empty())? {
+    if !steps.expose_all(operation, Src::empty())? {
         return staged::run(steps, operation);
     }
     fold_part(steps, operation, start..start + len, operation.recv)?;

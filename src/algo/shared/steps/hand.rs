@@ -17,6 +17,16 @@ pub(super) struct Hand<'a> {
     pub(super) lane: &'a mut Lane,
 }
 
+/// Wakes those of these ranks who sleep, after a fence.
+#[inline]
+pub(super) fn ring_fenced(
+    domain: &dyn SharedDomain,
+    region: &Region,
+    ranks: impl Iterator<Item = Rank>,
+) {
+    ranks.filter(|&rank| region.bell(rank).is_attended()).for_each(|rank| domain.ring_fenced(rank));
+}
+
 impl<'a> Hand<'a> {
     pub(super) fn of(domain: &'a dyn SharedDomain, lane: &'a mut Lane) -> Self {
         Self { domain, region: domain.region(), rank: domain.rank(), lane }
@@ -97,11 +107,7 @@ impl<'a> Hand<'a> {
     /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or before a fence.
     #[inline]
     pub(super) fn ring_fenced(&self) {
-        for rank in self.others() {
-            if self.region.bell(rank).is_attended() {
-                self.domain.ring_fenced(rank);
-            }
-        }
+        ring_fenced(self.domain, self.region, self.others());
     }
 
     /// Wakes who waits for what was stored.

@@ -31,12 +31,14 @@ mod reasons;
 mod waits;
 
 use crate::algo::lateness::Lateness;
+use crate::algo::shared::direct::Direct;
 use crate::algo::shared::lines::Heard;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::sync::AtomicU64;
+use crate::kernel::Folding;
 use crate::transport::line::Line;
 use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
@@ -62,6 +64,7 @@ pub struct Lane {
     is_ahead: Vec<bool>,
     /// What a fence is made by.
     fence: AtomicU64,
+    direct: Direct,
 }
 
 impl Lane {
@@ -69,7 +72,13 @@ impl Lane {
     pub fn new(group: GroupId, size: WorldSize) -> Self {
         let chain = fingerprint::seed(group, size);
         let (is_ahead, fence) = (vec![false; size], AtomicU64::new(0));
-        Self { step: 0, chain, done: vec![0; size], all_done: 0, is_ahead, fence }
+        let (done, direct) = (vec![0; size], Direct::default());
+        Self { step: 0, chain, done, all_done: 0, is_ahead, fence, direct }
+    }
+
+    /// What is remembered of operations that went directly.
+    pub fn direct(&self) -> &Direct {
+        &self.direct
     }
 }
 
@@ -87,6 +96,8 @@ pub struct Steps<'a> {
     owes_ring: bool,
     /// The first step is published already.
     is_published: bool,
+    /// Whether the operation goes directly has been asked, here or by all.
+    is_settled: bool,
     lateness: Lateness<'a>,
 }
 
@@ -110,6 +121,7 @@ impl<'a> Steps<'a> {
             has_begun: Cell::new(is_published),
             owes_ring: false,
             is_published,
+            is_settled: false,
             lateness: Lateness::of(operation),
         };
         if is_published {
@@ -153,6 +165,26 @@ impl<'a> Steps<'a> {
     /// What the ranks share.
     pub(super) fn domain(&self) -> &'a dyn SharedDomain {
         self.hand.domain
+    }
+
+    /// What this rank remembers of operations that went directly.
+    pub(super) fn direct(&self) -> &Direct {
+        &self.hand.lane.direct
+    }
+
+    /// Whether it has been asked already if the operation goes directly.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    /// It is not asked again.
+    pub(super) fn settle(&mut self) {
+        self.is_settled = true;
+    }
+
+    /// What this rank remembers of operations that went directly, to change it.
+    pub(super) fn direct_mut(&mut self) -> &mut Direct {
+        &mut self.hand.lane.direct
     }
 
     /// Who a rank is.
@@ -285,13 +317,14 @@ impl<'a> Steps<'a> {
         self.hand.region.line(rank, self.hand.lane.step).read_payload(into);
     }
 
-    /// What has been said in the current step, which all speakers have published; `own` is what this rank had to say.
-    pub(super) fn heard<'h>(&self, own: Src<'h>) -> Heard<'h>
+    /// What has been said in the current step, which all speakers have published; `own` is what this rank had to say, and
+    /// `folding` what a reduction does with it.
+    pub(super) fn heard<'h>(&self, own: Src<'h>, folding: Option<Folding>) -> Heard<'h>
     where
         'a: 'h,
     {
         let Hand { region, rank, .. } = self.hand;
-        Heard { region, rank, step: self.hand.lane.step, own }
+        Heard { region, rank, step: self.hand.lane.step, own, folding }
     }
 
     /// The slot of a rank that has published the current step.

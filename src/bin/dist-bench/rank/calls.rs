@@ -5,8 +5,9 @@ use super::memory::Buffers;
 use crate::ops::{Op, ROOT};
 use crate::order::Order;
 use dist::ffi::types::{
-    DIST_DEVICE_HOST, DIST_FIELD_DEVICE, DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER,
-    dist_init_options_t, dist_status_t, dist_work_t,
+    DIST_DEVICE_HOST, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED, DIST_FIELD_DEVICE,
+    DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_call_options_t, dist_init_options_t,
+    dist_status_t, dist_work_t,
 };
 use dist::ffi::{collective, memory, point_to_point, runtime, work};
 use std::ffi::{CStr, CString, c_void};
@@ -38,7 +39,20 @@ pub(super) fn free(ptr: *mut u8) {
     debug_assert_eq!(status, DIST_OK);
 }
 
-fn check(status: dist_status_t) -> Result<(), String> {
+/// Why a call has failed.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: dist_status_t,
+    message: String,
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        refusal.message
+    }
+}
+
+fn check(status: dist_status_t) -> Result<(), Refusal> {
     if status == DIST_OK {
         return Ok(());
     }
@@ -46,7 +60,35 @@ fn check(status: dist_status_t) -> Result<(), String> {
     let message = unsafe { runtime::dist_last_error() };
     // SAFETY: a C string, as above.
     let message = unsafe { CStr::from_ptr(message) };
-    Err(message.to_string_lossy().into_owned())
+    Err(Refusal { status, message: message.to_string_lossy().into_owned() })
+}
+
+/// An algorithm that is asked for by name.
+pub(super) struct Choice {
+    options: dist_call_options_t,
+    /// What the options point to.
+    _name: CString,
+}
+
+impl Choice {
+    /// This one.
+    ///
+    /// # Errors
+    /// For what can be no name.
+    pub(super) fn of(name: &str) -> Result<Self, String> {
+        let name = CString::new(name).map_err(|error| error.to_string())?;
+        let options = dist_call_options_t {
+            struct_size: size_of::<dist_call_options_t>(),
+            flags: 0,
+            timeout_ms: 0,
+            premul_scale: 0.0,
+            algorithm: name.as_ptr(),
+            device: DIST_DEVICE_HOST,
+            stream: null_mut(),
+            reserved: 0,
+        };
+        Ok(Self { options, _name: name })
+    }
 }
 
 /// One call of an operation: all that is the same each time.
@@ -60,11 +102,14 @@ pub(super) struct Call {
     dtype: i32,
     redop: i32,
     asynchronous: bool,
+    options: *const dist_call_options_t,
 }
 
 impl Call {
-    pub(super) fn new(order: &Order, buffers: &Buffers) -> Self {
+    /// The call that is ordered; the choice must live as long as it is used.
+    pub(super) fn new(order: &Order, buffers: &Buffers, choice: Option<&Choice>) -> Self {
         Self {
+            options: choice.map_or(null(), |choice| &raw const choice.options),
             op: order.op,
             input: buffers.input().cast(),
             output: buffers.output().cast(),
@@ -79,7 +124,7 @@ impl Call {
     fn issue(
         &self,
         function: impl FnOnce(*mut *mut dist_work_t) -> dist_status_t,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         if !self.asynchronous {
             return check(function(null_mut()));
         }
@@ -145,7 +190,7 @@ impl World {
     /// The library's reason.
     pub(super) fn leave(self) -> Result<(), String> {
         // SAFETY: no call is under way.
-        check(unsafe { runtime::dist_finalize() })
+        Ok(check(unsafe { runtime::dist_finalize() })?)
     }
 
     /// All ranks come together.
@@ -154,7 +199,7 @@ impl World {
     /// The library's reason.
     pub(super) fn barrier(&self) -> Result<(), String> {
         // SAFETY: NULL is the world, no options, and no work.
-        check(unsafe { collective::dist_barrier(null_mut(), null(), null_mut()) })
+        Ok(check(unsafe { collective::dist_barrier(null_mut(), null(), null_mut()) })?)
     }
 
     /// The starter of a ping-pong waits until the other one is ready.
@@ -165,7 +210,7 @@ impl World {
         let mut byte = 0u8;
         let buf: *mut c_void = (&raw mut byte).cast();
         let (group, none, source) = (null_mut(), null(), null_mut());
-        if self.rank == ROOT {
+        let met = if self.rank == ROOT {
             // SAFETY: one byte, which lives until the call returns.
             check(unsafe {
                 point_to_point::dist_recv(
@@ -194,6 +239,24 @@ impl World {
                     null_mut(),
                 )
             })
+        };
+        Ok(met?)
+    }
+
+    /// Whether the library takes the algorithm that a call names; it is made once, on whatever its buffers hold.
+    ///
+    /// # Errors
+    /// Why it fails otherwise.
+    pub(super) fn can(&self, call: &Call) -> Result<bool, String> {
+        match self.make(call) {
+            Ok(()) => Ok(true),
+            // All ranks are told alike, before anything has happened.
+            Err(refusal)
+                if [DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED].contains(&refusal.status) =>
+            {
+                Ok(false)
+            }
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
@@ -202,56 +265,66 @@ impl World {
     /// # Errors
     /// The library's reason.
     pub(super) fn call(&self, call: &Call) -> Result<(), String> {
-        let Call { op, input, output, count, dtype, redop, .. } = *call;
-        let (world, none, block) = (null_mut(), null(), count / self.ranks);
+        Ok(self.make(call)?)
+    }
+
+    fn make(&self, call: &Call) -> Result<(), Refusal> {
+        let Call { op, input, output, count, dtype, redop, options, .. } = *call;
+        let (world, block) = (null_mut(), count / self.ranks);
         match op {
             // SAFETY: `Buffers` has made room for what the operation reads and writes on this rank, in place where both are in one
             // buffer, and keeps it until the call, or the wait for its work, has returned.
             Op::AllReduce => call.issue(|work| unsafe {
-                collective::dist_all_reduce(world, input, output, count, dtype, redop, none, work)
+                collective::dist_all_reduce(
+                    world, input, output, count, dtype, redop, options, work,
+                )
             }),
             // SAFETY: as above.
             Op::Reduce => call.issue(|work| unsafe {
                 collective::dist_reduce(
-                    world, input, output, count, dtype, redop, ROOT_RANK, none, work,
+                    world, input, output, count, dtype, redop, ROOT_RANK, options, work,
                 )
             }),
             // SAFETY: as above.
             Op::Broadcast => call.issue(|work| unsafe {
-                collective::dist_broadcast(world, output, count, dtype, ROOT_RANK, none, work)
+                collective::dist_broadcast(world, output, count, dtype, ROOT_RANK, options, work)
             }),
             // SAFETY: as above.
             Op::AllGather => call.issue(|work| unsafe {
-                collective::dist_all_gather(world, input, output, block, dtype, none, work)
+                collective::dist_all_gather(world, input, output, block, dtype, options, work)
             }),
             // SAFETY: as above.
             Op::ReduceScatter => call.issue(|work| unsafe {
                 collective::dist_reduce_scatter(
-                    world, input, output, block, dtype, redop, none, work,
+                    world, input, output, block, dtype, redop, options, work,
                 )
             }),
             // SAFETY: as above.
             Op::AllToAll => call.issue(|work| unsafe {
-                collective::dist_all_to_all(world, input, output, block, dtype, none, work)
+                collective::dist_all_to_all(world, input, output, block, dtype, options, work)
             }),
             // SAFETY: as above.
             Op::Gather => call.issue(|work| unsafe {
-                collective::dist_gather(world, input, output, block, dtype, ROOT_RANK, none, work)
+                collective::dist_gather(
+                    world, input, output, block, dtype, ROOT_RANK, options, work,
+                )
             }),
             // SAFETY: as above.
             Op::Scatter => call.issue(|work| unsafe {
-                collective::dist_scatter(world, input, output, block, dtype, ROOT_RANK, none, work)
+                collective::dist_scatter(
+                    world, input, output, block, dtype, ROOT_RANK, options, work,
+                )
             }),
             Op::Barrier => call.issue(|work| {
                 // SAFETY: nothing is read or written.
-                unsafe { collective::dist_barrier(world, none, work) }
+                unsafe { collective::dist_barrier(world, options, work) }
             }),
             Op::SendRecv => self.ping_pong(call),
         }
     }
 
     /// One round trip; the other rank's half of it.
-    fn ping_pong(&self, call: &Call) -> Result<(), String> {
+    fn ping_pong(&self, call: &Call) -> Result<(), Refusal> {
         let Call { input, output, count, dtype, .. } = *call;
         let (world, none, source) = (null_mut(), null(), null_mut());
         let peer = if self.rank == ROOT { 1 } else { ROOT_RANK };

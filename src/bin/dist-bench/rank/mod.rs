@@ -9,7 +9,7 @@ mod post;
 use crate::ops::Op;
 use crate::order::{Order, Stamps};
 use crate::values;
-use calls::{Call, World};
+use calls::{Call, Choice, World};
 use dist::sys::{clock, thread};
 use gpu::Gpu;
 pub(crate) use memory::Buffers;
@@ -53,7 +53,7 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
         // Only now: a rank that begins on one core would tell the library that there is only one.
         thread::pin_to(task.rank).map_err(|error| error.to_string())?;
         let mut buffers = None;
-        post.obey(&mut |order| carry_out(&world, gpu.as_ref(), order, &mut buffers).map(Some))?;
+        post.obey(&mut |order| carry_out(&world, gpu.as_ref(), order, &mut buffers))?;
         drop(buffers);
         world.leave()
     })
@@ -67,10 +67,10 @@ fn carry_out(
     gpu: Option<&Gpu>,
     order: &Order,
     kept: &mut Kept,
-) -> Result<Stamps, String> {
+) -> Result<Option<Stamps>, String> {
     let (rank, ranks) = (world.rank, world.ranks);
     if order.op == Op::SendRecv && rank > 1 {
-        return Ok(Stamps::default());
+        return Ok(Some(Stamps::default()));
     }
     if !kept.as_ref().is_some_and(|(before, _)| wants_the_same(before, order)) {
         // First those of before: both may not fit.
@@ -78,12 +78,16 @@ fn carry_out(
         *kept = Some((order.clone(), Buffers::new(order, rank, ranks, gpu)?));
     }
     let Some((_, buffers)) = kept else { return Err("there are no buffers".to_owned()) };
-    let call = Call::new(order, buffers);
+    let choice = order.algorithm.as_deref().map(Choice::of).transpose()?;
+    let call = Call::new(order, buffers, choice.as_ref());
+    if choice.is_some() && !world.can(&call)? {
+        return Ok(None);
+    }
     // The ranks that take part: for a ping-pong the two of it, so that the others need not wait.
     let is_ping_pong = order.op == Op::SendRecv;
     let meet = || if is_ping_pong { world.ready() } else { world.barrier() };
     let settle = || if is_ping_pong { Ok(()) } else { world.barrier() };
-    measure(order, buffers, (rank, ranks), meet, settle, || world.call(&call))
+    measure(order, buffers, (rank, ranks), meet, settle, || world.call(&call)).map(Some)
 }
 
 /// Makes the calls of an order: one that is checked, if that is wanted, and those that are timed. `meet` has the ranks come

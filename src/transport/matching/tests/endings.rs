@@ -2,13 +2,13 @@
 
 use super::world::{Outcome, SPREADS, Spread, content, incoming, lent_to, outgoing, text, world};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::transport::matching::frame::Frame;
 use crate::transport::matching::link::{Attach, Item};
 use crate::transport::matching::outstanding::ReceiveStage;
 use crate::transport::matching::state::State;
-use crate::transport::{Incoming, Outgoing, PointToPoint};
-use std::sync::Arc;
+use crate::transport::{Completion, Delivery, Incoming, Outgoing, PointToPoint};
+use std::sync::{Arc, Barrier};
 
 fn soon() -> Deadline {
     Deadline::after_ms(20)
@@ -34,6 +34,37 @@ fn a_receive_that_comes_to_nothing_is_forgotten() {
         got.wait().unwrap();
         assert_eq!((content(lent_to(&late)), content(lent_to(&next))), (vec![0; 8], vec![9; 8]));
         assert!(members[0].domain.failure().is_none());
+    }
+}
+
+/// Meets the test twice while it is being told.
+#[derive(Debug)]
+struct Slow(Barrier);
+
+impl Completion for Slow {
+    fn complete(&self, outcome: Result<Delivery>) {
+        outcome.unwrap();
+        self.0.wait();
+        self.0.wait();
+    }
+}
+
+#[test]
+fn what_another_thread_is_about_to_tell_is_known_of() {
+    for spread in SPREADS {
+        let members = world(spread, 2);
+        let slow = Arc::new(Slow(Barrier::new(2)));
+        let message = incoming(Some(0), Some(3), 8);
+        members[1].engine.receive(message, slow.clone()).unwrap();
+        assert!(!members[1].engine.is_telling());
+        // The service thread takes it.
+        members[0].post_send(outgoing(1, 3, text(1, 8)));
+        slow.0.wait();
+        assert!(members[1].engine.is_telling(), "{spread:?}");
+        slow.0.wait();
+        while members[1].engine.is_telling() {
+            std::hint::spin_loop();
+        }
     }
 }
 

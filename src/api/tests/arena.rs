@@ -1,0 +1,219 @@
+//! Vectors in memory of the library's own, which ranks fold where they lie.
+
+use super::ranks;
+use crate::api::{Call, CallOptions, Group};
+use crate::backend::Memory;
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::op::ReduceOp;
+use std::sync::Arc;
+
+const PLACES: [&str; 2] = ["transport=inproc", "transport=shm"];
+
+/// Elements of 4 bytes of vectors that are long enough, of which the last ranks have shorter slices.
+const COUNT: usize = (64 << 10) / 4 + 5;
+
+/// A buffer somewhere.
+enum Room {
+    Arena(Box<dyn Memory>),
+    Ordinary(Vec<u8>),
+}
+
+impl Room {
+    fn new(group: &Group, count: usize, is_arena: bool) -> Self {
+        match is_arena {
+            true => Self::Arena(group.backend.allocate(4 * count).unwrap()),
+            false => Self::Ordinary(vec![0; 4 * count]),
+        }
+    }
+
+    #[allow(unsafe_code, reason = "memory of the back end's")]
+    fn bytes(&mut self) -> Dst<'_> {
+        match self {
+            // SAFETY: as long as the memory lives, and nobody makes references to it.
+            Self::Arena(memory) => unsafe { Dst::new(memory.as_mut_ptr(), memory.len()) },
+            Self::Ordinary(bytes) => Dst::from(bytes.as_mut_slice()),
+        }
+    }
+
+    fn fill(&mut self, value: impl Fn(usize) -> [u8; 4]) {
+        let bytes = self.bytes();
+        let values: Vec<u8> = (0..bytes.len() / 4).flat_map(value).collect();
+        bytes.copy_from(Src::from(values.as_slice()));
+    }
+
+    fn content(&mut self) -> Vec<u8> {
+        let bytes = self.bytes();
+        let mut copy = vec![0; bytes.len()];
+        Dst::from(copy.as_mut_slice()).copy_from(bytes.as_src());
+        copy
+    }
+}
+
+/// How many calls have gone directly.
+fn direct(group: &Arc<Group>) -> u64 {
+    group.describe()["native"]["direct"].as_u64().unwrap()
+}
+
+fn integer(rank: usize, index: usize) -> [u8; 4] {
+    i32::try_from(index % 1000 * (rank + 1)).unwrap().to_le_bytes()
+}
+
+fn sum(size: usize, index: usize) -> [u8; 4] {
+    let factor = size * (size + 1) / 2;
+    i32::try_from(index % 1000 * factor).unwrap().to_le_bytes()
+}
+
+#[test]
+fn vectors_in_arenas_go_directly_in_place_and_not() {
+    // Also where nobody may read memory that was not made for others.
+    let closed = "transport=shm;attach=0";
+    for (place, size) in [(PLACES[0], 2), (closed, 2), (PLACES[0], 5), (PLACES[1], 3)] {
+        ranks::run(place, size, |group| {
+            for count in [COUNT, 16 << 10, 500_001] {
+                let before = direct(group);
+                let [mut send, mut recv] = [0, 1].map(|_| Room::new(group, count, true));
+                for in_place in [false, true, false] {
+                    send.fill(|index| integer(group.rank(), index));
+                    recv.fill(|_| [0xff; 4]);
+                    let from = send.bytes();
+                    let into = if in_place { from } else { recv.bytes() };
+                    let call = Call::all_reduce(from.as_src(), into, DataType::I32, ReduceOp::Sum);
+                    group.run(call, &CallOptions::default()).unwrap();
+                    let result = if in_place { &mut send } else { &mut recv };
+                    let expected: Vec<u8> = (0..count).flat_map(|index| sum(size, index)).collect();
+                    assert!(result.content() == expected, "{place}, {count}, {in_place}");
+                }
+                assert_eq!(direct(group), before + 3, "{place}, {size} ranks, {count}");
+            }
+        });
+    }
+}
+
+#[test]
+fn all_operators_fold_directly_to_the_same_bits_as_otherwise() {
+    ranks::run(PLACES[1], 3, |group| {
+        let value = |index: usize| ((index % 97 + group.rank()) as f32 / 7.0).to_le_bytes();
+        let ops = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Max, ReduceOp::Avg];
+        for (op, scale) in ops.map(|op| (op, 0.0)).into_iter().chain([(ReduceOp::PremulSum, 3.0)]) {
+            let before = direct(group);
+            let run = |is_arena: bool| {
+                let mut room = Room::new(group, COUNT, is_arena);
+                room.fill(value);
+                let bytes = room.bytes();
+                let call = Call::all_reduce(bytes.as_src(), bytes, DataType::F32, op);
+                let options = CallOptions { premul_scale: scale, ..CallOptions::default() };
+                group.run(call, &options).unwrap();
+                room.content()
+            };
+            assert!(run(true) == run(false), "{op:?}");
+            // Vectors with a factor are not folded as they lie.
+            let goes = u64::from(op != ReduceOp::PremulSum);
+            assert_eq!(direct(group) - before, goes, "{op:?}");
+        }
+    });
+}
+
+/// What a rank has at a place of a vector with a block for each rank.
+fn block_value(rank: usize, index: usize) -> [u8; 4] {
+    i32::try_from(index % 1009 + 100_000 * rank).unwrap().to_le_bytes()
+}
+
+/// Runs a kind of call whose input has `blocks.0` blocks and its output `blocks.1`; `expected` is what is at an index of the output.
+fn check_blocks(
+    group: &Arc<Group>,
+    are_arenas: (bool, bool),
+    blocks: (usize, usize),
+    call: impl for<'b> Fn(Src<'b>, Dst<'b>) -> Call<'b>,
+    expected: impl Fn(usize) -> [u8; 4],
+) {
+    let mut send = Room::new(group, blocks.0 * COUNT, are_arenas.0);
+    let mut recv = Room::new(group, blocks.1 * COUNT, are_arenas.1);
+    send.fill(|index| block_value(group.rank(), index));
+    recv.fill(|_| [0xff; 4]);
+    group.run(call(send.bytes().as_src(), recv.bytes()), &CallOptions::default()).unwrap();
+    let wanted: Vec<u8> = (0..blocks.1 * COUNT).flat_map(expected).collect();
+    assert!(recv.content() == wanted);
+}
+
+fn check_all_blocks(group: &Arc<Group>, are_arenas: (bool, bool)) {
+    let (me, size) = (group.rank(), group.size());
+    check_blocks(
+        group,
+        are_arenas,
+        (1, size),
+        |send, recv| Call::all_gather(send, recv, DataType::I32),
+        |index| block_value(index / COUNT, index % COUNT),
+    );
+    check_blocks(
+        group,
+        are_arenas,
+        (size, size),
+        |send, recv| Call::all_to_all(send, recv, DataType::I32, size),
+        |index| block_value(index / COUNT, me * COUNT + index % COUNT),
+    );
+    let sum = |index: usize| {
+        let each = |rank| i32::from_le_bytes(block_value(rank, me * COUNT + index));
+        (0..size).map(each).sum::<i32>().to_le_bytes()
+    };
+    check_blocks(
+        group,
+        are_arenas,
+        (size, 1),
+        |send, recv| Call::reduce_scatter(send, recv, DataType::I32, ReduceOp::Sum),
+        sum,
+    );
+}
+
+#[test]
+fn blocks_in_arenas_are_read_where_they_lie() {
+    for (way, slot_bytes) in [("staged", 65_536), ("pull", 65_536), ("staged", 8192)] {
+        let rules = ["all_gather", "reduce_scatter", "all_to_all"].map(|op| format!("{op}={way}"));
+        let place = format!("transport=shm;algorithm={};slot_bytes={slot_bytes}", rules.join(","));
+        ranks::run(&place, 3, |group| {
+            for (are_arenas, direct_calls) in
+                [((true, true), 3), ((true, false), 3), ((false, true), 0)]
+            {
+                let before = direct(group);
+                check_all_blocks(group, are_arenas);
+                assert_eq!(direct(group) - before, direct_calls, "{place}, {are_arenas:?}");
+            }
+            let before = direct(group);
+            // What one rank sends is ordinary memory, or what all but one do.
+            for round in 0..6 {
+                let is_it = group.rank() == round % 3;
+                check_all_blocks(group, (is_it == (round >= 3), true));
+            }
+            assert_eq!(direct(group), before, "{place}");
+        });
+    }
+}
+
+#[test]
+fn where_one_vector_is_ordinary_all_go_the_way_of_ordinary_ones() {
+    let ways = ["one_shot", "two_shot", "pull", "two_shot;slot_bytes=8192"];
+    for place in ways.map(|way| format!("transport=shm;algorithm=all_reduce={way}")) {
+        ranks::run(&place, 3, |group| {
+            let before = direct(group);
+            // The vector of each rank in turn, or its result, or those of all but one.
+            for round in 0..9 {
+                let is_it = group.rank() == round % 3;
+                let mut send = Room::new(group, COUNT, !(is_it && round < 3));
+                let mut recv = Room::new(group, COUNT, is_it == (round >= 6));
+                send.fill(|index| integer(group.rank(), index));
+                let (from, into) = (send.bytes().as_src(), recv.bytes());
+                let call = Call::all_reduce(from, into, DataType::I32, ReduceOp::Sum);
+                group.run(call, &CallOptions::default()).unwrap();
+                let expected: Vec<u8> = (0..COUNT).flat_map(|index| sum(3, index)).collect();
+                assert!(recv.content() == expected, "{place}, round {round}");
+            }
+            assert_eq!(direct(group), before);
+            let mut room = Room::new(group, COUNT, true);
+            room.fill(|index| integer(group.rank(), index));
+            let bytes = room.bytes();
+            let call = Call::all_reduce(bytes.as_src(), bytes, DataType::I32, ReduceOp::Sum);
+            group.run(call, &CallOptions::default()).unwrap();
+            assert_eq!(direct(group), before + 1, "{place}");
+        });
+    }
+}

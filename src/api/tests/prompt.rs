@@ -1,0 +1,96 @@
+//! Small calls that come again, which take a shorter way from the second time on.
+
+use super::ranks;
+use crate::api::{Call, CallOptions, Group};
+use crate::backend::Key;
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::op::ReduceOp;
+
+fn run(group: &Group, call: Call<'_>) -> Result<()> {
+    group.run(call, &CallOptions::default())
+}
+
+fn issued(group: &Group) -> u64 {
+    group.describe()["operations_issued"].as_u64().unwrap()
+}
+
+/// More different calls than are remembered, each again and again, between each other.
+#[test]
+fn calls_that_come_again_give_what_the_first_one_gave() {
+    const MOST: usize = 3 * Key::PLACES;
+    for place in ranks::PLACES {
+        ranks::run(place, 2, |group| {
+            let me = u8::try_from(group.rank()).unwrap();
+            for round in 0..6 {
+                for count in 1..=MOST {
+                    // Each twice in a row, and once again in the next round.
+                    for again in 0..2 {
+                        let value = round + again + me;
+                        let (own, mut sum, mut all) = ([value; MOST], [0; MOST], [9; 2 * MOST]);
+                        let (send, into) = (Src::from(&own[..count]), Dst::from(&mut sum[..count]));
+                        let dtype = DataType::U8;
+                        run(group, Call::all_reduce(send, into, dtype, ReduceOp::Sum)).unwrap();
+                        assert_eq!(sum[..count], vec![2 * (round + again) + 1; count], "{place}");
+                        let into = Dst::from(&mut all[..2 * count]);
+                        run(group, Call::all_gather(send, into, dtype)).unwrap();
+                        let [low, high] = [0, 1].map(|rank| vec![round + again + rank; count]);
+                        assert_eq!(all[..2 * count], [low, high].concat(), "{place}");
+                        let mut buffer = own;
+                        let root = count % 2;
+                        let buf = Dst::from(&mut buffer[..count]);
+                        run(group, Call::broadcast(buf, dtype, root, group.rank())).unwrap();
+                        let theirs = round + again + u8::try_from(root).unwrap();
+                        assert_eq!(buffer[..count], vec![theirs; count], "{place}");
+                        run(group, Call::barrier()).unwrap();
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_call_that_was_checked_before_is_checked_where_its_buffers_are_others() {
+    ranks::run("transport=inproc", 2, |group| {
+        let mut memory = [1_u8; 64];
+        let own = [1; 8];
+        for _ in 0..3 {
+            let (send, recv) = (Src::from(&own[..]), Dst::from(&mut memory[..8]));
+            run(group, Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum)).unwrap();
+        }
+        let before = issued(group);
+        let memory = Dst::from(&mut memory[..]);
+        let (send, recv) = (memory.slice(0, 8).as_src(), memory.slice(4, 8));
+        let error =
+            run(group, Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().starts_with("all_reduce: the buffers overlap"), "{error:?}");
+        // Nobody else was told of it.
+        assert_eq!(issued(group), before);
+        run(group, Call::barrier()).unwrap();
+    });
+}
+
+/// What is said of a call beside its arguments counts, whoever has called the same without it.
+#[test]
+fn a_call_with_options_is_not_taken_for_one_without() {
+    ranks::run("transport=inproc", 2, |group| {
+        let (own, mut sum) = ([2_u8; 4], [0; 4]);
+        let mut call = |options: &CallOptions| {
+            let (send, recv) = (Src::from(&own[..]), Dst::from(&mut sum[..]));
+            group.run(Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum), options)
+        };
+        for _ in 0..3 {
+            call(&CallOptions::default()).unwrap();
+        }
+        let wrong = CallOptions { algorithm: Some("no such".into()), ..CallOptions::default() };
+        assert_eq!(call(&wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let limited = CallOptions { timeout_ms: 20_000, ..CallOptions::default() };
+        call(&limited).unwrap();
+        let other = CallOptions { algorithm: Some("one_shot".into()), ..CallOptions::default() };
+        call(&other).unwrap();
+        call(&CallOptions::default()).unwrap();
+    });
+}
