@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 use toolchain::{Compiler, Outcome, run};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 fn page() -> String {
     std::fs::read_to_string(Path::new(ROOT).join("docs/collectives.md")).expect("the page")

@@ -16,10 +16,10 @@ use std::time::Duration;
 use toolchain::{BACKEND, Compiler, Outcome, run};
 
 /// How long a program may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The same under Valgrind, which runs it some thirty times slower and one thread at a time.
-const LIMIT_UNDER_VALGRIND: Duration = Duration::from_secs(300);
+const LIMIT_UNDER_VALGRIND: Duration = Duration::from_secs(600);
 
 /// Compiles and runs a program; it says itself what is wrong.
 fn passes(name: &str) {
@@ -133,7 +133,7 @@ fn backend_load() {
 }
 
 /// How long the suite may take with one kind of store, its waits for time-outs included.
-const CONFORMANCE_LIMIT: Duration = Duration::from_secs(120);
+const CONFORMANCE_LIMIT: Duration = Duration::from_secs(300);
 
 /// How many checks apply to every kind, at the least.
 const CHECKS: usize = 60;

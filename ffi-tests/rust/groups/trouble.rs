@@ -6,8 +6,9 @@ use dist::base::error::ErrorKind;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+/// A deadline that members who do come meet on a machine with other work, too.
 fn soon(name: &str) -> SubgroupOptions {
-    SubgroupOptions { connect_timeout_ms: 300, ..by_members(name) }
+    SubgroupOptions { connect_timeout_ms: 1500, ..by_members(name) }
 }
 
 #[test]

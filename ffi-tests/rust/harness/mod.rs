@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a job may take on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// What makes the test program run as a worker.
 const ENTRY: [&str; 6] =
@@ -359,6 +359,13 @@ impl Ended {
     pub(crate) fn report(&self, name: &str, what: &str) -> Report {
         let found = self.reports(name).into_iter().find(|report| report.what == what);
         found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\""))
+    }
+
+    /// The first report on a command behind the one on another.
+    pub(crate) fn report_after(&self, name: &str, what: &str, earlier: &str) -> Report {
+        let mut reports = self.reports(name).into_iter().skip_while(|report| report.what != earlier);
+        let found = reports.by_ref().skip(1).find(|report| report.what == what);
+        found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\" after \"{earlier}\""))
     }
 
     /// A file of the job's own.

@@ -1,6 +1,6 @@
 //! A rank that dies is named on all hosts, whatever the others are doing: collectives, and messages with it.
 
-use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
+use super::{AT_ONCE_MS, LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
 use crate::harness::{Job, Place};
 use crate::hosts::{ETHERNET, Hosts};
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
@@ -31,7 +31,8 @@ fn kill_one(hosts: &Hosts, places: &[Place], operation: &str, victim: usize) -> 
         first.failed(DIST_ERR_PEER_FAILED, &[&died, &format!("{verb} #")]);
         let is_near = places[rank].identity() == places[victim].identity();
         latencies[usize::from(is_near)].push(first.at_us.saturating_sub(killed_at));
-        ended.report(name, "barrier").failed(DIST_ERR_PEER_FAILED, &[&died]).within_ms(100);
+        let after_loop = ended.report_after(name, "barrier", &format!("loop {operation}"));
+        after_loop.failed(DIST_ERR_PEER_FAILED, &[&died]).within_ms(AT_ONCE_MS);
         ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
         ended.report(name, "leaks").succeeded();
         assert_eq!(ended.status(name), 0);

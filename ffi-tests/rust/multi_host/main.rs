@@ -29,6 +29,9 @@ use hosts::Hosts;
 const TOLD_WITHIN_MS: u64 = 2000;
 const LEFT_WITHIN_MS: u64 = 6000;
 
+/// How long a call on a failed group takes where no core is free at once: it waits for nobody.
+const AT_ONCE_MS: u64 = 500;
+
 /// The place of each rank, where host `h` has `counts[h]` of them, one host after the other.
 fn block(hosts: &Hosts, counts: &[usize]) -> Vec<Place> {
     let of = |(host, &count): (usize, &usize)| vec![hosts.place(host); count];
