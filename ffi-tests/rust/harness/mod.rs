@@ -363,7 +363,8 @@ impl Ended {
 
     /// The first report on a command behind the one on another.
     pub(crate) fn report_after(&self, name: &str, what: &str, earlier: &str) -> Report {
-        let mut reports = self.reports(name).into_iter().skip_while(|report| report.what != earlier);
+        let mut reports =
+            self.reports(name).into_iter().skip_while(|report| report.what != earlier);
         let found = reports.by_ref().skip(1).find(|report| report.what == what);
         found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\" after \"{earlier}\""))
     }
