@@ -184,9 +184,10 @@ impl Group {
     fn prompt_engine(&self, message: &Message, options: &CallOptions) -> Option<&dyn PointToPoint> {
         let is_watched = debug::looks() || options.values != Values::Any;
         let may_be_on_device = self.device.is_some() || options.is_placed();
-        let is_fine =
-            !is_watched && !may_be_on_device && self.check_message(message, options).is_ok();
-        self.backend.messages().filter(|_| is_fine)
+        if is_watched || may_be_on_device {
+            return None;
+        }
+        self.check_message(message, options).ok()
     }
 
     /// Gives a message its number, and notes it.
@@ -210,7 +211,8 @@ impl Group {
         Ok(Prepared::message(Arc::clone(self), (memory, gpu), options, work))
     }
 
-    fn check_message(&self, message: &Message, options: &CallOptions) -> Result<()> {
+    /// The engine, for a message that may go.
+    fn check_message(&self, message: &Message, options: &CallOptions) -> Result<&dyn PointToPoint> {
         if let Some(peer) = message.peer
             && peer >= self.size()
         {
@@ -226,18 +228,21 @@ impl Group {
             let text = format!("algorithm \"{name}\": a message between two ranks has none");
             return Err(Error::invalid(text));
         }
-        self.engine().map(drop)
+        self.engine()
     }
 
     pub(super) fn engine(&self) -> Result<&dyn PointToPoint> {
-        self.backend.messages().ok_or_else(|| {
-            let message = format!(
-                "the back end {} has no messages between two ranks for this group of {}",
-                self.backend_name(),
-                self.size()
-            );
-            Error::new(ErrorKind::Unsupported, message)
-        })
+        self.backend.messages().ok_or_else(|| self.lacks_messages())
+    }
+
+    #[cold]
+    fn lacks_messages(&self) -> Error {
+        let message = format!(
+            "the back end {} has no messages between two ranks for this group of {}",
+            self.backend_name(),
+            self.size()
+        );
+        Error::new(ErrorKind::Unsupported, message)
     }
 
     /// Hands a message to the engine, or to what carries those on the device, which ends its work.

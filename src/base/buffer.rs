@@ -115,13 +115,17 @@ impl<'a> Dst<'a> {
             src.len,
             self.len
         );
-        // One element of the commonest sizes is a load and a store, where the general way is a call.
+        // Little is a few loads and stores, where the general way is a call that first finds out how.
         match self.len {
             0 => {}
-            // SAFETY: both views are valid for their length, by the obligation of their constructors, and that is 4.
-            4 => unsafe { std::ptr::copy::<[u8; 4]>(src.ptr.cast(), self.ptr.cast(), 1) },
-            // SAFETY: as above, and that is 8.
-            8 => unsafe { std::ptr::copy::<[u8; 8]>(src.ptr.cast(), self.ptr.cast(), 1) },
+            // SAFETY: both views are valid for their length, by the obligation of their constructors, and it is in the range.
+            len @ 4..=8 => unsafe { copy_ends::<4>(src.ptr, self.ptr, len) },
+            // SAFETY: as above.
+            len @ 9..=16 => unsafe { copy_ends::<8>(src.ptr, self.ptr, len) },
+            // SAFETY: as above.
+            len @ 17..=32 => unsafe { copy_ends::<16>(src.ptr, self.ptr, len) },
+            // SAFETY: as above.
+            len @ 33..=64 => unsafe { copy_ends::<32>(src.ptr, self.ptr, len) },
             // SAFETY: as above, and the lengths are equal.
             len => unsafe { std::ptr::copy(src.ptr, self.ptr, len) },
         }
@@ -160,6 +164,25 @@ impl<'a> From<&'a mut [u8]> for Dst<'a> {
     }
 }
 
+/// Copies from `PART` to twice as many bytes: the first so many, and the last, which may be the same in part.
+///
+/// # Safety
+/// So many as `len` says can be read, and written, and `len` is from `PART` to twice that.
+#[inline]
+unsafe fn copy_ends<const PART: usize>(from: *const u8, to: *mut u8, len: usize) {
+    debug_assert!((PART..=2 * PART).contains(&len));
+    let behind = len - PART;
+    // Both are read before either is written, since the memory may overlap.
+    // SAFETY: the first `PART` of `len` bytes that can be read; bytes have no alignment.
+    let first = unsafe { from.cast::<[u8; PART]>().read() };
+    // SAFETY: the last of them.
+    let last = unsafe { from.wrapping_add(behind).cast::<[u8; PART]>().read() };
+    // SAFETY: the first `PART` of `len` bytes that can be written.
+    unsafe { to.cast::<[u8; PART]>().write(first) };
+    // SAFETY: the last of them.
+    unsafe { to.wrapping_add(behind).cast::<[u8; PART]>().write(last) };
+}
+
 fn check_range(have: usize, offset: usize, len: usize) {
     let end = offset.checked_add(len);
     assert!(
@@ -180,5 +203,23 @@ mod tests {
         assert_eq!(view.slice(4, 0).len(), 0);
         assert!(std::panic::catch_unwind(|| view.slice(2, 3)).is_err());
         assert!(std::panic::catch_unwind(|| view.slice(usize::MAX, 2)).is_err());
+    }
+
+    #[test]
+    fn copies_are_whole_at_every_length_and_may_overlap() {
+        for len in 0..=130 {
+            for shift in [0, 1, 5, 33, 200] {
+                for forwards in [true, false] {
+                    let mut bytes: Vec<u8> = (0..=250).cycle().take(400).collect();
+                    let before = bytes.clone();
+                    let (from, to) = if forwards { (20 + shift, 20) } else { (20, 20 + shift) };
+                    let all = Dst::from(&mut bytes[..]);
+                    all.slice(to, len).copy_from(all.as_src().slice(from, len));
+                    let mut expected = before.clone();
+                    expected.copy_within(from..from + len, to);
+                    assert_eq!(bytes, expected, "{len} bytes from {from} to {to}");
+                }
+            }
+        }
     }
 }

@@ -64,7 +64,14 @@ impl State {
     }
 
     /// Puts what waits for the streams into them, as far as goes.
+    #[inline]
     pub(super) fn put_all(&mut self) {
+        if !self.pending.is_empty() {
+            self.put_pending();
+        }
+    }
+
+    fn put_pending(&mut self) {
         for peer in std::mem::take(&mut self.pending) {
             self.links[peer].is_pending = false;
             self.put(peer);

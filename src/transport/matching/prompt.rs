@@ -95,7 +95,7 @@ impl State {
         }
         let Wire::Rings { peer, out, .. } = &mut link.wire else { return false };
         let head = Frame::Eager { tag, dtype, len: bytes.len() as u64 }.encode();
-        if !out.put_whole(self.domain.region(), &[Src::from(&head[..]), bytes]) {
+        if !out.put_whole(self.domain.region(), &head, bytes) {
             return false;
         }
         fence(Ordering::SeqCst);

@@ -21,6 +21,7 @@ use super::region::Region;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::base::prefetch;
 use newest::Newest;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -122,9 +123,15 @@ impl Writer {
         Ok(written)
     }
 
-    /// Writes the parts and publishes them, as [`Writer::publish`] does, if there is room for all of them; true if so.
-    pub fn put_whole(&mut self, region: &Region, parts: &[Src<'_>]) -> bool {
-        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+    /// Writes a head and what it heads, and publishes them, as [`Writer::publish`] does, if there is room for all of it; true
+    /// if so.
+    pub fn put_whole<const HEAD: usize>(
+        &mut self,
+        region: &Region,
+        head: &[u8; HEAD],
+        body: Src<'_>,
+    ) -> bool {
+        let wanted = HEAD + body.len();
         let ring = region.ring(self.from, self.to);
         let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
         if !has_room(self) {
@@ -141,10 +148,14 @@ impl Writer {
         self.position += wanted as u64;
         self.published = self.position;
         match wanted <= NEWEST_BYTES {
-            true => put_few(&ring, start, parts, wanted),
-            false => put_many(&ring, start, parts),
+            true => put_few(&ring, start, head, body),
+            false => put_many(&ring, start, [Src::from(&head[..]), body]),
         }
         ring.written.position.store(self.position, Ordering::Release);
+        if wanted > NEWEST_BYTES {
+            // The reader has the lines that come next, of the last time around; the next message is likely as long.
+            lines(ring.bytes, self.position, wanted).for_each(prefetch::to_write);
+        }
         true
     }
 
@@ -283,6 +294,8 @@ impl Reader {
         if held < into.len() {
             return Ok(0);
         }
+        // All lines are on their way at once, not those behind the head once that is here.
+        lines(ring.bytes, self.position, held).for_each(prefetch::to_read);
         copy_out(ring.bytes, self.position, into);
         Ok(held)
     }
@@ -326,6 +339,17 @@ fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
     (start, size - start)
 }
 
+/// What is fetched ahead at most, about as much as a core has under way at once; and in what steps.
+const AHEAD_BYTES: usize = 1 << 10;
+const LINE_BYTES: usize = 64;
+
+/// The cache lines of so many bytes, or of the first of them, as far as they lie before the end.
+fn lines(bytes: Dst<'_>, position: u64, len: usize) -> impl Iterator<Item = *const u8> {
+    let (start, straight) = place(bytes, position);
+    let end = start + len.min(straight).min(AHEAD_BYTES);
+    (start..end).step_by(LINE_BYTES).map(move |at| bytes.as_src().as_ptr().wrapping_add(at))
+}
+
 /// What is shown at once of a whole that is put.
 const PIECE_BYTES: usize = 16 << 10;
 
@@ -335,32 +359,26 @@ fn pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
 }
 
 /// Puts what lies beside the position as well.
-fn put_few(ring: &Ring<'_>, start: u64, parts: &[Src<'_>], len: usize) {
+fn put_few<const HEAD: usize>(ring: &Ring<'_>, start: u64, head: &[u8; HEAD], body: Src<'_>) {
     let mut few = [0; NEWEST_BYTES];
-    lay_out(Dst::from(&mut few[..len]), parts);
+    let (before, behind) = few.split_at_mut(HEAD);
+    before.copy_from_slice(head);
+    Dst::from(behind).slice(0, body.len()).copy_from(body);
+    let len = HEAD + body.len();
     copy_in(ring.bytes, start, Src::from(&few[..len]));
     // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
     ring.written.newest.keep(start, &few, len);
 }
 
 /// Puts more than that; a reader that looks takes one piece while the next is put.
-fn put_many(ring: &Ring<'_>, start: u64, parts: &[Src<'_>]) {
-    let pieces = parts.iter().flat_map(|part| pieces(*part));
-    pieces.fold(start, |place, piece| {
+fn put_many(ring: &Ring<'_>, start: u64, parts: [Src<'_>; 2]) {
+    parts.into_iter().flat_map(pieces).fold(start, |place, piece| {
         copy_in(ring.bytes, place, piece);
         let end = place + piece.len() as u64;
         if end - start > PIECE_BYTES as u64 {
             ring.written.position.store(end, Ordering::Release);
         }
         end
-    });
-}
-
-/// Puts parts one after another.
-fn lay_out(into: Dst<'_>, parts: &[Src<'_>]) {
-    parts.iter().fold(0, |place, part| {
-        into.slice(place, part.len()).copy_from(*part);
-        place + part.len()
     });
 }
 

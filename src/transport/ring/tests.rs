@@ -64,14 +64,14 @@ fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
     let mut next = (0..=250u8).cycle();
     for _ in 0..10 * size / 100 {
         let bytes: Vec<u8> = next.by_ref().take(100).collect();
-        let (head, body) = bytes.split_at(32);
-        assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
-        assert!(!writer.put_whole(&region, &[Src::from(too_much.as_slice())]));
+        let (head, body) = bytes.split_first_chunk::<32>().unwrap();
+        assert!(writer.put_whole(&region, head, Src::from(body)));
+        assert!(!writer.put_whole(&region, head, Src::from(too_much.as_slice())));
         let mut seen = [0; 32];
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 100);
         let mut rest = [0; 68];
         reader.take_seen(&ring, 32, Dst::from(&mut rest[..])).unwrap();
-        assert_eq!((&seen[..], &rest[..]), (head, body));
+        assert_eq!((&seen, &rest[..]), (head, body));
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 0);
         assert!(reader.take_seen(&ring, 0, Dst::from(&mut seen[..1])).is_err());
         reader.release(&region);
@@ -86,8 +86,8 @@ fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
     let mut seen = [0; NEWEST_BYTES];
     let bytes: Vec<u8> = (1..=200).collect();
     for len in [1, 7, 8, 9, 36, 64, 103, NEWEST_BYTES] {
-        let (head, body) = bytes[..len].split_at(len / 3);
-        assert!(writer.put_whole(&region, &[Src::from(head), Src::from(body)]));
+        let (head, body) = bytes[..len].split_first_chunk::<1>().unwrap();
+        assert!(writer.put_whole(&region, head, Src::from(body)));
         assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), Some(len));
         assert_eq!(seen[..len], bytes[..len]);
         reader.skip(&ring, len).unwrap();
@@ -95,14 +95,14 @@ fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
         assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
     }
     // Too many, two at once, and one with something behind it.
-    assert!(writer.put_whole(&region, &[Src::from(&bytes[..NEWEST_BYTES + 1])]));
+    assert!(writer.put_whole(&region, &[], Src::from(&bytes[..NEWEST_BYTES + 1])));
     assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
     assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), NEWEST_BYTES);
     assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 1);
     for then in [true, false] {
-        assert!(writer.put_whole(&region, &[Src::from(&bytes[..10])]));
+        assert!(writer.put_whole(&region, &[], Src::from(&bytes[..10])));
         match then {
-            true => assert!(writer.put_whole(&region, &[Src::from(&bytes[..5])])),
+            true => assert!(writer.put_whole(&region, &[], Src::from(&bytes[..5]))),
             false => assert_eq!(writer.write(&region, &[Src::from(&bytes[..5])]).unwrap(), 5),
         }
         writer.publish(&region);
@@ -132,7 +132,7 @@ fn what_is_read_while_more_is_put_is_whole() {
             for number in 0..MESSAGES {
                 let bytes = content(number);
                 let bytes = Src::from(&bytes.as_flattened()[..len(number)]);
-                while !writer.put_whole(&region, &[bytes]) {
+                while !writer.put_whole(&region, &[], bytes) {
                     std::thread::yield_now();
                 }
             }
