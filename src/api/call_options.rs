@@ -3,10 +3,9 @@
 use crate::base::debug::Values;
 
 /// Where the caller says that the buffers of a call lie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
     /// It does not say.
-    #[default]
     Unsaid,
     /// In host memory.
     Host,
@@ -15,7 +14,7 @@ pub enum Where {
 }
 
 /// What a single call may choose.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CallOptions {
     /// The deadline in milliseconds; 0 for the group's, `u64::MAX` for none.
     pub timeout_ms: u64,
@@ -34,8 +33,25 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
+    /// Those of a call that chooses nothing.
+    pub const PLAIN: Self = Self {
+        timeout_ms: 0,
+        premul_scale: 0.0,
+        canonical: false,
+        algorithm: None,
+        values: Values::Any,
+        place: Where::Unsaid,
+        stream: None,
+    };
+
     /// Whether it has anything to do with a device.
     pub(super) fn is_placed(&self) -> bool {
         self.stream.is_some() || matches!(self.place, Where::Device(_))
+    }
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self::PLAIN
     }
 }

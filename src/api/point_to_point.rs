@@ -145,13 +145,13 @@ impl Group {
         tag: u32,
         options: &CallOptions,
     ) -> bool {
-        let count = dtype.elements_in(bytes.len());
-        let message = Message { is_outgoing: true, peer: Some(peer), tag: Some(tag), dtype, count };
-        let Some(engine) = self.prompt_engine(&message, options) else { return false };
-        let small = Small { peer: Some(peer), tag: Some(tag), dtype, bytes };
-        let was_sent = engine.send_at_once(&small);
+        let (peer, tag) = (Some(peer), Some(tag));
+        let Some(engine) = self.prompt_engine(peer, tag, options) else { return false };
+        let was_sent = engine.send_at_once(&Small { peer, tag, dtype, bytes });
         if was_sent {
             // Only now, when it is on its way.
+            let count = dtype.elements_in(bytes.len());
+            let message = Message { is_outgoing: true, peer, tag, dtype, count };
             self.note_message(&message, recorder::now_ns()).record.end_at_once(&Ok(()));
         }
         was_sent
@@ -166,9 +166,11 @@ impl Group {
         tag: Option<u32>,
         options: &CallOptions,
     ) -> AtOnce {
+        let Some(engine) = self.prompt_engine(peer, tag, options) else {
+            return AtOnce::Not(None);
+        };
         let count = dtype.elements_in(into.len());
         let message = Message { is_outgoing: false, peer, tag, dtype, count };
-        let Some(engine) = self.prompt_engine(&message, options) else { return AtOnce::Not(None) };
         // Before the message is here, so that its receiver need not do it then.
         let noted = self.note_message(&message, recorder::now_ns());
         match engine.receive_at_once(&Small { peer, tag, dtype, bytes: into }) {
@@ -181,13 +183,18 @@ impl Group {
     }
 
     /// The engine, where a message may go without a work.
-    fn prompt_engine(&self, message: &Message, options: &CallOptions) -> Option<&dyn PointToPoint> {
+    fn prompt_engine(
+        &self,
+        peer: Option<Rank>,
+        tag: Option<u32>,
+        options: &CallOptions,
+    ) -> Option<&dyn PointToPoint> {
         let is_watched = debug::looks() || options.values != Values::Any;
         let may_be_on_device = self.device.is_some() || options.is_placed();
         if is_watched || may_be_on_device {
             return None;
         }
-        self.check_message(message, options).ok()
+        self.check_message(peer, tag, options).ok()
     }
 
     /// Gives a message its number, and notes it.
@@ -202,7 +209,7 @@ impl Group {
         memory: Memory,
         options: CallOptions,
     ) -> Result<Prepared> {
-        self.check_message(&message, &options).context(|| message)?;
+        self.check_message(message.peer, message.tag, &options).context(|| message)?;
         let gpu = match self.device.is_some() || options.is_placed() {
             true => self.locate_message(&message, &memory, &options).context(|| message)?,
             false => None,
@@ -212,23 +219,35 @@ impl Group {
     }
 
     /// The engine, for a message that may go.
-    fn check_message(&self, message: &Message, options: &CallOptions) -> Result<&dyn PointToPoint> {
-        if let Some(peer) = message.peer
-            && peer >= self.size()
-        {
-            let text = format!("rank {peer} does not exist in a group of {}", self.size());
-            return Err(Error::invalid(text));
-        }
-        if let Some(tag) = message.tag
-            && tag > LARGEST_TAG
-        {
-            return Err(Error::invalid(format!("tag {tag}: 0 to {LARGEST_TAG} is possible")));
-        }
-        if let Some(name) = &options.algorithm {
-            let text = format!("algorithm \"{name}\": a message between two ranks has none");
-            return Err(Error::invalid(text));
+    fn check_message(
+        &self,
+        peer: Option<Rank>,
+        tag: Option<u32>,
+        options: &CallOptions,
+    ) -> Result<&dyn PointToPoint> {
+        let is_member = peer.is_none_or(|peer| peer < self.size());
+        let is_tag = tag.is_none_or(|tag| tag <= LARGEST_TAG);
+        if !is_member || !is_tag || options.algorithm.is_some() {
+            return Err(self.refuse_message(
+                peer.filter(|_| !is_member),
+                tag.filter(|_| !is_tag),
+                options,
+            ));
         }
         self.engine()
+    }
+
+    /// What is wrong with a message: its peer, its tag, or that it names an algorithm.
+    #[cold]
+    fn refuse_message(&self, peer: Option<Rank>, tag: Option<u32>, options: &CallOptions) -> Error {
+        Error::invalid(match (peer, tag) {
+            (Some(peer), _) => format!("rank {peer} does not exist in a group of {}", self.size()),
+            (None, Some(tag)) => format!("tag {tag}: 0 to {LARGEST_TAG} is possible"),
+            (None, None) => {
+                let name = options.algorithm.as_deref().unwrap_or_default();
+                format!("algorithm \"{name}\": a message between two ranks has none")
+            }
+        })
     }
 
     pub(super) fn engine(&self) -> Result<&dyn PointToPoint> {

@@ -119,11 +119,16 @@ impl DataType {
     ///
     /// # Errors
     /// `InvalidArgument` for a number that names no type.
+    #[inline]
     pub fn from_number(number: i32) -> Result<Self> {
-        usize::try_from(number).ok().and_then(|i| Self::ALL.get(i)).copied().ok_or_else(|| {
-            Error::invalid(format!("{number} is not a dist_dtype_t (they run from 0 to 16)"))
-        })
+        let known = usize::try_from(number).ok().and_then(|i| Self::ALL.get(i));
+        known.copied().ok_or_else(|| unknown(number))
     }
+}
+
+#[cold]
+fn unknown(number: i32) -> Error {
+    Error::invalid(format!("{number} is not a dist_dtype_t (they run from 0 to 16)"))
 }
 
 impl fmt::Display for DataType {

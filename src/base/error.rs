@@ -85,9 +85,13 @@ impl ErrorKind {
 /// What Linux calls EMFILE.
 const TOO_MANY_OPEN: i32 = 24;
 
-/// An error: kind, message and, where one rank is to blame, that rank.
+/// An error: kind, message and, where one rank is to blame, that rank. As large as an address, so that the result of a call that
+/// succeeds is a register and no memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<What>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct What {
     kind: ErrorKind,
     message: String,
     culprit: Option<Rank>,
@@ -98,8 +102,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// An error of `kind` with its message.
+    #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), culprit: None }
+        Self(Box::new(What { kind, message: message.into(), culprit: None }))
     }
 
     /// Shorthand for the most common caller mistake.
@@ -141,36 +146,36 @@ impl Error {
     /// Names the rank to blame.
     #[must_use]
     pub fn with_culprit(mut self, rank: Rank) -> Self {
-        self.culprit = Some(rank);
+        self.0.culprit = Some(rank);
         self
     }
 
     /// Puts what the caller knows before the message: "`what`: message".
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
-        self.message = format!("{what}: {}", self.message);
+        self.0.message = format!("{what}: {}", self.0.message);
         self
     }
 
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// The message.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// The rank to blame, where there is one.
     pub fn culprit(&self) -> Option<Rank> {
-        self.culprit
+        self.0.culprit
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 

@@ -12,6 +12,7 @@ use std::ffi::{CStr, c_char, c_void};
 /// The longest C string that is accepted; also bounds how far a missing terminator is read.
 const LONGEST_STRING: usize = 1 << 20;
 
+#[cold]
 pub(super) fn null(name: &str) -> Error {
     Error::invalid(format!("argument {name} is NULL"))
 }
@@ -111,36 +112,39 @@ pub(super) fn keys<'a>(ptr: *const *const c_char, n: usize, name: &str) -> Resul
     slice(ptr, n, name)?.iter().map(|&key| required_key(key, name)).collect()
 }
 
-/// Refuses memory that would go on past the last address.
-fn fits(address: usize, len: usize, name: &str) -> Result<()> {
-    match address.checked_add(len) {
-        Some(_) => Ok(()),
-        None => Err(Error::invalid(format!("{len} bytes at {name} do not fit the address space"))),
+/// Refuses no memory where some is needed, and such as would go on past the last address.
+#[inline]
+fn check_memory(address: usize, len: usize, name: &str) -> Result<()> {
+    let is_possible = address != 0 && address.checked_add(len).is_some();
+    if is_possible { Ok(()) } else { Err(impossible(address, len, name)) }
+}
+
+#[cold]
+fn impossible(address: usize, len: usize, name: &str) -> Error {
+    match address {
+        0 => null(name),
+        _ => Error::invalid(format!("{len} bytes at {name} do not fit the address space")),
     }
 }
 
 /// A buffer to read; NULL is fine where it is empty.
+#[inline]
 pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<'a>> {
     if len == 0 {
         return Ok(Src::empty());
     }
-    if ptr.is_null() {
-        return Err(null(name));
-    }
-    fits(ptr.addr(), len, name)?;
+    check_memory(ptr.addr(), len, name)?;
     // SAFETY: the caller lends the bytes until the operation has completed.
     Ok(unsafe { Src::new(ptr.cast(), len) })
 }
 
 /// A buffer to write; NULL is fine where it is empty.
+#[inline]
 pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a>> {
     if len == 0 {
         return Ok(Dst::empty());
     }
-    if ptr.is_null() {
-        return Err(null(name));
-    }
-    fits(ptr.addr(), len, name)?;
+    check_memory(ptr.addr(), len, name)?;
     // SAFETY: the caller lends the bytes until the operation has completed.
     Ok(unsafe { Dst::new(ptr.cast(), len) })
 }
@@ -178,9 +182,15 @@ pub(super) fn dst_blocks<'a>(
 }
 
 /// A rank or size, which must not be negative.
+#[inline]
 pub(super) fn index(value: i32, name: &str) -> Result<usize> {
-    usize::try_from(value)
-        .map_err(|_| Error::invalid(format!("{name} is {value}, which is negative")))
+    usize::try_from(value).map_err(|_| negative(value, name))
+}
+
+/// Why a negative number is refused.
+#[cold]
+pub(super) fn negative(value: i32, name: &str) -> Error {
+    Error::invalid(format!("{name} is {value}, which is negative"))
 }
 
 /// A list of ranks; `None` for an empty one.

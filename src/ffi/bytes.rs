@@ -4,10 +4,10 @@ use super::args::{Out, index, null, number, slice, src};
 use super::blob;
 use super::group::group;
 use super::point_to_point::{from_rank, from_tag, run, tag_number};
-use super::submit::{WorkOut, call_options, hand_out};
+use super::submit::{Options, WorkOut, call_options, hand_out};
 use super::types::*;
 use crate::api::callbacks::refuse_to_block;
-use crate::api::{BytesCall, CallOptions, Deliver, Group};
+use crate::api::{BytesCall, Deliver, Group};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, Result};
@@ -45,7 +45,7 @@ fn submit(
     group: &Arc<Group>,
     call: BytesCall<'static>,
     out: Option<BlobOut>,
-    options: CallOptions,
+    options: Options,
     work: WorkOut,
 ) -> Result<()> {
     if work.blocks() {
@@ -55,7 +55,7 @@ fn submit(
         };
     }
     let deliver = out.map_or_else(|| Deliver::new(|_| Ok(())), BlobOut::deliver);
-    hand_out(group.prepare_bytes(call, options, deliver)?, work)
+    hand_out(group.prepare_bytes(call, options.into_owned(), deliver)?, work)
 }
 
 dist_export! {
@@ -200,7 +200,7 @@ dist_export! {
         let group = self::group(group)?;
         let bytes = src(data, len_bytes, "data")?;
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
-        let call = group.send(bytes, DataType::U8, peer, tag, options)?;
+        let call = group.send(bytes, DataType::U8, peer, tag, options.into_owned())?;
         if !work.blocks() {
             return hand_out(call, work);
         }
@@ -237,7 +237,7 @@ dist_export! {
         let (peer, tag) = (from_rank(peer)?, from_tag(tag)?);
         let source = Out::optional(source);
         let most = if max_bytes == 0 { usize::MAX } else { max_bytes };
-        let call = group.receive_bytes(most, out.deliver(), peer, tag, options)?;
+        let call = group.receive_bytes(most, out.deliver(), peer, tag, options.into_owned())?;
         if !work.blocks() {
             if source.is_some() {
                 let message = "source is for calls that block: pass NULL, and ask dist_work_source";

@@ -1,6 +1,6 @@
 //! Messages between two ranks.
 
-use super::args::{Out, dst, index, number, src};
+use super::args::{Out, dst, index, negative, number, src};
 use super::group::group;
 use super::submit::{WorkOut, call_options, hand_out};
 use super::types::*;
@@ -16,16 +16,19 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A tag that is no wild card.
+#[inline]
 pub(super) fn tag_number(tag: i32) -> Result<u32> {
-    u32::try_from(tag).map_err(|_| Error::invalid(format!("tag is {tag}, which is negative")))
+    u32::try_from(tag).map_err(|_| negative(tag, "tag"))
 }
 
 /// Whom a receive is from; `None` for any.
+#[inline]
 pub(super) fn from_rank(peer: i32) -> Result<Option<usize>> {
     if peer == DIST_ANY_SOURCE { Ok(None) } else { index(peer, "peer").map(Some) }
 }
 
 /// Under which tag a receive is; `None` for any.
+#[inline]
 pub(super) fn from_tag(tag: i32) -> Result<Option<u32>> {
     if tag == DIST_ANY_TAG { Ok(None) } else { tag_number(tag).map(Some) }
 }
@@ -73,13 +76,13 @@ dist_export! {
         let bytes = src(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
         if !work.blocks() {
-            return hand_out(group.send(bytes, dtype, peer, tag, options)?, work);
+            return hand_out(group.send(bytes, dtype, peer, tag, options.into_owned())?, work);
         }
         refuse_to_block("a blocking send")?;
         if group.send_at_once(bytes, dtype, peer, tag, &options) {
             return Ok(());
         }
-        run(group.send(bytes, dtype, peer, tag, options)?).map(drop)
+        run(group.send(bytes, dtype, peer, tag, options.into_owned())?).map(drop)
     }
 }
 
@@ -116,7 +119,7 @@ dist_export! {
         let (peer, tag) = (from_rank(peer)?, from_tag(tag)?);
         let source = Out::optional(source);
         if !work.blocks() {
-            let call = group.receive(into, dtype, peer, tag, options)?;
+            let call = group.receive(into, dtype, peer, tag, options.into_owned())?;
             if source.is_some() {
                 let message = "source is for calls that block: pass NULL, and ask dist_work_source";
                 return Err(Error::invalid(message));
@@ -126,7 +129,7 @@ dist_export! {
         refuse_to_block("a blocking receive")?;
         let from = match group.receive_at_once(into, dtype, peer, tag, &options) {
             AtOnce::From(rank) => Some(rank),
-            AtOnce::Not(noted) => run(group.receive(into, dtype, peer, tag, options)?.with_note(noted))?,
+            AtOnce::Not(noted) => run(group.receive(into, dtype, peer, tag, options.into_owned())?.with_note(noted))?,
         };
         if let (Some(out), Some(from)) = (source, from) {
             out.write(number(from)?);

@@ -10,6 +10,7 @@ use crate::api::issue::Prepared;
 use crate::api::{Call, CallOptions, Group, batch};
 use crate::base::debug::Values;
 use crate::base::error::{Error, ErrorKind, Result};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The parameter `work`: where the handle goes, if one is wanted.
@@ -28,17 +29,39 @@ impl WorkOut {
     }
 }
 
-/// The options of a call.
-#[inline]
-pub(super) fn call_options(options: *const dist_call_options_t) -> Result<CallOptions> {
-    if options.is_null() { Ok(CallOptions::default()) } else { given_options(options) }
+/// The options of a call. Of one that was given none nothing is made, or moved, which its first nanoseconds would wait for.
+#[derive(Debug)]
+pub(super) struct Options(Option<Box<CallOptions>>);
+
+static PLAIN: CallOptions = CallOptions::PLAIN;
+
+impl Options {
+    /// To be kept.
+    pub(super) fn into_owned(self) -> CallOptions {
+        self.0.map_or(CallOptions::PLAIN, |given| *given)
+    }
 }
 
-fn given_options(options: *const dist_call_options_t) -> Result<CallOptions> {
+impl Deref for Options {
+    type Target = CallOptions;
+
+    #[inline]
+    fn deref(&self) -> &CallOptions {
+        self.0.as_deref().unwrap_or(&PLAIN)
+    }
+}
+
+/// The options of a call.
+#[inline]
+pub(super) fn call_options(options: *const dist_call_options_t) -> Result<Options> {
+    if options.is_null() { Ok(Options(None)) } else { given_options(options) }
+}
+
+fn given_options(options: *const dist_call_options_t) -> Result<Options> {
     let options = options::read(options)?;
     let flags = flags(options.flags)?;
     reserved(options.reserved)?;
-    Ok(CallOptions {
+    let given = CallOptions {
         place: match options.device {
             _ if flags & DIST_CALL_DEVICE == 0 => Where::Unsaid,
             DIST_DEVICE_HOST => Where::Host,
@@ -57,7 +80,8 @@ fn given_options(options: *const dist_call_options_t) -> Result<CallOptions> {
         } else {
             Values::Any
         },
-    })
+    };
+    Ok(Options(Some(Box::new(given))))
 }
 
 /// The flags of a call, all of which must be known.
@@ -76,13 +100,13 @@ fn flags(flags: u64) -> Result<u64> {
 pub(super) fn submit(
     group: &Arc<Group>,
     call: Call<'static>,
-    options: CallOptions,
+    options: Options,
     work: WorkOut,
 ) -> Result<()> {
     if work.blocks() {
         return group.run(call, &options);
     }
-    hand_out(group.prepare(call, options)?, work)
+    hand_out(group.prepare(call, options.into_owned())?, work)
 }
 
 /// Issues what was checked, or adds it to the thread's batch, and gives its work a handle.

@@ -41,13 +41,17 @@ pub struct Call<'a> {
 ///
 /// # Errors
 /// `InvalidArgument` where no memory could hold them.
+#[inline]
 pub fn buffer_bytes(count: usize, dtype: DataType, blocks: usize) -> Result<usize> {
     let bytes = count.checked_mul(dtype.size()).and_then(|bytes| bytes.checked_mul(blocks));
-    bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
-        let message =
-            format!("{blocks} x {count} elements of {dtype} do not fit the address space");
-        Error::invalid(message)
-    })
+    bytes
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or_else(|| too_many(count, dtype, blocks))
+}
+
+#[cold]
+fn too_many(count: usize, dtype: DataType, blocks: usize) -> Error {
+    Error::invalid(format!("{blocks} x {count} elements of {dtype} do not fit the address space"))
 }
 
 impl<'a> Call<'a> {

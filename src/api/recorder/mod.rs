@@ -100,7 +100,7 @@ pub struct Record {
     /// Its turn had not come when it was noted.
     waits: bool,
     /// The same operation in the trace, where one is written.
-    span: Option<Span>,
+    span: Option<Box<Span>>,
 }
 
 fn in_ns(time: Duration) -> u64 {
@@ -195,7 +195,7 @@ impl Record {
     /// The operation will be in the trace, too.
     #[must_use]
     pub(super) fn with_span(self, span: Span) -> Self {
-        Self { span: Some(span), ..self }
+        Self { span: Some(Box::new(span)), ..self }
     }
 
     /// Its entry, unless that has become another's: a later operation's, while this one took its time.
