@@ -11,6 +11,9 @@
 
 use std::marker::PhantomData;
 
+/// The bytes of a word.
+pub const WORD: usize = size_of::<u64>();
+
 /// Bytes that may be read during `'a`.
 #[derive(Clone, Copy, Debug)]
 pub struct Src<'a> {
@@ -77,6 +80,32 @@ impl<'a> Src<'a> {
         check_range(self.len, offset, len);
         Self { ptr: self.ptr.wrapping_add(offset), len, lent: PhantomData }
     }
+
+    /// The bytes from `at` on as a number, little endian; those that are not there are zero.
+    #[inline]
+    pub fn word(self, at: usize) -> u64 {
+        let left = self.len.saturating_sub(at);
+        match left {
+            WORD.. => u64::from_le_bytes(self.part(at)),
+            0 => 0,
+            1..=3 => {
+                let byte = |i: usize| u64::from(u8::from_le_bytes(self.part(at + i))) << (8 * i);
+                byte(0) | byte(left / 2) | byte(left - 1)
+            }
+            4.. => {
+                let half = |i: usize| u64::from(u32::from_le_bytes(self.part(at + i))) << (8 * i);
+                half(0) | half(left - 4)
+            }
+        }
+    }
+
+    /// So many bytes from `at` on.
+    #[inline]
+    fn part<const LEN: usize>(self, at: usize) -> [u8; LEN] {
+        check_range(self.len, at, LEN);
+        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have no alignment.
+        unsafe { self.ptr.wrapping_add(at).cast::<[u8; LEN]>().read() }
+    }
 }
 
 impl<'a> Dst<'a> {
@@ -129,6 +158,31 @@ impl<'a> Dst<'a> {
             // SAFETY: as above, and the lengths are equal.
             len => unsafe { std::ptr::copy(src.ptr, self.ptr, len) },
         }
+    }
+
+    /// Writes a number, little endian, from `at` on, as far as there is room.
+    #[inline]
+    pub fn set_word(self, at: usize, word: u64) {
+        let left = self.len.saturating_sub(at);
+        let from = |i: usize| (word >> (8 * i)).to_le_bytes();
+        match left {
+            0 => {}
+            1..=3 => [0, left / 2, left - 1]
+                .into_iter()
+                .for_each(|i| self.set_part(at + i, [from(i)[0]])),
+            4..=7 => [0, left - 4].into_iter().for_each(|i| {
+                self.set_part::<4>(at + i, std::array::from_fn(|byte| from(i)[byte]))
+            }),
+            _ => self.set_part(at, word.to_le_bytes()),
+        }
+    }
+
+    /// Writes these bytes from `at` on.
+    #[inline]
+    fn set_part<const LEN: usize>(self, at: usize, bytes: [u8; LEN]) {
+        check_range(self.len, at, LEN);
+        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have no alignment.
+        unsafe { self.ptr.wrapping_add(at).cast::<[u8; LEN]>().write(bytes) };
     }
 
     /// The length in bytes.
@@ -220,6 +274,23 @@ mod tests {
                     assert_eq!(bytes, expected, "{len} bytes from {from} to {to}");
                 }
             }
+        }
+    }
+    #[test]
+    fn words_are_what_is_there() {
+        let bytes: Vec<u8> = (1..=20).collect();
+        for len in 0..=20 {
+            let (view, mut copy) = (Src::from(&bytes[..len]), vec![0; 20]);
+            for at in (0..len + 9).step_by(WORD) {
+                let left = len.saturating_sub(at).min(WORD);
+                let mut expected = [0; WORD];
+                expected[..left].copy_from_slice(&bytes[at.min(len)..][..left]);
+                assert_eq!(view.word(at).to_le_bytes(), expected, "{len} bytes, from {at}");
+                expected[left..].fill(255);
+                Dst::from(&mut copy[..len]).set_word(at, u64::from_le_bytes(expected));
+            }
+            assert_eq!(copy[..len], bytes[..len]);
+            assert!(copy[len..].iter().all(|&byte| byte == 0));
         }
     }
 }

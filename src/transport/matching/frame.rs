@@ -8,9 +8,10 @@
 //! next one) is judged by whoever receives it.
 
 use crate::base::dtype::DataType;
+use crate::transport::ring::Head;
 
 /// The bytes of a head.
-pub(super) const HEAD_BYTES: usize = 32;
+pub(super) const HEAD_BYTES: usize = size_of::<Head>();
 
 /// The longest payload of one piece of a message.
 pub(super) const MAX_PIECE: usize = 1 << 20;
@@ -67,9 +68,13 @@ struct Fields {
 impl Frame {
     /// The head's bytes.
     pub(super) fn encode(&self) -> [u8; HEAD_BYTES] {
-        self.fields().encode()
+        let mut bytes = [0; HEAD_BYTES];
+        let places = bytes.as_chunks_mut().0.iter_mut();
+        places.zip(self.fields().words()).for_each(|(place, word)| *place = word.to_le_bytes());
+        bytes
     }
 
+    #[inline]
     fn fields(&self) -> Fields {
         let none = Fields::default();
         match *self {
@@ -95,9 +100,26 @@ impl Frame {
         }
     }
 
+    /// The first word of a whole message's head, of which the others are as a [ring's](Head).
+    #[inline]
+    pub(super) fn first_of_whole(tag: u32, dtype: DataType) -> u64 {
+        let [first, ..] =
+            Fields { kind: EAGER, dtype: dtype as u8, tag, ..Fields::default() }.words();
+        first
+    }
+
+    /// The whole message of so many bytes whose head has this first word; `None` for that of anything else.
+    #[inline]
+    pub(super) fn whole(first: u64, len: u64) -> Option<Self> {
+        let Fields { kind, dtype, place, tag, .. } = Fields::of_words([first, 0, len, 0]);
+        let dtype = DataType::ALL.get(usize::from(dtype)).copied();
+        dtype.filter(|_| kind == EAGER && place == 0).map(|dtype| Self::Eager { tag, dtype, len })
+    }
+
     /// The inverse of [`Frame::encode`]; `None` for bytes that no frame has.
     pub(super) fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
-        let fields = Fields::decode(bytes);
+        let words = bytes.as_chunks().0;
+        let fields = Fields::of_words(std::array::from_fn(|i| u64::from_le_bytes(words[i])));
         let Fields { kind, dtype, place, tag, number, len, extra } = fields;
         let dtype = || DataType::ALL.get(usize::from(dtype)).copied();
         let frame = match kind {
@@ -119,30 +141,20 @@ impl Frame {
 }
 
 impl Fields {
-    fn encode(self) -> [u8; HEAD_BYTES] {
-        let mut bytes = [0; HEAD_BYTES];
-        bytes[0] = self.kind;
-        bytes[1] = self.dtype;
-        bytes[2..4].copy_from_slice(&self.place.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.extra.to_le_bytes());
-        bytes
+    #[inline]
+    fn words(self) -> Head {
+        let first = u64::from(self.kind)
+            | u64::from(self.dtype) << 8
+            | u64::from(self.place) << 16
+            | u64::from(self.tag) << 32;
+        [first, self.number, self.len, self.extra]
     }
 
-    fn decode(bytes: &[u8; HEAD_BYTES]) -> Self {
-        let [kind, dtype, place @ .., a, b, c, d] = bytes.as_chunks::<8>().0[0];
-        let [_, number, len, extra] = bytes.as_chunks().0 else { return Self::default() };
-        Self {
-            kind,
-            dtype,
-            place: u16::from_le_bytes(place),
-            tag: u32::from_le_bytes([a, b, c, d]),
-            number: u64::from_le_bytes(*number),
-            len: u64::from_le_bytes(*len),
-            extra: u64::from_le_bytes(*extra),
-        }
+    #[inline]
+    fn of_words([first, number, len, extra]: Head) -> Self {
+        let [kind, dtype, place @ .., a, b, c, d] = first.to_le_bytes();
+        let (place, tag) = (u16::from_le_bytes(place), u32::from_le_bytes([a, b, c, d]));
+        Self { kind, dtype, place, tag, number, len, extra }
     }
 }
 
@@ -168,6 +180,20 @@ mod tests {
                 _ => Frame::Withdraw { number },
             }
         })
+    }
+
+    #[test]
+    fn the_first_word_tells_a_whole_message() {
+        let (tag, dtype, len) = (77, DataType::F64, 40);
+        let (whole, first) = (Frame::Eager { tag, dtype, len }, Frame::first_of_whole(tag, dtype));
+        assert_eq!(whole.fields().words(), [first, 0, len, 0]);
+        assert_eq!(Frame::whole(first, len), Some(whole));
+        let piece = Frame::Piece { number: 1, attempt: tag, offset: 0, len };
+        let others = [Frame::Credit { bytes: len }, piece].map(|frame| frame.fields().words()[0]);
+        let wrong = [first | 1 << 16, first | 0xff00, 0];
+        for first in others.into_iter().chain(wrong) {
+            assert_eq!(Frame::whole(first, len), None, "{first:#x}");
+        }
     }
 
     proptest! {

@@ -13,16 +13,22 @@ use super::state::State;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
-use crate::transport::ring::{NEWEST_BYTES, Reader, Ring};
+use crate::transport::ring::{Beside, Reader, Ring};
 use crate::transport::{Delivery, Small};
 use std::sync::atomic::{Ordering, fence};
 
-/// How often a receive looks, where its rank has a core of its own, before it is posted: some times as long as a message is on
-/// its way. At first it looks without a pause, which lasts as long as a cache line needs from core to core.
-const LOOKS: u32 = 1000;
-const LOOKS_WITHOUT_PAUSE: u32 = 200;
-/// The same where it has none, and gives the core away between two looks.
-const CROWDED_LOOKS: u32 = 40;
+/// How often a receive looks before it is posted: some times as long as a message is on its way.
+#[derive(Clone, Copy)]
+struct Looks {
+    /// At first, under the lock and without a pause, which lasts as long as a cache line needs from core to core.
+    locked: u32,
+    /// Then, where others may have the lock, with one.
+    free: u32,
+}
+
+const LOOKS: Looks = Looks { locked: 1000, free: 800 };
+/// The same where the rank has no core of its own, and gives it away between two looks.
+const CROWDED_LOOKS: Looks = Looks { locked: 0, free: 40 };
 
 /// What a look for a message has found.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,24 +51,26 @@ impl Core {
 
     /// See [`crate::transport::PointToPoint::receive_at_once`].
     pub(super) fn receive_at_once(&self, message: &Small<Dst<'static>>) -> Option<Delivery> {
-        let mut looks = if self.domain().pace().crowded { CROWDED_LOOKS } else { LOOKS };
+        let crowded = self.domain().pace().crowded;
+        let Looks { mut locked, mut free } = if crowded { CROWDED_LOOKS } else { LOOKS };
         loop {
-            let mut locked = self.lock();
+            let mut guard = self.lock();
             // To stop the service thread is the part of one that attends.
-            if locked.watch.listens() {
+            if guard.watch.listens() {
                 return None;
             }
-            let (from, taken) = match locked.state.take_at_once(message) {
+            let (from, taken) = match guard.state.take_at_once(message, locked) {
                 Found::Message(delivery) => {
-                    locked.watch.note_prompt();
-                    locked.state.put_all();
+                    guard.watch.note_prompt();
+                    guard.state.put_all();
                     return Some(delivery);
                 }
                 Found::Nothing { from, taken } => (from, taken),
                 Found::Else => return None,
             };
-            drop(locked);
-            looks = self.look_for_more(from, taken, looks)?;
+            drop(guard);
+            free = self.look_for_more(from, taken, free)?;
+            locked = 0;
         }
     }
 
@@ -70,10 +78,10 @@ impl Core {
     fn look_for_more(&self, from: Rank, taken: u64, looks: u32) -> Option<u32> {
         let (domain, crowded) = (self.domain(), self.domain().pace().crowded);
         let written = domain.region().ring(from, domain.rank()).written;
-        (0..looks).rev().find(|&left| {
+        (0..looks).rev().find(|_| {
             if crowded {
                 std::thread::yield_now();
-            } else if left + LOOKS_WITHOUT_PAUSE < LOOKS {
+            } else {
                 std::hint::spin_loop();
             }
             written.position() != taken
@@ -94,8 +102,8 @@ impl State {
             return false;
         }
         let Wire::Rings { peer, out, .. } = &mut link.wire else { return false };
-        let head = Frame::Eager { tag, dtype, len: bytes.len() as u64 }.encode();
-        if !out.put_whole(self.domain.region(), &head, bytes) {
+        let first = Frame::first_of_whole(tag, dtype);
+        if !out.put_whole(self.domain.region(), first, bytes) {
             return false;
         }
         fence(Ordering::SeqCst);
@@ -104,8 +112,8 @@ impl State {
         true
     }
 
-    /// Takes a message that lies whole in its sender's ring into the receiver's memory.
-    pub(super) fn take_at_once(&mut self, wanted: &Small<Dst<'static>>) -> Found {
+    /// Takes a message that lies whole in its sender's ring into the receiver's memory; looks so often again where nothing does.
+    pub(super) fn take_at_once(&mut self, wanted: &Small<Dst<'static>>, looks: u32) -> Found {
         let Small { peer: Some(from), tag: tag_wanted, bytes: into, .. } = *wanted else {
             return Found::Else;
         };
@@ -121,13 +129,14 @@ impl State {
         }
         let Wire::Rings { into: reader, peer, .. } = &mut link.wire else { return Found::Else };
         let region = self.domain.region();
-        let (ring, mut seen) = (reader.ring(region), [0; NEWEST_BYTES]);
-        let (held, is_seen) = match see(reader, &ring, &mut seen) {
-            Ok((0, _)) => return Found::Nothing { from: *peer, taken: reader.position() },
-            Ok(found) => found,
+        let ring = reader.ring(region);
+        let _has_come = (0..looks).any(|_| reader.has_more(&ring));
+        let Seen { frame, held, beside } = match see(reader, &ring) {
+            Ok(Some(seen)) => seen,
+            Ok(None) => return Found::Nothing { from: *peer, taken: reader.position() },
             Err(_) => return Found::Else,
         };
-        let (tag, dtype, len) = match seen.first_chunk().and_then(Frame::decode) {
+        let (tag, dtype, len) = match frame {
             Some(Frame::Eager { tag, dtype, len }) => (tag, dtype, len),
             Some(Frame::Credit { bytes }) => return self.take_credit(from, bytes),
             _ => return Found::Else,
@@ -141,11 +150,9 @@ impl State {
             return Found::Else;
         }
         let into = into.slice(0, len);
-        let taken = if is_seen {
-            into.copy_from(Src::from(&seen[HEAD_BYTES..HEAD_BYTES + len]));
-            reader.skip(&ring, HEAD_BYTES + len)
-        } else {
-            reader.take_seen(&ring, HEAD_BYTES, into)
+        let taken = match beside {
+            Some(beside) => reader.take_newest(&ring, beside, into),
+            None => reader.take_seen(&ring, HEAD_BYTES, into),
         };
         if taken.is_err() {
             return Found::Else;
@@ -174,15 +181,26 @@ impl State {
     }
 }
 
-/// What comes next in a ring, of which a head at least is copied: how many bytes have come, 0 where that is less than a head, and
-/// whether all of them were copied.
-fn see(
-    reader: &mut Reader,
-    ring: &Ring<'_>,
-    into: &mut [u8; NEWEST_BYTES],
-) -> Result<(usize, bool)> {
-    match reader.peek_newest(ring, into)? {
-        Some(held) if held >= HEAD_BYTES => Ok((held, true)),
-        _ => Ok((reader.peek(ring, Dst::from(&mut into[..HEAD_BYTES]))?, false)),
+/// What comes next in a ring.
+struct Seen {
+    /// Its head; `None` where it is no head.
+    frame: Option<Frame>,
+    /// How many bytes have come.
+    held: usize,
+    /// What lies of it beside the position.
+    beside: Option<Beside>,
+}
+
+/// What comes next in a ring; `None` where that is less than a head.
+fn see(reader: &mut Reader, ring: &Ring<'_>) -> Result<Option<Seen>> {
+    if let Some(beside) = reader.newest(ring)?
+        && let Some(frame) = Frame::whole(beside.first, beside.len as u64)
+    {
+        let held = HEAD_BYTES + beside.len;
+        return Ok(Some(Seen { frame: Some(frame), held, beside: Some(beside) }));
     }
+    let mut head = [0; HEAD_BYTES];
+    let held = reader.peek(ring, Dst::from(&mut head[..]))?;
+    let frame = Frame::decode(&head);
+    Ok((held > 0).then_some(Seen { frame, held, beside: None }))
 }

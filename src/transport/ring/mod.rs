@@ -8,22 +8,29 @@
 //! a power of two. A writer that finds no room says so in its cursor, and the reader rings for it once there is
 //! some (Dekker's pattern, as in [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
 //!
-//! Bytes that were put as a whole, and are few, lie beside the writer's position too, as long as nothing has been put after
-//! them: a reader that keeps up has them with the line that tells it of them, and need not wait for another one.
+//! What was put as a whole lies beside the writer's position too, as long as nothing has been put after it, or the beginning of
+//! it: a reader that keeps up has that with the line that tells it of it, and need not wait for another one.
 
 mod newest;
 #[cfg(test)]
 mod tests;
 
-pub use newest::NEWEST_BYTES;
+pub use newest::{Beside, NEWEST_BYTES};
 
 use super::region::Region;
-use crate::base::buffer::{Dst, Src};
+use crate::base::buffer::{Dst, Src, WORD};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::prefetch;
 use newest::Newest;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// What lies before the body of what is put as a whole, in words: one that says what it is, nothing, the length of the body, and
+/// nothing.
+pub type Head = [u64; 4];
+const HEAD_BYTES: usize = size_of::<Head>();
+const FIRST: usize = 0;
+const LEN: usize = 2;
 
 /// How far one side has come. All zero bytes are a beginning.
 #[derive(Debug, Default)]
@@ -123,15 +130,10 @@ impl Writer {
         Ok(written)
     }
 
-    /// Writes a head and what it heads, and publishes them, as [`Writer::publish`] does, if there is room for all of it; true
-    /// if so.
-    pub fn put_whole<const HEAD: usize>(
-        &mut self,
-        region: &Region,
-        head: &[u8; HEAD],
-        body: Src<'_>,
-    ) -> bool {
-        let wanted = HEAD + body.len();
+    /// Writes a body behind the [head](Head) that has this first word, and publishes both, as [`Writer::publish`] does, if
+    /// there is room for all of it; true if so.
+    pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
+        let wanted = HEAD_BYTES + body.len();
         let ring = region.ring(self.from, self.to);
         let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
         if !has_room(self) {
@@ -147,15 +149,11 @@ impl Writer {
         let start = self.position;
         self.position += wanted as u64;
         self.published = self.position;
-        match wanted <= NEWEST_BYTES {
-            true => put_few(&ring, start, head, body),
-            false => put_many(&ring, start, [Src::from(&head[..]), body]),
-        }
+        put_head(&ring, start, first, body.len() as u64);
+        put_body(&ring, start + HEAD_BYTES as u64, body);
+        // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
+        ring.written.newest.keep(start, first, body);
         ring.written.position.store(self.position, Ordering::Release);
-        if wanted > NEWEST_BYTES {
-            // The reader has the lines that come next, of the last time around; the next message is likely as long.
-            lines(ring.bytes, self.position, wanted).for_each(prefetch::to_write);
-        }
         true
     }
 
@@ -233,19 +231,34 @@ impl Reader {
         Ok(len)
     }
 
-    /// Copies all that has come since what was taken last, where that was put as a whole and lies beside the writer's position,
-    /// and leaves it there; its length.
+    /// Whether anything has come since what was taken last.
+    #[inline]
+    pub fn has_more(&self, ring: &Ring<'_>) -> bool {
+        ring.written.position() != self.position
+    }
+
+    /// What has come since what was taken last, where all of that was put as one whole and its beginning lies beside the writer's
+    /// position.
     ///
     /// # Errors
     /// As [`Reader::read`].
-    pub fn peek_newest(
-        &mut self,
-        ring: &Ring<'_>,
-        into: &mut [u8; NEWEST_BYTES],
-    ) -> Result<Option<usize>> {
+    pub fn newest(&mut self, ring: &Ring<'_>) -> Result<Option<Beside>> {
         self.written = ring.written.position.load(Ordering::Acquire);
         let held = self.held(ring)?;
-        Ok(ring.written.newest.read(self.position, into).filter(|&len| len == held))
+        let newest = ring.written.newest.look(self.position);
+        Ok(newest.filter(|newest| held == HEAD_BYTES + newest.len))
+    }
+
+    /// Takes it: its body, which is as long as `into`.
+    ///
+    /// # Errors
+    /// As [`Reader::take_seen`].
+    pub fn take_newest(&mut self, ring: &Ring<'_>, seen: Beside, into: Dst<'_>) -> Result<()> {
+        if !ring.written.newest.take(seen, into) {
+            return self.take_seen(ring, HEAD_BYTES, into);
+        }
+        self.position += (HEAD_BYTES + seen.len) as u64;
+        Ok(())
     }
 
     /// Takes so many bytes that were seen.
@@ -327,6 +340,7 @@ impl Reader {
     }
 }
 
+#[cold]
 fn nonsense() -> Error {
     Error::internal("a ring in shared memory claims more bytes than it has room for")
 }
@@ -358,21 +372,23 @@ fn pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
     starts.map(move |start| whole.slice(start, (whole.len() - start).min(PIECE_BYTES)))
 }
 
-/// Puts what lies beside the position as well.
-fn put_few<const HEAD: usize>(ring: &Ring<'_>, start: u64, head: &[u8; HEAD], body: Src<'_>) {
-    let mut few = [0; NEWEST_BYTES];
-    let (before, behind) = few.split_at_mut(HEAD);
-    before.copy_from_slice(head);
-    Dst::from(behind).slice(0, body.len()).copy_from(body);
-    let len = HEAD + body.len();
-    copy_in(ring.bytes, start, Src::from(&few[..len]));
-    // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
-    ring.written.newest.keep(start, &few, len);
+/// Puts a head.
+fn put_head(ring: &Ring<'_>, start: u64, first: u64, len: u64) {
+    let (at, straight) = place(ring.bytes, start);
+    if straight >= HEAD_BYTES {
+        let room = ring.bytes.slice(at, HEAD_BYTES);
+        room.set_word(FIRST * WORD, first);
+        room.set_word((FIRST + 1) * WORD, 0);
+        room.set_word(LEN * WORD, len);
+        return room.set_word((LEN + 1) * WORD, 0);
+    }
+    let words = [first, 0, len, 0].map(u64::to_le_bytes);
+    copy_in(ring.bytes, start, Src::from(words.as_flattened()));
 }
 
-/// Puts more than that; a reader that looks takes one piece while the next is put.
-fn put_many(ring: &Ring<'_>, start: u64, parts: [Src<'_>; 2]) {
-    parts.into_iter().flat_map(pieces).fold(start, |place, piece| {
+/// Puts a body; a reader that looks takes one piece while the next is put.
+fn put_body(ring: &Ring<'_>, start: u64, body: Src<'_>) {
+    pieces(body).fold(start, |place, piece| {
         copy_in(ring.bytes, place, piece);
         let end = place + piece.len() as u64;
         if end - start > PIECE_BYTES as u64 {

@@ -1,49 +1,83 @@
-//! What was put last into a ring, as a whole, where that is little: beside the writer's position, so that a reader that keeps up
-//! has it with the cache line that tells it of it.
+//! What was put last into a ring, as a whole: beside the writer's position lies what its head says and, where it is little, its body
+//! too, so that a reader that keeps up has them with the cache line that tells it of them.
 //!
-//! A stamp says from which position on it lies in the ring. It is taken away before the bytes are written and set after them, so that
-//! a reader that finds the same one before and after it has read has read what belongs to it.
+//! A stamp says from which position on it lies in the ring. It is taken away before the rest is written and set after that, so that a
+//! reader that finds the same one before and after it has read has read what belongs to it.
+//!
+//! A body travels in words, from the memory of whoever puts it to the memory of whoever takes it: bytes that are gathered on the
+//! way and read again at once, by loads that are not the stores, would wait until these have left the core.
 
+use crate::base::buffer::{Dst, Src, WORD};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How many bytes lie beside a position at most: what fills two cache lines with it.
-pub const NEWEST_BYTES: usize = 104;
-pub(super) const LEN_BITS: u32 = 7;
-const _: () = assert!(NEWEST_BYTES < 1 << LEN_BITS);
+/// How long a body that lies beside a position is at most: what fills two cache lines with it.
+pub const NEWEST_BYTES: usize = 96;
+/// How many bits of a stamp are one more than the length of the body. The others are the lowest of the position, which come
+/// again after terabytes.
+pub(super) const LEN_BITS: u32 = 24;
+const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 
 /// A copy of what was put last as a whole. Read while it is written, it is none.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Newest {
-    /// From which position on it lies in the ring, and in the lowest bits its length; 0 while it is written.
+    /// 0 while it is written.
     pub(super) stamp: AtomicU64,
-    bytes: [AtomicU64; NEWEST_BYTES / 8],
+    first: AtomicU64,
+    body: [AtomicU64; NEWEST_BYTES / WORD],
+}
+
+/// What a reader has seen of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside {
+    stamp: u64,
+    /// The first word of its head.
+    pub first: u64,
+    /// The length of its body.
+    pub len: usize,
 }
 
 impl Newest {
     /// Keeps what begins at a position.
-    pub(super) fn keep(&self, position: u64, bytes: &[u8; NEWEST_BYTES], len: usize) {
+    #[inline]
+    pub(super) fn keep(&self, position: u64, first: u64, body: Src<'_>) {
         self.stamp.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        let words = bytes.as_chunks().0.iter().take(len.div_ceil(8));
-        for (cell, word) in self.bytes.iter().zip(words) {
-            cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
+        self.first.store(first, Ordering::Relaxed);
+        if body.len() <= NEWEST_BYTES {
+            let starts = (0..body.len()).step_by(WORD);
+            starts
+                .zip(&self.body)
+                .for_each(|(at, cell)| cell.store(body.word(at), Ordering::Relaxed));
         }
-        self.stamp.store(position << LEN_BITS | len as u64, Ordering::Release);
+        let len = body.len() as u64 + 1;
+        let stamp = if len <= LEN_MASK { position << LEN_BITS | len } else { 0 };
+        self.stamp.store(stamp, Ordering::Release);
     }
 
-    /// What lies in the ring from this position on, and its length; `None` where that is not what was put last.
-    pub(super) fn read(&self, position: u64, into: &mut [u8; NEWEST_BYTES]) -> Option<usize> {
+    /// What lies in the ring from this position on; `None` where that is not what was put last.
+    #[inline]
+    pub(super) fn look(&self, position: u64) -> Option<Beside> {
         let stamp = self.stamp.load(Ordering::Acquire);
-        let len = usize::try_from(stamp & ((1 << LEN_BITS) - 1)).ok()?;
-        if stamp >> LEN_BITS != position || len == 0 || len > NEWEST_BYTES {
-            return None;
-        }
-        let words = into.as_chunks_mut().0.iter_mut().take(len.div_ceil(8));
-        for (cell, word) in self.bytes.iter().zip(words) {
-            *word = cell.load(Ordering::Relaxed).to_le_bytes();
-        }
+        let len = usize::try_from((stamp & LEN_MASK).checked_sub(1)?).ok()?;
+        let first = self.first.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        (self.stamp.load(Ordering::Relaxed) == stamp).then_some(len)
+        let is_here = stamp & !LEN_MASK == position << LEN_BITS
+            && self.stamp.load(Ordering::Relaxed) == stamp;
+        is_here.then_some(Beside { stamp, first, len })
+    }
+
+    /// Copies its body, which is as long as `into`; false where it does not lie here, or something else has been put meanwhile.
+    #[inline]
+    pub(super) fn take(&self, seen: Beside, into: Dst<'_>) -> bool {
+        if seen.len > NEWEST_BYTES || into.len() != seen.len {
+            return false;
+        }
+        let starts = (0..into.len()).step_by(WORD);
+        starts
+            .zip(&self.body)
+            .for_each(|(at, cell)| into.set_word(at, cell.load(Ordering::Relaxed)));
+        fence(Ordering::Acquire);
+        self.stamp.load(Ordering::Relaxed) == seen.stamp
     }
 }

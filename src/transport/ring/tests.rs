@@ -11,6 +11,12 @@ fn region() -> Region {
     Region::new(geometry, Box::new(heap)).unwrap()
 }
 
+/// What lies in a ring once this has been put as a whole.
+fn whole(first: u64, body: &[u8]) -> Vec<u8> {
+    let head = [first, 0, body.len() as u64, 0].map(u64::to_le_bytes);
+    [head.as_flattened(), body].concat()
+}
+
 #[test]
 fn bytes_come_out_as_they_went_in_many_times_around() {
     let region = region();
@@ -62,16 +68,15 @@ fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
     let size = region.geometry().ring_bytes();
     let too_much = vec![0; size];
     let mut next = (0..=250u8).cycle();
-    for _ in 0..10 * size / 100 {
-        let bytes: Vec<u8> = next.by_ref().take(100).collect();
-        let (head, body) = bytes.split_first_chunk::<32>().unwrap();
-        assert!(writer.put_whole(&region, head, Src::from(body)));
-        assert!(!writer.put_whole(&region, head, Src::from(too_much.as_slice())));
+    for number in 0..10 * size as u64 / 100 {
+        let body: Vec<u8> = next.by_ref().take(68).collect();
+        assert!(writer.put_whole(&region, number, Src::from(body.as_slice())));
+        assert!(!writer.put_whole(&region, number, Src::from(too_much.as_slice())));
         let mut seen = [0; 32];
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 100);
         let mut rest = [0; 68];
         reader.take_seen(&ring, 32, Dst::from(&mut rest[..])).unwrap();
-        assert_eq!((&seen, &rest[..]), (head, body));
+        assert_eq!([&seen[..], &rest].concat(), whole(number, &body));
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 0);
         assert!(reader.take_seen(&ring, 0, Dst::from(&mut seen[..1])).is_err());
         reader.release(&region);
@@ -83,40 +88,44 @@ fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
     let region = region();
     let ring = region.ring(0, 1);
     let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
-    let mut seen = [0; NEWEST_BYTES];
     let bytes: Vec<u8> = (1..=200).collect();
-    for len in [1, 7, 8, 9, 36, 64, 103, NEWEST_BYTES] {
-        let (head, body) = bytes[..len].split_first_chunk::<1>().unwrap();
-        assert!(writer.put_whole(&region, head, Src::from(body)));
-        assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), Some(len));
-        assert_eq!(seen[..len], bytes[..len]);
-        reader.skip(&ring, len).unwrap();
-        assert!(reader.skip(&ring, 1).is_err());
-        assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
+    let put = |writer: &mut Writer, len: usize| {
+        assert!(writer.put_whole(&region, 7, Src::from(&bytes[..len])));
+    };
+    let is_beside = |reader: &mut Reader| reader.newest(&ring).unwrap().is_some();
+    let mut into = [0; 168];
+    for len in (0..=17).chain([31, 32, 33, 95, NEWEST_BYTES, NEWEST_BYTES + 1, 160]) {
+        put(&mut writer, len);
+        let seen = reader.newest(&ring).unwrap().unwrap();
+        assert_eq!((seen.first, seen.len), (7, len));
+        into[len] = 255;
+        let room = Dst::from(&mut into[..]);
+        // As much as there is, and no more.
+        assert!(reader.take_newest(&ring, seen, room.slice(0, len + 1)).is_err());
+        assert!(reader.take_newest(&ring, seen, room.slice(0, len)).is_ok());
+        assert_eq!((&into[..len], into[len]), (&bytes[..len], 255));
+        assert!(!is_beside(&mut reader));
     }
-    // Too many, two at once, and one with something behind it.
-    assert!(writer.put_whole(&region, &[], Src::from(&bytes[..NEWEST_BYTES + 1])));
-    assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
-    assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), NEWEST_BYTES);
-    assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 1);
+    // Two at once, and one with something behind it.
+    let into = Dst::from(&mut into[..]);
     for then in [true, false] {
-        assert!(writer.put_whole(&region, &[], Src::from(&bytes[..10])));
+        put(&mut writer, 10);
+        let seen = reader.newest(&ring).unwrap().unwrap();
         match then {
-            true => assert!(writer.put_whole(&region, &[], Src::from(&bytes[..5]))),
-            false => assert_eq!(writer.write(&region, &[Src::from(&bytes[..5])]).unwrap(), 5),
+            true => put(&mut writer, 5),
+            false => assert_eq!(writer.write(&region, &[Src::from(&bytes[..37])]).unwrap(), 37),
         }
         writer.publish(&region);
-        assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
-        assert_eq!(reader.read(&region, Dst::from(&mut seen[..])).unwrap(), 15);
+        assert!(!is_beside(&mut reader));
+        // What was seen before is in the ring.
+        reader.take_newest(&ring, seen, into.slice(0, 10)).unwrap();
+        assert_eq!(into.as_src().slice(0, 10).word(2), Src::from(&bytes[..10]).word(2));
+        assert_eq!(reader.read(&region, into).unwrap(), HEAD_BYTES + 5);
     }
     // What a rank that has gone wrong says of its length.
-    region
-        .ring(0, 1)
-        .written
-        .newest
-        .stamp
-        .store(reader.position << LEN_BITS | 127, Ordering::Relaxed);
-    assert_eq!(reader.peek_newest(&ring, &mut seen).unwrap(), None);
+    let stamp = reader.position << LEN_BITS | 127;
+    ring.written.newest.stamp.store(stamp, Ordering::Relaxed);
+    assert!(!is_beside(&mut reader));
 }
 
 #[test]
@@ -124,35 +133,38 @@ fn what_is_read_while_more_is_put_is_whole() {
     const MESSAGES: u64 = 200_000;
     let region = region();
     let ring = region.ring(0, 1);
-    let len = |number: u64| 8 + usize::try_from(number % 97).unwrap();
-    let content = |number: u64| [number.to_le_bytes(); NEWEST_BYTES / 8];
+    let len = |number: u64| usize::try_from(number % 97).unwrap();
+    let content = |number: u64| [number.to_le_bytes(); NEWEST_BYTES / WORD];
     std::thread::scope(|scope| {
         let written = scope.spawn(|| {
             let mut writer = Writer::new(0, 1);
             for number in 0..MESSAGES {
                 let bytes = content(number);
-                let bytes = Src::from(&bytes.as_flattened()[..len(number)]);
-                while !writer.put_whole(&region, &[], bytes) {
+                let body = Src::from(&bytes.as_flattened()[..len(number)]);
+                while !writer.put_whole(&region, number, body) {
                     std::thread::yield_now();
                 }
             }
         });
         let (mut reader, mut beside) = (Reader::new(0, 1), 0);
         for number in 0..MESSAGES {
-            let (mut seen, len) = ([0; NEWEST_BYTES], len(number));
+            let (mut head, mut body, len) = ([0; HEAD_BYTES], [0; NEWEST_BYTES], len(number));
+            let into = Dst::from(&mut body[..len]);
             loop {
-                if reader.peek_newest(&ring, &mut seen).unwrap() == Some(len) {
-                    reader.skip(&ring, len).unwrap();
+                if let Some(seen) = reader.newest(&ring).unwrap() {
+                    assert_eq!((seen.first, seen.len), (number, len));
+                    reader.take_newest(&ring, seen, into).unwrap();
                     beside += 1;
                     break;
                 }
-                if reader.peek(&ring, Dst::from(&mut seen[..len])).unwrap() > 0 {
-                    reader.skip(&ring, len).unwrap();
+                if reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0 {
+                    reader.take_seen(&ring, HEAD_BYTES, into).unwrap();
+                    assert_eq!(head[..], whole(number, &body[..len])[..HEAD_BYTES]);
                     break;
                 }
                 std::thread::yield_now();
             }
-            assert_eq!(seen[..len], content(number).as_flattened()[..len]);
+            assert_eq!(body[..len], content(number).as_flattened()[..len]);
             reader.release(&region);
         }
         written.join().unwrap();

@@ -27,7 +27,7 @@ fn look(wanted: &Incoming, before: impl FnOnce(&Member), send: impl FnOnce(&Memb
     before(&members[0]);
     members[0].engine.core().unwrap().with(|state| {
         send(&members[1]);
-        state.take_at_once(&coming(wanted))
+        state.take_at_once(&coming(wanted), 1)
     })
 }
 
@@ -81,7 +81,7 @@ fn nothing_is_overtaken() {
         send_at_once(&members[1], 3, vec![1]);
         state.progress();
         send_at_once(&members[1], 3, vec![2]);
-        assert_eq!(state.take_at_once(&coming(&second)), Found::Else);
+        assert_eq!(state.take_at_once(&coming(&second), 1), Found::Else);
     });
     assert_eq!(members[0].receive(1, 3, 8).unwrap(), [1]);
     assert_eq!(members[0].receive(1, 3, 8).unwrap(), [2]);
@@ -113,16 +113,16 @@ fn what_is_given_back_is_taken_on_the_way_to_a_message() {
         // Until it is worth telling.
         for _ in 0..20 {
             assert!(zero.send_at_once(&leaving(&large)));
-            assert!(matches!(one.take_at_once(&coming(&there)), Found::Message(_)));
+            assert!(matches!(one.take_at_once(&coming(&there), 1), Found::Message(_)));
             one.put_all();
         }
         assert!(one.send_at_once(&leaving(&small)));
         let used = zero.links[1].used;
-        assert!(matches!(zero.take_at_once(&coming(&back)), Found::Nothing { from: 1, .. }));
+        assert!(matches!(zero.take_at_once(&coming(&back), 1), Found::Nothing { from: 1, .. }));
         assert!(zero.links[1].used < used);
         let delivery = Delivery { peer: 1, tag: 3, bytes: 1 };
-        assert_eq!(zero.take_at_once(&coming(&back)), Found::Message(delivery));
-        assert!(matches!(zero.take_at_once(&coming(&back)), Found::Nothing { from: 1, .. }));
+        assert_eq!(zero.take_at_once(&coming(&back), 1), Found::Message(delivery));
+        assert!(matches!(zero.take_at_once(&coming(&back), 1), Found::Nothing { from: 1, .. }));
     };
     let [zero, one] = [0, 1].map(|rank: usize| members[rank].engine.core().unwrap());
     zero.with(|zero| one.with(|one| both(zero, one)));
@@ -135,7 +135,7 @@ fn nothing_goes_in_a_group_that_has_failed() {
     members[0].engine.core().unwrap().with(|state| {
         send_at_once(&members[1], 3, vec![1]);
         members[1].domain.fail(&Error::new(ErrorKind::Aborted, "over"));
-        assert_eq!(state.take_at_once(&coming(&wanted)), Found::Else);
+        assert_eq!(state.take_at_once(&coming(&wanted), 1), Found::Else);
     });
     while members[0].engine.core().unwrap().with(|state| state.failed.is_none()) {
         std::thread::yield_now();
