@@ -8,6 +8,10 @@
 //! a power of two. A writer that finds no room says so in its cursor, and the reader rings for it once there is
 //! some (Dekker's pattern, as in [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
 //!
+//! A writer that knows that all is read leaves the rest of a lap out and *rewinds* to the beginning of the ring, so that small
+//! messages back and forth stay in the same few cache lines, of which both cores have the memory near. Its cursor says from which
+//! position on the stream goes on, and a reader that has read all before goes on there.
+//!
 //! What was put as a whole lies beside the writer's position too, as long as nothing has been put after it, or the beginning of
 //! it: a reader that keeps up has that with the line that tells it of it, and need not wait for another one.
 
@@ -39,6 +43,9 @@ pub struct Cursor {
     position: AtomicU64,
     /// In the writer's: it waits for room.
     waits: AtomicU32,
+    /// In the writer's: where it went on when it rewound last. In the reader's: up to where it had read all there was, when it
+    /// looked last.
+    turn: AtomicU64,
     /// In the writer's.
     newest: Newest,
 }
@@ -84,6 +91,8 @@ pub struct Writer {
     reserved: usize,
     /// Everything before this had been read when it was last looked at.
     read: u64,
+    /// Something was put as a whole, and nothing after it.
+    has_newest: bool,
 }
 
 /// The reading end.
@@ -97,12 +106,14 @@ pub struct Reader {
     released: u64,
     /// Everything before this had been written when it was last looked at.
     written: u64,
+    /// That everything before this is read has been said, for a writer that would rewind.
+    told: u64,
 }
 
 impl Writer {
     /// The beginning of the ring from one rank to another.
     pub fn new(from: Rank, to: Rank) -> Self {
-        Self { from, to, position: 0, published: 0, reserved: 0, read: 0 }
+        Self { from, to, position: 0, published: 0, reserved: 0, read: 0, has_newest: false }
     }
 
     /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
@@ -116,10 +127,13 @@ impl Writer {
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
         let mut room = self.room(&ring)?;
         if room < wanted {
-            self.read = ring.read.position.load(Ordering::Acquire);
+            self.look(&ring);
             room = self.room(&ring)?;
         }
         self.reserve(region, &ring, wanted.min(room))?;
+        if std::mem::take(&mut self.has_newest) {
+            ring.written.newest.forget();
+        }
         let mut written = 0;
         for part in parts {
             let len = part.len().min(room - written);
@@ -135,9 +149,10 @@ impl Writer {
     pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
         let wanted = HEAD_BYTES + body.len();
         let ring = region.ring(self.from, self.to);
+        self.rewind(&ring);
         let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
         if !has_room(self) {
-            self.read = ring.read.position.load(Ordering::Acquire);
+            self.look(&ring);
             if !has_room(self) {
                 return false;
             }
@@ -153,8 +168,22 @@ impl Writer {
         put_body(&ring, start + HEAD_BYTES as u64, body);
         // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
         ring.written.newest.keep(start, first, body);
+        self.has_newest = true;
         ring.written.position.store(self.position, Ordering::Release);
         true
+    }
+
+    /// Goes on at the beginning of the ring, if that is worth it and everything is read.
+    fn rewind(&mut self, ring: &Ring<'_>) {
+        let (start, straight) = place(ring.bytes, self.position);
+        if (start as u64) < TURN_BYTES || self.published != self.position {
+            return;
+        }
+        if ring.read.turn.load(Ordering::Acquire) == self.position {
+            self.position += straight as u64;
+            (self.published, self.read) = (self.position, self.position);
+            ring.written.turn.store(self.position, Ordering::Relaxed);
+        }
     }
 
     /// Makes sure that there is memory behind what is written next.
@@ -193,8 +222,13 @@ impl Writer {
         let ring = region.ring(self.from, self.to);
         ring.written.waits.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.read = ring.read.position.load(Ordering::Acquire);
+        self.look(&ring);
         Ok(self.room(&ring)? > 0)
+    }
+
+    /// Looks how far the reader has come, which may not have told all that is known of it.
+    fn look(&mut self, ring: &Ring<'_>) {
+        self.read = self.read.max(ring.read.position.load(Ordering::Acquire));
     }
 
     fn room(&self, ring: &Ring<'_>) -> Result<usize> {
@@ -213,7 +247,7 @@ pub fn has_begun(region: &Region, from: Rank, to: Rank) -> bool {
 impl Reader {
     /// The beginning of the ring from one rank to another.
     pub fn new(from: Rank, to: Rank) -> Self {
-        Self { from, to, position: 0, released: 0, written: 0 }
+        Self { from, to, position: 0, released: 0, written: 0, told: 0 }
     }
 
     /// Takes what has come, as far as there is room; how many bytes that was.
@@ -223,7 +257,7 @@ impl Reader {
     pub fn read(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
         let ring = region.ring(self.from, self.to);
         if self.written == self.position {
-            self.written = ring.written.position.load(Ordering::Acquire);
+            self.look(&ring)?;
         }
         let len = self.held(&ring)?.min(into.len());
         copy_out(ring.bytes, self.position, into.slice(0, len));
@@ -243,8 +277,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read`].
     pub fn newest(&mut self, ring: &Ring<'_>) -> Result<Option<Beside>> {
-        self.written = ring.written.position.load(Ordering::Acquire);
-        let held = self.held(ring)?;
+        let held = self.look(ring)?;
         let newest = ring.written.newest.look(self.position);
         Ok(newest.filter(|newest| held == HEAD_BYTES + newest.len))
     }
@@ -258,6 +291,7 @@ impl Reader {
             return self.take_seen(ring, HEAD_BYTES, into);
         }
         self.position += (HEAD_BYTES + seen.len) as u64;
+        self.tell(ring);
         Ok(())
     }
 
@@ -293,6 +327,7 @@ impl Reader {
         }
         copy_out(ring.bytes, self.position + seen as u64, into);
         self.position += (seen + into.len()) as u64;
+        self.tell(ring);
         Ok(())
     }
 
@@ -302,8 +337,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read`].
     pub fn peek(&mut self, ring: &Ring<'_>, into: Dst<'_>) -> Result<usize> {
-        self.written = ring.written.position.load(Ordering::Acquire);
-        let held = self.held(ring)?;
+        let held = self.look(ring)?;
         if held < into.len() {
             return Ok(0);
         }
@@ -311,6 +345,29 @@ impl Reader {
         lines(ring.bytes, self.position, held).for_each(prefetch::to_read);
         copy_out(ring.bytes, self.position, into);
         Ok(held)
+    }
+
+    /// Looks how far the writer has come, and goes where it goes on; how many bytes have come.
+    #[inline]
+    fn look(&mut self, ring: &Ring<'_>) -> Result<usize> {
+        self.written = ring.written.position.load(Ordering::Acquire);
+        let turn = ring.written.turn.load(Ordering::Relaxed);
+        // One behind what is written has been made since, and what lies there is seen by another look.
+        if turn > self.position && turn <= self.written {
+            if turn - self.position > ring.bytes.len() as u64 {
+                return Err(nonsense());
+            }
+            (self.position, self.told) = (turn, turn);
+        }
+        self.held(ring)
+    }
+
+    /// Tells a writer that would rewind, every now and then, that there is nothing more to read.
+    fn tell(&mut self, ring: &Ring<'_>) {
+        if self.position - self.told >= TURN_BYTES && self.position == self.written {
+            self.told = self.position;
+            ring.read.turn.store(self.position, Ordering::Release);
+        }
     }
 
     fn held(&self, ring: &Ring<'_>) -> Result<usize> {
@@ -352,6 +409,9 @@ fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
     let start = usize::try_from(position & (size as u64).wrapping_sub(1)).unwrap_or(0);
     (start, size - start)
 }
+
+/// After so many bytes a writer rewinds if it can: a few messages, and a small part of the nearest cache.
+const TURN_BYTES: u64 = 4 << 10;
 
 /// What is fetched ahead at most, about as much as a core has under way at once; and in what steps.
 const AHEAD_BYTES: usize = 1 << 10;

@@ -11,9 +11,9 @@ use crate::base::buffer::{Dst, Src, WORD};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How long a body that lies beside a position is at most: what fills two cache lines with it.
-pub const NEWEST_BYTES: usize = 96;
+pub const NEWEST_BYTES: usize = 88;
 /// How many bits of a stamp are one more than the length of the body. The others are the lowest of the position, which come
-/// again after terabytes.
+/// again after terabytes, when something else has long been put.
 pub(super) const LEN_BITS: u32 = 24;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 
@@ -53,6 +53,11 @@ impl Newest {
         let len = body.len() as u64 + 1;
         let stamp = if len <= LEN_MASK { position << LEN_BITS | len } else { 0 };
         self.stamp.store(stamp, Ordering::Release);
+    }
+
+    /// It is no more what was put last.
+    pub(super) fn forget(&self) {
+        self.stamp.store(0, Ordering::Relaxed);
     }
 
     /// What lies in the ring from this position on; `None` where that is not what was put last.

@@ -133,7 +133,7 @@ fn what_is_read_while_more_is_put_is_whole() {
     const MESSAGES: u64 = 200_000;
     let region = region();
     let ring = region.ring(0, 1);
-    let len = |number: u64| usize::try_from(number % 97).unwrap();
+    let len = |number: u64| usize::try_from(number).unwrap() % (NEWEST_BYTES + 1);
     let content = |number: u64| [number.to_le_bytes(); NEWEST_BYTES / WORD];
     std::thread::scope(|scope| {
         let written = scope.spawn(|| {
@@ -199,4 +199,122 @@ fn a_position_that_makes_no_sense_is_an_error() {
         let mut writer = Writer::new(0, 1);
         assert!(writer.wait_for_room(&region).is_err());
     }
+}
+
+#[test]
+fn a_writer_rewinds_once_all_is_read_and_not_before() {
+    let region = region();
+    let ring = region.ring(0, 1);
+    let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+    let size = region.geometry().ring_bytes() as u64;
+    let mut into = [0; 1000];
+    let into = Dst::from(&mut into[..]);
+    let body = |number: u64| [number.to_le_bytes(); 125];
+    let put = |writer: &mut Writer, number: u64| {
+        assert!(writer.put_whole(&region, number, Src::from(body(number).as_flattened())));
+    };
+    let take = |reader: &mut Reader, number: u64| {
+        let mut head = [0; HEAD_BYTES];
+        assert!(reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0);
+        assert_eq!(head[..], whole(number, body(number).as_flattened())[..HEAD_BYTES]);
+        reader.take_seen(&ring, HEAD_BYTES, into).unwrap();
+        assert!((0..1000).step_by(WORD).all(|at| into.as_src().word(at) == number));
+    };
+    // One by one: no more than a few thousand bytes are used.
+    for number in 0..100 {
+        put(&mut writer, number);
+        assert!(place(ring.bytes, writer.position).0 <= 7 * 1032, "{number}");
+        take(&mut reader, number);
+    }
+    assert!(writer.position > 10 * size && ring.read.position() == 0);
+    // With one always on its way, the lap is gone through, and the room given back as ever.
+    put(&mut writer, 0);
+    let lap = writer.position / size;
+    for number in 1..6 * size / 1032 {
+        put(&mut writer, number);
+        take(&mut reader, number - 1);
+        reader.release(&region);
+    }
+    assert!((lap + 4..=lap + 7).contains(&(writer.position / size)));
+    // A full ring is full after a turn, too.
+    take(&mut reader, 6 * size / 1032 - 1);
+    (0..)
+        .take_while(|&number| {
+            let body = body(number);
+            writer.put_whole(&region, number, Src::from(body.as_flattened()))
+        })
+        .for_each(drop);
+    let held = reader.look(&ring).unwrap() as u64;
+    assert!(held <= size && held > size - 1032, "{held}");
+}
+
+#[test]
+fn a_turn_that_makes_no_sense_is_an_error_and_one_that_is_not_shown_yet_is_none() {
+    let region = region();
+    let ring = region.ring(0, 1);
+    let size = region.geometry().ring_bytes() as u64;
+    let claim = |turn: u64, position: u64| {
+        ring.written.turn.store(turn, Ordering::Relaxed);
+        ring.written.claim(position);
+        Reader::new(0, 1).look(&ring)
+    };
+    assert!(claim(size + 1, size + 1).is_err());
+    assert!(claim(u64::MAX, u64::MAX).is_err());
+    assert_eq!(claim(size, 0).unwrap(), 0);
+    assert_eq!(claim(size, size + 40).unwrap(), 40);
+}
+
+#[test]
+fn back_and_forth_between_threads_everything_comes_while_the_ring_is_rewound() {
+    const MESSAGES: u64 = 100_000;
+    let region = region();
+    let body = |number: u64| [number.to_le_bytes(); 60];
+    let len = |number: u64| usize::try_from(number * 7 % 480).unwrap();
+    let put = |writer: &mut Writer, number: u64| {
+        let bytes = body(number);
+        let bytes = Src::from(&bytes.as_flattened()[..len(number)]);
+        // Now and then as one that was posted is.
+        if number.is_multiple_of(13) {
+            let head = whole(number, &bytes_of(bytes));
+            assert_eq!(writer.write(&region, &[Src::from(&head[..])]).unwrap(), head.len());
+            assert!(writer.publish(&region));
+        } else {
+            assert!(writer.put_whole(&region, number, bytes));
+        }
+    };
+    let take = |reader: &mut Reader, number: u64| {
+        let ring = reader.ring(&region);
+        let (mut head, mut into) = ([0; HEAD_BYTES], [0; 480]);
+        let into = Dst::from(&mut into[..len(number)]);
+        while reader.peek(&ring, Dst::from(&mut head[..])).unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(head, whole(number, &body(number).as_flattened()[..len(number)])[..HEAD_BYTES]);
+        reader.take_seen(&ring, HEAD_BYTES, into).unwrap();
+        assert_eq!(bytes_of(into.as_src()), body(number).as_flattened()[..len(number)]);
+        reader.release_in_parts(&region);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut writer, mut reader) = (Writer::new(1, 0), Reader::new(0, 1));
+            for number in 0..MESSAGES {
+                take(&mut reader, number);
+                put(&mut writer, number);
+            }
+        });
+        let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(1, 0));
+        for number in 0..MESSAGES {
+            put(&mut writer, number);
+            take(&mut reader, number);
+        }
+        let laps = writer.position / region.geometry().ring_bytes() as u64;
+        let needed = MESSAGES * 272 / region.geometry().ring_bytes() as u64;
+        assert!(laps > 2 * needed, "it was rewound: {laps} laps of {needed}");
+    });
+}
+
+fn bytes_of(view: Src<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; view.len()];
+    Dst::from(&mut bytes[..]).copy_from(view);
+    bytes
 }
