@@ -27,8 +27,9 @@ struct Looks {
 }
 
 const LOOKS: Looks = Looks { locked: 1000, free: 800 };
-/// The same where the rank has no core of its own, and gives it away between two looks.
-const CROWDED_LOOKS: Looks = Looks { locked: 0, free: 40 };
+/// The same where the rank has no core of its own, and gives it away between two of the later looks. The sender may run on another
+/// core all the same, and to give one away costs as much as the first looks do.
+const CROWDED_LOOKS: Looks = Looks { locked: 1000, free: 40 };
 
 /// What a look for a message has found.
 #[derive(Debug, PartialEq, Eq)]

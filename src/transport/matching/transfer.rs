@@ -9,6 +9,7 @@ use super::frame::{Frame, Lent};
 use super::link::{Attach, Item, Wire};
 use super::outstanding::ReceiveStage;
 use super::state::State;
+use crate::base::buffer::Dst;
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::Level;
 use crate::sys::attach;
@@ -155,18 +156,22 @@ impl State {
         };
         let (got, len) = (offer.got, offer.len);
         let into = receiving.room(got, (len - got).min(READ_BYTES));
-        let outcome = attach::read(pid, address + got as u64, into);
-        match outcome {
-            Ok(more) if more > 0 => offer.got += more,
-            Ok(_) => return self.cannot_read(peer, number, "it gave nothing"),
+        // The process may have become another one meanwhile, with memory of its own at that address: its mark is read
+        // behind the message, by the same call.
+        let (place, mark) = self.domain.region().desk(local).mark().unwrap_or_default();
+        let mut found = Nonce::default();
+        let behind = Dst::from(&mut found.0[..]);
+        let more = match attach::read_each(pid, [(address + got as u64, into), (place, behind)]) {
+            Ok(0) => return self.cannot_read(peer, number, "it gave nothing"),
+            Ok(more) => more,
             Err(cause) => return self.cannot_read(peer, number, &cause.to_string()),
-        }
+        };
+        offer.got += more.min(into.len());
         if offer.got < len {
             self.readings.push_back(reading);
             return;
         }
-        // The process may have become another one meanwhile, with memory of its own at that address.
-        if !self.recognises(peer, local) {
+        if more < into.len() + found.0.len() || words(&found) != mark {
             self.links[peer].attach = Attach::Refused;
             return self.cannot_read(peer, number, "it has changed");
         }
