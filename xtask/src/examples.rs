@@ -44,12 +44,17 @@ impl Example {
     }
 }
 
-/// Compiles a C program against the staged library.
-pub(crate) fn compile(stage: &Stage, name: &str, sources: &[PathBuf]) -> Result<PathBuf, String> {
+/// Where programs are compiled to.
+pub(crate) fn folder() -> Result<PathBuf, String> {
     let folder = scratch("examples")?;
     std::fs::create_dir_all(&folder)
         .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
-    let program = folder.join(name);
+    Ok(folder)
+}
+
+/// Compiles a C program against the staged library.
+pub(crate) fn compile(stage: &Stage, name: &str, sources: &[PathBuf]) -> Result<PathBuf, String> {
+    let program = folder()?.join(name);
     let data = root().join("c-examples/data/digits.csv");
     // CC may carry arguments, as in make.
     let compiler = tools::c_compiler()?;

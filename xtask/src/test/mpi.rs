@@ -3,7 +3,7 @@
 
 use super::report::{Checked, PASSED, Report, Verdict};
 use crate::conformance::{self, Job};
-use crate::examples::{TRAIN_DIGITS, Training};
+use crate::examples::{self, TRAIN_DIGITS, Training};
 use crate::mpi::{self, Mpi};
 use crate::run;
 use crate::tools;
@@ -104,7 +104,7 @@ pub(super) fn behave_installed(mpi: Mpi, include: &Path, lib: &Path) -> Checked 
 }
 
 fn behaviour(mpi: Mpi, stage: &Stage) -> Result<PathBuf, String> {
-    let program = scratch("examples")?.join(format!("mpi_behaviour_{}", mpi.name()));
+    let program = examples::folder()?.join(format!("mpi_behaviour_{}", mpi.name()));
     let mut compiler = run::command(mpi.compiler()?);
     compiler.args(["-std=gnu99", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(&stage.include);
     compiler.arg("-I").arg(root().join("ffi-tests/c"));
@@ -168,7 +168,7 @@ fn devices(mpi: Mpi, stage: &Stage) -> Checked {
 
 /// A program of ranks on the devices of the stub.
 fn with_stubs(stage: &Stage, stubs: &Path, source: &Path, name: &str) -> Result<PathBuf, String> {
-    let program = scratch("examples")?.join(name);
+    let program = examples::folder()?.join(name);
     let sources = root().join("ffi-tests");
     let mut compiler = run::command(tools::c_compiler()?);
     compiler.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
