@@ -144,7 +144,8 @@ impl Judge<'_> {
             (Injection::Kill { .. } | Injection::Stop | Injection::Partition, _)
                 if self.has_leader_left() =>
             {
-                status == DIST_ERR_TIMEOUT && (is_named || text.contains(BEHIND_OTHERS))
+                (status == DIST_ERR_TIMEOUT && (is_named || text.contains(BEHIND_OTHERS)))
+                    || (status == DIST_ERR_CONNECTION && self.names_one_that_left(text))
             }
             // The end of a message that nobody takes or sends says no more than whose message that is.
             (Injection::Delay { .. }, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
@@ -166,6 +167,20 @@ impl Judge<'_> {
         let last = self.scenario.steps.len() - 1;
         let mut ended = leaders.flat_map(|leader| &self.crew.member(Some(leader)).said);
         ended.any(|said| matches!(said, Said::Begin(step) if *step == last))
+    }
+
+    /// Whether a text is about the first connection with a rank that has failed and left meanwhile. The failure itself is
+    /// told by leaders, which are gone.
+    fn names_one_that_left(&self, text: &str) -> bool {
+        let has_failed_and_left = |member: &&Member| {
+            let failed =
+                |said: &Said| matches!(said, Said::End { status, .. } if *status != DIST_OK);
+            member.said.iter().any(failed) && member.said.iter().any(|it| matches!(it, Said::Left))
+        };
+        let names = |member: &Member| {
+            text.contains(&format!("cannot reach rank {} (pid", member.rank.unwrap_or(usize::MAX)))
+        };
+        self.crew.members.iter().filter(has_failed_and_left).any(names)
     }
 
     fn step(&self, step: usize) -> Option<&Step> {
