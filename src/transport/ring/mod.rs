@@ -8,8 +8,8 @@
 //! a power of two. A writer that finds no room says so in its cursor, and the reader rings for it once there is
 //! some (Dekker's pattern, as in [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
 //!
-//! A writer that knows that all is read leaves the rest of a lap out and *rewinds* to the beginning of the ring, so that small
-//! messages back and forth stay in the same few cache lines, of which both cores have the memory near. Its cursor says from which
+//! A writer that knows that all is read leaves the rest of a lap out and *rewinds* to the beginning of the ring, so that
+//! messages back and forth stay in a part of it that both cores have near. Its cursor says from which
 //! position on the stream goes on, and a reader that has read all before goes on there.
 //!
 //! What was put as a whole lies beside the writer's position too, as long as nothing has been put after it, or the beginning of
@@ -410,8 +410,9 @@ fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
     (start, size - start)
 }
 
-/// After so many bytes a writer rewinds if it can: a few messages, and a small part of the nearest cache.
-const TURN_BYTES: u64 = 4 << 10;
+/// After so many bytes a writer rewinds if it can: more than the nearest cache holds, out of which another core gets a line more
+/// slowly than out of the next one, and a small part of that.
+const TURN_BYTES: u64 = 64 << 10;
 
 /// What is fetched ahead at most, about as much as a core has under way at once; and in what steps.
 const AHEAD_BYTES: usize = 1 << 10;
