@@ -47,15 +47,32 @@ pub fn read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'_>) 
     Ok(())
 }
 
-/// Whether others could read memory of this process: its first and its last byte are read as they would.
-pub fn is_readable(bytes: Src<'_>) -> bool {
-    let start = bytes.as_ptr().addr() as u64;
-    let mut found = [0; 1];
-    let mut can_read = |offset: usize| {
-        let into = Dst::from(&mut found[..]);
-        sys::attach::read(std::process::id(), start + offset as u64, into).is_ok_and(|got| got == 1)
-    };
-    bytes.is_empty() || can_read(0) && (bytes.len() == 1 || can_read(bytes.len() - 1))
+/// Whether others could read memory of this process: the first and the last byte of both views are read as they would, by one
+/// call, which takes a third of what one for each of them does.
+pub fn are_readable(one: Src<'_>, other: Src<'_>) -> bool {
+    let is_same = (one.as_ptr(), one.len()) == (other.as_ptr(), other.len());
+    match (one.is_empty(), other.is_empty()) {
+        (true, true) => true,
+        (true, false) => can_read(ends(other)),
+        (false, is_empty) if is_empty || is_same => can_read(ends(one)),
+        (false, _) => {
+            let ([a, b], [c, d]) = (ends(one), ends(other));
+            can_read([a, b, c, d])
+        }
+    }
+}
+
+/// The addresses of the first and the last byte.
+fn ends(bytes: Src<'_>) -> [u64; 2] {
+    let start = bytes.as_ptr().addr();
+    [start as u64, (start + bytes.len() - 1) as u64]
+}
+
+fn can_read<const N: usize>(places: [u64; N]) -> bool {
+    let mut found = [0; N];
+    let found = Dst::from(&mut found[..]);
+    let pieces = std::array::from_fn(|i| (places[i], found.slice(i, 1)));
+    sys::attach::read_each::<N>(std::process::id(), pieces).is_ok_and(|got| got == N)
 }
 
 /// Whether reading the memory of others costs less than their and this rank's copies into memory that they share and out of
@@ -128,13 +145,18 @@ mod tests {
         let address = probe.0.as_ptr().addr() as u64;
         // A sandbox may forbid the call altogether.
         let may_read = recognises(std::process::id(), address, &probe);
-        assert_eq!(is_readable(Src::from(&bytes[..])), may_read);
-        assert!(is_readable(Src::empty()));
+        let (whole, part) = (Src::from(&bytes[..]), Src::from(&bytes[1..2]));
+        assert_eq!(are_readable(whole, Src::empty()), may_read);
+        assert_eq!(are_readable(Src::empty(), part), may_read);
+        assert_eq!(are_readable(whole, whole), may_read);
+        assert_eq!(are_readable(whole, part), may_read);
+        assert!(are_readable(Src::empty(), Src::empty()));
         // Kernel pages that are mapped into every process, and belong to none.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let vvar = maps.lines().find(|line| line.contains("[vvar")).unwrap();
         let start = usize::from_str_radix(vvar.split('-').next().unwrap(), 16).unwrap();
         assert!(!recognises(std::process::id(), start as u64, &probe));
+        assert!(!can_read([start as u64]) && !can_read([address, start as u64]));
         assert!(!recognises(std::process::id(), address, &Nonce([4; 16])));
     }
 }

@@ -49,7 +49,7 @@ impl Steps<'_> {
     /// # Errors
     /// As [`Steps::await_all`].
     pub(super) fn expose_all(&mut self, operation: &Operation<'_>, later: Src<'_>) -> Result<bool> {
-        let is_readable = attach::is_readable(operation.send) && attach::is_readable(later);
+        let is_readable = attach::are_readable(operation.send, later);
         let place = if is_readable { address(operation.send) } else { NOWHERE };
         self.say_place(place, operation.factor)?;
         if self.is_asked(operation)? {
