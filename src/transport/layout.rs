@@ -71,7 +71,7 @@ pub(super) struct Layout {
 pub(super) const BELL_STRIDE: usize = 128;
 pub(super) const PAGE: usize = 4096;
 /// What structures begin at multiples of: two cache lines.
-const ALIGN: usize = 128;
+pub(super) const ALIGN: usize = 128;
 
 impl Geometry {
     /// The size of a slot among so many ranks where nobody asks for another: 8 ranks have 8 MiB in all.

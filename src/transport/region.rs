@@ -10,7 +10,7 @@
 
 use super::abort::Failure;
 use super::descriptor::Descriptor;
-use super::layout::{BELL_STRIDE, Layout, PAGE};
+use super::layout::{ALIGN, BELL_STRIDE, Layout, PAGE};
 use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
 use super::pulse::Pulse;
@@ -24,6 +24,21 @@ use std::fmt::Debug;
 use std::sync::atomic::AtomicPtr;
 
 pub use super::layout::{Geometry, LINES, SLOTS};
+
+/// How much of a slot is used in turn for vectors that are shorter. What a core has in its nearest cache another one gets, and
+/// takes, more slowly than what lies in the next one (on a Xeon of the fourth generation, whose nearest cache has 48 KiB: 6 against 3 ns
+/// a line); what all slots of a rank have in all is several times as much as that cache holds.
+const TURNED: usize = 64 << 10;
+
+/// Where in a slot of `slot_bytes` the part for a step begins.
+fn part_at(slot_bytes: usize, step: u64, room: usize) -> usize {
+    // All powers of two, so that nothing is divided.
+    let turned = TURNED.min(1 << slot_bytes.ilog2());
+    let stride = room.next_power_of_two().max(ALIGN);
+    let parts = (turned / stride).max(1);
+    let turn = usize::try_from(step / SLOTS % (TURNED / ALIGN) as u64).unwrap_or(0);
+    (turn & (parts - 1)) * stride
+}
 
 /// In which steps a ring is given its memory.
 const RING_GRAIN: usize = 16 << 10;
@@ -290,6 +305,26 @@ impl Region {
         self.slot_at(self.index(rank, step, SLOTS)).as_src()
     }
 
+    /// The part of its slot, of `room` bytes, that is used for a step, for its owner. It is another one each time that a slot
+    /// is used, as far as there are several in [`TURNED`].
+    ///
+    /// # Errors
+    /// As [`Region::own_slot`].
+    ///
+    /// # Panics
+    /// If a slot has not so much room.
+    pub fn own_part(&self, rank: Rank, step: u64, room: usize) -> Result<Dst<'_>> {
+        Ok(self.own_slot(rank, step)?.slice(self.part_at(step, room), room))
+    }
+
+    /// The same for its readers, of which all name the same room as the owner.
+    ///
+    /// # Panics
+    /// As [`Region::own_part`].
+    pub fn part(&self, rank: Rank, step: u64, room: usize) -> Src<'_> {
+        self.slot(rank, step).slice(self.part_at(step, room), room)
+    }
+
     /// Writes a rank's mark of presence.
     pub fn mark_presence(&self, rank: Rank, mark: [u64; 2]) {
         let presence = self.presence(rank);
@@ -353,6 +388,10 @@ impl Region {
         unsafe { Dst::new(start, bytes) }
     }
 
+    fn part_at(&self, step: u64, room: usize) -> usize {
+        part_at(self.geometry.slot_bytes, step, room)
+    }
+
     fn ring_index(&self, from: Rank, to: Rank) -> usize {
         from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to }
     }
@@ -388,6 +427,34 @@ impl Control for Pulse {}
 mod tests {
     use super::*;
     use crate::transport::inproc::Heap;
+
+    #[test]
+    fn parts_lie_in_their_slot_and_take_turns() {
+        for slot_bytes in [4096, 12_288, 128 << 10, 196_608] {
+            for room in [0, 1, 64, 129, 2048, 4095, 4096, 12_288, 32 << 10, 100_000, 196_608] {
+                if room > slot_bytes {
+                    continue;
+                }
+                let places: Vec<usize> =
+                    (0..4096).map(|step| part_at(slot_bytes, step, room)).collect();
+                assert!(places.iter().all(|place| place + room <= slot_bytes));
+                assert!(places.iter().all(|place| place.is_multiple_of(ALIGN)));
+                let mut known: Vec<usize> = places.iter().step_by(4).copied().collect();
+                known.sort_unstable();
+                known.dedup();
+                // One behind the other, without a gap that another of them would fit.
+                assert!(known.windows(2).all(|pair| {
+                    let gap = pair[1] - pair[0];
+                    (room..room.max(ALIGN / 2) * 2 + 1).contains(&gap)
+                }));
+                assert_eq!(
+                    known.len() > 1,
+                    room <= TURNED.min(slot_bytes) / 2,
+                    "{slot_bytes}, {room}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn nothing_overlaps() {

@@ -18,6 +18,11 @@ pub fn owned(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     cut(rank)..cut(rank + 1)
 }
 
+/// What no slice of such a vector is longer than.
+pub fn longest(bytes: usize, ranks: usize) -> usize {
+    bytes.div_ceil(CACHE_LINE).div_ceil(ranks) * CACHE_LINE
+}
+
 /// The chunks, in bytes, of at most `most` bytes each, that a vector of `bytes` bytes is worked through
 /// in. A vector of nothing has one empty chunk, so that every call exchanges at least one step.
 pub fn chunks(bytes: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
@@ -36,6 +41,17 @@ pub fn share(bytes: usize, blocks: usize) -> usize {
     if most < CACHE_LINE { most.max(1) } else { most / CACHE_LINE * CACHE_LINE }
 }
 
+/// How far from each other parts of `bytes` bytes begin, where no more than `most` is left to each: on cache lines, if that allows it.
+pub fn spread(bytes: usize, most: usize) -> usize {
+    bytes.next_multiple_of(CACHE_LINE).min(most)
+}
+
+/// Which part is for a rank, where one of `ranks` has a part for each of the others, the next one first, and its own behind them,
+/// if there is one.
+pub fn part_for(rank: usize, owner: usize, ranks: usize) -> usize {
+    (if rank > owner { rank } else { rank + ranks }) - owner - 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,8 +68,9 @@ mod tests {
                     next = slice.end;
                 }
                 assert_eq!(next, bytes);
-                let longest = (0..ranks).map(|r| owned(bytes, ranks, r).len()).max().unwrap();
-                assert!(longest <= (bytes / ranks / CACHE_LINE + 1) * CACHE_LINE);
+                let most = (0..ranks).map(|r| owned(bytes, ranks, r).len()).max().unwrap();
+                assert!(most <= longest(bytes, ranks));
+                assert!(longest(bytes, ranks) <= (bytes / ranks / CACHE_LINE + 2) * CACHE_LINE);
             }
         }
     }
@@ -64,6 +81,29 @@ mod tests {
             let parts = chunks(1000, 64).map(|chunk| clipped(&chunk, bytes));
             let all: Vec<usize> = parts.flatten().collect();
             assert_eq!(all, (0..bytes).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn parts_are_spread_on_lines_where_there_is_room() {
+        assert_eq!(
+            [spread(0, 64), spread(1, 64), spread(64, 1000), spread(65, 1000)],
+            [0, 64, 64, 128]
+        );
+        assert_eq!(spread(99, 100), 100);
+    }
+
+    #[test]
+    fn every_rank_has_a_part_of_its_own_and_the_owner_the_last() {
+        for ranks in 1..10 {
+            for owner in 0..ranks {
+                let mut parts: Vec<_> =
+                    (0..ranks).map(|rank| part_for(rank, owner, ranks)).collect();
+                assert_eq!(parts[owner], ranks - 1);
+                assert_eq!(parts[(owner + 1) % ranks], 0);
+                parts.sort_unstable();
+                assert_eq!(parts, (0..ranks).collect::<Vec<_>>());
+            }
         }
     }
 

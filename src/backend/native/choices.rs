@@ -87,7 +87,7 @@ mod tests {
             (INLINE_BYTES + 1, "one_shot", "table"),
             (1001, "two_shot", "tuning file, row 3"),
             (2001, "one_shot", "table"),
-            ((16 << 10) + 1, "two_shot", "table"),
+            ((64 << 10) + 1, "two_shot", "table"),
         ];
         let expected = expected.map(|(from, name, because)| {
             json!({ "from_bytes": from, "algorithm": name, "because": because })

@@ -3,7 +3,7 @@
 
 use super::direct;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
+use crate::algo::fold::{Fold, contribute, contributes_as_is};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::select::Shape;
 use crate::algo::shared::direct::NOTHING;
@@ -23,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Directly where it can be. Else one step per chunk: stage, publish, await all, fold.
+/// Directly where it can be. Else one step per chunk: stage, publish, await all, fold. The own vector is folded where the caller
+/// has it: the others take what is staged away.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
@@ -31,27 +32,30 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     if direct::run(steps, operation)? {
         return Ok(());
     }
+    let (rank, as_is) = (steps.rank(), contributes_as_is(operation)?);
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
-        let own = steps.next_slot()?.slice(0, len);
-        contribute(operation, own, operation.send.slice(start, len))?;
+        let own = operation.send.slice(start, len);
+        contribute(operation, steps.next_part(len)?, own)?;
         steps.publish(&NOTHING)?;
         if steps.is_asked(operation)? {
             return run(steps, operation);
         }
         steps.await_all()?;
         let result = operation.recv.slice(start, len);
-        Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.slot(rank).slice(0, len));
+        Fold::of(operation)?.in_order(result, steps.size(), |peer| {
+            if peer == rank && as_is { own } else { steps.part(peer, len) }
+        });
     }
     Ok(())
 }
 
 /// Up to which size one hop with all the reading beats two hops with a share of it. A hop costs about
 /// 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two ranks each
-/// further one adds its whole vector to what one hop reads. Two ranks read the same either way, but two hops stage half.
+/// further one adds its whole vector to what one hop reads. Two ranks stage and read the same either way.
 fn pays(bytes: usize, shape: &Shape) -> bool {
     let limit = match (shape.ranks, shape.crowded) {
-        (0..=2, _) => 16 << 10,
+        (0..=2, _) => 64 << 10,
         (ranks, true) => (128 << 10) / ranks,
         (ranks, false) => (8 << 10) / ranks,
     };

@@ -4,7 +4,7 @@
 use super::direct;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute, contributes_as_is};
-use crate::algo::pattern::slices::{chunks, owned};
+use crate::algo::pattern::slices::{chunks, longest, owned};
 use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
@@ -36,7 +36,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = operation.send.slice(start, len);
-        let slot = steps.next_slot()?;
+        let slot = steps.next_part(len)?;
         for peer in steps.others().chain((!as_is).then_some(rank)) {
             let theirs = owned(len, size, peer);
             let part = slot.slice(theirs.start, theirs.len());
@@ -49,10 +49,11 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         steps.await_all()?;
 
         let mine = owned(len, size, rank);
-        let folded = steps.next_slot()?.slice(0, mine.len());
+        let room = longest(len, size);
+        let folded = steps.next_part(room)?.slice(0, mine.len());
         let result = operation.recv.slice(start + mine.start, mine.len());
         Fold::of(operation)?.to_all((folded, &[result]), size, |peer| {
-            let vector = if peer == rank && as_is { own } else { steps.slot(peer) };
+            let vector = if peer == rank && as_is { own } else { steps.part(peer, len) };
             vector.slice(mine.start, mine.len())
         });
         steps.publish(&[])?;
@@ -61,7 +62,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             steps.await_rank(peer)?;
             let theirs = owned(len, size, peer);
             let result = operation.recv.slice(start + theirs.start, theirs.len());
-            kernel::copy(result, steps.slot(peer).slice(0, theirs.len()));
+            kernel::copy(result, steps.part(peer, room).slice(0, theirs.len()));
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 
 use super::direct;
 use crate::algo::Operation;
-use crate::algo::pattern::slices::{chunks, clipped, share};
+use crate::algo::pattern::slices::{chunks, clipped, part_for, share, spread};
 use crate::algo::shared::counts::{agree, longest, one_for_each};
 use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
@@ -31,16 +31,17 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     if direct::run(steps, operation)? {
         return Ok(());
     }
-    let me = steps.rank();
+    let (me, size) = (steps.rank(), steps.size());
+    let others = (size - 1).max(1);
     let longest = longest(steps, operation, |steps| {
         let mine = |rank| operation.send_block(rank).len();
         one_for_each(steps, mine, |steps, rank, sent| {
             agree(steps, (rank, sent), (me, operation.recv_block(rank).len() as u64))
         })
     })?;
-    let most = share(steps.slot_bytes(), steps.size());
+    let most = share(steps.slot_bytes(), others);
     for chunk in chunks(longest, most) {
-        let part_for = |rank| {
+        let part_to = |rank| {
             let block = operation.send_block(rank);
             let part = clipped(&chunk, block.len());
             block.slice(part.start, part.len())
@@ -50,20 +51,22 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             let part = clipped(&chunk, block.len());
             block.slice(part.start, part.len())
         };
-        let slot = steps.next_slot()?;
+        let each = spread(chunk.len(), most);
+        let slot = steps.next_part(each * others)?;
         for rank in steps.others() {
-            let part = part_for(rank);
-            kernel::copy(slot.slice(rank * most, part.len()), part);
+            let part = part_to(rank);
+            kernel::copy(slot.slice(part_for(rank, me, size) * each, part.len()), part);
         }
         steps.publish(&NOTHING)?;
-        kernel::copy(part_from(me), part_for(me));
+        kernel::copy(part_from(me), part_to(me));
         if steps.is_asked(operation)? {
             return run(steps, operation);
         }
         for rank in steps.others() {
             steps.await_rank(rank)?;
             let place = part_from(rank);
-            kernel::copy(place, steps.slot(rank).slice(me * most, place.len()));
+            let theirs = steps.part(rank, each * others);
+            kernel::copy(place, theirs.slice(part_for(me, rank, size) * each, place.len()));
         }
     }
     Ok(())

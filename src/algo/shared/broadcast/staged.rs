@@ -20,23 +20,37 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
+/// How many chunks a vector is made of, so that readers copy the first one while the root is at the next; and the least of one, which
+/// takes some times as long as what comes with it.
+const CHUNKS: usize = 8;
+const LEAST: usize = 2 << 10;
+
+/// The bytes of a chunk: as many as there can be where each takes a context switch.
+fn chunk_bytes(bytes: usize, steps: &Steps<'_>) -> usize {
+    let most = steps.slot_bytes();
+    if steps.is_crowded() {
+        return most;
+    }
+    (bytes / CHUNKS).next_multiple_of(LEAST).clamp(LEAST, most)
+}
+
 /// One step per chunk.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
-    for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
+    for chunk in chunks(operation.bytes(), chunk_bytes(operation.bytes(), steps)) {
         let (start, len) = (chunk.start, chunk.len());
         if steps.rank() == root {
-            let slot = steps.next_slot()?.slice(0, len);
+            let slot = steps.next_part(len)?;
             kernel::copy(slot, operation.send.slice(start, len));
             steps.give(&[])?;
             continue;
         }
         steps.note()?;
         steps.await_rank(root)?;
-        kernel::copy(operation.recv.slice(start, len), steps.slot(root).slice(0, len));
+        kernel::copy(operation.recv.slice(start, len), steps.part(root, len));
         steps.checkpoint();
     }
     Ok(())

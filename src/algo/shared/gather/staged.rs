@@ -38,7 +38,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let own = clipped(&chunk, send.len());
         let part = send.slice(own.start, own.len());
         if !is_root {
-            kernel::copy(steps.next_slot()?.slice(0, own.len()), part);
+            kernel::copy(steps.next_part(chunk.len())?.slice(0, own.len()), part);
             steps.give(&[])?;
             continue;
         }
@@ -48,7 +48,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             steps.await_rank(rank)?;
             let block = operation.recv_block(rank);
             let part = clipped(&chunk, block.len());
-            let from = steps.slot(rank).slice(0, part.len());
+            let from = steps.part(rank, chunk.len()).slice(0, part.len());
             kernel::copy(block.slice(part.start, part.len()), from);
         }
         steps.checkpoint();

@@ -28,7 +28,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let is_root = steps.rank() == operation.root()?;
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
-        let own = steps.next_slot()?.slice(0, len);
+        let own = steps.next_part(len)?;
         contribute(operation, own, operation.send.slice(start, len))?;
         if !is_root {
             steps.give(&[])?;
@@ -37,7 +37,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         steps.note()?;
         steps.await_all()?;
         let result = operation.recv.slice(start, len);
-        Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.slot(rank).slice(0, len));
+        Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.part(rank, len));
         steps.checkpoint();
     }
     Ok(())

@@ -4,7 +4,7 @@
 use super::direct;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute, contributes_as_is};
-use crate::algo::pattern::slices::{chunks, clipped};
+use crate::algo::pattern::slices::{chunks, clipped, part_for, spread};
 use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
@@ -22,7 +22,7 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Directly where it can be. Else a slot holds one chunk for each rank, so a chunk is a `size`-th of a slot.
+/// Directly where it can be. Else a slot holds one chunk for each of the others, and for this rank where it is not folded as it is.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
@@ -31,18 +31,21 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         return Ok(());
     }
     let (me, size, element) = (steps.rank(), steps.size(), operation.element());
-    let most = (steps.slot_bytes() / size / element).max(1) * element;
     let as_is = contributes_as_is(operation)?;
+    let parts = if as_is { (size - 1).max(1) } else { size };
+    let most = (steps.slot_bytes() / parts / element).max(1) * element;
     for chunk in chunks(operation.bytes(), most) {
-        let slot = steps.next_slot()?;
-        let part_for = |rank| {
+        let each = spread(chunk.len(), most);
+        let slot = steps.next_part(each * parts)?;
+        let part_to = |rank| {
             let block = operation.send_block(rank);
             let part = clipped(&chunk, block.len());
             block.slice(part.start, part.len())
         };
         for rank in steps.others().chain((!as_is).then_some(me)) {
-            let part = part_for(rank);
-            contribute(operation, slot.slice(rank * most, part.len()), part)?;
+            let part = part_to(rank);
+            let place = part_for(rank, me, size) * each;
+            contribute(operation, slot.slice(place, part.len()), part)?;
         }
         steps.publish(&NOTHING)?;
         if steps.is_asked(operation)? {
@@ -52,8 +55,11 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let own = clipped(&chunk, operation.recv.len());
         let result = operation.recv.slice(own.start, own.len());
         Fold::of(operation)?.in_order(result, size, |rank| match rank == me && as_is {
-            true => part_for(me),
-            false => steps.slot(rank).slice(me * most, own.len()),
+            true => part_to(me),
+            false => {
+                let theirs = steps.part(rank, each * parts);
+                theirs.slice(part_for(me, rank, size) * each, own.len())
+            }
         });
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! runs ahead as far as its slots reach.
 
 use crate::algo::Operation;
-use crate::algo::pattern::slices::{chunks, clipped, share};
+use crate::algo::pattern::slices::{chunks, clipped, part_for, share, spread};
 use crate::algo::shared::counts::{agree, longest, one_each};
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
@@ -33,23 +33,26 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             false => Ok(()),
         })
     })?;
-    let most = share(steps.slot_bytes(), steps.size());
+    let (size, others) = (steps.size(), (steps.size() - 1).max(1));
+    let most = share(steps.slot_bytes(), others);
     for chunk in chunks(longest, most) {
+        let each = spread(chunk.len(), most);
         let own = clipped(&chunk, recv.len());
         let place = recv.slice(own.start, own.len());
         if me != root {
             steps.note()?;
             steps.await_rank(root)?;
-            kernel::copy(place, steps.slot(root).slice(me * most, own.len()));
+            let staged = steps.part(root, each * others);
+            kernel::copy(place, staged.slice(part_for(me, root, size) * each, own.len()));
             steps.checkpoint();
             continue;
         }
-        let slot = steps.next_slot()?;
+        let slot = steps.next_part(each * others)?;
         for rank in steps.others() {
             let block = operation.send_block(rank);
             let part = clipped(&chunk, block.len());
             let from = block.slice(part.start, part.len());
-            kernel::copy(slot.slice(rank * most, part.len()), from);
+            kernel::copy(slot.slice(part_for(rank, me, size) * each, part.len()), from);
         }
         steps.give(&[])?;
         kernel::copy(place, operation.send_block(root).slice(own.start, own.len()));

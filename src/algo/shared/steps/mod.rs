@@ -202,6 +202,11 @@ impl<'a> Steps<'a> {
         self.hand.region.geometry().slot_bytes
     }
 
+    /// Whether ranks have no core each, so that each wait takes a context switch: the same for all.
+    pub fn is_crowded(&self) -> bool {
+        self.hand.domain.pace().crowded
+    }
+
     /// The other ranks, the next one first, so that not all read from the same one at once.
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         self.hand.others()
@@ -225,6 +230,15 @@ impl<'a> Steps<'a> {
         self.hand.region.own_slot(self.hand.rank, self.hand.lane.step + 1)
     }
 
+    /// A part of that slot, where all ranks use no more than `room` bytes of theirs in this step: [`Steps::part`] reads it.
+    ///
+    /// # Errors
+    /// As [`Steps::next_slot`].
+    pub fn next_part(&mut self, room: usize) -> Result<Dst<'a>> {
+        self.await_done((self.hand.lane.step + 1).saturating_sub(SLOTS))?;
+        self.hand.region.own_part(self.hand.rank, self.hand.lane.step + 1, room)
+    }
+
     /// Publishes the coming step, with a payload that fits a line, and wakes who waits for it.
     ///
     /// # Errors
@@ -242,7 +256,7 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// As [`Steps::await_all`].
     pub fn exchange(&mut self, payload: &[u8]) -> Result<()> {
-        if self.hand.domain.pace().crowded {
+        if self.is_crowded() {
             // Who waits sleeps, and is woken first.
             self.publish(payload)?;
             return self.await_all();
@@ -330,6 +344,11 @@ impl<'a> Steps<'a> {
     /// The slot of a rank that has published the current step.
     pub fn slot(&self, rank: Rank) -> Src<'a> {
         self.hand.region.slot(rank, self.hand.lane.step)
+    }
+
+    /// The part of its slot that such a rank uses in this step, in which all use no more than `room` bytes.
+    pub fn part(&self, rank: Rank, room: usize) -> Src<'a> {
+        self.hand.region.part(rank, self.hand.lane.step, room)
     }
 
     /// In the middle of a rooted operation: says at once that this rank reads nothing of its steps so far any
