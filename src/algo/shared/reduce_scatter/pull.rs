@@ -3,7 +3,7 @@
 use super::{direct, staged};
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
-use crate::algo::pattern::slices::{chunks, share};
+use crate::algo::pattern::slices::{chunks, part_for, share};
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ATTACHED_FEW, Algorithm, Body};
 use crate::base::buffer::{Dst, Src};
@@ -20,7 +20,7 @@ pub static ROW: Algorithm = Algorithm {
     name: "pull",
     description: "vectors read in the memory of their ranks, each rank folds its own block; one hop",
     fits: ATTACHED_FEW,
-    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 256 << 10 } else { 32 << 10 },
+    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 256 << 10 } else { 512 << 10 },
     ordered: true,
     body: Body::Shared(run),
 };
@@ -43,7 +43,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
 }
 
 /// Folds a part of the vectors that all ranks exposed with the current step. The slot of the coming step holds what is
-/// read until it is folded, a part for each rank that stays in the cache.
+/// read until it is folded, a part for each of those ranks that stays in the cache.
 pub(in crate::algo::shared) fn fold_part(
     steps: &mut Steps<'_>,
     operation: &Operation<'_>,
@@ -52,10 +52,11 @@ pub(in crate::algo::shared) fn fold_part(
 ) -> Result<()> {
     let (me, size, op) = (steps.rank(), steps.size(), operation.op()?);
     let scratch = steps.next_slot()?;
-    let most = share(steps.slot_bytes(), size);
+    let parts = if op == ReduceOp::PremulSum { size } else { (size - 1).max(1) };
+    let most = share(steps.slot_bytes(), parts);
     let own = operation.send.slice(part.start, part.len());
     for chunk in chunks(part.len(), most) {
-        let place = |rank: Rank| scratch.slice(rank * most, chunk.len());
+        let place = |rank: Rank| scratch.slice(part_for(rank, me, size) * most, chunk.len());
         for rank in steps.others() {
             let from = steps.exposed(rank)?;
             steps.pull(from, part.start + chunk.start, place(rank))?;
