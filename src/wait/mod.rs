@@ -107,6 +107,16 @@ pub fn until_watched<T>(
     }
 }
 
+/// Gives the core away before each look, so often at most; whether one of them found what it looked for. For a few turns, which
+/// whoever wants the core next takes: a wait that lasts is [`until`]'s.
+pub fn give_turns(turns: u32, mut ready: impl FnMut() -> bool) -> bool {
+    PATIENT
+        && (0..turns).any(|_| {
+            std::thread::yield_now();
+            ready()
+        })
+}
+
 /// Lets some time pass, but not beyond the deadline: between two tries of something that nobody
 /// announces.
 pub fn pause(time: Duration, deadline: &Deadline) {
@@ -197,6 +207,18 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     const PACE: Pace = Pace { spin: Duration::from_micros(20), crowded: false };
+
+    #[test]
+    fn turns_end_with_what_they_are_given_for() {
+        let looks = std::cell::Cell::new(0);
+        let look = |at| {
+            looks.set(looks.get() + 1);
+            looks.get() == at
+        };
+        assert!(give_turns(3, || look(2)) && looks.get() == 2);
+        assert!(!give_turns(3, || look(9)) && looks.get() == 5);
+        assert!(!give_turns(0, || look(6)) && looks.get() == 5);
+    }
 
     #[test]
     fn a_deadline_ends_the_wait_and_an_abort_does_too() {

@@ -20,18 +20,17 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// How many chunks a vector is made of, so that readers copy the first one while the root is at the next; and the least of one, which
+/// How many chunks a vector is made of, so that readers copy the first one while the root is at the next, and the least of one, which
 /// takes some times as long as what comes with it.
-const CHUNKS: usize = 8;
-const LEAST: usize = 2 << 10;
+const CHUNKS: (usize, usize) = (8, 2 << 10);
+/// The same where each wait takes a context switch: no more than there are slots, so that the root waits for nobody.
+const CROWDED_CHUNKS: (usize, usize) = (4, 16 << 10);
 
-/// The bytes of a chunk: as many as there can be where each takes a context switch.
+/// The bytes of a chunk.
 fn chunk_bytes(bytes: usize, steps: &Steps<'_>) -> usize {
+    let (count, least) = if steps.is_crowded() { CROWDED_CHUNKS } else { CHUNKS };
     let most = steps.slot_bytes();
-    if steps.is_crowded() {
-        return most;
-    }
-    (bytes / CHUNKS).next_multiple_of(LEAST).clamp(LEAST, most)
+    (bytes / count).next_multiple_of(least).clamp(least.min(most), most)
 }
 
 /// One step per chunk.

@@ -23,9 +23,14 @@ use crate::kernel::Folding;
 use crate::transport::line::{INLINE_BYTES, Line};
 use crate::transport::region::LINES;
 use crate::transport::{Descriptor, SharedDomain};
+use crate::wait;
 
 /// How often it looks for a rank again, after the first time: some microseconds.
 const LOOKS: u32 = 300;
+
+/// How often it gives the core away instead, and looks, where ranks have no core each: to the others of this core, and once more
+/// for those who wait for them on other ones.
+const TURNS: u32 = 4;
 
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +113,11 @@ impl Routine {
             if !crowded {
                 hand.ring();
             }
-            hand.look_again(part, if crowded || cfg!(loom) { 1 } else { LOOKS })
+            if crowded {
+                hand.gives_turns(part)
+            } else {
+                hand.look_again(part, if cfg!(loom) { 1 } else { LOOKS })
+            }
         };
         if !(is_over && hand.agree(part)) {
             return Ok(Prompt::Published);
@@ -169,6 +178,11 @@ impl Hand<'_> {
                 self.others().all(|rank| self.looks_again(rank, looks))
             }
         }
+    }
+
+    /// Gives the core to the others until all have come that it waits for, or a few times.
+    fn gives_turns(&self, part: Part) -> bool {
+        wait::give_turns(TURNS, || self.look_again(part, 1))
     }
 
     /// Looks for a rank until it has come, or so often.
