@@ -37,7 +37,8 @@ pub struct Operation<'a> {
     pub deadline: &'a LateDeadline,
     /// Its deadline has just begun, or begins now: nothing has come before it.
     pub is_fresh: bool,
-    /// This rank has published its line of it ([`run_promptly`](super::shared::steps::prompt::Routine::run)).
+    /// It has begun on the short way: this rank has published its line of it ([`run`](super::shared::steps::prompt::Routine::run)), or a
+    /// plug-in has it.
     pub is_published: bool,
     /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
     pub launch: Option<Launch<'a>>,

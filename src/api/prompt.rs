@@ -100,12 +100,15 @@ impl Group {
             self.observer.nobody_is_late();
             begun = Some(self.record_words(place, words));
         };
-        let sequence = ticket.sequence();
-        let found =
-            self.contain(|| self.backend.run_promptly((plain, *key), sequence, &mut begins));
+        let deadline = LateDeadline::after_ms(self.limit_ms(options));
+        let due = (ticket.sequence(), &deadline);
+        let found = self.contain(|| self.backend.run_promptly((plain, *key), due, &mut begins));
         match (found, begun) {
-            (Ok(done @ (Prompt::Done | Prompt::Unheard)), Some(record)) => {
-                record.end_at_once(&Ok(()));
+            (Ok(done @ (Prompt::Done | Prompt::Unheard | Prompt::Waited)), Some(record)) => {
+                match done {
+                    Prompt::Waited => record.end(&Ok(())),
+                    _ => record.end_at_once(&Ok(())),
+                }
                 drop(turn);
                 if done == Prompt::Unheard {
                     fence_behind_rmw();
@@ -114,7 +117,7 @@ impl Group {
                 Some(Ok(()))
             }
             (found, begun) => {
-                let rest = Rest { ticket, turn, place, found, begun };
+                let rest = Rest { ticket, turn, deadline, place, found, begun };
                 Some(self.go_on(call, options, rest))
             }
         }
@@ -123,8 +126,7 @@ impl Group {
     /// Goes on the long way.
     #[cold]
     fn go_on(&self, call: &Call<'_>, options: &CallOptions, rest: Rest<'_>) -> Result<()> {
-        let Rest { ticket, turn, place, found, begun } = rest;
-        let deadline = LateDeadline::after_ms(self.limit_ms(options));
+        let Rest { ticket, turn, deadline, place, found, begun } = rest;
         let descriptor = call.descriptor(ticket.sequence());
         let ear = Ear::with(self, &descriptor, &deadline, Entry { place, record: begun });
         let mut operation = call.operation(descriptor, options, (self.name(), &deadline), &ear);
@@ -143,6 +145,7 @@ impl Group {
 struct Rest<'a> {
     ticket: Ticket,
     turn: Turn<'a>,
+    deadline: LateDeadline,
     place: Place,
     found: Result<Prompt>,
     /// Its entry in the recorder, if it has begun.

@@ -30,7 +30,7 @@ pub use device_part::{Bundle, Carried, Message as DeviceMessage, Way as DeviceWa
 pub use nccl::Enqueuer;
 
 use crate::algo::rules::Rule;
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{Gpu, Mark};
@@ -219,8 +219,8 @@ pub trait Backend: Send + Sync + Debug {
     /// Any; the message says who is to blame.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
 
-    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]): not where it serves a device, is selective, or
-    /// all ranks come together before each collective.
+    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]): not where it serves a device, or all ranks come
+    /// together before each collective.
     fn is_prompt(&self) -> bool {
         false
     }
@@ -232,19 +232,19 @@ pub trait Backend: Send + Sync + Debug {
         false
     }
 
-    /// Does what can be done at once of a call that was rehearsed, with this sequence number; the rest is for [`Backend::run`]
-    /// ([`Operation::is_published`]), or for [`Backend::ring_fenced`]. `begins` is told the words of the descriptor, once the
-    /// others have what they wait for of this rank. In its turn.
+    /// Does what can be done at once of a call that was rehearsed, with this sequence number and until that deadline; the rest is for
+    /// [`Backend::run`] ([`Operation::is_published`]), or for [`Backend::ring_fenced`]. `begins` is told the words of the
+    /// descriptor, once the others have what they wait for of this rank, or as soon as that is left to somebody else. In its turn.
     ///
     /// # Errors
     /// As [`Backend::run`].
     fn run_promptly(
         &self,
         plain: (&Plain<'_>, Key),
-        sequence: u64,
+        due: (u64, &LateDeadline),
         begins: &mut dyn FnMut(&[u64; 3]),
     ) -> Result<Prompt> {
-        let _ = (plain, sequence, begins);
+        let _ = (plain, due, begins);
         Ok(Prompt::Untouched)
     }
 

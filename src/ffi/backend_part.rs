@@ -294,6 +294,10 @@ impl Communicator for Shared {
         submitted
     }
 
+    fn is_prompt(&self) -> bool {
+        self.0.functions.table.run.is_some()
+    }
+
     fn run(&self, task: &Task<'_>, limit: Duration) -> Option<Result<Ran>> {
         let run = self.0.functions.table.run?;
         let part = &*self.0;

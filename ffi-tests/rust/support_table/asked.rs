@@ -148,6 +148,10 @@ impl Communicator for Declared {
         nothing()
     }
 
+    fn is_prompt(&self) -> bool {
+        false
+    }
+
     fn run(&self, _: &Task<'_>, _: Duration) -> Option<Result<Ran>> {
         None
     }

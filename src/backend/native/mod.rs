@@ -20,6 +20,7 @@ use crate::algo::rules::{Rule, Rules};
 use crate::algo::shared::steps::prompt::{self, Routine};
 use crate::algo::shared::{self, Steps, lines};
 use crate::algo::{Algorithm, Body, Operation, Shape, Wanted, select};
+use crate::base::deadline::LateDeadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::nodes::Nodes;
@@ -184,7 +185,7 @@ impl Backend for Native {
     fn run_promptly(
         &self,
         (plain, key): (&Plain<'_>, Key),
-        sequence: u64,
+        (sequence, _): (u64, &LateDeadline),
         begins: &mut dyn FnMut(&[u64; 3]),
     ) -> Result<Prompt> {
         let lanes = &mut *self.lanes();

@@ -29,6 +29,10 @@ impl Communicator for WithDevice {
         self.inner.submit(task)
     }
 
+    fn is_prompt(&self) -> bool {
+        false
+    }
+
     fn run(&self, task: &Task<'_>, limit: Duration) -> Option<Result<Ran>> {
         match self.device.enter() {
             Ok(_current) => self.inner.run(task, limit),

@@ -1,20 +1,27 @@
 //! A group over a plug-in: one operation after another, each with its deadline, until the first failure.
 
-use super::super::{Backend, Fate, Memory, OpKind, Operation, Place, PointToPoint, Query, Wanted};
+use super::super::{
+    Backend, Fate, Key, Memory, OpKind, Operation, Place, Plain, PointToPoint, Prompt, Query,
+    Wanted,
+};
 use super::compose::{Parts, Way, Ways};
 use super::messages::Messages;
 use super::{Communicator, Made, Ran, Received, Request, State, Submitted, Task};
+use crate::base::deadline::LateDeadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// For how long the plug-in may wait in one call, so that a failure which it does not notice is noticed all the same.
 const SLICE: Duration = Duration::from_secs(1);
+
+/// For how long it may where the call has not gone the whole way yet.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// How much later than it should a plug-in's wait may return before that is said.
 const GRACE: Duration = Duration::from_millis(500);
@@ -39,6 +46,8 @@ pub(super) struct PluginGroup {
     state: Arc<State>,
     /// What the plug-in has said that it does: it is asked once for each type and operator.
     supported: Box<[AtomicU8]>,
+    /// What the operation that has its turn has begun as on the short way, until it goes on on the long one.
+    begun: Mutex<Option<Request>>,
 }
 
 impl PluginGroup {
@@ -55,7 +64,8 @@ impl PluginGroup {
         });
         let supported = (0..QUERIES).map(|_| AtomicU8::new(0)).collect();
         let ways = Ways::of(kinds);
-        Self { name, rank, places, messages, communicator, ways, state, supported }
+        let begun = Mutex::default();
+        Self { name, rank, places, messages, communicator, ways, state, supported, begun }
     }
 
     /// Whether the plug-in does this kind of call by itself.
@@ -112,6 +122,11 @@ impl PluginGroup {
             Err(error) if is_refusal(&error) => Err(error),
             Err(error) => Err(self.fatal(error)),
         }
+    }
+
+    /// What is kept between the short way and the long one.
+    fn begun(&self) -> MutexGuard<'_, Option<Request>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait(&self, request: Request, task: &Task<'_>) -> Result<Received> {
@@ -270,6 +285,12 @@ impl Backend for PluginGroup {
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
+        if operation.is_published
+            && let Some(request) = self.begun().take()
+        {
+            let task = Task { is_fresh: false, ..Task::of(operation) };
+            return self.wait(request, &task).map(drop).map_err(|error| self.fatal(error));
+        }
         if let Some(failure) = self.state.known_failure() {
             return Err(failure.clone());
         }
@@ -282,6 +303,39 @@ impl Backend for PluginGroup {
         // Its parts begin later.
         let task = Task { is_fresh: false, ..task };
         way.run(self, &task).map_err(|error| self.fatal(error))
+    }
+
+    fn is_prompt(&self) -> bool {
+        self.communicator.is_prompt()
+    }
+
+    fn rehearse(&self, plain: &Plain<'_>, _: Key) -> bool {
+        self.ways.of_kind(plain.kind) == Way::Own
+    }
+
+    fn run_promptly(
+        &self,
+        (plain, _): (&Plain<'_>, Key),
+        (sequence, deadline): (u64, &LateDeadline),
+        begins: &mut dyn FnMut(&[u64; 3]),
+    ) -> Result<Prompt> {
+        // In a group that has failed the long way says why.
+        if self.state.known_failure().is_some() {
+            return Ok(Prompt::Untouched);
+        }
+        begins(&plain.descriptor(sequence).encode());
+        let task = Task::plain(plain, sequence, deadline.begun());
+        match self.communicator.run(&task, task.left().min(MOMENT)) {
+            Some(Ok(Ran::Shortly)) => Ok(Prompt::Done),
+            Some(Ok(Ran::Done)) => Ok(Prompt::Waited),
+            Some(Ok(Ran::Pending(request))) => {
+                *self.begun() = Some(request);
+                Ok(Prompt::Published)
+            }
+            Some(Err(error)) if is_refusal(&error) => Err(error),
+            Some(Err(error)) => Err(self.fatal(error)),
+            None => Ok(Prompt::Untouched),
+        }
     }
 
     fn messages(&self) -> Option<&dyn PointToPoint> {

@@ -104,6 +104,9 @@ pub trait Communicator: Send + Sync + Debug {
     /// Any. `InvalidArgument` and `Unsupported` mean that nothing has happened, as on every other rank.
     fn submit(&self, task: &Task<'_>) -> Result<Submitted>;
 
+    /// Whether the plug-in has [`Communicator::run`], and a call of it needs nothing that takes time before.
+    fn is_prompt(&self) -> bool;
+
     /// Carries out a collective in one step, where the plug-in has that: begins it and waits for its end, but not for longer than
     /// the limit.
     ///

@@ -1,6 +1,6 @@
 //! One operation, as a plug-in gets it, and what becomes of it.
 
-use super::super::{OpKind, Operation};
+use super::super::{OpKind, Operation, Plain};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -98,6 +98,30 @@ impl<'a> Task<'a> {
             sequence: descriptor.sequence,
             part: u64::from(descriptor.part) << 32,
             gpu: operation.launch.as_ref().map(|launch| launch.gpu),
+        }
+    }
+
+    /// A collective that is nothing but its arguments, and has just begun.
+    pub(super) fn plain(plain: &Plain<'a>, sequence: u64, deadline: &'a Deadline) -> Self {
+        Self {
+            what: What::Collective(plain.kind),
+            dtype: (plain.kind != OpKind::Barrier).then(|| plain.dtype()),
+            op: plain.op,
+            root: plain.root,
+            peer: None,
+            tag: None,
+            count: plain.count,
+            send: plain.send,
+            recv: plain.recv,
+            sends: None,
+            recvs: None,
+            room: None,
+            factor: plain.factor,
+            deadline,
+            is_fresh: true,
+            sequence,
+            part: 0,
+            gpu: None,
         }
     }
 

@@ -15,7 +15,7 @@ pub static ROW: Algorithm = Algorithm {
     name: "pull",
     description: "blocks read in the memory of their ranks; one hop",
     fits: ATTACHED,
-    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 64 << 10 } else { 128 << 10 },
+    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 8 << 20 } else { 128 << 10 },
     ordered: true,
     body: Body::Shared(run),
 };

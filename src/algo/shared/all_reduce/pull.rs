@@ -15,7 +15,7 @@ pub static ROW: Algorithm = Algorithm {
     name: "pull",
     description: "vectors read in the memory of their ranks, each rank folds its slice, all gather; two hops",
     fits: ATTACHED_FEW,
-    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 256 << 10 } else { 2 << 20 },
+    pays: |bytes, shape| shape.pulls && !shape.crowded && bytes >= 2 << 20,
     ordered: true,
     body: Body::Shared(run),
 };

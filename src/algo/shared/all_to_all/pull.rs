@@ -2,6 +2,7 @@
 
 use super::{direct, staged};
 use crate::algo::Operation;
+use crate::algo::select::Shape;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ATTACHED, Algorithm, Body};
 use crate::base::buffer::Src;
@@ -15,10 +16,16 @@ pub static ROW: Algorithm = Algorithm {
     name: "pull",
     description: "blocks read in the memory of their ranks; one hop",
     fits: ATTACHED,
-    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 64 << 10 } else { 128 << 10 },
+    pays,
     ordered: true,
     body: Body::Shared(run),
 };
+
+/// From which blocks on: among ranks that have no core each, by what all together move.
+fn pays(bytes: usize, shape: &Shape) -> bool {
+    let moved = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
+    shape.pulls && if shape.crowded { moved >= 2 << 20 } else { bytes >= 128 << 10 }
+}
 
 /// Directly where it can be. Else two steps: where the blocks are, and that all have been read.
 ///

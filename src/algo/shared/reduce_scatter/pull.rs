@@ -20,7 +20,7 @@ pub static ROW: Algorithm = Algorithm {
     name: "pull",
     description: "vectors read in the memory of their ranks, each rank folds its own block; one hop",
     fits: ATTACHED_FEW,
-    pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 256 << 10 } else { 512 << 10 },
+    pays: |bytes, shape| shape.pulls && !shape.crowded && bytes >= 512 << 10,
     ordered: true,
     body: Body::Shared(run),
 };

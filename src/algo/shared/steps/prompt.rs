@@ -37,12 +37,14 @@ const TURNS: u32 = 4;
 pub enum Prompt {
     /// Nothing has happened.
     Untouched,
-    /// This rank's line is published.
+    /// It has begun: this rank's line is published, or a plug-in has it.
     Published,
     /// It is over.
     Done,
     /// It is over, and whoever sleeps until this rank's line is there has not been rung for.
     Unheard,
+    /// It is over, and has taken longer than a moment.
+    Waited,
 }
 
 /// What all calls of one key have in common on this rank.
