@@ -10,7 +10,7 @@ pub(super) const COST: usize = 128;
 
 /// The longest message that goes without being asked for among so few ranks of one host, whose rings hold two of them, and among
 /// others.
-const FEW: (WorldSize, usize) = (4, 64 << 10);
+const FEW: [(WorldSize, usize); 2] = [(3, 128 << 10), (4, 64 << 10)];
 const EAGER_BYTES: usize = 16 << 10;
 
 /// What a rank holds for all others together, and at most for one.
@@ -30,7 +30,8 @@ impl Limits {
     /// Of a group of so many, whose ranks are all on one host or not.
     pub(super) fn new(size: WorldSize, is_inside: bool) -> Self {
         let held_bytes = (HELD_BYTES / size.max(1)).min(HELD_FOR_ONE);
-        let longest = if is_inside && size <= FEW.0 { FEW.1 } else { EAGER_BYTES };
+        let among = FEW.iter().find(|(ranks, _)| is_inside && size <= *ranks);
+        let longest = among.map_or(EAGER_BYTES, |&(_, bytes)| bytes);
         Self { eager_bytes: longest.min(held_bytes / 4), held_bytes }
     }
 
@@ -57,12 +58,15 @@ mod tests {
             assert!(limits.held_bytes * size <= HELD_BYTES, "{size}");
             assert!(limits.eager_bytes < limits.held_bytes, "{size}");
         }
-        assert_eq!(Limits::new(4, true), Limits { eager_bytes: FEW.1, held_bytes: HELD_FOR_ONE });
+        for (ranks, eager_bytes) in FEW {
+            let limits = Limits { eager_bytes, held_bytes: HELD_FOR_ONE };
+            assert_eq!(Limits::new(ranks, true), limits);
+        }
         for (size, is_inside) in [(5, true), (4, false)] {
             let limits = Limits { eager_bytes: EAGER_BYTES, held_bytes: HELD_FOR_ONE };
             assert_eq!(Limits::new(size, is_inside), limits);
         }
-        for ranks in 1..=FEW.0 {
+        for ranks in 1..=4 {
             let ring = Geometry { ranks, slot_bytes: 4096 }.ring_bytes();
             assert!(ring >= 2 * Limits::new(ranks, true).eager_bytes, "{ranks}");
         }

@@ -31,6 +31,9 @@ const LOOKS: Looks = Looks { locked: 1000, free: 800 };
 /// core all the same, and to give one away costs as much as the first looks do.
 const CROWDED_LOOKS: Looks = Looks { locked: 1000, free: 40 };
 
+/// How often it looks for the next piece of a message that has begun to come: its sender is about to put that.
+const LOOKS_FOR_MORE: u32 = 1000;
+
 /// What a look for a message has found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -142,7 +145,7 @@ impl State {
             Some(Frame::Credit { bytes }) => return self.take_credit(from, bytes),
             _ => return Found::Else,
         };
-        let fits = |len: &usize| *len <= into.len() && HEAD_BYTES + len <= held;
+        let fits = |len: &usize| *len <= into.len() && HEAD_BYTES <= held;
         let Some(len) = usize::try_from(len).ok().filter(fits) else { return Found::Else };
         let is_wanted = tag_wanted.map_or(!is_internal(tag), |wanted| wanted == tag);
         let (cost, Limits { eager_bytes, held_bytes }) = (Limits::cost(len), self.limits);
@@ -151,11 +154,11 @@ impl State {
             return Found::Else;
         }
         let into = into.slice(0, len);
-        let taken = match beside {
-            Some(beside) => reader.take_newest(&ring, beside, into),
-            None => reader.take_seen(&ring, HEAD_BYTES, into),
+        let is_taken = match beside {
+            Some(beside) => reader.take_newest(&ring, beside, into).map(|()| true),
+            None => reader.take_seen(&ring, (HEAD_BYTES, LOOKS_FOR_MORE), into),
         };
-        if taken.is_err() {
+        if !is_taken.unwrap_or(false) {
             return Found::Else;
         }
         link.wire.settle_in_parts(self.domain.as_ref());

@@ -75,12 +75,47 @@ fn what_is_put_as_a_whole_is_seen_and_taken_many_times_around() {
         let mut seen = [0; 32];
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 100);
         let mut rest = [0; 68];
-        reader.take_seen(&ring, 32, Dst::from(&mut rest[..])).unwrap();
+        assert!(reader.take_seen(&ring, (32, 0), Dst::from(&mut rest[..])).unwrap());
         assert_eq!([&seen[..], &rest].concat(), whole(number, &body));
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 0);
-        assert!(reader.take_seen(&ring, 0, Dst::from(&mut seen[..1])).is_err());
+        assert!(!reader.take_seen(&ring, (0, 9), Dst::from(&mut seen[..1])).unwrap());
         reader.release(&region);
     }
+}
+
+#[test]
+fn a_whole_is_taken_while_it_comes_and_stays_where_it_does_not() {
+    const LONGEST: usize = 40_000;
+    let (region, messages) = (region(), 2000_usize);
+    let len = |number: usize| number * 7919 % LONGEST;
+    let bytes: Vec<u8> = (0..LONGEST + 251).map(|i| (i % 251) as u8).collect();
+    let content = |number: usize| &bytes[number % 251..][..len(number)];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = Writer::new(0, 1);
+            for number in 0..messages {
+                while !writer.put_whole(&region, number as u64, Src::from(content(number))) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let (ring, mut reader) = (region.ring(0, 1), Reader::new(0, 1));
+        let (mut into, mut vain) = (vec![0; LONGEST], 0);
+        for number in 0..messages {
+            let into = Dst::from(&mut into[..len(number)]);
+            let mut head = [0; HEAD_BYTES];
+            while reader.peek(&ring, Dst::from(&mut head[..])).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+            let place = reader.position();
+            while !reader.take_seen(&ring, (HEAD_BYTES, 1), into).unwrap() {
+                assert_eq!(reader.position(), place);
+                vain += 1;
+            }
+            assert_eq!(bytes_of(into.as_src()), content(number), "{number}, {vain} in vain");
+            reader.release(&region);
+        }
+    });
 }
 
 #[test]
@@ -158,7 +193,7 @@ fn what_is_read_while_more_is_put_is_whole() {
                     break;
                 }
                 if reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0 {
-                    reader.take_seen(&ring, HEAD_BYTES, into).unwrap();
+                    assert!(reader.take_seen(&ring, (HEAD_BYTES, 0), into).unwrap());
                     assert_eq!(head[..], whole(number, &body[..len])[..HEAD_BYTES]);
                     break;
                 }
@@ -217,7 +252,7 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
         let mut head = [0; HEAD_BYTES];
         assert!(reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0);
         assert_eq!(head[..], whole(number, body(number).as_flattened())[..HEAD_BYTES]);
-        reader.take_seen(&ring, HEAD_BYTES, into).unwrap();
+        assert!(reader.take_seen(&ring, (HEAD_BYTES, 0), into).unwrap());
         assert!((0..1000).step_by(WORD).all(|at| into.as_src().word(at) == number));
     };
     // One by one: no more than a part of the ring is used.
@@ -299,7 +334,7 @@ fn back_and_forth_between_threads_everything_comes_while_the_ring_is_rewound() {
             std::thread::yield_now();
         }
         assert_eq!(head, whole(number, &body(number).as_flattened()[..len(number)])[..HEAD_BYTES]);
-        reader.take_seen(&ring, HEAD_BYTES, into).unwrap();
+        assert!(reader.take_seen(&ring, (HEAD_BYTES, 0), into).unwrap());
         assert_eq!(bytes_of(into.as_src()), body(number).as_flattened()[..len(number)]);
         reader.release_in_parts(&region);
     };

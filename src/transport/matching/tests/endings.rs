@@ -95,20 +95,20 @@ fn a_message_that_is_there_counts_though_the_time_has_passed_before_anybody_look
 fn an_offer_that_nobody_takes_is_withdrawn() {
     for spread in SPREADS {
         let members = world(spread, 2);
-        let late = Outgoing { deadline: soon(), ..outgoing(1, 3, text(1, 100_000)) };
+        let late = Outgoing { deadline: soon(), ..outgoing(1, 3, text(1, 300_000)) };
         let (kind, message) = members[0].post_send(late).error();
         assert_eq!(kind, ErrorKind::Timeout);
-        assert!(message.contains("rank 1") && message.contains("100000 bytes"), "{message}");
+        assert!(message.contains("rank 1") && message.contains("300000 bytes"), "{message}");
         // The receiver may know of it or not: it gets the next one.
-        let next = incoming(Some(0), Some(3), 100_000);
+        let next = incoming(Some(0), Some(3), 300_000);
         let got = members[1].post_receive(next);
-        let sent = members[0].post_send(outgoing(1, 3, text(2, 100_000)));
+        let sent = members[0].post_send(outgoing(1, 3, text(2, 300_000)));
         got.wait().unwrap();
         sent.wait().unwrap();
-        assert_eq!(content(lent_to(&next)), text(2, 100_000), "{spread:?}");
+        assert_eq!(content(lent_to(&next)), text(2, 300_000), "{spread:?}");
         assert!(members[1].domain.failure().is_none());
         // To itself too.
-        let own = Outgoing { deadline: soon(), ..outgoing(0, 3, text(1, 100_000)) };
+        let own = Outgoing { deadline: soon(), ..outgoing(0, 3, text(1, 300_000)) };
         assert_eq!(members[0].post_send(own).error().0, ErrorKind::Timeout);
     }
 }
@@ -118,19 +118,19 @@ fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
     // Whether the time passes before the first piece comes is a matter of luck; both are to go well.
     for spread in [Spread::Segment, Spread::Apart] {
         let members = world(spread, 2);
-        let sent = members[0].post_send(outgoing(1, 3, text(1, 100_000)));
+        let sent = members[0].post_send(outgoing(1, 3, text(1, 300_000)));
         members[1].engine.core().unwrap().with(|state| {
             state.links[0].attach = Attach::Refused;
         });
         let first =
-            Incoming { deadline: Deadline::after_ms(0), ..incoming(Some(0), Some(3), 200_000) };
+            Incoming { deadline: Deadline::after_ms(0), ..incoming(Some(0), Some(3), 600_000) };
         let got = members[1].post_receive(first);
         let outcome = got.wait();
-        let next = incoming(Some(0), None, 200_000);
+        let next = incoming(Some(0), None, 600_000);
         if let Err(error) = outcome {
             assert_eq!(error.kind(), ErrorKind::Timeout);
             members[1].post_receive(next).wait().unwrap();
-            assert_eq!(content(lent_to(&next).slice(0, 100_000)), text(1, 100_000));
+            assert_eq!(content(lent_to(&next).slice(0, 300_000)), text(1, 300_000));
         }
         sent.wait().unwrap();
         assert!(members[0].domain.failure().is_none());
@@ -368,8 +368,8 @@ fn the_failure_of_the_group_ends_everything() {
         let done = [
             members[0].post_receive(incoming(None, None, 1)),
             members[1].post_receive(incoming(Some(2), Some(1), 1)),
-            members[1].post_send(outgoing(2, 9, text(1, 100_000))),
-            members[2].post_send(outgoing(2, 9, text(1, 100_000))),
+            members[1].post_send(outgoing(2, 9, text(1, 300_000))),
+            members[2].post_send(outgoing(2, 9, text(1, 300_000))),
         ];
         let error = Error::new(ErrorKind::Aborted, "somebody said so");
         members[2].domain.fail(&error);
@@ -409,7 +409,7 @@ fn whoever_breaks_the_rules_fails_the_group_and_is_named() {
 fn leaving_ends_what_is_outstanding() {
     let mut members = world(Spread::Together, 2);
     let got = members[0].post_receive(incoming(None, None, 1));
-    let sent = members[0].post_send(outgoing(1, 0, text(1, 100_000)));
+    let sent = members[0].post_send(outgoing(1, 0, text(1, 300_000)));
     drop(members.remove(0));
     assert_eq!(got.error().0, ErrorKind::Aborted);
     assert_eq!(sent.error().0, ErrorKind::Aborted);

@@ -4,7 +4,7 @@ use super::world::{SPREADS, Spread, content, each, incoming, lent_to, outgoing, 
 use crate::transport::Delivery;
 use crate::transport::matching::limits::COST;
 
-const SIZES: [usize; 9] = [0, 1, 48, 4096, 16_384, 16_385, 100_000, 1 << 20, 3_000_001];
+const SIZES: [usize; 10] = [0, 1, 48, 4096, 16_384, 16_385, 100_000, 300_000, 1 << 20, 3_000_001];
 
 #[test]
 fn every_size_goes_there_and_back() {

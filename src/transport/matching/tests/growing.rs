@@ -9,7 +9,7 @@ use crate::transport::matching::limits::COST;
 use crate::transport::{Delivery, Outgoing};
 
 /// Empty, whole, and offered in one piece and in several.
-const SIZES: [usize; 5] = [0, 1, 16 << 10, 100_000, 3 << 20];
+const SIZES: [usize; 6] = [0, 1, 16 << 10, 100_000, 300_000, 3 << 20];
 
 #[test]
 fn any_message_fits_whether_it_comes_before_or_after() {
@@ -97,7 +97,7 @@ fn a_receive_that_waits_again_after_a_withdrawal_makes_its_memory_anew() {
         let members = world(spread, 2);
         let deadline = Deadline::after_ms(30);
         let withdrawn =
-            members[0].post_send(Outgoing { deadline, ..outgoing(1, 1, text(6, 90_000)) });
+            members[0].post_send(Outgoing { deadline, ..outgoing(1, 1, text(6, 270_000)) });
         assert_eq!(withdrawn.error().0, ErrorKind::Timeout, "{spread:?}");
         let receive = members[1].post_receive(growing(Some(0), Some(1), usize::MAX));
         let sent = members[0].post_send(outgoing(1, 1, text(7, 20)));
