@@ -42,6 +42,7 @@ Peers:
   turns with ours, in pairs: a run of calls of ours, one of each peer's. Their ranks wait in the kernel
   when it is not their turn. Open MPI runs with ob1 and vader, single copy (CMA); also with a
   segmented ring of 128 KiB and 1 MiB for all_reduce; and yielding where ranks are more than cores.
+  openmpi-staged is the same without single copy: what DIST_ATTACH=0 makes of ours is compared with that.
   MPICH runs as it is installed. gloo is Gloo through the torch of python3, or of the Python that
   DIST_BENCH_PYTHON names; gloo-cpp is Gloo from C++. Both use one thread and the loopback interface.
   torch reduces in place only, and has other results in buffers of their own only. What a library has

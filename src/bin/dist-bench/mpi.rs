@@ -19,6 +19,8 @@ const FILES: &[(&str, &str)] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Implementation {
     Openmpi,
+    /// Without reading the memory of other processes.
+    OpenmpiStaged,
     Mpich,
 }
 
@@ -34,8 +36,8 @@ struct Setting {
 
 const PLAIN: Setting = Setting { name: "", arguments: &[], only: None };
 
-/// Shared memory alone, read from the other process directly where that pays.
-const CMA: &[&str] = &[
+/// Shared memory alone, and what follows says whether the other process is read directly where that pays.
+const SHARED_MEMORY: &[&str] = &[
     "--mca",
     "pml",
     "ob1",
@@ -44,7 +46,6 @@ const CMA: &[&str] = &[
     "vader,self",
     "--mca",
     "btl_vader_single_copy_mechanism",
-    "cma",
 ];
 
 /// The all-reduce that is best for long vectors: a ring, whose pieces have the size that follows.
@@ -72,34 +73,44 @@ impl Implementation {
     fn name(self) -> &'static str {
         match self {
             Self::Openmpi => "openmpi",
+            Self::OpenmpiStaged => "openmpi-staged",
             Self::Mpich => "mpich",
+        }
+    }
+
+    /// How Open MPI moves long vectors between processes; `None` for another one.
+    fn single_copy(self) -> Option<&'static str> {
+        match self {
+            Self::Openmpi => Some("cma"),
+            Self::OpenmpiStaged => Some("none"),
+            Self::Mpich => None,
         }
     }
 
     fn compiler(self) -> &'static str {
         match self {
-            Self::Openmpi => "mpicc.openmpi",
+            Self::Openmpi | Self::OpenmpiStaged => "mpicc.openmpi",
             Self::Mpich => "mpicc.mpich",
         }
     }
 
     fn launcher(self) -> &'static str {
         match self {
-            Self::Openmpi => "mpirun.openmpi",
+            Self::Openmpi | Self::OpenmpiStaged => "mpirun.openmpi",
             Self::Mpich => "mpiexec.mpich",
         }
     }
 
     fn packages(self) -> &'static str {
         match self {
-            Self::Openmpi => "libopenmpi-dev and openmpi-bin",
+            Self::Openmpi | Self::OpenmpiStaged => "libopenmpi-dev and openmpi-bin",
             Self::Mpich => "libmpich-dev and mpich",
         }
     }
 
     fn settings(self) -> &'static [Setting] {
         match self {
-            Self::Openmpi => OPENMPI,
+            Self::Openmpi | Self::OpenmpiStaged => OPENMPI,
             Self::Mpich => &[PLAIN],
         }
     }
@@ -114,7 +125,7 @@ impl Implementation {
 
     /// The program.
     fn source(self) -> Source {
-        let name = if self == Self::Openmpi { "mpi-openmpi" } else { "mpi-mpich" };
+        let name = if self == Self::Mpich { "mpi-mpich" } else { "mpi-openmpi" };
         Source { name, files: FILES, options: &["-std=gnu11", "-O3"], libraries: &[] }
     }
 }
@@ -154,10 +165,10 @@ impl Launch for Mpi {
 
     fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
         let mut command = Command::new(&self.launcher);
-        if self.implementation == Implementation::Openmpi {
+        if let Some(single_copy) = self.implementation.single_copy() {
             // Where ranks run is the program's own business, the same as ours.
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-            command.args(CMA);
+            command.args(SHARED_MEMORY).arg(single_copy);
             if ranks > host::cores() {
                 command.args(YIELD);
             }
@@ -200,6 +211,9 @@ mod tests {
         assert!(words(&ring, host::cores() + 1).contains(&"mpi_yield_when_idle".to_owned()));
         let plain = words(&peer(Implementation::Openmpi, PLAIN), 1).join(" ");
         assert!(!plain.contains("dynamic_rules") && !plain.contains("yield"), "{plain}");
+        assert!(plain.contains("single_copy_mechanism cma"), "{plain}");
+        let staged = words(&peer(Implementation::OpenmpiStaged, PLAIN), 1).join(" ");
+        assert!(staged.contains("single_copy_mechanism none"), "{staged}");
         let mpich = words(&peer(Implementation::Mpich, PLAIN), 3);
         assert_eq!(mpich, ["-n", "3", "program", "/place"]);
     }

@@ -12,6 +12,8 @@ use dist::base::dtype::DataType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
     Openmpi,
+    /// Without reading the memory of other processes: beside ours with DIST_ATTACH=0.
+    OpenmpiStaged,
     Mpich,
     /// Through PyTorch.
     Gloo,
@@ -24,6 +26,7 @@ impl Peer {
     pub(crate) fn engines(self, stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, Failure> {
         match self {
             Self::Openmpi => mpi::peers(Implementation::Openmpi, stage),
+            Self::OpenmpiStaged => mpi::peers(Implementation::OpenmpiStaged, stage),
             Self::Mpich => mpi::peers(Implementation::Mpich, stage),
             Self::Gloo => gloo::through_torch(stage),
             Self::GlooCpp => gloo::from_cpp(stage),
