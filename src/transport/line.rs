@@ -59,13 +59,6 @@ impl Line {
         prefetch::to_read(first.cast());
     }
 
-    /// Makes the line this core's own before it is written, so that the next [`Line::publish`] need not wait for that; for
-    /// its owner. What the line holds stays: it may still be asked for where ranks have parted.
-    pub fn prepare(&self) {
-        let first: *const Self = self;
-        prefetch::to_write(first.cast());
-    }
-
     /// The step that the line holds.
     pub fn step(&self) -> u64 {
         self.step.load(Ordering::Acquire)

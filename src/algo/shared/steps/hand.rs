@@ -5,7 +5,7 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::base::sync::fence_by;
 use crate::transport::SharedDomain;
 use crate::transport::line::Line;
-use crate::transport::region::{LINES, Region};
+use crate::transport::region::Region;
 
 /// The hand of the rank that holds the lane.
 #[derive(Debug)]
@@ -121,14 +121,5 @@ impl<'a> Hand<'a> {
     #[inline]
     pub(super) fn finish(&self, word: u64) {
         self.region.progress(self.rank).finish(self.lane.step, word);
-    }
-
-    /// Asks for the line of the coming step, where all are known to have finished with what it holds.
-    #[inline]
-    pub(super) fn prepare(&self) {
-        let next = self.lane.step + 1;
-        if self.lane.all_done + LINES >= next {
-            self.region.line(self.rank, next).prepare();
-        }
     }
 }

@@ -371,7 +371,6 @@ impl<'a> Steps<'a> {
         if self.owes_ring {
             self.ring();
         }
-        self.hand.prepare();
     }
 
     /// Stores the coming step, once all have finished with what its line held before, and says that this rank has finished

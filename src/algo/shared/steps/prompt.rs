@@ -129,7 +129,6 @@ impl Routine {
             (lines.hear)(plain, &Heard { region, rank, step, own, folding })?;
         }
         hand.finish(words[2]);
-        hand.prepare();
         Ok(if heard && !crowded { Prompt::Unheard } else { Prompt::Done })
     }
 }
