@@ -88,7 +88,7 @@ fn a_whole_is_taken_while_it_comes_and_stays_where_it_does_not() {
     const LONGEST: usize = 40_000;
     let (region, messages) = (region(), 2000_usize);
     let len = |number: usize| number * 7919 % LONGEST;
-    let bytes: Vec<u8> = (0..LONGEST + 251).map(|i| (i % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..251).cycle().take(LONGEST + 251).collect();
     let content = |number: usize| &bytes[number % 251..][..len(number)];
     std::thread::scope(|scope| {
         scope.spawn(|| {
