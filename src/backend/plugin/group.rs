@@ -333,7 +333,7 @@ impl Backend for PluginGroup {
                 Ok(Prompt::Published)
             }
             Some(Err(error)) if is_refusal(&error) => Err(error),
-            Some(Err(error)) => Err(self.fatal(error)),
+            Some(Err(error)) => Err(self.fatal(self.doubt(error, &task, None))),
             None => Ok(Prompt::Untouched),
         }
     }
