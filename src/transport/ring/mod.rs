@@ -334,6 +334,9 @@ impl Reader {
         let mut taken = 0;
         while taken < into.len() {
             let here = self.held(ring)?.saturating_sub(seen).min(into.len());
+            if here < taken {
+                return Err(nonsense());
+            }
             copy_out(
                 ring.bytes,
                 self.position + (seen + taken) as u64,

@@ -119,6 +119,20 @@ fn a_whole_is_taken_while_it_comes_and_stays_where_it_does_not() {
 }
 
 #[test]
+fn a_writer_that_goes_back_while_a_whole_is_taken_is_an_error() {
+    let region = region();
+    let ring = region.ring(0, 1);
+    let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+    let (mut head, mut into) = ([0; HEAD_BYTES], [0; 1000]);
+    assert_eq!(writer.write(&region, &[Src::from(&[7; 500][..])]).unwrap(), 500);
+    assert!(writer.publish(&region));
+    assert_eq!(reader.peek(&ring, Dst::from(&mut head[..])).unwrap(), 500);
+    ring.written.claim(100);
+    assert!(reader.take_seen(&ring, (HEAD_BYTES, 9), Dst::from(&mut into[..])).is_err());
+    assert_eq!(reader.position(), 0);
+}
+
+#[test]
 fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
     let region = region();
     let ring = region.ring(0, 1);
