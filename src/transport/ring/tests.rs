@@ -2,6 +2,7 @@
 
 use super::newest::LEN_BITS;
 use super::*;
+use crate::base::buffer::WORD;
 use crate::transport::Geometry;
 use crate::transport::inproc::Heap;
 
@@ -172,7 +173,7 @@ fn few_bytes_lie_beside_the_position_until_something_else_is_put() {
         assert_eq!(reader.read(&region, into).unwrap(), HEAD_BYTES + 5);
     }
     // What a rank that has gone wrong says of its length.
-    let stamp = reader.position << LEN_BITS | 127;
+    let stamp = reader.position() << LEN_BITS | 127;
     ring.written.newest.stamp.store(stamp, Ordering::Relaxed);
     assert!(!is_beside(&mut reader));
 }
@@ -274,23 +275,24 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
     assert!(most < ring.bytes.len());
     for number in 0..1000 {
         put(&mut writer, number);
-        assert!(place(ring.bytes, writer.position).0 <= most, "{number}");
+        assert!(place(ring.bytes, writer.position()).0 <= most, "{number}");
         take(&mut reader, number);
     }
-    assert!(writer.position > 10 * size && ring.read.position() == 0);
+    assert!(writer.position() > 10 * size && ring.read.position() == 0);
     // With one always on its way, the lap is gone through, and the room given back as ever.
     put(&mut writer, 0);
-    let lap = writer.position / size;
+    let lap = writer.position() / size;
     for number in 1..6 * size / 1032 {
         put(&mut writer, number);
         take(&mut reader, number - 1);
         reader.release(&region);
     }
-    assert!((lap + 4..=lap + 7).contains(&(writer.position / size)));
+    assert!((lap + 4..=lap + 7).contains(&(writer.position() / size)));
     // A full ring is full after a turn, too.
     take(&mut reader, 6 * size / 1032 - 1);
     let turns = |writer: &Writer, reader: &Reader| {
-        place(ring.bytes, writer.position).0 as u64 >= TURN_BYTES && reader.told == writer.position
+        place(ring.bytes, writer.position()).0 as u64 >= TURN_BYTES
+            && reader.told == writer.position()
     };
     while !turns(&writer, &reader) {
         put(&mut writer, 0);
@@ -365,7 +367,7 @@ fn back_and_forth_between_threads_everything_comes_while_the_ring_is_rewound() {
             put(&mut writer, number);
             take(&mut reader, number);
         }
-        let laps = writer.position / region.geometry().ring_bytes() as u64;
+        let laps = writer.position() / region.geometry().ring_bytes() as u64;
         let needed = MESSAGES * 272 / region.geometry().ring_bytes() as u64;
         assert!(laps > 2 * needed, "it was rewound: {laps} laps of {needed}");
     });

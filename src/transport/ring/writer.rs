@@ -1,0 +1,203 @@
+//! The writing end.
+
+#[cfg(doc)]
+use super::Head;
+use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, TURN_BYTES, copy_in, nonsense, place};
+use crate::base::buffer::{Src, WORD};
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use std::sync::atomic::{Ordering, fence};
+
+/// The words of a head that are not zero.
+const FIRST: usize = 0;
+const LEN: usize = 2;
+
+/// The writing end.
+#[derive(Debug)]
+pub struct Writer {
+    from: Rank,
+    to: Rank,
+    /// Everything before this is written.
+    position: u64,
+    /// Everything before this is published.
+    published: u64,
+    /// So many bytes of the ring have their memory.
+    reserved: usize,
+    /// Everything before this had been read when it was last looked at.
+    read: u64,
+    /// Something was put as a whole, and nothing after it.
+    has_newest: bool,
+}
+
+impl Writer {
+    /// The beginning of the ring from one rank to another.
+    pub fn new(from: Rank, to: Rank) -> Self {
+        Self { from, to, position: 0, published: 0, reserved: 0, read: 0, has_newest: false }
+    }
+
+    /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
+    /// them after [`Writer::publish`].
+    ///
+    /// # Errors
+    /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a part of the ring is used
+    /// for the first time and cannot be given memory.
+    pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
+        let ring = region.ring(self.from, self.to);
+        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+        let mut room = self.room(&ring)?;
+        if room < wanted {
+            self.look(&ring);
+            room = self.room(&ring)?;
+        }
+        self.reserve(region, &ring, wanted.min(room))?;
+        if std::mem::take(&mut self.has_newest) {
+            ring.written.newest.forget();
+        }
+        let mut written = 0;
+        for part in parts {
+            let len = part.len().min(room - written);
+            copy_in(ring.bytes, self.position, part.slice(0, len));
+            self.position += len as u64;
+            written += len;
+        }
+        Ok(written)
+    }
+
+    /// Writes a body behind the [head](Head) that has this first word, and publishes both, as [`Writer::publish`] does, if
+    /// there is room for all of it; true if so.
+    pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
+        let wanted = HEAD_BYTES + body.len();
+        let ring = region.ring(self.from, self.to);
+        self.rewind(&ring);
+        let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
+        if !has_room(self) {
+            self.look(&ring);
+            if !has_room(self) {
+                return false;
+            }
+        }
+        if self.reserve(region, &ring, wanted).is_err() {
+            // Whoever writes there says why.
+            return false;
+        }
+        let start = self.position;
+        self.position += wanted as u64;
+        self.published = self.position;
+        put_head(&ring, start, first, body.len() as u64);
+        put_body(&ring, start + HEAD_BYTES as u64, body);
+        // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
+        ring.written.newest.keep(start, first, body);
+        self.has_newest = true;
+        ring.written.position.store(self.position, Ordering::Release);
+        true
+    }
+
+    /// Goes on at the beginning of the ring, if that is worth it and everything is read.
+    fn rewind(&mut self, ring: &Ring<'_>) {
+        let (start, straight) = place(ring.bytes, self.position);
+        if (start as u64) < TURN_BYTES || self.published != self.position {
+            return;
+        }
+        if ring.read.turn.load(Ordering::Acquire) == self.position {
+            self.position += straight as u64;
+            (self.published, self.read) = (self.position, self.position);
+            ring.written.turn.store(self.position, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes sure that there is memory behind what is written next.
+    fn reserve(&mut self, region: &Region, ring: &Ring<'_>, len: usize) -> Result<()> {
+        if self.reserved < ring.bytes.len() {
+            let (start, straight) = place(ring.bytes, self.position);
+            // What goes on at the beginning has been there before.
+            let end = start + len.min(straight);
+            self.reserved = region.reserve_ring(self.from, self.to, self.reserved, end)?;
+        }
+        Ok(())
+    }
+
+    /// Everything before this is written.
+    #[cfg(test)]
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// How many bytes the reader has not been shown.
+    pub fn unpublished(&self) -> usize {
+        usize::try_from(self.position - self.published).unwrap_or(usize::MAX)
+    }
+
+    /// Shows the reader what was written; false where that is nothing new. The caller then puts a `fence(SeqCst)`
+    /// and rings for the reader.
+    pub fn publish(&mut self, region: &Region) -> bool {
+        if self.published == self.position {
+            return false;
+        }
+        self.published = self.position;
+        let ring = region.ring(self.from, self.to);
+        ring.written.position.store(self.position, Ordering::Release);
+        true
+    }
+
+    /// Asks to be rung for once there is room; true where there is some already.
+    ///
+    /// # Errors
+    /// As [`Writer::write`].
+    pub fn wait_for_room(&mut self, region: &Region) -> Result<bool> {
+        let ring = region.ring(self.from, self.to);
+        ring.written.waits.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.look(&ring);
+        Ok(self.room(&ring)? > 0)
+    }
+
+    /// Looks how far the reader has come, which may not have told all that is known of it.
+    fn look(&mut self, ring: &Ring<'_>) {
+        self.read = self.read.max(ring.read.position.load(Ordering::Acquire));
+    }
+
+    fn room(&self, ring: &Ring<'_>) -> Result<usize> {
+        let used = self.position.checked_sub(self.read);
+        let used = used.and_then(|used| usize::try_from(used).ok());
+        let room = used.and_then(|used| ring.bytes.len().checked_sub(used));
+        room.ok_or_else(nonsense)
+    }
+}
+
+/// In how many pieces a whole that is put is shown, and how long each is at least: a reader that is close behind takes lines away
+/// that the writer is about to write (messages of 8 KiB took a fifth longer in pieces of 2 KiB).
+const PIECES: usize = 8;
+const PIECE_BYTES: usize = 8 << 10;
+
+fn pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
+    let most = (whole.len() / PIECES).next_multiple_of(LINE_BYTES).max(PIECE_BYTES);
+    let starts = (0..whole.len()).step_by(most);
+    starts.map(move |start| whole.slice(start, (whole.len() - start).min(most)))
+}
+
+/// Puts a head.
+fn put_head(ring: &Ring<'_>, start: u64, first: u64, len: u64) {
+    let (at, straight) = place(ring.bytes, start);
+    if straight >= HEAD_BYTES {
+        let room = ring.bytes.slice(at, HEAD_BYTES);
+        room.set_word(FIRST * WORD, first);
+        room.set_word((FIRST + 1) * WORD, 0);
+        room.set_word(LEN * WORD, len);
+        return room.set_word((LEN + 1) * WORD, 0);
+    }
+    let words = [first, 0, len, 0].map(u64::to_le_bytes);
+    copy_in(ring.bytes, start, Src::from(words.as_flattened()));
+}
+
+/// Puts a body; a reader that looks takes one piece while the next is put.
+fn put_body(ring: &Ring<'_>, start: u64, body: Src<'_>) {
+    pieces(body).fold(start, |place, piece| {
+        copy_in(ring.bytes, place, piece);
+        let end = place + piece.len() as u64;
+        // The last one is shown by whoever has put the whole.
+        if end - start < body.len() as u64 {
+            ring.written.position.store(end, Ordering::Release);
+        }
+        end
+    });
+}
