@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How much is read at once: between two reads a failure is noticed.
-const READ_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 16 << 20;
 
 /// What the price of reading is measured with: as much as two caches of any core hold, and so many turns, which together last
 /// longer than most of what disturbs them.

@@ -188,10 +188,13 @@ impl Plan {
         })
     }
 
-    /// The ranks of each node can read each other's memory if all have said so, which pays if it does for all.
+    /// The ranks of each node can read each other's memory if all have said so. It pays if half of them say so: one that was
+    /// disturbed finds the price too high, and never too low.
     fn attached(mut self, met: &[Vec<u8>]) -> Self {
-        self.shape.pulls = met.iter().all(|reads| reads == READS);
-        self.shape.attached = met.iter().all(|reads| reads == READS || reads == READS_DEARLY);
+        let cheap = met.iter().filter(|&reads| reads == READS).count();
+        let dear = met.iter().filter(|&reads| reads == READS_DEARLY).count();
+        self.shape.attached = cheap + dear == met.len();
+        self.shape.pulls = self.shape.attached && 2 * cheap >= met.len();
         self
     }
 
