@@ -20,7 +20,7 @@ use crate::base::error::{Error, Result};
 use crate::base::gpu::{Flight, FlightSlot};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
-use crate::base::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 use crate::transport::{Completion, Delivery, OpKind};
 use crate::wait::watch::{Seconds, Watch};
 use std::backtrace::Backtrace;
@@ -94,6 +94,8 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub struct Work {
     kind: WorkKind,
+    /// Its caller waits for it from the beginning.
+    is_awaited: AtomicBool,
     /// Its group's; a batch's own, in which nothing ever runs. Where it is waited for.
     queue: Arc<RunQueue>,
     issue: OnceLock<Issue>,
@@ -172,6 +174,7 @@ impl Work {
     pub(super) fn new(kind: WorkKind, queue: Arc<RunQueue>) -> Arc<Self> {
         Arc::new(Self {
             kind,
+            is_awaited: AtomicBool::new(false),
             queue,
             issue: OnceLock::new(),
             issued_at: OnceLock::new(),
@@ -228,6 +231,11 @@ impl Work {
         if self.issue.get().is_some() {
             self.queue.work_ends();
         }
+    }
+
+    /// Says, before it is issued, that its caller waits for it as soon as it is.
+    pub fn will_be_awaited(&self) {
+        self.is_awaited.store(true, Ordering::Relaxed);
     }
 
     /// What it is about.
@@ -410,6 +418,10 @@ impl Work {
 }
 
 impl Completion for Work {
+    fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed)
+    }
+
     fn complete(&self, outcome: Result<Delivery>) {
         self.end(outcome.map(Some).map_err(|error| self.explain(error)));
     }

@@ -36,6 +36,7 @@ pub(super) fn from_tag(tag: i32) -> Result<Option<u32>> {
 /// Issues a message and waits until it is done; where from, if it came.
 pub(super) fn run(call: Prepared) -> Result<Option<usize>> {
     let (work, is_alone) = (Arc::clone(call.work()), call.is_on_own_stream());
+    work.will_be_awaited();
     call.issue()?;
     wait_to_the_end(&work)?;
     if is_alone {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! abort record | per rank: presence, doorbell, progress, doorbell for messages, pulse | per two ranks: knock |
-//! per two ranks: cursors of a ring | per rank: lines, desk, slots | per two ranks: ring
+//! per two ranks: cursors of a ring and of a lane | per rank: lines, desk, slots, lane | per two ranks: ring
 //! ```
 //!
 //! What a group that does nothing needs lies together at the beginning, in few pages, so that a thousand of them cost little.
@@ -36,14 +36,18 @@ pub struct Geometry {
 /// The most and the least that the ring from one rank to another holds.
 const RING_BYTES: (usize, usize) = (256 << 10, 4 << 10);
 /// What all rings together should have, and where that leaves each less than [`ROOMY_RING`], at most.
-const ALL_RINGS: (usize, usize) = (2 << 20, 16 << 20);
+const ALL_RINGS: (usize, usize) = (3 << 20, 16 << 20);
 /// What two whole messages of the largest size need.
 const ROOMY_RING: usize = 32 << 10;
 
+/// What the lane of a rank holds, for all others together; a power of two. As large as the largest ring, and for the same
+/// reason: what was in a core's cache a little while ago takes another core longer to get than what has been out of it.
+pub(super) const LANE_BYTES: usize = 256 << 10;
+
 /// The most and the least that a slot has where nobody asks for a size and each wait costs a context switch, and what all slots
 /// together then should.
-const SLOT_BYTES: (usize, usize) = (256 << 10, 192 << 10);
-const ALL_SLOTS: usize = 6 << 20;
+const SLOT_BYTES: (usize, usize) = (256 << 10, 128 << 10);
+const ALL_SLOTS: usize = 4 << 20;
 /// What a slot has where each rank has a core: what all slots of one hold stays in that core's cache.
 const SPACIOUS_SLOT_BYTES: usize = 128 << 10;
 
@@ -61,6 +65,7 @@ pub(super) struct Layout {
     pub(super) lines: usize,
     pub(super) desks: usize,
     pub(super) slots: usize,
+    pub(super) lanes: usize,
     pub(super) rings: usize,
     /// What one ring holds, computed once.
     pub(super) ring_bytes: usize,
@@ -133,10 +138,11 @@ impl Geometry {
             let knocks = array(pulses, size_of::<Pulse>(), 1)?;
             let cursors = page(array(knocks, size_of::<Knock>(), self.ranks)?)?;
             let peers = self.ranks.checked_sub(1)?;
-            let lines = page(array(cursors, 2 * size_of::<Cursor>(), peers)?)?;
+            let lines = page(array(cursors, 4 * size_of::<Cursor>(), peers)?)?;
             let desks = page(array(lines, size_of::<Line>(), usize::try_from(LINES).ok()?)?)?;
             let slots = page(array(desks, size_of::<Lent>(), 1)?)?;
-            let rings = page(array(slots, self.slot_bytes, usize::try_from(SLOTS).ok()?)?)?;
+            let lanes = page(array(slots, self.slot_bytes, usize::try_from(SLOTS).ok()?)?)?;
+            let rings = page(array(lanes, LANE_BYTES, 1)?)?;
             let ring_bytes = self.ring_bytes();
             let len = page(array(rings, ring_bytes, peers)?)?;
             Some(Layout {
@@ -150,6 +156,7 @@ impl Geometry {
                 lines,
                 desks,
                 slots,
+                lanes,
                 rings,
                 ring_bytes,
                 len,
@@ -166,7 +173,7 @@ mod tests {
     #[test]
     fn rings_are_powers_of_two_and_shrink_with_their_number() {
         for (ranks, bytes) in
-            [(1, 256), (3, 256), (4, 128), (6, 64), (7, 32), (16, 32), (32, 16), (64, 4), (1000, 4)]
+            [(1, 256), (4, 256), (5, 128), (7, 64), (8, 32), (16, 32), (32, 16), (64, 4), (1000, 4)]
         {
             let geometry = Geometry { ranks, slot_bytes: 4096 };
             assert_eq!(geometry.ring_bytes(), bytes << 10, "{ranks}");
@@ -175,7 +182,7 @@ mod tests {
 
     #[test]
     fn eight_ranks_have_eight_mib_and_little_at_once() {
-        for (ranks, slot_bytes) in [(2, 256), (6, 256), (7, 216), (8, 192), (1000, 192)] {
+        for (ranks, slot_bytes) in [(2, 256), (4, 256), (6, 168), (8, 128), (1000, 128)] {
             assert_eq!(Geometry::usual_slot_bytes(ranks, true), slot_bytes << 10, "{ranks}");
         }
         let geometry = Geometry { ranks: 8, slot_bytes: Geometry::usual_slot_bytes(8, true) };

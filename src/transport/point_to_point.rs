@@ -108,6 +108,11 @@ pub trait Completion: Send + Sync + Debug {
     /// then on the engine does not touch the message's memory. Must not block.
     fn complete(&self, outcome: Result<Delivery>);
 
+    /// Whether somebody waits for it from the beginning.
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
     /// Called instead of it for a message whose memory the engine has made.
     fn complete_grown(&self, delivery: Delivery, bytes: Vec<u8>) {
         drop(bytes);

@@ -10,7 +10,7 @@
 
 use super::abort::Failure;
 use super::descriptor::Descriptor;
-use super::layout::{ALIGN, BELL_STRIDE, Layout, PAGE};
+use super::layout::{ALIGN, BELL_STRIDE, LANE_BYTES, Layout, PAGE};
 use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
 use super::pulse::Pulse;
@@ -235,25 +235,38 @@ impl Region {
     pub fn ring(&self, from: Rank, to: Rank) -> Ring<'_> {
         assert!(self.checked(from) != self.checked(to), "no ring from rank {from} to itself");
         let index = self.ring_index(from, to);
-        let cursors = self.layout.cursors + 2 * index * size_of::<Cursor>();
         let len = self.layout.ring_bytes;
-        let start = self.base().wrapping_add(self.layout.rings + index * len);
+        self.ring_at(4 * index, self.layout.rings + index * len, len)
+    }
+
+    /// The lane of a rank, as the ring from it to another that it is while no third one uses it.
+    ///
+    /// # Panics
+    /// As [`Region::ring`].
+    pub fn lane(&self, from: Rank, to: Rank) -> Ring<'_> {
+        assert!(self.checked(from) != self.checked(to), "no lane from rank {from} to itself");
+        let start = self.layout.lanes + from * LANE_BYTES;
+        self.ring_at(4 * self.ring_index(from, to) + 2, start, LANE_BYTES)
+    }
+
+    fn ring_at(&self, cursor: usize, start: usize, len: usize) -> Ring<'_> {
+        let cursors = self.layout.cursors + cursor * size_of::<Cursor>();
+        let start = self.base().wrapping_add(start);
         // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No reference to
         // its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
         Ring { written: self.at(cursors), read: self.at(cursors + size_of::<Cursor>()), bytes }
     }
 
-    /// Makes sure that there is memory behind the first `len` bytes of a ring, of which `had` were asked for before;
+    /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which `had` were asked for before;
     /// for how many there is.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
-    pub fn reserve_ring(&self, from: Rank, to: Rank, had: usize, len: usize) -> Result<usize> {
-        let size = self.layout.ring_bytes;
-        let end = len.next_multiple_of(RING_GRAIN).min(size);
+    pub fn reserve_ring(&self, ring: &Ring<'_>, had: usize, len: usize) -> Result<usize> {
+        let end = len.next_multiple_of(RING_GRAIN).min(ring.bytes.len());
         if end > had {
-            let start = self.layout.rings + self.ring_index(from, to) * size;
+            let start = ring.bytes.as_mut_ptr().addr() - self.base().addr();
             self.memory.reserve(start + had, end - had)?;
         }
         Ok(end.max(had))
@@ -477,6 +490,13 @@ mod tests {
                     add(std::ptr::from_ref(ring.written).addr(), size_of::<Cursor>());
                     add(std::ptr::from_ref(ring.read).addr(), size_of::<Cursor>());
                     add(ring.bytes.as_mut_ptr().addr(), ring.bytes.len());
+                    let lane = region.lane(rank, peer);
+                    add(std::ptr::from_ref(lane.written).addr(), size_of::<Cursor>());
+                    add(std::ptr::from_ref(lane.read).addr(), size_of::<Cursor>());
+                    // One for all its peers.
+                    if peer == usize::from(rank == 0) {
+                        add(lane.bytes.as_mut_ptr().addr(), lane.bytes.len());
+                    }
                     let knock = std::ptr::from_ref(region.knock(rank, peer)).addr();
                     add(knock, size_of::<Knock>());
                 }

@@ -16,16 +16,18 @@ use super::state::State;
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::sys::host;
-use crate::transport::{Attendant, Endpoint, Listener, SharedDomain};
+use crate::transport::{Attendant, Completion, Endpoint, Listener, SharedDomain};
 use crate::wait::nudge::Nudge;
 use crate::wait::service::{Alarm, Alarmed, alarm};
 use crate::wait::{Pace, until};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long nobody has attended before the service thread listens.
+/// How long nobody has attended before the service thread listens: while there are messages that nobody waits for, and while
+/// there are none. It runs at the cost of whoever calls next on its core.
 const LINGER: Duration = Duration::from_millis(1);
+const LINGER_AT_REST: Duration = Duration::from_millis(20);
 
 /// How long an attendant looks, beyond its pace, before it leaves the streams to the service thread.
 const LOOK_FOR: Duration = Duration::from_micros(200);
@@ -42,6 +44,8 @@ pub(super) struct Core {
     attending: AtomicUsize,
     /// How many are telling what has ended. Grows under the lock.
     telling: AtomicUsize,
+    /// How much had moved when somebody looked last.
+    moved: AtomicU64,
     hooks: OnceLock<Hooks>,
 }
 
@@ -136,6 +140,7 @@ impl Core {
             locked: Mutex::new(Locked { state, watch }),
             attending: AtomicUsize::new(0),
             telling: AtomicUsize::new(0),
+            moved: AtomicU64::new(0),
             hooks: OnceLock::new(),
         });
         let ear = Arc::new(Ear(Arc::downgrade(&core)));
@@ -229,7 +234,7 @@ impl Core {
         }
         let Locked { state, watch } = locked;
         let is_attended = self.attending.load(Ordering::Relaxed) != 0 || watch.listens;
-        let linger = watch.attended.filter(|_| !is_attended).map(|last| last + LINGER);
+        let linger = watch.attended.filter(|_| !is_attended).map(|last| last + state.linger());
         let next = [state.next_due(), linger].into_iter().flatten().min();
         if let Some(next) = next
             && watch.set_for.is_none_or(|set_for| next < set_for)
@@ -263,7 +268,9 @@ impl Core {
         if std::mem::take(&mut watch.was_prompt) {
             watch.attended = Some(Instant::now());
         }
-        let rested = watch.attended.is_none_or(|last| last.elapsed() >= LINGER);
+        let linger = locked.state.linger();
+        let watch = &mut locked.watch;
+        let rested = watch.attended.is_none_or(|last| last.elapsed() >= linger);
         if self.attending.load(Ordering::Relaxed) == 0 && !watch.listens && rested {
             watch.listens = true;
             self.bell().listen();
@@ -286,12 +293,7 @@ impl Core {
         }
         pause(&mut locked, true);
         drop(locked);
-        let pace = self.domain.pace();
-        let looking = limit.capped(pace.spin + LOOK_FOR);
-        let ready = || self.look(over, limit);
-        if until(self.bell(), pace, &looking, || None, ready).is_err() {
-            self.rest(over, limit);
-        }
+        while !self.look_on(over, limit) && !self.rest(over, limit) {}
         let mut locked = self.lock();
         locked.watch.attended = Some(Instant::now());
         if self.attending.fetch_sub(1, Ordering::AcqRel) > 1 {
@@ -301,8 +303,25 @@ impl Core {
         self.release(locked);
     }
 
-    /// Sleeps between looks, until it is over or the limit has passed.
-    fn rest(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
+    /// Looks again and again, as long as that moves something; whether it is over or the limit has passed.
+    fn look_on(&self, over: &dyn Fn() -> bool, limit: &Deadline) -> bool {
+        let pace = self.domain.pace();
+        loop {
+            let before = self.moved.load(Ordering::Relaxed);
+            let looking = limit.capped(pace.spin + LOOK_FOR);
+            let ready = || self.look(over, limit);
+            if until(self.bell(), pace, &looking, || None, ready).is_ok() || limit.has_passed() {
+                return true;
+            }
+            if self.moved.load(Ordering::Relaxed) == before {
+                return false;
+            }
+        }
+    }
+
+    /// Sleeps between looks, until one moves something; whether it is over or the limit has passed.
+    fn rest(&self, over: &dyn Fn() -> bool, limit: &Deadline) -> bool {
+        let before = self.moved.load(Ordering::Relaxed);
         loop {
             let mut locked = self.lock();
             pause(&mut locked, false);
@@ -313,10 +332,18 @@ impl Core {
             self.tell(ended);
             let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
             let slice = until_due.map_or(*limit, |left| limit.capped(left));
-            let ready = || self.look(over, limit);
-            let is_over = until(self.bell(), Pace::PATIENT, &slice, || None, ready).is_ok();
-            if is_over || limit.has_passed() {
-                return;
+            let ready = || {
+                let is_over = self.look(over, limit).is_some();
+                (is_over || self.moved.load(Ordering::Relaxed) != before).then_some(is_over)
+            };
+            match until(self.bell(), Pace::PATIENT, &slice, || None, ready) {
+                Ok(true) => return true,
+                Ok(false) => {
+                    pause(&mut self.lock(), true);
+                    return false;
+                }
+                Err(_) if limit.has_passed() => return true,
+                Err(_) => {}
             }
         }
     }
@@ -334,6 +361,7 @@ impl Core {
             }
             let ended = self.collect(state);
             let has_more = state.has_more();
+            self.moved.store(state.moved, Ordering::Relaxed);
             drop(locked);
             self.tell(ended);
             if over() {
@@ -364,6 +392,16 @@ impl Core {
     #[cfg(test)]
     pub(super) fn buffered(&self) -> usize {
         self.lock().state.buffered
+    }
+}
+
+impl State {
+    /// How long the service thread leaves messages to those who may attend.
+    fn linger(&self) -> Duration {
+        let is_left_alone = |done: &Arc<dyn Completion>| !done.is_awaited();
+        let sends = self.sends.values().map(|it| &it.done);
+        let mut all = sends.chain(self.receives.values().map(|it| &it.done));
+        if all.any(is_left_alone) { LINGER } else { LINGER_AT_REST }
     }
 }
 

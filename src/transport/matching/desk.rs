@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! free -> lent(number) -> being read(number) -> free (the borrower has said that it is done)
-//!              |                 |
+//!              |      ^          |
+//!              |      +----------+ the borrower cannot read it
 //!              v                 v
 //!   free (taken back at once)   cannot be taken back: the owner fails the group before it goes on
 //! ```
@@ -103,6 +104,11 @@ impl<'a> Desk<'a> {
         self.swap(place, word(number, LENT), word(number, READ))
     }
 
+    /// A borrower that has begun cannot read, and does not.
+    pub(super) fn give_back(&self, place: u16, number: u64) {
+        self.swap(place, word(number, READ), word(number, LENT));
+    }
+
     /// The owner takes the buffer back; false where it is being read.
     pub(super) fn take_back(&self, place: u16, number: u64) -> bool {
         self.swap(place, word(number, LENT), 0)
@@ -159,6 +165,10 @@ mod tests {
             assert!(!desk.begin(3, number));
             desk.clear(3);
         }
+        desk.lend(3, 5000);
+        assert!(desk.begin(3, 5000) && !desk.take_back(3, 5000));
+        desk.give_back(3, 5000);
+        assert!(desk.take_back(3, 5000) && !desk.begin(3, 5000));
         assert!(!desk.begin(PLACES, 1));
     }
 

@@ -2,10 +2,11 @@
 
 use super::frame::Frame;
 use super::limits::Limits;
-use super::link::{Inflow, Sink, Wire};
+use super::link::{Inflow, Sink};
 use super::outstanding::{ReceiveStage, SendStage, Sending};
 use super::state::{State, Timed};
 use super::unexpected::{Body, Message};
+use super::wire::Wire;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
@@ -34,6 +35,7 @@ impl State {
             self.look_at(peer);
         }
         self.look_at_streams();
+        self.look_for_answers();
         self.read_some();
         self.put_all();
     }
@@ -41,7 +43,10 @@ impl State {
     /// Whether something could go on at once.
     pub(super) fn has_more(&self) -> bool {
         self.failed.is_none()
-            && (self.has_rest || !self.readings.is_empty() || !self.ready.is_empty())
+            && (self.has_rest
+                || !self.readings.is_empty()
+                || !self.asked.is_empty()
+                || !self.ready.is_empty())
     }
 
     /// Looks at the ring of a rank of the same node.
@@ -99,6 +104,7 @@ impl State {
     pub(super) fn end_all(&mut self, reason: &Error) {
         self.failed = Some(reason.clone());
         self.readings.clear();
+        self.asked.clear();
         self.links.iter_mut().for_each(super::link::Link::clear);
         self.pending.clear();
         self.ready.clear();

@@ -1,7 +1,7 @@
 //! What engines say to each other: a head of 32 bytes, little endian, and for some a payload behind it.
 //!
 //! ```text
-//! kind u8 | dtype u8 | desk place u16 | tag or attempt u32 | number u64 | length u64 | address or offset u64
+//! kind u8 | dtype u8 | desk place or lane u16 | tag or attempt u32 | number u64 | length u64 | address or offset u64
 //! ```
 //!
 //! Pure: bytes to values and back. What a value may be in its place (whether a number is known, an offset the
@@ -26,14 +26,14 @@ pub(super) struct Lent {
 /// A head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A whole message; its bytes follow.
-    Eager { tag: u32, dtype: DataType, len: u64 },
-    /// A message that stays with its sender until it is pulled.
-    Offer { tag: u32, dtype: DataType, number: u64, len: u64, lent: Option<Lent> },
+    /// A whole message; its bytes follow, or lie in the sender's lane.
+    Eager { tag: u32, dtype: DataType, len: u64, in_lane: bool },
+    /// A message that stays with its sender until it is pulled. `awaited`: somebody waits until it is taken.
+    Offer { tag: u32, dtype: DataType, number: u64, len: u64, lent: Option<Lent>, awaited: bool },
     /// Send the message that was offered; a later attempt replaces an earlier one.
     Pull { number: u64, attempt: u32 },
-    /// A piece of a pulled message; its bytes follow.
-    Piece { number: u64, attempt: u32, offset: u64, len: u64 },
+    /// A piece of a pulled message; its bytes follow, or lie in the sender's lane.
+    Piece { number: u64, attempt: u32, offset: u64, len: u64, in_lane: bool },
     /// The offered message has been taken whole.
     Taken { number: u64 },
     /// Whole messages of so many bytes are no longer held.
@@ -49,6 +49,8 @@ const PIECE: u8 = 4;
 const TAKEN: u8 = 5;
 const CREDIT: u8 = 6;
 const WITHDRAW: u8 = 7;
+/// An offer, too.
+const AWAITED: u8 = 8;
 
 /// In place of a place: the buffer is not lent.
 const NOWHERE: u16 = u16::MAX;
@@ -78,11 +80,12 @@ impl Frame {
     fn fields(&self) -> Fields {
         let none = Fields::default();
         match *self {
-            Self::Eager { tag, dtype, len } => {
-                Fields { kind: EAGER, dtype: dtype as u8, tag, len, ..none }
+            Self::Eager { tag, dtype, len, in_lane } => {
+                let place = u16::from(in_lane);
+                Fields { kind: EAGER, dtype: dtype as u8, place, tag, len, ..none }
             }
-            Self::Offer { tag, dtype, number, len, lent } => Fields {
-                kind: OFFER,
+            Self::Offer { tag, dtype, number, len, lent, awaited } => Fields {
+                kind: if awaited { AWAITED } else { OFFER },
                 dtype: dtype as u8,
                 tag,
                 number,
@@ -91,8 +94,9 @@ impl Frame {
                 extra: lent.map_or(0, |lent| lent.address),
             },
             Self::Pull { number, attempt } => Fields { kind: PULL, tag: attempt, number, ..none },
-            Self::Piece { number, attempt, offset, len } => {
-                Fields { kind: PIECE, tag: attempt, number, len, extra: offset, ..none }
+            Self::Piece { number, attempt, offset, len, in_lane } => {
+                let place = u16::from(in_lane);
+                Fields { kind: PIECE, place, tag: attempt, number, len, extra: offset, ..none }
             }
             Self::Taken { number } => Fields { kind: TAKEN, number, ..none },
             Self::Credit { bytes } => Fields { kind: CREDIT, len: bytes, ..none },
@@ -113,7 +117,12 @@ impl Frame {
     pub(super) fn whole(first: u64, len: u64) -> Option<Self> {
         let Fields { kind, dtype, place, tag, .. } = Fields::of_words([first, 0, len, 0]);
         let dtype = DataType::ALL.get(usize::from(dtype)).copied();
-        dtype.filter(|_| kind == EAGER && place == 0).map(|dtype| Self::Eager { tag, dtype, len })
+        dtype.filter(|_| kind == EAGER && place == 0).map(|dtype| Self::Eager {
+            tag,
+            dtype,
+            len,
+            in_lane: false,
+        })
     }
 
     /// The inverse of [`Frame::encode`]; `None` for bytes that no frame has.
@@ -123,13 +132,13 @@ impl Frame {
         let Fields { kind, dtype, place, tag, number, len, extra } = fields;
         let dtype = || DataType::ALL.get(usize::from(dtype)).copied();
         let frame = match kind {
-            EAGER => Self::Eager { tag, dtype: dtype()?, len },
-            OFFER => {
+            EAGER => Self::Eager { tag, dtype: dtype()?, len, in_lane: place == 1 },
+            OFFER | AWAITED => {
                 let lent = (place != NOWHERE).then_some(Lent { address: extra, place });
-                Self::Offer { tag, dtype: dtype()?, number, len, lent }
+                Self::Offer { tag, dtype: dtype()?, number, len, lent, awaited: kind == AWAITED }
             }
             PULL => Self::Pull { number, attempt: tag },
-            PIECE => Self::Piece { number, attempt: tag, offset: extra, len },
+            PIECE => Self::Piece { number, attempt: tag, offset: extra, len, in_lane: place == 1 },
             TAKEN => Self::Taken { number },
             CREDIT => Self::Credit { bytes: len },
             WITHDRAW => Self::Withdraw { number },
@@ -171,10 +180,10 @@ mod tests {
         let words = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
         (0..7, dtype, lent, words).prop_map(|(kind, dtype, lent, (tag, number, len, offset))| {
             match kind {
-                0 => Frame::Eager { tag, dtype, len },
-                1 => Frame::Offer { tag, dtype, number, len, lent },
+                0 => Frame::Eager { tag, dtype, len, in_lane: number & 1 == 1 },
+                1 => Frame::Offer { tag, dtype, number, len, lent, awaited: offset & 1 == 1 },
                 2 => Frame::Pull { number, attempt: tag },
-                3 => Frame::Piece { number, attempt: tag, offset, len },
+                3 => Frame::Piece { number, attempt: tag, offset, len, in_lane: tag & 1 == 1 },
                 4 => Frame::Taken { number },
                 5 => Frame::Credit { bytes: len },
                 _ => Frame::Withdraw { number },
@@ -185,10 +194,11 @@ mod tests {
     #[test]
     fn the_first_word_tells_a_whole_message() {
         let (tag, dtype, len) = (77, DataType::F64, 40);
-        let (whole, first) = (Frame::Eager { tag, dtype, len }, Frame::first_of_whole(tag, dtype));
+        let (whole, first) =
+            (Frame::Eager { tag, dtype, len, in_lane: false }, Frame::first_of_whole(tag, dtype));
         assert_eq!(whole.fields().words(), [first, 0, len, 0]);
         assert_eq!(Frame::whole(first, len), Some(whole));
-        let piece = Frame::Piece { number: 1, attempt: tag, offset: 0, len };
+        let piece = Frame::Piece { number: 1, attempt: tag, offset: 0, len, in_lane: true };
         let others = [Frame::Credit { bytes: len }, piece].map(|frame| frame.fields().words()[0]);
         let wrong = [first | 1 << 16, first | 0xff00, 0];
         for first in others.into_iter().chain(wrong) {
@@ -203,7 +213,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_frame_with_just_these_bytes_or_none(bytes in any::<[u8; HEAD_BYTES]>(), kind in 0u8..9) {
+        fn any_bytes_are_a_frame_with_just_these_bytes_or_none(bytes in any::<[u8; HEAD_BYTES]>(), kind in 0u8..10) {
             let mut bytes = bytes;
             bytes[0] = kind;
             if let Some(frame) = Frame::decode(&bytes) {

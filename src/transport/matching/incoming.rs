@@ -7,6 +7,7 @@ use super::link::{Inflow, Item, Link, Offer, Sink};
 use super::outstanding::{ReceiveStage, SendStage, hold};
 use super::state::State;
 use super::unexpected::{Body, Message};
+use super::wire::Wire;
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
@@ -40,9 +41,10 @@ impl State {
                 Err(error) => break Err(error),
             }
             if taken >= TURN_BYTES {
-                break Ok(true);
+                break Ok(self.links[peer].wire.may_have_more(self.domain.as_ref()));
             }
         };
+        self.moved += taken as u64;
         if taken > 0 {
             self.links[peer].wire.settle(self.domain.as_ref());
         }
@@ -55,9 +57,9 @@ impl State {
     /// Takes the next bytes of what is under way; how many there were.
     fn take(&mut self, peer: Rank) -> Result<usize> {
         let Link { wire, inflow, offers, .. } = &mut self.links[peer];
-        let (into, is_head) = match inflow {
-            Inflow::Head { bytes, have } => (Dst::from(&mut bytes[*have..]), true),
-            Inflow::Body { sink, got, len } => {
+        let (into, body_in_lane) = match inflow {
+            Inflow::Head { bytes, have } => (Dst::from(&mut bytes[*have..]), None),
+            Inflow::Body { sink, got, len, in_lane } => {
                 let rest = *len - *got;
                 let into = match sink {
                     Sink::Held(Message { body: Body::Held(bytes), .. }) => {
@@ -74,12 +76,15 @@ impl State {
                     Sink::Held(_) | Sink::Nowhere => None,
                 };
                 match into {
-                    Some(into) => (into, false),
+                    Some(into) => (into, Some(*in_lane)),
                     None => return self.skip(peer, rest),
                 }
             }
         };
-        let taken = wire.receive(self.domain.as_ref(), into)?;
+        let taken = match body_in_lane {
+            None => wire.receive(self.domain.as_ref(), into)?,
+            Some(in_lane) => wire.receive_body(self.domain.as_ref(), into, in_lane)?,
+        };
         let is_whole = taken == into.len();
         match inflow {
             Inflow::Head { have, .. } => *have += taken,
@@ -92,7 +97,7 @@ impl State {
                 }
             }
         }
-        match (is_head, is_whole) {
+        match (body_in_lane.is_none(), is_whole) {
             (_, false) => {}
             (true, true) => self.begin(peer)?,
             (false, true) => self.finish(peer)?,
@@ -105,10 +110,10 @@ impl State {
         let mut bytes = [0; 4096];
         let len = rest.min(bytes.len());
         let link = &mut self.links[peer];
-        let taken = link.wire.receive(self.domain.as_ref(), Dst::from(&mut bytes[..len]))?;
-        if let Inflow::Body { got, .. } = &mut link.inflow {
-            *got += taken;
-        }
+        let Inflow::Body { got, in_lane, .. } = &mut link.inflow else { return Ok(0) };
+        let into = Dst::from(&mut bytes[..len]);
+        let taken = link.wire.receive_body(self.domain.as_ref(), into, *in_lane)?;
+        *got += taken;
         if taken == rest {
             self.finish(peer)?;
         }
@@ -124,13 +129,15 @@ impl State {
         let bytes: [u8; HEAD_BYTES] = bytes;
         let Some(frame) = Frame::decode(&bytes) else { return refuse("it is no frame") };
         match frame {
-            Frame::Eager { tag, dtype, len } => self.on_eager(peer, tag, dtype, len),
-            Frame::Offer { tag, dtype, number, len, lent } => {
-                self.on_offer(peer, (tag, dtype), number, len, lent)
+            Frame::Eager { tag, dtype, len, in_lane } => {
+                self.on_eager(peer, (tag, dtype), len, in_lane)
+            }
+            Frame::Offer { tag, dtype, number, len, lent, awaited } => {
+                self.on_offer(peer, (tag, dtype), (number, len), lent, awaited)
             }
             Frame::Pull { number, attempt } => self.on_pull(peer, number, attempt),
-            Frame::Piece { number, attempt, offset, len } => {
-                self.on_piece(peer, number, attempt, (offset, len))
+            Frame::Piece { number, attempt, offset, len, in_lane } => {
+                self.on_piece(peer, (number, attempt), (offset, len), in_lane)
             }
             Frame::Taken { number } => self.on_taken(peer, number),
             Frame::Credit { bytes } => self.on_credit(peer, bytes),
@@ -138,12 +145,21 @@ impl State {
         }
     }
 
-    fn expect_body(&mut self, peer: Rank, sink: Sink, len: usize) -> Result<()> {
-        self.links[peer].inflow = Inflow::Body { sink, got: 0, len };
+    fn expect_body(&mut self, peer: Rank, sink: Sink, len: usize, in_lane: bool) -> Result<()> {
+        if in_lane && !matches!(self.links[peer].wire, Wire::Rings { .. }) {
+            return refuse("its message is said to be where there is no lane");
+        }
+        self.links[peer].inflow = Inflow::Body { sink, got: 0, len, in_lane };
         if len == 0 { self.finish(peer) } else { Ok(()) }
     }
 
-    fn on_eager(&mut self, peer: Rank, tag: u32, dtype: DataType, len: u64) -> Result<()> {
+    fn on_eager(
+        &mut self,
+        peer: Rank,
+        (tag, dtype): (u32, DataType),
+        len: u64,
+        in_lane: bool,
+    ) -> Result<()> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let cost = Limits::cost(len);
         let Limits { eager_bytes, held_bytes } = self.limits;
@@ -156,22 +172,22 @@ impl State {
         let Some(receive) = self.take_posted(&message) else {
             message.body = Body::Held(hold(len)?);
             self.buffered += len;
-            return self.expect_body(peer, Sink::Held(message), len);
+            return self.expect_body(peer, Sink::Held(message), len, in_lane);
         };
         if let Some(receiving) = self.receives.get_mut(&receive) {
             receiving.stage = ReceiveStage::Filling { from: peer, tag, len };
         }
         self.pay_back(peer, cost);
-        self.expect_body(peer, Sink::Receive(receive), len)
+        self.expect_body(peer, Sink::Receive(receive), len, in_lane)
     }
 
     fn on_offer(
         &mut self,
         peer: Rank,
         (tag, dtype): (u32, DataType),
-        number: u64,
-        len: u64,
+        (number, len): (u64, u64),
         lent: Option<Lent>,
+        awaited: bool,
     ) -> Result<()> {
         let Ok(len) = usize::try_from(len) else { return refuse("it offers an endless message") };
         let arrival = self.fresh();
@@ -181,7 +197,7 @@ impl State {
         }
         link.last_offer = number;
         let (receive, attempt, got) = (None, 0, 0);
-        let offer = Offer { arrival, tag, dtype, len, lent, attempt, receive, got };
+        let offer = Offer { arrival, tag, dtype, len, lent, awaited, attempt, receive, got };
         link.offers.insert(number, offer);
         self.arrived(arrival, Message { from: peer, tag, dtype, len, body: Body::Offered(number) });
         Ok(())
@@ -201,11 +217,16 @@ impl State {
         if sending.message.to != peer || !is_newer {
             return refuse("it asks for a message that it was not offered");
         }
+        if let Some(place) = sending.place {
+            // Whoever has waited for the answer too long has begun to read.
+            if !self.domain.region().desk(self.domain.rank()).take_back(place, number) {
+                return Ok(());
+            }
+            sending.place = None;
+            self.places.give_back(place);
+        }
         // Pieces of an earlier attempt do not count any more.
         sending.stage = SendStage::Pulled { attempt, sent: 0, begun: false };
-        // Whoever asks does not read.
-        let place = sending.place.take();
-        place.into_iter().for_each(|place| self.give_up_place(place));
         let link = &mut self.links[peer];
         link.bulk.retain(|&other| other != number);
         link.bulk.push_back(number);
@@ -216,20 +237,23 @@ impl State {
     fn on_piece(
         &mut self,
         peer: Rank,
-        number: u64,
-        attempt: u32,
+        (number, attempt): (u64, u32),
         (offset, len): (u64, u64),
+        in_lane: bool,
     ) -> Result<()> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > MAX_PIECE {
             return refuse("a piece of its message is too long");
         }
+
         let Some(offer) = self.links[peer].offers.get(&number) else {
             return refuse("it sends a piece of a message that nobody asked for");
         };
         let receive = match offer.receive {
             Some(receive) if offer.attempt == attempt => receive,
-            _ if attempt <= offer.attempt => return self.expect_body(peer, Sink::Nowhere, len),
+            _ if attempt <= offer.attempt => {
+                return self.expect_body(peer, Sink::Nowhere, len, in_lane);
+            }
             _ => return refuse("it sends a piece of a message that nobody asked for"),
         };
         let fits = offer.got as u64 == offset && len <= offer.len - offer.got;
@@ -239,7 +263,7 @@ impl State {
         if let Some(receiving) = self.receives.get_mut(&receive) {
             receiving.stage = ReceiveStage::Begun { from: peer, number };
         }
-        self.expect_body(peer, Sink::Piece(number), len)
+        self.expect_body(peer, Sink::Piece(number), len, in_lane)
     }
 
     fn on_taken(&mut self, peer: Rank, number: u64) -> Result<()> {

@@ -8,9 +8,8 @@ pub(super) const MAX_OUTSTANDING: usize = 1 << 16;
 /// What a message costs beside its bytes while it is held for a receiver.
 pub(super) const COST: usize = 128;
 
-/// The longest message that goes without being asked for among so few ranks of one host, whose rings hold two of them, and among
-/// others.
-const FEW: [(WorldSize, usize); 2] = [(3, 128 << 10), (4, 64 << 10)];
+/// The longest message that goes without being asked for between ranks of one host, whose lanes hold two of them, and between others.
+const EAGER_INSIDE: usize = 128 << 10;
 const EAGER_BYTES: usize = 16 << 10;
 
 /// What a rank holds for all others together, and at most for one.
@@ -30,8 +29,7 @@ impl Limits {
     /// Of a group of so many, whose ranks are all on one host or not.
     pub(super) fn new(size: WorldSize, is_inside: bool) -> Self {
         let held_bytes = (HELD_BYTES / size.max(1)).min(HELD_FOR_ONE);
-        let among = FEW.iter().find(|(ranks, _)| is_inside && size <= *ranks);
-        let longest = among.map_or(EAGER_BYTES, |&(_, bytes)| bytes);
+        let longest = if is_inside { EAGER_INSIDE } else { EAGER_BYTES };
         Self { eager_bytes: longest.min(held_bytes / 4), held_bytes }
     }
 
@@ -49,7 +47,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::Geometry;
+    use crate::transport::layout::LANE_BYTES;
 
     #[test]
     fn all_senders_together_stay_within_the_bound() {
@@ -58,17 +56,10 @@ mod tests {
             assert!(limits.held_bytes * size <= HELD_BYTES, "{size}");
             assert!(limits.eager_bytes < limits.held_bytes, "{size}");
         }
-        for (ranks, eager_bytes) in FEW {
+        for (is_inside, eager_bytes) in [(true, EAGER_INSIDE), (false, EAGER_BYTES)] {
             let limits = Limits { eager_bytes, held_bytes: HELD_FOR_ONE };
-            assert_eq!(Limits::new(ranks, true), limits);
+            assert_eq!(Limits::new(8, is_inside), limits);
         }
-        for (size, is_inside) in [(5, true), (4, false)] {
-            let limits = Limits { eager_bytes: EAGER_BYTES, held_bytes: HELD_FOR_ONE };
-            assert_eq!(Limits::new(size, is_inside), limits);
-        }
-        for ranks in 1..=4 {
-            let ring = Geometry { ranks, slot_bytes: 4096 }.ring_bytes();
-            assert!(ring >= 2 * Limits::new(ranks, true).eager_bytes, "{ranks}");
-        }
+        const { assert!(LANE_BYTES >= 2 * EAGER_INSIDE) };
     }
 }

@@ -2,124 +2,11 @@
 
 use super::frame::{Frame, HEAD_BYTES, Lent};
 use super::unexpected::Message;
-use crate::base::buffer::{Dst, Src};
-use crate::base::error::{Error, Result};
-use crate::base::ids::Rank;
-use crate::transport::region::Region;
-use crate::transport::ring::{Reader, Writer};
-use crate::transport::{Channel, Endpoint, PeerName, SharedDomain};
+use super::wire::Wire;
+use crate::base::error::Error;
+use crate::transport::{PeerName, SharedDomain};
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
-
-/// How much is taken from a stream between nodes at once, where it does not go straight to its place.
-const STAGE_BYTES: usize = 16 << 10;
-
-/// From how many bytes on they go straight to their place.
-const STRAIGHT_BYTES: usize = 4 << 10;
-
-/// How much of a message that was asked for goes into a ring at once.
-pub(super) const RING_PIECE: usize = 16 << 10;
-
-/// The streams.
-#[derive(Debug)]
-pub(super) enum Wire {
-    /// None: this rank itself.
-    Own,
-    /// Rings, to and from a rank of the domain.
-    Rings { peer: Rank, out: Writer, into: Reader },
-    /// The streams of an endpoint, with what has been taken from it and not been used.
-    Streams { endpoint: Arc<dyn Endpoint>, peer: Rank, stage: Vec<u8>, used: usize },
-}
-
-impl Wire {
-    /// Puts parts into the stream as far as goes. They are seen after [`Wire::flush`].
-    pub(super) fn send(&mut self, domain: &dyn SharedDomain, parts: &[Src<'_>]) -> Result<usize> {
-        match self {
-            Self::Own => Ok(0),
-            Self::Rings { out, .. } => out.write(domain.region(), parts),
-            Self::Streams { endpoint, peer, .. } => {
-                endpoint.try_send(*peer, Channel::PointToPoint, parts)
-            }
-        }
-    }
-
-    /// Shows the peer what was put into the stream.
-    pub(super) fn flush(&mut self, domain: &dyn SharedDomain) {
-        self.flush_beyond(0, domain);
-    }
-
-    /// The same where that is as much as a piece.
-    pub(super) fn flush_piece(&mut self, domain: &dyn SharedDomain) {
-        self.flush_beyond(RING_PIECE, domain);
-    }
-
-    fn flush_beyond(&mut self, bytes: usize, domain: &dyn SharedDomain) {
-        if let Self::Rings { peer, out, .. } = self
-            && out.unpublished() >= bytes
-            && out.publish(domain.region())
-        {
-            fence(Ordering::SeqCst);
-            domain.ring_for_messages_fenced(*peer);
-        }
-    }
-
-    /// After a send that did not take all: whether it is worth trying again at once. Else somebody tells.
-    pub(super) fn has_room_after_all(&mut self, domain: &dyn SharedDomain) -> Result<bool> {
-        match self {
-            Self::Rings { out, .. } => out.wait_for_room(domain.region()),
-            Self::Own | Self::Streams { .. } => Ok(false),
-        }
-    }
-
-    /// Takes what has come, as far as there is room.
-    pub(super) fn receive(&mut self, domain: &dyn SharedDomain, into: Dst<'_>) -> Result<usize> {
-        match self {
-            Self::Own => Ok(0),
-            Self::Rings { into: ring, .. } => ring.read(domain.region(), into),
-            Self::Streams { endpoint, peer, stage, used } => {
-                if *used == stage.len() {
-                    if into.len() >= STRAIGHT_BYTES {
-                        return endpoint.try_receive(*peer, Channel::PointToPoint, into);
-                    }
-                    stage.resize(STAGE_BYTES, 0);
-                    let room = Dst::from(stage.as_mut_slice());
-                    let got = endpoint.try_receive(*peer, Channel::PointToPoint, room);
-                    stage.truncate(*got.as_ref().unwrap_or(&0));
-                    *used = 0;
-                    got?;
-                }
-                let len = into.len().min(stage.len() - *used);
-                into.slice(0, len).copy_from(Src::from(&stage[*used..*used + len]));
-                *used += len;
-                Ok(len)
-            }
-        }
-    }
-
-    /// Gives the room of what was taken back to the peer.
-    pub(super) fn settle(&mut self, domain: &dyn SharedDomain) {
-        self.give_back(domain, Reader::release);
-    }
-
-    /// The same once that is worth the trouble.
-    pub(super) fn settle_in_parts(&mut self, domain: &dyn SharedDomain) {
-        self.give_back(domain, Reader::release_in_parts);
-    }
-
-    fn give_back(
-        &mut self,
-        domain: &dyn SharedDomain,
-        release: impl Fn(&mut Reader, &Region) -> bool,
-    ) {
-        if let Self::Rings { peer, into, .. } = self
-            && release(into, domain.region())
-        {
-            domain.ring_for_messages_fenced(*peer);
-        }
-    }
-}
 
 /// Something to be put into the stream.
 #[derive(Debug)]
@@ -143,6 +30,13 @@ pub(super) struct Current {
     pub(super) written: usize,
 }
 
+impl Current {
+    /// Whether it is the lane that what is left goes into.
+    pub(super) fn waits_for_lane(&self) -> bool {
+        self.written >= self.head.len() && self.body.in_lane()
+    }
+}
+
 /// What follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
@@ -151,18 +45,23 @@ pub(super) enum Load {
     /// Nothing; the receive that ends with it.
     Taken(u64),
     /// A whole message.
-    Whole(u64),
+    Whole { number: u64, in_lane: bool },
     /// A piece of one.
-    Piece { number: u64, attempt: u32, offset: usize, len: usize },
+    Piece { number: u64, attempt: u32, offset: usize, len: usize, in_lane: bool },
 }
 
 impl Load {
+    /// Whether it goes into the lane.
+    pub(super) fn in_lane(&self) -> bool {
+        matches!(self, Self::Whole { in_lane: true, .. } | Self::Piece { in_lane: true, .. })
+    }
+
     /// The send that it belongs to.
     pub(super) fn number(&self) -> Option<u64> {
         match *self {
             Self::Nothing(number) => number,
             Self::Taken(_) => None,
-            Self::Whole(number) | Self::Piece { number, .. } => Some(number),
+            Self::Whole { number, .. } | Self::Piece { number, .. } => Some(number),
         }
     }
 }
@@ -171,7 +70,7 @@ impl Load {
 #[derive(Debug)]
 pub(super) enum Inflow {
     Head { bytes: [u8; HEAD_BYTES], have: usize },
-    Body { sink: Sink, got: usize, len: usize },
+    Body { sink: Sink, got: usize, len: usize, in_lane: bool },
 }
 
 impl Inflow {
@@ -199,6 +98,8 @@ pub(super) struct Offer {
     pub(super) dtype: crate::base::dtype::DataType,
     pub(super) len: usize,
     pub(super) lent: Option<Lent>,
+    /// Its sender waits until it is taken.
+    pub(super) awaited: bool,
     /// How often it has been pulled.
     pub(super) attempt: u32,
     /// The receive that has taken it.
@@ -289,6 +190,12 @@ impl Link {
             }
             _ => false,
         }
+    }
+
+    /// Whether the lane of this rank serves the peer.
+    pub(super) fn uses_lane(&mut self, domain: &dyn SharedDomain) -> bool {
+        let is_under_way = self.current.as_ref().is_some_and(|current| current.body.in_lane());
+        self.closed.is_none() && (is_under_way || !self.wire.has_cleared_lane(domain))
     }
 
     /// Whether bytes of a send are being put into the stream.

@@ -38,6 +38,7 @@ mod state;
 mod tests;
 mod transfer;
 mod unexpected;
+mod wire;
 
 pub use desk::{Desk, Lent, Mark};
 

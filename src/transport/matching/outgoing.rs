@@ -1,14 +1,16 @@
 //! Putting messages and answers into the streams.
 
 use super::desk::PLACES;
-use super::frame::{Frame, Lent, MAX_PIECE};
+use super::frame::{Frame, Lent};
 use super::limits::Limits;
-use super::link::{Current, Item, Link, Load, RING_PIECE, Wire};
+use super::link::{Current, Item, Link, Load};
 use super::outstanding::{Ended, SendStage};
 use super::state::State;
+use super::wire::Wire;
 use crate::base::buffer::Src;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::transport::layout::LANE_BYTES;
 use crate::transport::{Completion, Delivery, Outgoing};
 use std::sync::Arc;
 
@@ -17,33 +19,32 @@ impl State {
     pub(super) fn send_whole(&mut self, message: Outgoing, done: Arc<dyn Completion>) {
         let Outgoing { to, tag, dtype, bytes, .. } = message;
         self.links[to].used += Limits::cost(bytes.len());
-        let head = Frame::Eager { tag, dtype, len: bytes.len() as u64 }.encode();
-        let mut written = 0;
-        if self.links[to].is_idle() && !self.links[to].is_full {
-            let parts = [Src::from(&head[..]), bytes];
-            let wire = &mut self.links[to].wire;
-            let outcome = wire.send(self.domain.as_ref(), &parts);
-            wire.flush(self.domain.as_ref());
-            match outcome {
-                Ok(sent) => written = sent,
-                Err(error) => {
-                    self.keep(message, done, SendStage::Whole);
-                    return self.broken_out(to, error);
-                }
-            }
+        if !self.links[to].is_idle() || self.links[to].is_full {
+            let number = self.keep(message, done, SendStage::Whole);
+            self.queue(to, Item::Whole(number));
+            return self.put(to);
         }
+        let in_lane = self.goes_in_lane(to, bytes.len());
+        let head = Frame::Eager { tag, dtype, len: bytes.len() as u64, in_lane }.encode();
+        let wire = &mut self.links[to].wire;
+        let outcome = wire.send_body(self.domain.as_ref(), [Src::from(&head[..]), bytes], in_lane);
+        wire.flush(self.domain.as_ref());
+        let written = match outcome {
+            Ok(written) => written,
+            Err(error) => {
+                self.keep(message, done, SendStage::Whole);
+                return self.broken_out(to, error);
+            }
+        };
         if written == head.len() + bytes.len() {
             let delivery = Delivery { peer: to, tag, bytes: bytes.len() };
             self.ended.push(Ended::new(done, Ok(delivery)));
             return;
         }
         let number = self.keep(message, done, SendStage::Whole);
-        if written > 0 {
-            self.links[to].current = Some(Current { head, body: Load::Whole(number), written });
-            self.has_pending(to);
-        } else {
-            self.queue(to, Item::Whole(number));
-        }
+        let body = Load::Whole { number, in_lane };
+        self.links[to].current = Some(Current { head, body, written });
+        self.has_pending(to);
         self.put(to);
     }
 
@@ -104,7 +105,8 @@ impl State {
                 Ok(false) => {
                     let link = &mut self.links[peer];
                     link.wire.flush(self.domain.as_ref());
-                    match link.wire.has_room_after_all(self.domain.as_ref()) {
+                    let in_lane = link.current.as_ref().is_some_and(Current::waits_for_lane);
+                    match link.wire.has_room_after_all(self.domain.as_ref(), in_lane) {
                         Ok(true) => {}
                         Ok(false) => {
                             // The endpoint says when it goes on.
@@ -130,16 +132,18 @@ impl State {
                 Item::Whole(number) => {
                     let Some(sending) = self.sends.get(&number) else { continue };
                     let Outgoing { tag, dtype, bytes, .. } = sending.message;
-                    let frame = Frame::Eager { tag, dtype, len: bytes.len() as u64 };
-                    (frame, Load::Whole(number))
+                    let in_lane = self.goes_in_lane(peer, bytes.len());
+                    let frame = Frame::Eager { tag, dtype, len: bytes.len() as u64, in_lane };
+                    (frame, Load::Whole { number, in_lane })
                 }
                 Item::Offer(number) => {
                     let Some(sending) = self.sends.get(&number) else { continue };
                     let Outgoing { tag, dtype, bytes, .. } = sending.message;
                     let address = u64::try_from(bytes.as_ptr().addr()).unwrap_or(0);
                     let lent = sending.place.map(|place| Lent { address, place });
-                    let len = bytes.len() as u64;
-                    (Frame::Offer { tag, dtype, number, len, lent }, Load::Nothing(Some(number)))
+                    let (len, awaited) = (bytes.len() as u64, sending.done.is_awaited());
+                    let frame = Frame::Offer { tag, dtype, number, len, lent, awaited };
+                    (frame, Load::Nothing(Some(number)))
                 }
             };
             self.load(peer, &frame, body);
@@ -149,17 +153,44 @@ impl State {
     }
 
     fn next_piece(&mut self, peer: Rank) -> bool {
-        let link = &mut self.links[peer];
-        let longest = if matches!(link.wire, Wire::Rings { .. }) { RING_PIECE } else { MAX_PIECE };
-        while let Some(number) = link.bulk.pop_front() {
+        while let Some(number) = self.links[peer].bulk.pop_front() {
             let Some(sending) = self.sends.get(&number) else { continue };
             let SendStage::Pulled { attempt, sent, .. } = sending.stage else { continue };
-            let len = (sending.message.bytes.len() - sent).min(longest);
-            let frame = Frame::Piece { number, attempt, offset: sent as u64, len: len as u64 };
-            self.load(peer, &frame, Load::Piece { number, attempt, offset: sent, len });
+            let rest = sending.message.bytes.len() - sent;
+            let in_lane = self.has_lane_for(peer);
+            let len = rest.min(self.links[peer].wire.longest_piece(in_lane));
+            let frame =
+                Frame::Piece { number, attempt, offset: sent as u64, len: len as u64, in_lane };
+            self.load(peer, &frame, Load::Piece { number, attempt, offset: sent, len, in_lane });
             return true;
         }
         false
+    }
+
+    /// Whether a whole message goes into the lane.
+    fn goes_in_lane(&mut self, peer: Rank, len: usize) -> bool {
+        self.is_for_lane(len) && self.has_lane_for(peer)
+    }
+
+    /// Whether the lane is better for a whole message: the ring would not hold two of them, or is smaller than the lane, so that its
+    /// bytes are in the caches of both cores ([`LANE_BYTES`]), which the shortest messages do not mind.
+    pub(super) fn is_for_lane(&self, len: usize) -> bool {
+        let ring = self.region().ring_bytes();
+        len > if ring < LANE_BYTES { ring / 32 } else { ring / 2 }
+    }
+
+    /// Whether what goes to a peer may go into the lane: nothing in it is for another that has not read it, who may never do.
+    pub(super) fn has_lane_for(&mut self, peer: Rank) -> bool {
+        if !matches!(self.links[peer].wire, Wire::Rings { .. }) {
+            return false;
+        }
+        if let Some(user) = self.lane_user.filter(|&user| user != peer)
+            && self.links[user].uses_lane(self.domain.as_ref())
+        {
+            return false;
+        }
+        self.lane_user = Some(peer);
+        true
     }
 
     fn load(&mut self, peer: Rank, frame: &Frame, body: Load) {
@@ -173,7 +204,9 @@ impl State {
         };
         let bytes = match current.body {
             Load::Nothing(_) | Load::Taken(_) => Some(Src::empty()),
-            Load::Whole(number) => self.sends.get(&number).map(|sending| sending.message.bytes),
+            Load::Whole { number, .. } => {
+                self.sends.get(&number).map(|sending| sending.message.bytes)
+            }
             Load::Piece { number, offset, len, .. } => {
                 self.sends.get(&number).map(|sending| sending.message.bytes.slice(offset, len))
             }
@@ -184,7 +217,9 @@ impl State {
         let skip = current.written.saturating_sub(head).min(bytes.len());
         let start = current.written.min(head);
         let parts = [Src::from(&current.head[start..]), bytes.slice(skip, bytes.len() - skip)];
-        current.written += wire.send(self.domain.as_ref(), &parts)?;
+        let sent = wire.send_body(self.domain.as_ref(), parts, current.body.in_lane())?;
+        self.moved += sent as u64;
+        current.written += sent;
         let (body, written) = (current.body, current.written);
         if written > 0
             && let Load::Piece { number, attempt: of, .. } = body
@@ -207,7 +242,7 @@ impl State {
         match body {
             Load::Nothing(_) => {}
             Load::Taken(receive) => self.end_delivered(receive),
-            Load::Whole(number) => {
+            Load::Whole { number, .. } => {
                 if let Some(sending) = self.sends.get(&number) {
                     let Outgoing { to, tag, bytes, .. } = sending.message;
                     self.end_send(number, Ok(Delivery { peer: to, tag, bytes: bytes.len() }));

@@ -79,6 +79,7 @@ impl State {
             self.timers.remove(&(at, Timed::Parting(peer)));
         }
         self.readings.retain(|reading| reading.is_not_of(peer));
+        self.asked.retain(|reading| reading.is_not_of(peer));
         let offered: Vec<u64> = self
             .unexpected
             .of_sender(peer)

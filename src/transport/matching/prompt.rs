@@ -7,14 +7,16 @@
 use super::attendance::Core;
 use super::frame::{Frame, HEAD_BYTES};
 use super::limits::Limits;
-use super::link::{Inflow, Wire};
+use super::link::Inflow;
 use super::posted::is_internal;
 use super::state::State;
+use super::wire::{LOOKS_FOR_MORE, Wire};
 use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::transport::ring::{Beside, Reader, Ring};
-use crate::transport::{Delivery, Small};
+use crate::transport::{Delivery, Region, Small};
 use std::sync::atomic::{Ordering, fence};
 
 /// How often a receive looks before it is posted: some times as long as a message is on its way.
@@ -30,9 +32,6 @@ const LOOKS: Looks = Looks { locked: 1000, free: 800 };
 /// The same where the rank has no core of its own, and gives it away between two of the later looks. The sender may run on another
 /// core all the same, and to give one away costs as much as the first looks do.
 const CROWDED_LOOKS: Looks = Looks { locked: 1000, free: 40 };
-
-/// How often it looks for the next piece of a message that has begun to come: its sender is about to put that.
-const LOOKS_FOR_MORE: u32 = 1000;
 
 /// What a look for a message has found.
 #[derive(Debug, PartialEq, Eq)]
@@ -98,6 +97,7 @@ impl State {
     pub(super) fn send_at_once(&mut self, message: &Small<Src<'static>>) -> bool {
         let Small { peer: Some(to), tag: Some(tag), dtype, bytes } = *message else { return false };
         let (cost, limits) = (Limits::cost(bytes.len()), self.limits);
+        let is_for_lane = self.is_for_lane(bytes.len());
         let Some(link) = self.links.get_mut(to).filter(|_| self.failed.is_none()) else {
             return false;
         };
@@ -106,6 +106,9 @@ impl State {
             return false;
         }
         let Wire::Rings { peer, out, .. } = &mut link.wire else { return false };
+        if is_for_lane {
+            return self.send_in_lane(to, (tag, dtype), bytes);
+        }
         let first = Frame::first_of_whole(tag, dtype);
         if !out.put_whole(self.domain.region(), first, bytes) {
             return false;
@@ -113,6 +116,21 @@ impl State {
         fence(Ordering::SeqCst);
         self.domain.ring_for_messages_fenced(*peer);
         link.used += cost;
+        true
+    }
+
+    /// Puts a message into the lane as a whole; false where it has to be posted. The receiver takes one part of it while the next is
+    /// put.
+    fn send_in_lane(&mut self, to: Rank, (tag, dtype): (u32, DataType), bytes: Src<'_>) -> bool {
+        if !self.has_lane_for(to) {
+            return false;
+        }
+        let head = Frame::Eager { tag, dtype, len: bytes.len() as u64, in_lane: true }.encode();
+        let wire = &mut self.links[to].wire;
+        if !wire.put_in_lane(self.domain.as_ref(), Src::from(&head[..]), bytes) {
+            return false;
+        }
+        self.links[to].used += Limits::cost(bytes.len());
         true
     }
 
@@ -131,7 +149,9 @@ impl State {
         if !is_between || link.closed.is_some() || link.in_closed.is_some() {
             return Found::Else;
         }
-        let Wire::Rings { into: reader, peer, .. } = &mut link.wire else { return Found::Else };
+        let Wire::Rings { into: reader, lanes, peer, .. } = &mut link.wire else {
+            return Found::Else;
+        };
         let region = self.domain.region();
         let ring = reader.ring(region);
         let _has_come = (0..looks).any(|_| reader.has_more(&ring));
@@ -140,8 +160,8 @@ impl State {
             Ok(None) => return Found::Nothing { from: *peer, taken: reader.position() },
             Err(_) => return Found::Else,
         };
-        let (tag, dtype, len) = match frame {
-            Some(Frame::Eager { tag, dtype, len }) => (tag, dtype, len),
+        let (tag, dtype, len, in_lane) = match frame {
+            Some(Frame::Eager { tag, dtype, len, in_lane }) => (tag, dtype, len, in_lane),
             Some(Frame::Credit { bytes }) => return self.take_credit(from, bytes),
             _ => return Found::Else,
         };
@@ -156,12 +176,18 @@ impl State {
         let into = into.slice(0, len);
         let is_taken = match beside {
             Some(beside) => reader.take_newest(&ring, beside, into).map(|()| true),
+            None if in_lane => take_from_lane(reader, &mut lanes.into, region, into),
             None => reader.take_seen(&ring, (HEAD_BYTES, LOOKS_FOR_MORE), into),
         };
         if !is_taken.unwrap_or(false) {
             return Found::Else;
         }
-        link.wire.settle_in_parts(self.domain.as_ref());
+        if in_lane {
+            // The lane is free for others.
+            link.wire.settle(self.domain.as_ref());
+        } else {
+            link.wire.settle_in_parts(self.domain.as_ref());
+        }
         link.held += cost;
         self.pay_back(from, cost);
         Found::Message(Delivery { peer: from, tag, bytes: len })
@@ -207,4 +233,18 @@ fn see(reader: &mut Reader, ring: &Ring<'_>) -> Result<Option<Seen>> {
     let held = reader.peek(ring, Dst::from(&mut head[..]))?;
     let frame = Frame::decode(&head);
     Ok((held > 0).then_some(Seen { frame, held, beside: None }))
+}
+
+/// Takes the body that lies in the lane, and then the head; false where it has not come, and both are still there.
+fn take_from_lane(
+    heads: &mut Reader,
+    lane: &mut Reader,
+    region: &Region,
+    into: Dst<'_>,
+) -> Result<bool> {
+    let is_taken = lane.take_seen(&lane.ring(region), (0, LOOKS_FOR_MORE), into)?;
+    if is_taken {
+        heads.skip(&heads.ring(region), HEAD_BYTES)?;
+    }
+    Ok(is_taken)
 }

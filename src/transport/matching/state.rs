@@ -6,11 +6,12 @@
 use super::desk::{Desk, Places};
 use super::frame::Frame;
 use super::limits::{Limits, MAX_OUTSTANDING};
-use super::link::{Item, Link, Wire};
+use super::link::{Item, Link};
 use super::outstanding::{Ended, ReceiveStage, Receiving, SendStage, Sending, hold};
 use super::posted::{Posted, Wanted};
-use super::transfer::Reading;
+use super::transfer::{PATIENCE, Reading};
 use super::unexpected::{Body, Message, Unexpected};
+use super::wire::{Lanes, Wire};
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank};
@@ -50,15 +51,23 @@ pub(super) struct State {
     pub(super) unexpected: Unexpected,
     /// Buffers of others that are being read.
     pub(super) readings: VecDeque<Reading>,
+    /// Those that have been asked for first.
+    pub(super) asked: Vec<Reading>,
+    /// How long those have to answer.
+    pub(super) patience: Duration,
     pub(super) timers: BTreeSet<(Instant, Timed)>,
     /// Links with something to send.
     pub(super) pending: Vec<Rank>,
+    /// Whom this rank's lane has served last.
+    pub(super) lane_user: Option<Rank>,
     /// Links whose streams may go on.
     pub(super) ready: Vec<Rank>,
     /// Places on the desk that are free.
     pub(super) places: Places,
     pub(super) ended: Vec<Ended>,
     pub(super) failed: Option<Error>,
+    /// How many bytes have come and gone: whether there is any progress.
+    pub(super) moved: u64,
     /// There was more in a ring than a turn takes.
     pub(super) has_rest: bool,
     /// Bytes of whole messages that are held for receives to come.
@@ -86,7 +95,7 @@ impl State {
             }
             if let Some(&local) = near.get(&peer) {
                 let (out, into) = (Writer::new(me, local), Reader::new(local, me));
-                let wire = Wire::Rings { peer: local, out, into };
+                let wire = Wire::Rings { peer: local, out, into, lanes: Lanes::between(me, local) };
                 return Ok(Link::new(domain.peer(local).clone(), wire));
             }
             let endpoint = endpoint.clone().ok_or_else(|| {
@@ -108,12 +117,16 @@ impl State {
             posted: Posted::default(),
             unexpected: Unexpected::default(),
             readings: VecDeque::new(),
+            asked: Vec::new(),
+            patience: PATIENCE,
             timers: BTreeSet::new(),
             pending: Vec::new(),
+            lane_user: None,
             ready: Vec::new(),
             places: Places::default(),
             ended: Vec::new(),
             failed: None,
+            moved: 0,
             has_rest: false,
             buffered: 0,
             mark: Box::new(mark),

@@ -6,18 +6,23 @@
 //! mark at an address that its desk tells; one that has left or died is not read any more.
 
 use super::frame::{Frame, Lent};
-use super::link::{Attach, Item, Wire};
-use super::outstanding::ReceiveStage;
+use super::link::{Attach, Item};
+use super::outstanding::{ReceiveStage, Receiving};
 use super::state::State;
+use super::wire::Wire;
 use crate::base::buffer::Dst;
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::Level;
 use crate::sys::attach;
 use crate::transport::{self, Delivery};
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// How much is read at once; between two such reads others have their turn, and a failure is noticed.
 const READ_BYTES: usize = 1 << 20;
+
+/// How long a sender that waits has to answer before its buffer is read. It takes a tenth of that where both run.
+pub(super) const PATIENCE: Duration = Duration::from_micros(5);
 
 /// The buffer of another rank that is being read, or soon is.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +34,8 @@ pub(super) struct Reading {
     lent: Lent,
     /// Its owner cannot take it back any more.
     begun: bool,
+    /// Its owner has been asked for it, and has until then to answer.
+    asked_until: Option<Instant>,
 }
 
 impl Reading {
@@ -58,19 +65,54 @@ impl State {
             return false;
         }
         let Some(offer) = self.links[from].offers.get(&number) else { return false };
-        let lent = offer.lent.filter(|_| offer.attempt == 0);
+        let (lent, awaited) = (offer.lent.filter(|_| offer.attempt == 0), offer.awaited);
         let lent = lent.filter(|_| self.can_read(from));
-        if let (Some(lent), Wire::Rings { peer, .. }) = (lent, &self.links[from].wire) {
-            let local = *peer;
-            self.readings.push_back(Reading { peer: from, local, number, lent, begun: false });
-            self.set_taken_by(from, number, receive);
-            self.set_stage(receive, ReceiveStage::Asked { from, number });
-            return true;
-        }
         self.set_taken_by(from, number, receive);
         self.set_stage(receive, ReceiveStage::Asked { from, number });
+        if let (Some(lent), &Wire::Rings { peer: local, .. }) = (lent, &self.links[from].wire) {
+            let is_asked = awaited && self.does_nothing_else(receive) && self.is_looking(local);
+            let asked_until = is_asked.then(|| Instant::now() + self.patience);
+            let reading = Reading { peer: from, local, number, lent, begun: false, asked_until };
+            if !is_asked {
+                self.readings.push_back(reading);
+                return true;
+            }
+            self.asked.push(reading);
+        }
         self.ask(from, number);
         true
+    }
+
+    /// Whether this rank waits for the receive, and sends nothing meanwhile: two that both send read both at the same time.
+    fn does_nothing_else(&self, receive: u64) -> bool {
+        let is_awaited = |it: &Receiving| it.done.is_awaited();
+        self.sends.is_empty() && self.receives.get(&receive).is_some_and(is_awaited)
+    }
+
+    /// Whether a rank of the domain seems to be looking for messages: nothing tells one that sleeps or lets its service thread look.
+    fn is_looking(&self, local: Rank) -> bool {
+        fence(Ordering::SeqCst);
+        !self.region().message_bell(local).is_attended()
+    }
+
+    /// Sees which of the buffers that were asked for have been answered, and which are to be read instead.
+    pub(super) fn look_for_answers(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for reading in std::mem::take(&mut self.asked) {
+            let offer = self.links[reading.peer].offers.get(&reading.number);
+            let receive = offer.and_then(|it| self.receives.get(&it.receive?));
+            if !receive.is_some_and(|it| matches!(it.stage, ReceiveStage::Asked { .. })) {
+                continue;
+            }
+            if reading.asked_until.is_none_or(|until| now >= until) {
+                self.readings.push_back(reading);
+            } else {
+                self.asked.push(reading);
+            }
+        }
     }
 
     fn set_taken_by(&mut self, from: Rank, number: u64, receive: u64) {
@@ -120,12 +162,14 @@ impl State {
             return false;
         }
         self.readings.retain(|reading| !is_its(reading));
+        self.asked.retain(|reading| !is_its(reading));
         true
     }
 
-    /// Says that a buffer is being read, before it is; false where it has been taken back meanwhile.
+    /// Says that a buffer is being read, before it is; false where it has been taken back meanwhile, or its owner sends it after
+    /// all.
     fn begin_to_read(&mut self, reading: &mut Reading) -> bool {
-        let Reading { peer, local, number, lent, begun } = reading;
+        let Reading { peer, local, number, lent, begun, asked_until } = reading;
         if *begun {
             return true;
         }
@@ -135,7 +179,7 @@ impl State {
         *begun = self.region().desk(*local).begin(lent.place, *number);
         if *begun {
             self.set_stage(receive, ReceiveStage::Begun { from: *peer, number: *number });
-        } else {
+        } else if asked_until.is_none() {
             self.links[*peer].offers.remove(number);
             self.place(receive);
         }
@@ -162,9 +206,9 @@ impl State {
         let mut found = Nonce::default();
         let behind = Dst::from(&mut found.0[..]);
         let more = match attach::read_each(pid, [(address + got as u64, into), (place, behind)]) {
-            Ok(0) => return self.cannot_read(peer, number, "it gave nothing"),
+            Ok(0) => return self.cannot_read(&reading, "it gave nothing"),
             Ok(more) => more,
-            Err(cause) => return self.cannot_read(peer, number, &cause.to_string()),
+            Err(cause) => return self.cannot_read(&reading, &cause.to_string()),
         };
         offer.got += more.min(into.len());
         if offer.got < len {
@@ -173,7 +217,7 @@ impl State {
         }
         if more < into.len() + found.0.len() || words(&found) != mark {
             self.links[peer].attach = Attach::Refused;
-            return self.cannot_read(peer, number, "it has changed");
+            return self.cannot_read(&reading, "it has changed");
         }
         // Whoever leaves while its buffer is being read says so before the buffer is used for anything else.
         fence(Ordering::SeqCst);
@@ -184,7 +228,8 @@ impl State {
     }
 
     /// The sender's memory gave an error: the message comes in pieces.
-    fn cannot_read(&mut self, peer: Rank, number: u64, why: &str) {
+    fn cannot_read(&mut self, reading: &Reading, why: &str) {
+        let Reading { peer, local, number, lent, .. } = *reading;
         if let Some(error) = self.domain.failure() {
             return self.fail(error);
         }
@@ -193,6 +238,7 @@ impl State {
         if let Some(offer) = self.links[peer].offers.get_mut(&number) {
             offer.lent = None;
         }
+        self.region().desk(local).give_back(lent.place, number);
         self.ask(peer, number);
     }
 

@@ -1,6 +1,9 @@
 //! The reading end.
 
-use super::{Beside, HEAD_BYTES, LINE_BYTES, Region, Ring, TURN_BYTES, copy_out, nonsense, place};
+use super::{
+    Beside, HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_out, nonsense, place,
+    turn_bytes,
+};
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -10,12 +13,15 @@ use std::sync::atomic::{Ordering, fence};
 /// The reading end.
 #[derive(Debug)]
 pub struct Reader {
-    from: Rank,
-    to: Rank,
+    way: Way,
+    /// See [`turn_bytes`].
+    pub(super) turn: u64,
     /// Everything before this is read.
     position: u64,
     /// Everything before this is given back to the writer.
     released: u64,
+    /// The same, and whether the writer waits for that has been asked.
+    asked: u64,
     /// Everything before this had been written when it was last looked at.
     written: u64,
     /// That everything before this is read has been said, for a writer that would rewind.
@@ -25,7 +31,16 @@ pub struct Reader {
 impl Reader {
     /// The beginning of the ring from one rank to another.
     pub fn new(from: Rank, to: Rank) -> Self {
-        Self { from, to, position: 0, released: 0, written: 0, told: 0 }
+        Self::of(Way { from, to, is_lane: false })
+    }
+
+    /// The beginning of the lane of one rank, for another.
+    pub fn of_lane(from: Rank, to: Rank) -> Self {
+        Self::of(Way { from, to, is_lane: true })
+    }
+
+    fn of(way: Way) -> Self {
+        Self { way, turn: turn_bytes(), position: 0, released: 0, asked: 0, written: 0, told: 0 }
     }
 
     /// Takes what has come, as far as there is room; how many bytes that was.
@@ -33,7 +48,7 @@ impl Reader {
     /// # Errors
     /// `Internal` where the writer's position makes no sense.
     pub fn read(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
-        let ring = region.ring(self.from, self.to);
+        let ring = self.way.ring(region);
         if self.written == self.position {
             self.look(&ring)?;
         }
@@ -41,6 +56,24 @@ impl Reader {
         copy_out(ring.bytes, self.position, into.slice(0, len));
         self.position += len as u64;
         Ok(len)
+    }
+
+    /// Takes what comes until `into` is full, while the writer writes more; looks so often for it where nothing is there.
+    /// How many bytes that was. The caller [releases](Reader::release) them.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn stream(&mut self, region: &Region, looks: u32, into: Dst<'_>) -> Result<usize> {
+        let ring = self.way.ring(region);
+        let piece = ring.bytes.len() / STREAMED;
+        let mut taken = 0;
+        while taken < into.len() && (0..looks).any(|_| self.has_more(&ring)) {
+            taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
+            // A writer that looks for room has some; whether one sleeps is asked later.
+            self.released = self.position;
+            ring.read.position.store(self.position, Ordering::Release);
+        }
+        Ok(taken)
     }
 
     /// Whether anything has come since what was taken last.
@@ -90,7 +123,7 @@ impl Reader {
 
     /// The ring itself.
     pub fn ring<'a>(&self, region: &'a Region) -> Ring<'a> {
-        region.ring(self.from, self.to)
+        self.way.ring(region)
     }
 
     /// Everything before this is taken.
@@ -167,7 +200,7 @@ impl Reader {
 
     /// Tells a writer that would rewind, every now and then, that there is nothing more to read.
     fn tell(&mut self, ring: &Ring<'_>) {
-        if self.position - self.told >= TURN_BYTES && self.position == self.written {
+        if self.position - self.told >= self.turn && self.position == self.written {
             self.told = self.position;
             ring.read.turn.store(self.position, Ordering::Release);
         }
@@ -181,12 +214,15 @@ impl Reader {
 
     /// Gives the room of what was read back; true where the writer waits for it and has to be rung for.
     pub fn release(&mut self, region: &Region) -> bool {
-        if self.released == self.position {
+        if self.asked == self.position {
             return false;
         }
-        self.released = self.position;
-        let ring = region.ring(self.from, self.to);
-        ring.read.position.store(self.position, Ordering::Release);
+        let ring = self.way.ring(region);
+        if self.released != self.position {
+            self.released = self.position;
+            ring.read.position.store(self.position, Ordering::Release);
+        }
+        self.asked = self.position;
         fence(Ordering::SeqCst);
         ring.written.waits.load(Ordering::Relaxed) != 0
             && ring.written.waits.swap(0, Ordering::Relaxed) != 0
@@ -195,7 +231,7 @@ impl Reader {
     /// The same once that is a part of the ring that is worth the trouble: less than that never keeps a writer waiting, since
     /// a ring that is full otherwise has more that this reader will take.
     pub fn release_in_parts(&mut self, region: &Region) -> bool {
-        let kept = self.position - self.released;
+        let kept = self.position - self.asked;
         kept >= region.ring_bytes() as u64 / 4 && self.release(region)
     }
 }

@@ -251,11 +251,14 @@ fn a_position_that_makes_no_sense_is_an_error() {
     }
 }
 
+const TURN: u64 = 64 << 10;
+
 #[test]
 fn a_writer_rewinds_once_all_is_read_and_not_before() {
     let region = region();
     let ring = region.ring(0, 1);
     let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+    (writer.turn, reader.turn) = (TURN, TURN);
     let size = region.geometry().ring_bytes() as u64;
     let mut into = [0; 1000];
     let into = Dst::from(&mut into[..]);
@@ -271,7 +274,7 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
         assert!((0..1000).step_by(WORD).all(|at| into.as_src().word(at) == number));
     };
     // One by one: no more than a part of the ring is used.
-    let most = usize::try_from(TURN_BYTES).unwrap() + 3 * 1032;
+    let most = usize::try_from(TURN).unwrap() + 3 * 1032;
     assert!(most < ring.bytes.len());
     for number in 0..1000 {
         put(&mut writer, number);
@@ -291,8 +294,7 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
     // A full ring is full after a turn, too.
     take(&mut reader, 6 * size / 1032 - 1);
     let turns = |writer: &Writer, reader: &Reader| {
-        place(ring.bytes, writer.position()).0 as u64 >= TURN_BYTES
-            && reader.told == writer.position()
+        place(ring.bytes, writer.position()).0 as u64 >= TURN && reader.told == writer.position()
     };
     while !turns(&writer, &reader) {
         put(&mut writer, 0);
@@ -357,12 +359,14 @@ fn back_and_forth_between_threads_everything_comes_while_the_ring_is_rewound() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut writer, mut reader) = (Writer::new(1, 0), Reader::new(0, 1));
+            (writer.turn, reader.turn) = (TURN, TURN);
             for number in 0..MESSAGES {
                 take(&mut reader, number);
                 put(&mut writer, number);
             }
         });
         let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(1, 0));
+        (writer.turn, reader.turn) = (TURN, TURN);
         for number in 0..MESSAGES {
             put(&mut writer, number);
             take(&mut reader, number);
@@ -371,6 +375,55 @@ fn back_and_forth_between_threads_everything_comes_while_the_ring_is_rewound() {
         let needed = MESSAGES * 272 / region.geometry().ring_bytes() as u64;
         assert!(laps > 2 * needed, "it was rewound: {laps} laps of {needed}");
     });
+}
+
+#[test]
+fn a_stream_longer_than_the_ring_comes_through_while_it_is_written() {
+    const LENS: [usize; 6] = [1, 9_000, 262_144, 1_000_003, 64, 300_001];
+    let region = region();
+    let body = |turn: usize, len: usize| -> Vec<u8> {
+        (0..len).map(|i| (i * 31 + (i >> 8) + turn).to_le_bytes()[0]).collect()
+    };
+    for lane in [false, true] {
+        let (mut writer, mut reader) = match lane {
+            false => (Writer::new(0, 1), Reader::new(0, 1)),
+            true => (Writer::of_lane(0, 1), Reader::of_lane(0, 1)),
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (turn, len) in LENS.into_iter().enumerate() {
+                    let (bytes, mut sent) = (body(turn, len), 0);
+                    while sent < len {
+                        sent += writer.stream(&region, 10, Src::from(&bytes[sent..])).unwrap();
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for (turn, len) in LENS.into_iter().enumerate() {
+                let (mut bytes, mut got) = (vec![0; len], 0);
+                while got < len {
+                    got += reader.stream(&region, 10, Dst::from(&mut bytes[got..])).unwrap();
+                    std::thread::yield_now();
+                }
+                assert!(bytes == body(turn, len), "{lane} {turn}");
+            }
+        });
+        assert!(!writer.all_is_read(&region) || !reader.has_more(&reader.ring(&region)));
+    }
+}
+
+#[test]
+fn a_writer_that_sleeps_is_asked_for_after_a_stream_was_read() {
+    let region = region();
+    let (mut writer, mut reader) = (Writer::of_lane(0, 1), Reader::of_lane(0, 1));
+    let (bytes, mut into) = (vec![7; 600_000], vec![0; 600_000]);
+    let sent = writer.stream(&region, 0, Src::from(bytes.as_slice())).unwrap();
+    assert!(sent < bytes.len() && !writer.makes_room(&region, 1) && !writer.all_is_read(&region));
+    assert!(!writer.wait_for_room(&region).unwrap());
+    assert_eq!(reader.stream(&region, 1, Dst::from(into.as_mut_slice())).unwrap(), sent);
+    assert!(reader.release(&region) && !reader.release(&region));
+    assert!(writer.all_is_read(&region) && writer.makes_room(&region, sent));
+    assert!(into[..sent].iter().all(|&byte| byte == 7));
 }
 
 fn bytes_of(view: Src<'_>) -> Vec<u8> {

@@ -2,7 +2,9 @@
 
 #[cfg(doc)]
 use super::Head;
-use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, TURN_BYTES, copy_in, nonsense, place};
+use super::{
+    HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place, turn_bytes,
+};
 use crate::base::buffer::{Src, WORD};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
@@ -15,8 +17,9 @@ const LEN: usize = 2;
 /// The writing end.
 #[derive(Debug)]
 pub struct Writer {
-    from: Rank,
-    to: Rank,
+    way: Way,
+    /// See [`turn_bytes`].
+    pub(super) turn: u64,
     /// Everything before this is written.
     position: u64,
     /// Everything before this is published.
@@ -32,7 +35,24 @@ pub struct Writer {
 impl Writer {
     /// The beginning of the ring from one rank to another.
     pub fn new(from: Rank, to: Rank) -> Self {
-        Self { from, to, position: 0, published: 0, reserved: 0, read: 0, has_newest: false }
+        Self::of(Way { from, to, is_lane: false })
+    }
+
+    /// The beginning of the lane of one rank, for another.
+    pub fn of_lane(from: Rank, to: Rank) -> Self {
+        Self::of(Way { from, to, is_lane: true })
+    }
+
+    fn of(way: Way) -> Self {
+        Self {
+            way,
+            turn: turn_bytes(),
+            position: 0,
+            published: 0,
+            reserved: 0,
+            read: 0,
+            has_newest: false,
+        }
     }
 
     /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
@@ -42,7 +62,7 @@ impl Writer {
     /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a part of the ring is used
     /// for the first time and cannot be given memory.
     pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
-        let ring = region.ring(self.from, self.to);
+        let ring = self.way.ring(region);
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
         let mut room = self.room(&ring)?;
         if room < wanted {
@@ -63,11 +83,52 @@ impl Writer {
         Ok(written)
     }
 
+    /// Writes piece after piece and publishes each, while the reader takes those before; looks so often for room where there is too
+    /// little for the next one. How many bytes that was. The caller then puts a `fence(SeqCst)` and rings for the reader.
+    ///
+    /// # Errors
+    /// As [`Writer::write`].
+    pub fn stream(&mut self, region: &Region, looks: u32, body: Src<'_>) -> Result<usize> {
+        let ring = self.way.ring(region);
+        let most = ring.bytes.len() / STREAMED;
+        let piece = (body.len() / PIECES).max(PIECE_BYTES).min(most);
+        let mut written = 0;
+        while written < body.len() {
+            let wanted = (body.len() - written).min(piece);
+            let room = self.room_for(&ring, wanted, looks)?;
+            if room == 0 {
+                break;
+            }
+            written += self.write(region, &[body.slice(written, wanted.min(room))])?;
+            self.publish(region);
+        }
+        Ok(written)
+    }
+
+    /// Whether there is room for so much, and memory behind it.
+    pub fn makes_room(&mut self, region: &Region, len: usize) -> bool {
+        let ring = self.way.ring(region);
+        let has_room = self.room_for(&ring, len, 0).is_ok_and(|room| room >= len);
+        has_room && self.reserve(region, &ring, len).is_ok()
+    }
+
+    /// How much room there is, once there is enough or it has been looked for so often.
+    fn room_for(&mut self, ring: &Ring<'_>, wanted: usize, looks: u32) -> Result<usize> {
+        if self.room(ring)? < wanted {
+            let is_enough = |read: u64| {
+                read.saturating_add(ring.bytes.len() as u64) >= self.position + wanted as u64
+            };
+            let _has_come = (0..looks).any(|_| is_enough(ring.read.position()));
+            self.look(ring);
+        }
+        self.room(ring)
+    }
+
     /// Writes a body behind the [head](Head) that has this first word, and publishes both, as [`Writer::publish`] does, if
     /// there is room for all of it; true if so.
     pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
         let wanted = HEAD_BYTES + body.len();
-        let ring = region.ring(self.from, self.to);
+        let ring = self.way.ring(region);
         self.rewind(&ring);
         let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
         if !has_room(self) {
@@ -95,7 +156,7 @@ impl Writer {
     /// Goes on at the beginning of the ring, if that is worth it and everything is read.
     fn rewind(&mut self, ring: &Ring<'_>) {
         let (start, straight) = place(ring.bytes, self.position);
-        if (start as u64) < TURN_BYTES || self.published != self.position {
+        if (start as u64) < self.turn || self.published != self.position {
             return;
         }
         if ring.read.turn.load(Ordering::Acquire) == self.position {
@@ -111,7 +172,7 @@ impl Writer {
             let (start, straight) = place(ring.bytes, self.position);
             // What goes on at the beginning has been there before.
             let end = start + len.min(straight);
-            self.reserved = region.reserve_ring(self.from, self.to, self.reserved, end)?;
+            self.reserved = region.reserve_ring(ring, self.reserved, end)?;
         }
         Ok(())
     }
@@ -134,7 +195,7 @@ impl Writer {
             return false;
         }
         self.published = self.position;
-        let ring = region.ring(self.from, self.to);
+        let ring = self.way.ring(region);
         ring.written.position.store(self.position, Ordering::Release);
         true
     }
@@ -144,11 +205,18 @@ impl Writer {
     /// # Errors
     /// As [`Writer::write`].
     pub fn wait_for_room(&mut self, region: &Region) -> Result<bool> {
-        let ring = region.ring(self.from, self.to);
+        let ring = self.way.ring(region);
         ring.written.waits.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.look(&ring);
         Ok(self.room(&ring)? > 0)
+    }
+
+    /// Whether the reader has read everything, and has said so.
+    pub fn all_is_read(&mut self, region: &Region) -> bool {
+        let ring = self.way.ring(region);
+        self.look(&ring);
+        self.read == self.position
     }
 
     /// Looks how far the reader has come, which may not have told all that is known of it.

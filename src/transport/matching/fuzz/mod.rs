@@ -185,7 +185,8 @@ impl Scene {
         while let Some(head) = said.first_chunk::<HEAD_BYTES>() {
             let frame = Frame::decode(head).expect("what an engine says is frames");
             let body = match frame {
-                Frame::Eager { len, .. } | Frame::Piece { len, .. } => len,
+                Frame::Eager { len, in_lane: false, .. }
+                | Frame::Piece { len, in_lane: false, .. } => len,
                 _ => 0,
             };
             let whole = HEAD_BYTES + usize::try_from(body).expect("a length");
@@ -211,8 +212,8 @@ fn frame(kind: u8, what: u8, choice: u8, script: &mut Script<'_>) -> Frame {
     };
     let attempt = u32::from(choice >> 3 & 7);
     match kind % 8 {
-        0 => Frame::Eager { tag, dtype, len },
-        1 => Frame::Offer { tag, dtype, number, len, lent: None },
+        0 => Frame::Eager { tag, dtype, len, in_lane: kind & 0x20 != 0 },
+        1 => Frame::Offer { tag, dtype, number, len, lent: None, awaited: false },
         2 => {
             let address =
                 if kind & 8 == 0 { peer::lent_address() } else { script.number().cast_unsigned() };
@@ -223,10 +224,17 @@ fn frame(kind: u8, what: u8, choice: u8, script: &mut Script<'_>) -> Frame {
                 number,
                 len,
                 lent: Some(super::frame::Lent { address, place }),
+                awaited: choice & 1 != 0,
             }
         }
         3 => Frame::Pull { number, attempt },
-        4 => Frame::Piece { number, attempt, offset: u64::from(kind >> 3) * 100, len },
+        4 => Frame::Piece {
+            number,
+            attempt,
+            offset: u64::from(kind >> 3) * 100,
+            len,
+            in_lane: choice & 1 != 0,
+        },
         5 => Frame::Taken { number },
         6 => Frame::Credit { bytes: len },
         _ => Frame::Withdraw { number },

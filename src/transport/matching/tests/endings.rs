@@ -390,7 +390,7 @@ fn whoever_breaks_the_rules_fails_the_group_and_is_named() {
         &|| Frame::Credit { bytes: 1 },
         &|| Frame::Taken { number: 1 << 40 },
         &|| Frame::Pull { number: 1 << 40, attempt: 1 },
-        &|| Frame::Piece { number: 1, attempt: 1, offset: 0, len: 1 },
+        &|| Frame::Piece { number: 1, attempt: 1, offset: 0, len: 1, in_lane: false },
         &|| Frame::Withdraw { number: 1 },
     ];
     for spread in [Spread::Together, Spread::Apart] {

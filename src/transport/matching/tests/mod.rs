@@ -4,6 +4,7 @@ mod dormant;
 mod endings;
 mod exchange;
 mod growing;
+mod lanes;
 mod level;
 mod parting;
 mod prompt;

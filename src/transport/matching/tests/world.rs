@@ -123,6 +123,7 @@ fn segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
 pub(super) struct Outcome {
     value: Mutex<Option<Result<Delivery>>>,
     grown: Mutex<Option<Vec<u8>>>,
+    awaited: bool,
     bell: Bell,
 }
 
@@ -131,6 +132,10 @@ impl Completion for Outcome {
         let before = self.value.lock().unwrap().replace(outcome);
         assert!(before.is_none(), "completed twice: {before:?}");
         self.bell.ring();
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.awaited
     }
 
     fn complete_grown(&self, delivery: Delivery, bytes: Vec<u8>) {
@@ -222,6 +227,20 @@ impl Member {
 
     pub(super) fn post_receive(&self, message: Incoming) -> Arc<Outcome> {
         let outcome = Arc::new(Outcome::default());
+        self.engine.receive(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    /// Of a caller that blocks.
+    pub(super) fn post_send_and_wait(&self, message: Outgoing) -> Arc<Outcome> {
+        let outcome = Arc::new(Outcome { awaited: true, ..Outcome::default() });
+        self.engine.send(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    /// Of a caller that blocks.
+    pub(super) fn post_receive_and_wait(&self, message: Incoming) -> Arc<Outcome> {
+        let outcome = Arc::new(Outcome { awaited: true, ..Outcome::default() });
         self.engine.receive(message, outcome.clone()).unwrap();
         outcome
     }
