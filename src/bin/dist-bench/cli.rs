@@ -105,7 +105,7 @@ pub(crate) struct Options {
 
     /// Few sizes, calls and turns: whether it runs, not how fast
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
 
     /// Write everything to a file, as JSON
     #[arg(long, value_name = "FILE")]

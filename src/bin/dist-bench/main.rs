@@ -23,6 +23,7 @@
 //!
 //! The driver computes every figure of every engine from the same raw stamps by the same code.
 
+mod ballast;
 mod bound;
 mod build;
 mod cell;

@@ -1,6 +1,7 @@
 //! The measurement: engines are started for each number of ranks, and then take turns at each cell until it is certain who
 //! is faster, or twice as many pairs have not made it certain.
 
+use crate::ballast::Ballast;
 use crate::bound::Bound;
 use crate::cell::{Cell, Figures, Measured};
 use crate::cli::{OnDevice, Options};
@@ -48,7 +49,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         progress: Progress::new(options.ranks().iter().map(|&n| cells(options, n).len()).sum()),
         done: Vec::new(),
     };
+    let ballast = (!options.quick).then(Ballast::new);
     let outcome = bench.measure_all();
+    drop(ballast);
     bench.progress.clear();
     let results = bench.into_results();
     // What there is of results is kept, whatever has ended the measurement.
