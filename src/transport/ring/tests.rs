@@ -251,7 +251,7 @@ fn a_position_that_makes_no_sense_is_an_error() {
     }
 }
 
-const TURN: u64 = 64 << 10;
+const TURN: Turn = Turn { bytes: 64 << 10, longest: 1 << 10 };
 
 #[test]
 fn a_writer_rewinds_once_all_is_read_and_not_before() {
@@ -274,7 +274,7 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
         assert!((0..1000).step_by(WORD).all(|at| into.as_src().word(at) == number));
     };
     // One by one: no more than a part of the ring is used.
-    let most = usize::try_from(TURN).unwrap() + 3 * 1032;
+    let most = usize::try_from(TURN.bytes).unwrap() + 3 * 1032;
     assert!(most < ring.bytes.len());
     for number in 0..1000 {
         put(&mut writer, number);
@@ -294,7 +294,8 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
     // A full ring is full after a turn, too.
     take(&mut reader, 6 * size / 1032 - 1);
     let turns = |writer: &Writer, reader: &Reader| {
-        place(ring.bytes, writer.position()).0 as u64 >= TURN && reader.told == writer.position()
+        place(ring.bytes, writer.position()).0 as u64 >= TURN.bytes
+            && reader.told == writer.position()
     };
     while !turns(&writer, &reader) {
         put(&mut writer, 0);

@@ -2,9 +2,7 @@
 
 #[cfg(doc)]
 use super::Head;
-use super::{
-    HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place, turn_bytes,
-};
+use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Turn, Way, copy_in, nonsense, place};
 use crate::base::buffer::{Src, WORD};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
@@ -18,8 +16,7 @@ const LEN: usize = 2;
 #[derive(Debug)]
 pub struct Writer {
     way: Way,
-    /// See [`turn_bytes`].
-    pub(super) turn: u64,
+    pub(super) turn: Turn,
     /// Everything before this is written.
     position: u64,
     /// Everything before this is published.
@@ -46,7 +43,7 @@ impl Writer {
     fn of(way: Way) -> Self {
         Self {
             way,
-            turn: turn_bytes(),
+            turn: Turn::usual(),
             position: 0,
             published: 0,
             reserved: 0,
@@ -129,7 +126,9 @@ impl Writer {
     pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
         let wanted = HEAD_BYTES + body.len();
         let ring = self.way.ring(region);
-        self.rewind(&ring);
+        if body.len() <= self.turn.longest {
+            self.rewind(&ring);
+        }
         let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
         if !has_room(self) {
             self.look(&ring);
@@ -156,7 +155,7 @@ impl Writer {
     /// Goes on at the beginning of the ring, if that is worth it and everything is read.
     fn rewind(&mut self, ring: &Ring<'_>) {
         let (start, straight) = place(ring.bytes, self.position);
-        if (start as u64) < self.turn || self.published != self.position {
+        if (start as u64) < self.turn.bytes || self.published != self.position {
             return;
         }
         if ring.read.turn.load(Ordering::Acquire) == self.position {
