@@ -3,9 +3,10 @@
 //!
 //! * A rank *exposes* its buffer with a step, and *closes* it with a later one: it may write there, or return to its caller,
 //!   once those who read have published that. Between the two it writes only what nobody else reads.
-//! * Not all memory can be read by others: that of some devices cannot, though its process may. So a rank looks at the ends of
-//!   its buffer in the same way before it exposes it, and says so where that fails; then nobody reads, and the operation goes
-//!   through slots. Everybody comes to the same conclusion, from the lines of all.
+//! * Not all memory can be read by others: that of some devices cannot, though its process may. Where what is sent is not
+//!   written meanwhile, whoever finds that says so when it closes, and the operation goes through slots. Else a rank looks at the
+//!   ends of its buffer in the same way before it exposes it, and nobody reads where that fails. Everybody comes to the same
+//!   conclusion, from the lines of all.
 //! * Whether the ranks of a group can read each other's memory was tried when they met, and is the same for all
 //!   ([`Shape::attached`](crate::algo::select::Shape)).
 //! * What was read counts only once the reader has seen the owner's closing step, or knows otherwise that the owner had
@@ -18,6 +19,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::log::Level;
 use crate::transport::attach;
 use crate::wait::{Interrupt, Pace, until};
 use std::time::Duration;
@@ -63,6 +65,16 @@ impl Steps<'_> {
         Ok(all)
     }
 
+    /// Publishes the coming step with the place of what this rank sends, which nothing is written to before the step in which all
+    /// [close with what they read](Steps::close_read).
+    ///
+    /// # Errors
+    /// As [`Steps::await_all`].
+    pub(super) fn expose_sent(&mut self, operation: &Operation<'_>) -> Result<()> {
+        self.say_place(address(operation.send), operation.factor)?;
+        if self.is_asked(operation)? { self.expose_sent(operation) } else { Ok(()) }
+    }
+
     /// Publishes the coming step with the place of a buffer that can be read.
     ///
     /// # Errors
@@ -98,6 +110,36 @@ impl Steps<'_> {
             Err(error) if error.kind() != ErrorKind::System => Err(error),
             Err(error) => Err(self.unreadable(from.rank, error)),
         }
+    }
+
+    /// The same; false where the memory cannot be read.
+    ///
+    /// # Errors
+    /// Why the group has failed.
+    pub(super) fn try_pull(&self, from: Exposed, offset: usize, into: Dst<'_>) -> Result<bool> {
+        let read = attach::read(self.domain(), from.rank, from.address + offset as u64, into);
+        match read {
+            Err(error) if error.kind() == ErrorKind::System => {
+                crate::log!(Level::Debug, "what is sent goes through slots: {error}");
+                Ok(false)
+            }
+            read => read.map(|()| true),
+        }
+    }
+
+    /// [Closes](Steps::close) what was exposed as sent, of which this rank could read everything or not; whether all could.
+    ///
+    /// # Errors
+    /// As [`Steps::await_all`].
+    pub(super) fn close_read(&mut self, everything: bool) -> Result<bool> {
+        self.publish([NOTHING, u64::from(everything).to_le_bytes()].as_flattened())?;
+        self.await_all()?;
+        Ok(everything
+            && self.others().all(|rank| {
+                let mut words = [NOTHING; 2];
+                self.payload(rank, words.as_flattened_mut());
+                words[1] != NOTHING
+            }))
     }
 
     /// Publishes the coming step, and waits until everybody has: nobody reads what was exposed any more.

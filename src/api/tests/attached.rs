@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 const PLACES: [&str; 2] = ["transport=inproc", "transport=shm"];
 const COUNT: usize = 64;
+const BLOCK: usize = 16;
 
 /// Memory that this process can read, and others cannot: the kernel's pages with the time.
 #[allow(unsafe_code, reason = "memory that is found in the list of maps")]
@@ -47,6 +48,14 @@ fn a_buffer_that_nobody_can_read_goes_through_slots() {
                 for rank in (0..3).filter(|&rank| rank != round) {
                     let expected = [u8::try_from(rank).unwrap(); COUNT];
                     assert_eq!(all[rank * COUNT..][..COUNT], expected, "round {round}");
+                }
+                let mut blocks = [0xff; 3 * BLOCK];
+                let send = send.slice(0, blocks.len());
+                let call = Call::all_to_all(send, Dst::from(&mut blocks[..]), DataType::U8, 3);
+                group.run(call, &options()).unwrap();
+                for rank in (0..3).filter(|&rank| rank != round) {
+                    let expected = [u8::try_from(rank).unwrap(); BLOCK];
+                    assert_eq!(blocks[rank * BLOCK..][..BLOCK], expected, "round {round}");
                 }
             }
         });

@@ -4,7 +4,6 @@ use super::{direct, staged};
 use crate::algo::Operation;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ATTACHED, Algorithm, Body};
-use crate::base::buffer::Src;
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -28,13 +27,12 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     if direct::run(steps, operation)? {
         return Ok(());
     }
-    if !steps.expose_all(operation, Src::empty())? {
-        return staged::run(steps, operation);
-    }
+    steps.expose_sent(operation)?;
     kernel::copy(operation.recv_block(steps.rank()), operation.send);
+    let mut everything = true;
     for rank in steps.others() {
         let theirs = steps.exposed(rank)?;
-        steps.pull(theirs, 0, operation.recv_block(rank))?;
+        everything = everything && steps.try_pull(theirs, 0, operation.recv_block(rank))?;
     }
-    steps.close()
+    if steps.close_read(everything)? { Ok(()) } else { staged::run(steps, operation) }
 }

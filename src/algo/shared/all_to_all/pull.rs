@@ -5,7 +5,6 @@ use crate::algo::Operation;
 use crate::algo::select::Shape;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ATTACHED, Algorithm, Body};
-use crate::base::buffer::Src;
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -36,15 +35,14 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         return Ok(());
     }
     let me = steps.rank();
-    if !steps.expose_all(operation, Src::empty())? {
-        return staged::run(steps, operation);
-    }
+    steps.expose_sent(operation)?;
     kernel::copy(operation.recv_block(me), operation.send_block(me));
+    let mut everything = true;
     for rank in steps.others() {
         let theirs = steps.exposed(rank)?;
         let place = operation.recv_block(rank);
         // All blocks have one length.
-        steps.pull(theirs, me * place.len(), place)?;
+        everything = everything && steps.try_pull(theirs, me * place.len(), place)?;
     }
-    steps.close()
+    if steps.close_read(everything)? { Ok(()) } else { staged::run(steps, operation) }
 }
