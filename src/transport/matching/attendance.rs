@@ -242,7 +242,7 @@ impl Core {
             watch.set_for = Some(next);
             self.hooks.get().into_iter().for_each(|hooks| hooks.alarm.set(Some(next)));
         }
-        if state.has_more() {
+        if state.leaves_more() {
             self.nudge();
         }
     }

@@ -5,6 +5,7 @@ use super::limits::Limits;
 use super::link::{Inflow, Sink};
 use super::outstanding::{ReceiveStage, SendStage, Sending};
 use super::state::{State, Timed};
+use super::transfer::Reading;
 use super::unexpected::{Body, Message};
 use super::wire::Wire;
 use crate::base::deadline::Deadline;
@@ -47,6 +48,13 @@ impl State {
                 || !self.readings.is_empty()
                 || !self.asked.is_empty()
                 || !self.ready.is_empty())
+    }
+
+    /// The same of what nobody goes on with at once who has posted it and waits for it.
+    pub(super) fn leaves_more(&self) -> bool {
+        let is_left_alone = |reading: &Reading| !self.is_awaited(reading);
+        self.failed.is_none()
+            && (self.has_rest || self.readings.iter().any(is_left_alone) || !self.ready.is_empty())
     }
 
     /// Looks at the ring of a rank of the same node.

@@ -83,6 +83,16 @@ impl State {
         true
     }
 
+    /// Whether somebody waits for the receive that a buffer is read for.
+    pub(super) fn is_awaited(&self, reading: &Reading) -> bool {
+        self.receive_of(reading).is_some_and(|it| it.done.is_awaited())
+    }
+
+    fn receive_of(&self, reading: &Reading) -> Option<&Receiving> {
+        let offer = self.links[reading.peer].offers.get(&reading.number)?;
+        self.receives.get(&offer.receive?)
+    }
+
     /// Whether this rank waits for the receive, and sends nothing meanwhile: two that both send read both at the same time.
     fn does_nothing_else(&self, receive: u64) -> bool {
         let is_awaited = |it: &Receiving| it.done.is_awaited();
@@ -102,9 +112,8 @@ impl State {
         }
         let now = Instant::now();
         for reading in std::mem::take(&mut self.asked) {
-            let offer = self.links[reading.peer].offers.get(&reading.number);
-            let receive = offer.and_then(|it| self.receives.get(&it.receive?));
-            if !receive.is_some_and(|it| matches!(it.stage, ReceiveStage::Asked { .. })) {
+            let stage = self.receive_of(&reading).map(|it| it.stage);
+            if !matches!(stage, Some(ReceiveStage::Asked { .. })) {
                 continue;
             }
             if reading.asked_until.is_none_or(|until| now >= until) {
