@@ -1,11 +1,13 @@
 //! The matching engine: [`PointToPoint`] over shared memory inside a node, and an endpoint between nodes.
 //!
 //! * Between this rank and each other there is a pair of byte streams: rings ([`super::ring`]) or those of the
-//!   endpoint. On them go frames ([`frame`]). A rank never stops reading its streams, whatever it waits for, so
+//!   endpoint ([`wire`]). On them go frames ([`frame`]). A rank never stops reading its streams, whatever it waits for, so
 //!   that no message blocks another.
+//! * Beside its rings a rank has one lane, into which it puts the bodies of long messages for one other rank at a time; those
+//!   for others go through their rings meanwhile.
 //! * A small message goes *whole* as long as the receiver may hold it ([`limits`]). Any other is *offered*: its bytes
-//!   stay with the sender until a receive has taken the offer. They are then read in the sender's memory
-//!   ([`transfer`], [`desk`]) or, where that cannot be, sent in pieces, straight into the receiver's buffer.
+//!   stay with the sender until a receive has taken the offer. They are then sent in pieces, straight into the
+//!   receiver's buffer, while both sides wait for nothing else, or read in the sender's memory ([`transfer`], [`desk`]).
 //! * A whole message is sent once it is in the stream, an offered one once the receiver has taken it. A time-out
 //!   withdraws an offer; no answer is waited for, since numbers tell old questions from new ones.
 //! * A receive lends memory, or has some made once it has a message ([`Room`]): before the message counts as taken, so
