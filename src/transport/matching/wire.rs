@@ -69,26 +69,21 @@ impl Wire {
         [head, body]: [Src<'_>; 2],
         in_lane: bool,
     ) -> Result<usize> {
-        let Self::Rings { peer, out, lanes, .. } = self else {
-            return self.send(domain, &[head, body]);
-        };
-        if !in_lane && body.len() < SHOWN_BYTES {
+        let is_ring = matches!(self, Self::Rings { .. });
+        if !is_ring || !in_lane && body.len() < SHOWN_BYTES {
             return self.send(domain, &[head, body]);
         }
-        let (peer, region) = (*peer, domain.region());
-        let sent = out.write(region, &[head])?;
-        let streamed = if sent < head.len() {
-            0
-        } else {
-            if out.publish(region) {
-                fence(Ordering::SeqCst);
-                domain.ring_for_messages_fenced(peer);
-            }
-            let way = if in_lane { &mut lanes.out } else { out };
-            way.stream(region, LOOKS_FOR_MORE, body)?
-        };
+        let sent = self.send(domain, &[head])?;
+        self.flush(domain);
+        let Self::Rings { peer, out, lanes, .. } = self else { return Ok(sent) };
+        if sent < head.len() {
+            return Ok(sent);
+        }
+        let way = if in_lane { &mut lanes.out } else { out };
+        let streamed = way.stream(domain.region(), LOOKS_FOR_MORE, body)?;
+        // Also for a peer that has gone to sleep with its head.
         fence(Ordering::SeqCst);
-        domain.ring_for_messages_fenced(peer);
+        domain.ring_for_messages_fenced(*peer);
         Ok(sent + streamed)
     }
 
@@ -99,17 +94,13 @@ impl Wire {
         head: Src<'_>,
         body: Src<'_>,
     ) -> bool {
-        let Self::Rings { peer, out, lanes, .. } = self else { return false };
-        let (peer, region) = (*peer, domain.region());
+        let region = domain.region();
+        let Self::Rings { out, lanes, .. } = self else { return false };
         if !out.makes_room(region, head.len()) || !lanes.out.makes_room(region, body.len()) {
             return false;
         }
-        // There is room for all, so that all goes.
-        let is_put = out.write(region, &[head]).is_ok();
-        out.publish(region);
-        fence(Ordering::SeqCst);
-        domain.ring_for_messages_fenced(peer);
-        is_put && lanes.out.stream(region, 0, body).is_ok()
+        let sent = self.send_body(domain, [head, body], true);
+        sent.is_ok_and(|sent| sent == head.len() + body.len())
     }
 
     /// How long a piece of a message may be.

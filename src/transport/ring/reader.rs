@@ -16,10 +16,8 @@ pub struct Reader {
     pub(super) turn: Turn,
     /// Everything before this is read.
     position: u64,
-    /// Everything before this is given back to the writer.
+    /// Everything before this is given back to the writer, and whether it waits for that has been asked.
     released: u64,
-    /// The same, and whether the writer waits for that has been asked.
-    asked: u64,
     /// Everything before this had been written when it was last looked at.
     written: u64,
     /// That everything before this is read has been said, for a writer that would rewind.
@@ -38,7 +36,7 @@ impl Reader {
     }
 
     fn of(way: Way) -> Self {
-        Self { way, turn: Turn::usual(), position: 0, released: 0, asked: 0, written: 0, told: 0 }
+        Self { way, turn: Turn::usual(), position: 0, released: 0, written: 0, told: 0 }
     }
 
     /// Takes what has come, as far as there is room; how many bytes that was.
@@ -68,7 +66,6 @@ impl Reader {
         while taken < into.len() && (0..looks).any(|_| self.has_more(&ring)) {
             taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
             // A writer that looks for room has some; whether one sleeps is asked later.
-            self.released = self.position;
             ring.read.position.store(self.position, Ordering::Release);
         }
         Ok(taken)
@@ -212,15 +209,12 @@ impl Reader {
 
     /// Gives the room of what was read back; true where the writer waits for it and has to be rung for.
     pub fn release(&mut self, region: &Region) -> bool {
-        if self.asked == self.position {
+        if self.released == self.position {
             return false;
         }
+        self.released = self.position;
         let ring = self.way.ring(region);
-        if self.released != self.position {
-            self.released = self.position;
-            ring.read.position.store(self.position, Ordering::Release);
-        }
-        self.asked = self.position;
+        ring.read.position.store(self.position, Ordering::Release);
         fence(Ordering::SeqCst);
         ring.written.waits.load(Ordering::Relaxed) != 0
             && ring.written.waits.swap(0, Ordering::Relaxed) != 0
@@ -229,7 +223,7 @@ impl Reader {
     /// The same once that is a part of the ring that is worth the trouble: less than that never keeps a writer waiting, since
     /// a ring that is full otherwise has more that this reader will take.
     pub fn release_in_parts(&mut self, region: &Region) -> bool {
-        let kept = self.position - self.asked;
+        let kept = self.position - self.released;
         kept >= region.ring_bytes() as u64 / 4 && self.release(region)
     }
 }

@@ -61,11 +61,7 @@ impl Writer {
     pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
         let ring = self.way.ring(region);
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
-        let mut room = self.room(&ring)?;
-        if room < wanted {
-            self.look(&ring);
-            room = self.room(&ring)?;
-        }
+        let room = self.room_for(&ring, wanted, 0)?;
         self.reserve(region, &ring, wanted.min(room))?;
         if std::mem::take(&mut self.has_newest) {
             ring.written.newest.forget();
@@ -105,8 +101,13 @@ impl Writer {
     /// Whether there is room for so much, and memory behind it.
     pub fn makes_room(&mut self, region: &Region, len: usize) -> bool {
         let ring = self.way.ring(region);
-        let has_room = self.room_for(&ring, len, 0).is_ok_and(|room| room >= len);
-        has_room && self.reserve(region, &ring, len).is_ok()
+        self.has_room_for(region, &ring, len)
+    }
+
+    /// The same. Whoever writes where it is false for another reason says why.
+    fn has_room_for(&mut self, region: &Region, ring: &Ring<'_>, len: usize) -> bool {
+        let has_room = self.room_for(ring, len, 0).is_ok_and(|room| room >= len);
+        has_room && self.reserve(region, ring, len).is_ok()
     }
 
     /// How much room there is, once there is enough or it has been looked for so often.
@@ -129,15 +130,7 @@ impl Writer {
         if body.len() <= self.turn.longest {
             self.rewind(&ring);
         }
-        let has_room = |it: &Self| it.room(&ring).is_ok_and(|room| room >= wanted);
-        if !has_room(self) {
-            self.look(&ring);
-            if !has_room(self) {
-                return false;
-            }
-        }
-        if self.reserve(region, &ring, wanted).is_err() {
-            // Whoever writes there says why.
+        if !self.has_room_for(region, &ring, wanted) {
             return false;
         }
         let start = self.position;
