@@ -52,6 +52,12 @@ impl Bell {
         }
     }
 
+    /// How often sleepers were rung for.
+    #[cfg(test)]
+    pub fn rings(&self) -> u32 {
+        self.word.load()
+    }
+
     /// Whether anybody sleeps here or listens, so that a ring is heard: for callers of [`Bell::ring_fenced`], under its terms.
     #[inline]
     pub fn is_attended(&self) -> bool {

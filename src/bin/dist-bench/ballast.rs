@@ -1,6 +1,7 @@
 //! Memory that is held while ranks run. What is free in small pieces goes to whoever asks first, and memory of which few pages lie
 //! together is read a tenth more slowly by another process: the ranks that are started first would have that.
 
+use dist::sys::host;
 use dist::sys::thread::pin_to;
 use std::{fs, thread};
 
@@ -21,7 +22,7 @@ impl Ballast {
     /// All that is free in small pieces, as far as that is not much; none where the system does not say.
     pub(crate) fn new() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let most = available(&read("/proc/meminfo")) / SHARE;
+        let most = host::memory_available().unwrap_or(0) / SHARE;
         let bytes = in_pieces(&read("/proc/buddyinfo")) + kept_by_cores(&read("/proc/zoneinfo"));
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let part = usize::try_from(bytes.min(most)).unwrap_or(0) / cores;
@@ -65,13 +66,6 @@ fn kept_by_cores(zoneinfo: &str) -> u64 {
         .sum()
 }
 
-/// The memory that is available, in bytes.
-fn available(meminfo: &str) -> u64 {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0).saturating_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,11 +82,5 @@ mod tests {
     fn what_cores_keep_counts() {
         let zone = "  pagesets\n    cpu: 0\n              count:    3\n              high: 9\n    cpu: 1\n  count: 1\n";
         assert_eq!(kept_by_cores(zone), 4 * 4096);
-    }
-
-    #[test]
-    fn what_is_available_is_said_in_kibibytes() {
-        assert_eq!(available("MemFree:  7 kB\nMemAvailable:   1234 kB\n"), 1234 << 10);
-        assert_eq!(available(""), 0);
     }
 }

@@ -157,3 +157,20 @@ fn where_rings_are_short_a_whole_message_goes_in_the_lane() {
     go_on_until(&[&members[2]], || at_once(2, 5));
     assert_eq!(members[2].receive(1, 1, len).unwrap(), text(5, len));
 }
+
+#[test]
+fn whoever_sleeps_is_told_of_the_head_and_of_what_lies_in_the_lane() {
+    let members = world(Spread::Together, 8);
+    // Rank 0 has gone to sleep, and neither its threads nor the service thread look.
+    let standstill = members[0].engine.core().unwrap().lock();
+    let bell = members[0].domain.region().message_bell(0);
+    bell.prepare_to_sleep();
+    let before = bell.rings();
+    let message = outgoing(0, 1, text(1, 100_000));
+    let (tag, dtype, bytes) = (Some(message.tag), message.dtype, message.bytes);
+    assert!(members[1].engine.send_at_once(&Small { peer: Some(0), tag, dtype, bytes }));
+    assert_eq!(bell.rings() - before, 2);
+    bell.awake();
+    drop(standstill);
+    assert_eq!(members[0].receive(1, 1, 100_000).unwrap(), text(1, 100_000));
+}
