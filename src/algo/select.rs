@@ -27,6 +27,8 @@ pub struct Shape {
     pub attached: bool,
     /// That costs each less than a detour through memory that they share.
     pub pulls: bool,
+    /// Each rank can also write that memory, at the same price.
+    pub reached: bool,
 }
 
 impl Shape {
@@ -34,8 +36,8 @@ impl Shape {
     pub fn of(nodes: &Nodes, crowded: bool) -> Self {
         let (ranks, count) = (nodes.ranks(), nodes.count());
         let (smallest, largest) = (nodes.smallest(), nodes.largest());
-        let (attached, pulls) = (false, false);
-        Self { ranks, nodes: count, smallest, largest, crowded, attached, pulls }
+        let (attached, pulls, reached) = (false, false, false);
+        Self { ranks, nodes: count, smallest, largest, crowded, attached, pulls, reached }
     }
 }
 

@@ -19,6 +19,7 @@ use std::sync::LazyLock;
 static ALGORITHMS: &[&Algorithm] = &[
     &shared::all_reduce::inline::ROW,
     &shared::all_reduce::one_shot::ROW,
+    &shared::all_reduce::push::ROW,
     &shared::all_reduce::pull::ROW,
     &shared::all_reduce::two_shot::ROW,
     &hierarchical::all_reduce::leader::ROW,
@@ -40,6 +41,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::broadcast::tree::ROW,
     &message::broadcast::chain::ROW,
     &shared::all_gather::inline::ROW,
+    &shared::all_gather::push::ROW,
     &shared::all_gather::pull::ROW,
     &shared::all_gather::staged::ROW,
     &hierarchical::all_gather::lanes::ROW,
@@ -61,6 +63,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::scatter::tree::ROW,
     &message::scatter::direct::ROW,
     &shared::all_to_all::inline::ROW,
+    &shared::all_to_all::push::ROW,
     &shared::all_to_all::pull::ROW,
     &shared::all_to_all::staged::ROW,
     &message::all_to_all::bruck::ROW,
@@ -90,8 +93,13 @@ pub type Test = fn(bytes: usize, shape: &Shape) -> bool;
 pub const ALWAYS: Test = |_, _| true;
 /// For ranks that read each other's memory; a lone one has none to read.
 pub const ATTACHED: Test = |_, shape| shape.attached || shape.ranks == 1;
+/// For ranks that write each other's memory too.
+pub const REACHED: Test =
+    |bytes, shape| ATTACHED(bytes, shape) && (shape.reached || shape.ranks == 1);
 /// For so few of them that what is known of each lives on the stack.
 pub const ATTACHED_FEW: Test = |bytes, shape| ATTACHED(bytes, shape) && shape.ranks <= FEW;
+/// The same.
+pub const REACHED_FEW: Test = |bytes, shape| REACHED(bytes, shape) && shape.ranks <= FEW;
 /// For what fits beside the step number.
 pub const FITS_A_LINE: Test = |bytes, _| bytes <= INLINE_BYTES;
 /// For blocks of which all ranks' together do.

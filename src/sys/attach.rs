@@ -1,6 +1,6 @@
-//! Reading the memory of another process, where the kernel permits that.
+//! Reading and writing the memory of another process, where the kernel permits that.
 
-use crate::base::buffer::Dst;
+use crate::base::buffer::{Dst, Src};
 use std::io;
 
 /// Copies `into.len()` bytes from `address` in the memory of a process; of this one too. How many bytes that was:
@@ -20,26 +20,60 @@ pub fn read(pid: u32, address: u64, into: Dst<'_>) -> io::Result<usize> {
 /// # Errors
 /// As [`read`], of the first piece.
 pub fn read_each<const N: usize>(pid: u32, pieces: [(u64, Dst<'_>); N]) -> io::Result<usize> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-    let pid = libc::pid_t::try_from(pid).map_err(|_| invalid())?;
-    if pieces.iter().any(|&(address, _)| usize::try_from(address).is_err()) {
-        return Err(invalid());
-    }
-    // Each was looked at.
-    let place = |address| usize::try_from(address).unwrap_or(0);
-    let local = pieces
-        .map(|(_, into)| libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() });
-    // The address is only a number here: the kernel looks it up in the other process.
-    let remote = pieces.map(|(address, into)| libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(place(address)),
-        iov_len: into.len(),
-    });
+    let parts = pieces.map(|(address, into)| (address, into.as_mut_ptr(), into.len()));
+    let Vectors { pid, local, remote } = Vectors::of(pid, parts)?;
     let count = N as libc::c_ulong;
     // SAFETY: the kernel writes at most as many bytes through each local vector as its view has, which allows it; the
     // remote ones it only reads, with checks of its own.
     let got =
         unsafe { libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Copies each piece to its address in the memory of a process, one after the other, by one call; of this one too. How many bytes of
+/// all of them: fewer where there is no memory for the rest, or none that may be written.
+///
+/// That the other process awaits that, and does nothing else with the memory meanwhile, is for the caller to know.
+///
+/// # Errors
+/// Where the process is gone, or its memory may not be written, or has nothing at the first address.
+pub fn write_each<const N: usize>(pid: u32, pieces: [(u64, Src<'_>); N]) -> io::Result<usize> {
+    let parts = pieces.map(|(address, from)| (address, from.as_ptr().cast_mut(), from.len()));
+    let Vectors { pid, local, remote } = Vectors::of(pid, parts)?;
+    let count = N as libc::c_ulong;
+    // SAFETY: the kernel only reads the local vectors, each as many bytes as its view has; where it writes the remote ones, its
+    // checks are its own, and the caller answers for what they mean there.
+    let put =
+        unsafe { libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+    usize::try_from(put).map_err(|_| io::Error::last_os_error())
+}
+
+/// What the kernel is given.
+struct Vectors<const N: usize> {
+    pid: libc::pid_t,
+    local: [libc::iovec; N],
+    remote: [libc::iovec; N],
+}
+
+impl<const N: usize> Vectors<N> {
+    /// Of pieces: their addresses there, and what they are here.
+    fn of(pid: u32, parts: [(u64, *mut u8, usize); N]) -> io::Result<Self> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        let pid = libc::pid_t::try_from(pid).map_err(|_| invalid())?;
+        if parts.iter().any(|&(address, ..)| usize::try_from(address).is_err()) {
+            return Err(invalid());
+        }
+        // Each was looked at.
+        let place = |address| usize::try_from(address).unwrap_or(0);
+        let local =
+            parts.map(|(_, start, iov_len)| libc::iovec { iov_base: start.cast(), iov_len });
+        // The address is only a number here: the kernel looks it up in the other process.
+        let remote = parts.map(|(address, _, iov_len)| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(place(address)),
+            iov_len,
+        });
+        Ok(Self { pid, local, remote })
+    }
 }
 
 #[cfg(test)]
@@ -83,5 +117,21 @@ mod tests {
                 assert!(matches!(cause.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)), "{cause}")
             }
         }
+    }
+
+    #[test]
+    fn this_process_may_write_to_itself_what_is_there() {
+        let (mut there, pid) = ([0_u8; 6], std::process::id());
+        let start = u64::try_from(there.as_mut_ptr().expose_provenance()).unwrap();
+        let put = |behind| {
+            write_each(pid, [(start, Src::from(&[1; 4][..])), (behind, Src::from(&[2; 2][..]))])
+        };
+        // A sandbox may forbid the call altogether.
+        let Ok(whole) = put(start + 4) else { return };
+        assert_eq!(whole, 6);
+        assert_eq!(put(16).unwrap(), 4);
+        assert!(write_each(pid, [(16, Src::from(&[1; 4][..]))]).is_err());
+        assert!(write_each(u32::MAX, [(start, Src::from(&[1; 4][..]))]).is_err());
+        assert_eq!(std::hint::black_box(there), [1, 1, 1, 1, 2, 2]);
     }
 }

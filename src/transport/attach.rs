@@ -1,6 +1,10 @@
-//! Reading memory that another rank of the domain has told about, in its process.
+//! Reading and writing memory that another rank of the domain has told about, in its process.
 //!
-//! What is read counts only if the caller's protocol says that the rank had not taken it back.
+//! What is read counts only if the caller's protocol says that the rank had not taken it back. What is written to must still be the
+//! writer's to write: so it writes only while its [`Progress`](super::progress::Progress) says so, and looks before each part whether the
+//! domain has failed. Whoever takes its memory back fails the domain, and waits until nobody writes. That the writer has written is
+//! said by the call itself, whose last bytes go to that word: else a writer that is stopped would mostly be found as one that writes,
+//! since the kernel stops it at the end of a call.
 
 use super::SharedDomain;
 use crate::base::buffer::{Dst, Src};
@@ -13,6 +17,9 @@ use std::time::{Duration, Instant};
 /// How much is read at once: between two reads, which take some 30 ms each, a failure is noticed. (Reading 16 MiB in parts of 1 MiB took a
 /// tenth longer.)
 const READ_BYTES: usize = 128 << 20;
+
+/// How much is written at once: for so long somebody who takes its memory back waits. (Parts of 128 KiB take as long as larger ones.)
+const WRITE_BYTES: usize = 512 << 10;
 
 /// What the price of reading is measured with: as much as two caches of any core hold, and so many turns, which together last
 /// longer than most of what disturbs them.
@@ -46,6 +53,56 @@ pub fn read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'_>) 
         }
     }
     Ok(())
+}
+
+/// Where a rank's process has what others write to.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The rank.
+    pub rank: Rank,
+    /// Where the memory lies.
+    pub address: u64,
+    /// Where the process has the domain's region ([`Region::address`](super::region::Region::address)).
+    pub region: u64,
+}
+
+/// Copies `from`, of rank `me`, to the memory of another rank, of which it is known that it does not take that back before the domain
+/// has failed.
+///
+/// # Errors
+/// Why the domain has failed; `System` where the memory cannot be written.
+pub fn write(domain: &dyn SharedDomain, me: Rank, to: Target, from: Src<'_>) -> Result<()> {
+    let (region, peer) = (domain.region(), domain.peer(to.rank));
+    let word = to.region.wrapping_add(region.reaching_at(me));
+    let mut done = 0;
+    while done < from.len() {
+        let _reaching = region.progress(me).reach();
+        if let Some(error) = domain.failure() {
+            return Err(error);
+        }
+        let part = from.slice(done, (from.len() - done).min(WRITE_BYTES));
+        let pieces = [(to.address.wrapping_add(done as u64), part), (word, Src::from(&NOBODY[..]))];
+        let refused = |cause: &std::io::Error| {
+            let what = "writing its memory (process_vm_writev; DIST_ATTACH=0 does without)";
+            Error::system(format_args!("{peer}: {what}"), cause)
+        };
+        match sys::attach::write_each(peer.pid, pieces).map_err(|e| refused(&e))? {
+            0 => return Err(refused(&std::io::ErrorKind::WriteZero.into())),
+            more => done += more.min(part.len()),
+        }
+    }
+    Ok(())
+}
+
+/// What the word of a rank says that writes to nobody's memory.
+const NOBODY: [u8; 8] = [0; 8];
+
+/// Whether this process may write as [`write`] does, which a sandbox may forbid that lets it read: it tries with memory of its own.
+pub fn may_write() -> bool {
+    let (from, mut into) = ([1_u8; 2], [0_u8; 2]);
+    let address = into.as_mut_ptr().expose_provenance() as u64;
+    let wrote = sys::attach::write_each(std::process::id(), [(address, Src::from(&from[..]))]);
+    wrote.is_ok_and(|put| put == from.len()) && std::hint::black_box(into) == from
 }
 
 /// Whether others could read memory of this process: the first and the last byte of both views are read as they would, by one

@@ -12,8 +12,9 @@
 use super::abort::Failure;
 use super::line::Line;
 use super::matching::Lent;
+use super::progress::Progress;
 use super::pulse::Pulse;
-use super::region::{Knock, Presence, Progress};
+use super::region::{Knock, Presence};
 use super::ring::Cursor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;

@@ -24,6 +24,7 @@ pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
 pub mod point_to_point;
+pub mod progress;
 pub mod pulse;
 pub mod region;
 pub mod reunion;

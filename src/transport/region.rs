@@ -9,10 +9,10 @@
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
 use super::abort::Failure;
-use super::descriptor::Descriptor;
 use super::layout::{ALIGN, BELL_STRIDE, LANE_BYTES, Layout, PAGE};
 use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
+use super::progress::Progress;
 use super::pulse::Pulse;
 use super::ring::{Cursor, Ring};
 use crate::base::buffer::{Dst, Src};
@@ -58,95 +58,6 @@ pub(super) struct Presence {
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(super) struct Knock(AtomicU64);
-
-/// What a rank last did; for messages, and for proving that a slot may be reused.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub struct Progress {
-    /// Every step up to this one is finished: the rank reads no line or slot of it any more.
-    done: AtomicU64,
-    /// The last operation finished, by the last word of its descriptor.
-    finished: AtomicU64,
-    /// The operation last entered.
-    entered: [AtomicU64; 3],
-    /// Not 0 while the owner writes to memory of other ranks.
-    reaching: AtomicU64,
-}
-
-/// While this lives, its rank may write to memory of others.
-#[derive(Debug)]
-pub struct Reaching<'a>(&'a Progress);
-
-impl Drop for Reaching<'_> {
-    fn drop(&mut self) {
-        self.0.reaching.store(0, Ordering::Release);
-    }
-}
-
-impl Progress {
-    /// The owner enters an operation.
-    pub fn enter(&self, descriptor: &[u64; 3]) {
-        for (cell, &word) in self.entered.iter().zip(descriptor) {
-            cell.store(word, Ordering::Relaxed);
-        }
-    }
-
-    /// The owner has finished the operation whose descriptor's last word this is, and with it every step up to `step`.
-    pub fn finish(&self, step: u64, word: u64) {
-        self.finished.store(word, Ordering::Relaxed);
-        self.pass(step);
-    }
-
-    /// The owner has finished every step up to `step` of the operation that it is in.
-    pub fn pass(&self, step: u64) {
-        self.done.store(step, Ordering::Release);
-    }
-
-    /// The last step that the owner has finished for certain.
-    pub fn done(&self) -> u64 {
-        self.done.load(Ordering::Acquire)
-    }
-
-    /// True where the owner has entered an operation and not left it.
-    pub fn is_inside(&self) -> bool {
-        let finished = self.finished.load(Ordering::Relaxed);
-        self.moment() > Descriptor::moment_of(finished)
-    }
-
-    /// True where the owner was last seen entering this operation of the group (see [`Descriptor::moment`]), or a later one.
-    pub fn has_entered(&self, moment: u64) -> bool {
-        self.moment() >= moment
-    }
-
-    fn moment(&self) -> u64 {
-        Descriptor::moment_of(self.entered[2].load(Ordering::Relaxed))
-    }
-
-    /// The owner begins to write to memory of others: before it looks for the last time whether their domain has failed.
-    pub fn reach(&self) -> Reaching<'_> {
-        self.reaching.swap(1, Ordering::SeqCst);
-        Reaching(self)
-    }
-
-    /// Whether the owner may be writing to memory of others. Whoever has failed the domain, and sees by a read-modify-write behind
-    /// that that it is not, will see no more of it.
-    pub fn is_reaching(&self) -> bool {
-        self.reaching.fetch_add(0, Ordering::SeqCst) != 0
-    }
-
-    /// What the owner was last seen doing, for messages.
-    pub fn describe(&self) -> String {
-        let words = std::array::from_fn(|i| self.entered[i].load(Ordering::Relaxed));
-        let finished = self.finished.load(Ordering::Relaxed);
-        match Descriptor::decode(words) {
-            None => "has entered no operation yet".to_owned(),
-            Some(entered) if entered.moment() > Descriptor::moment_of(finished) => {
-                format!("was in {entered}")
-            }
-            Some(entered) => format!("last finished {entered}"),
-        }
-    }
-}
 
 /// Memory that stays mapped, at one address, for as long as the value lives.
 ///
@@ -198,6 +109,16 @@ impl Region {
     /// The sizes.
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Where it lies in this process.
+    pub fn address(&self) -> u64 {
+        self.base().expose_provenance() as u64
+    }
+
+    /// How far from there the word lies that is not 0 while a rank writes to memory of others.
+    pub fn reaching_at(&self, rank: Rank) -> u64 {
+        (self.progress(rank).reaching_address() - self.base().addr()) as u64
     }
 
     /// The abort record.
@@ -313,6 +234,18 @@ impl Region {
         Ok(self.slot_at(index))
     }
 
+    /// All slots of a rank, one after the other, for their owner.
+    ///
+    /// # Errors
+    /// As [`Region::own_slot`].
+    pub fn own_slots(&self, rank: Rank) -> Result<Dst<'_>> {
+        for step in 0..SLOTS {
+            self.own_slot(rank, step)?;
+        }
+        let len = self.geometry.slot_bytes * usize::try_from(SLOTS).unwrap_or(0);
+        Ok(self.slots_at(self.index(rank, 0, SLOTS), len))
+    }
+
     /// The slot of a rank that is used for a step, for its readers.
     pub fn slot(&self, rank: Rank, step: u64) -> Src<'_> {
         self.slot_at(self.index(rank, step, SLOTS)).as_src()
@@ -394,11 +327,17 @@ impl Region {
     }
 
     fn slot_at(&self, index: usize) -> Dst<'_> {
-        let bytes = self.geometry.slot_bytes;
-        let start = self.base().wrapping_add(self.layout.slots + index * bytes);
-        // SAFETY: the layout places the whole slot inside the backing, which outlives `self`. No
+        self.slots_at(index, self.geometry.slot_bytes)
+    }
+
+    /// So many bytes of slots from one on.
+    fn slots_at(&self, index: usize, len: usize) -> Dst<'_> {
+        let offset = self.layout.slots + index * self.geometry.slot_bytes;
+        debug_assert!(offset + len <= self.layout.lanes);
+        let start = self.base().wrapping_add(offset);
+        // SAFETY: the layout places all slots one after the other inside the backing, which outlives `self`. No
         // reference to slots is ever made.
-        unsafe { Dst::new(start, bytes) }
+        unsafe { Dst::new(start, len) }
     }
 
     fn part_at(&self, step: u64, room: usize) -> usize {

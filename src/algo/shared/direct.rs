@@ -7,33 +7,25 @@
 //!   anything of the first one before it has seen the lines of all. If none has, that word is all it has cost.
 //! * **Meeting.** When all ask for the first time, each maps the arenas of the others and says whether it could; if one could not,
 //!   nobody asks again.
-//! * **Writing.** A rank writes to others' memory only while its [`Progress`](crate::transport::region::Progress) says so, and looks
+//! * **Writing.** A rank writes to others' memory only while its [`Progress`](crate::transport::progress::Progress) says so, and looks
 //!   before each chunk whether the domain has failed.
 //! * **Ending.** An operation ends when all have published that they are through: nobody reads or writes another's memory any more.
-//! * **Failing.** Whoever gives up fails the domain, and then waits for a moment until nobody alive is writing. If somebody still
-//!   is (it was stopped in the middle of a chunk, say), the result's allocation is in doubt ([`arena::doubt`]).
+//! * **Failing.** How a rank that gives up gets its memory back is in [`super::withdrawal`].
 
 use super::steps::Steps;
 use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::transport::OpKind;
 use crate::transport::arena::{self, Identity, Window};
-use crate::wait::{Pace, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// From how many bytes on two hops without any copy pay: where each rank has a core, and where a hop costs a context switch.
 const LEAST: usize = 4 << 10;
 const LEAST_CROWDED: usize = 64 << 10;
-
-/// How long a rank that gives up waits for those who write to its memory, and how often it looks.
-const PARTING: Duration = Duration::from_millis(100);
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What the first line of a rank begins with that does not ask.
 pub(super) const NOTHING: [u8; 8] = [0; 8];
@@ -127,10 +119,10 @@ impl Steps<'_> {
             true => self.reach(work).and_then(|()| self.close()).map(|()| true),
             false => Ok(false),
         });
-        outcome.map_err(|error| match touches {
-            Touches::Sent => error,
-            Touches::Received => self.withdraw(operation.recv, error),
-        })
+        match touches {
+            Touches::Sent => outcome,
+            Touches::Received => self.or_withdraw(operation.recv, outcome),
+        }
     }
 
     /// Once this rank has published a step: whether that was the first one, and another rank has asked with it, so that all begin
@@ -259,29 +251,5 @@ impl Steps<'_> {
         self.check()?;
         self.direct().calls.fetch_add(1, Ordering::Relaxed);
         work(self)
-    }
-
-    /// Waits until nobody writes to this rank's memory any more, since it gives up; the error to return.
-    #[cold]
-    fn withdraw(&self, result: Dst<'_>, error: Error) -> Error {
-        let error = self.fail(error);
-        let (region, limit) = (self.domain().region(), Deadline::after(PARTING));
-        let writes = |&rank: &Rank| {
-            region.progress(rank).is_reaching() && !arena::has_ended(self.peer(rank).pid)
-        };
-        while let Some(rank) = self.others().find(writes) {
-            if limit.has_passed() {
-                let peer = self.peer(rank);
-                crate::log!(
-                    Level::Warn,
-                    "{peer} may still write to the result of an operation that has failed; its memory is not handed out again"
-                );
-                arena::doubt(result.as_src());
-                break;
-            }
-            let (bell, slice) = (region.bell(self.rank()), limit.capped(LOOK_AGAIN));
-            drop(until(bell, Pace::PATIENT, &slice, || None, || None::<()>));
-        }
-        error
     }
 }

@@ -1,5 +1,5 @@
-//! Buffers that are read where they lie: a rank says where its buffer is, and the others copy out of the memory of its
-//! process what they need, so that large vectors are moved once and not in and out of slots.
+//! Buffers that are read, and written, where they lie: a rank says where its buffers are, and the others copy out of the memory of
+//! its process what they need, or into it what is for it, so that large vectors are moved once and not in and out of slots.
 //!
 //! * A rank *exposes* its buffer with a step, and *closes* it with a later one: it may write there, or return to its caller,
 //!   once those who read have published that. Between the two it writes only what nobody else reads.
@@ -7,8 +7,10 @@
 //!   written meanwhile, whoever finds that says so when it closes, and the operation goes through slots. Else a rank looks at the
 //!   ends of its buffer in the same way before it exposes it, and nobody reads where that fails. Everybody comes to the same
 //!   conclusion, from the lines of all.
-//! * Whether the ranks of a group can read each other's memory was tried when they met, and is the same for all
+//! * Whether the ranks of a group can read each other's memory, and write it, was tried when they met, and is the same for all
 //!   ([`Shape::attached`](crate::algo::select::Shape)).
+//! * What a rank writes to another's memory, nobody else writes or reads before all have closed. How a rank that gives up gets its
+//!   memory back is in [`super::withdrawal`].
 //! * What was read counts only once the reader has seen the owner's closing step, or knows otherwise that the owner had
 //!   not returned before: a rank that gives up fails the group before it returns.
 
@@ -30,18 +32,39 @@ const HEARING: Duration = Duration::from_secs(2);
 /// In place of an address: nobody can read there.
 const NOWHERE: u64 = 0;
 
-/// The buffer of another rank.
+/// The buffers of another rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exposed {
     rank: Rank,
-    address: u64,
-    /// What its elements are to be multiplied by, where the operator wants that.
+    sent: u64,
+    /// What the elements of that are to be multiplied by, where the operator wants that.
     pub(super) factor: f64,
+    received: u64,
+    /// Where its process has the region.
+    region: u64,
 }
 
 /// Where a buffer lies.
 fn address(buffer: Src<'_>) -> u64 {
     buffer.as_ptr().addr() as u64
+}
+
+impl Exposed {
+    fn target(&self, offset: usize) -> attach::Target {
+        let Self { rank, received, region, .. } = *self;
+        attach::Target { rank, address: received.wrapping_add(offset as u64), region }
+    }
+}
+
+/// Whether memory was read or written; false where it cannot be.
+fn was_reached(outcome: Result<()>) -> Result<bool> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::System => {
+            crate::log!(Level::Debug, "what is sent goes through slots: {error}");
+            Ok(false)
+        }
+        outcome => outcome.map(|()| true),
+    }
 }
 
 impl Steps<'_> {
@@ -53,14 +76,14 @@ impl Steps<'_> {
     pub(super) fn expose_all(&mut self, operation: &Operation<'_>, later: Src<'_>) -> Result<bool> {
         let is_readable = attach::are_readable(operation.send, later);
         let place = if is_readable { address(operation.send) } else { NOWHERE };
-        self.say_place(place, operation.factor)?;
+        self.say_place(place, operation)?;
         if self.is_asked(operation)? {
             return self.expose_all(operation, later);
         }
         self.await_all()?;
         let mut all = place != NOWHERE;
         for rank in self.others() {
-            all &= self.exposed(rank)?.address != NOWHERE;
+            all &= self.exposed(rank)?.sent != NOWHERE;
         }
         Ok(all)
     }
@@ -71,20 +94,23 @@ impl Steps<'_> {
     /// # Errors
     /// As [`Steps::await_all`].
     pub(super) fn expose_sent(&mut self, operation: &Operation<'_>) -> Result<()> {
-        self.say_place(address(operation.send), operation.factor)?;
+        self.say_place(address(operation.send), operation)?;
         if self.is_asked(operation)? { self.expose_sent(operation) } else { Ok(()) }
     }
 
-    /// Publishes the coming step with the place of a buffer that can be read.
+    /// Publishes the coming step with the place of what this rank has of the result, which can be read.
     ///
     /// # Errors
     /// As [`Steps::publish`].
-    pub(super) fn expose(&mut self, buffer: Src<'_>) -> Result<()> {
-        self.say_place(address(buffer), 1.0)
+    pub(super) fn expose_result(&mut self, operation: &Operation<'_>) -> Result<()> {
+        self.say_place(address(operation.recv.as_src()), operation)
     }
 
-    fn say_place(&mut self, place: u64, factor: f64) -> Result<()> {
-        self.publish([NOTHING, place.to_le_bytes(), factor.to_le_bytes()].as_flattened())
+    fn say_place(&mut self, sent: u64, operation: &Operation<'_>) -> Result<()> {
+        let received = address(operation.recv.as_src());
+        let words = [sent, operation.factor.to_bits(), received, self.domain().region().address()];
+        let [sent, factor, received, region] = words.map(u64::to_le_bytes);
+        self.publish([NOTHING, sent, factor, received, region].as_flattened())
     }
 
     /// What a rank exposed with the current step.
@@ -93,23 +119,28 @@ impl Steps<'_> {
     /// As [`Steps::await_rank`].
     pub(super) fn exposed(&mut self, rank: Rank) -> Result<Exposed> {
         self.await_rank(rank)?;
-        let mut words = [NOTHING; 3];
+        let mut words = [NOTHING; 5];
         self.payload(rank, words.as_flattened_mut());
-        let [_, address, factor] = words.map(u64::from_le_bytes);
-        Ok(Exposed { rank, address, factor: f64::from_bits(factor) })
+        let [_, sent, factor, received, region] = words.map(u64::from_le_bytes);
+        Ok(Exposed { rank, sent, factor: f64::from_bits(factor), received, region })
     }
 
-    /// Copies what lies at `offset` in an exposed buffer.
+    /// Copies what lies at `offset` in what a rank has exposed as sent.
     ///
     /// # Errors
     /// Why the group has failed; `System` where the memory cannot be read for another reason, which fails it.
     pub(super) fn pull(&self, from: Exposed, offset: usize, into: Dst<'_>) -> Result<()> {
-        let domain = self.domain();
-        match attach::read(domain, from.rank, from.address + offset as u64, into) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() != ErrorKind::System => Err(error),
-            Err(error) => Err(self.unreadable(from.rank, error)),
-        }
+        attach::read(self.domain(), from.rank, from.sent.wrapping_add(offset as u64), into)
+            .map_err(|error| self.out_of_reach(from.rank, error))
+    }
+
+    /// Copies to `offset` in what a rank receives.
+    ///
+    /// # Errors
+    /// Why the group has failed; `System` where the memory cannot be written for another reason, which fails it.
+    pub(super) fn push(&self, what: Src<'_>, to: Exposed, offset: usize) -> Result<()> {
+        attach::write(self.domain(), self.rank(), to.target(offset), what)
+            .map_err(|error| self.out_of_reach(to.rank, error))
     }
 
     /// The same; false where the memory cannot be read.
@@ -117,21 +148,28 @@ impl Steps<'_> {
     /// # Errors
     /// Why the group has failed.
     pub(super) fn try_pull(&self, from: Exposed, offset: usize, into: Dst<'_>) -> Result<bool> {
-        let read = attach::read(self.domain(), from.rank, from.address + offset as u64, into);
-        match read {
-            Err(error) if error.kind() == ErrorKind::System => {
-                crate::log!(Level::Debug, "what is sent goes through slots: {error}");
-                Ok(false)
-            }
-            read => read.map(|()| true),
-        }
+        was_reached(attach::read(
+            self.domain(),
+            from.rank,
+            from.sent.wrapping_add(offset as u64),
+            into,
+        ))
     }
 
-    /// [Closes](Steps::close) what was exposed as sent, of which this rank could read everything or not; whether all could.
+    /// As [`Steps::push`]; false where the memory cannot be written.
+    ///
+    /// # Errors
+    /// Why the group has failed.
+    pub(super) fn try_push(&self, what: Src<'_>, to: Exposed, offset: usize) -> Result<bool> {
+        was_reached(attach::write(self.domain(), self.rank(), to.target(offset), what))
+    }
+
+    /// [Closes](Steps::close) what was exposed as sent, of which this rank could read, or write where it goes, everything or not;
+    /// whether all could.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
-    pub(super) fn close_read(&mut self, everything: bool) -> Result<bool> {
+    pub(super) fn close_tried(&mut self, everything: bool) -> Result<bool> {
         self.publish([NOTHING, u64::from(everything).to_le_bytes()].as_flattened())?;
         self.await_all()?;
         Ok(everything
@@ -142,7 +180,7 @@ impl Steps<'_> {
             }))
     }
 
-    /// Publishes the coming step, and waits until everybody has: nobody reads what was exposed any more.
+    /// Publishes the coming step, and waits until everybody has: nobody reads or writes what was exposed any more.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
@@ -151,9 +189,12 @@ impl Steps<'_> {
         self.await_all()
     }
 
-    /// Why memory cannot be read: mostly because of a death that is known in a moment.
+    /// Why memory cannot be read or written, if the group has not failed: mostly because of a death that is known in a moment.
     #[cold]
-    fn unreadable(&self, rank: Rank, error: Error) -> Error {
+    fn out_of_reach(&self, rank: Rank, error: Error) -> Error {
+        if error.kind() != ErrorKind::System {
+            return error;
+        }
         let domain = self.domain();
         let bell = domain.region().bell(self.rank());
         let never = || None::<()>;

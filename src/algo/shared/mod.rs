@@ -1,19 +1,21 @@
 //! Algorithms for the ranks of one host, over the lines and slots that they share.
 //!
-//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read in the memory of their ranks, [`direct`] where they
-//! are read and written by loads and stores; the rest is a folder per collective and a file per algorithm.
+//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read and written in the memory of their ranks, [`direct`]
+//! where that is done by loads and stores; the rest is a folder per collective and a file per algorithm.
 
 mod counts;
 pub mod direct;
 mod exposure;
 pub mod lines;
 pub mod steps;
+mod withdrawal;
 
 /// Everybody's block to everybody.
 pub mod all_gather {
     mod direct;
     pub mod inline;
     pub mod pull;
+    pub mod push;
     pub mod staged;
 }
 /// The fold of all vectors to everybody.
@@ -22,6 +24,7 @@ pub mod all_reduce {
     pub mod inline;
     pub mod one_shot;
     pub mod pull;
+    pub mod push;
     pub mod two_shot;
 }
 /// To everybody what each has for it.
@@ -29,6 +32,7 @@ pub mod all_to_all {
     mod direct;
     pub mod inline;
     pub mod pull;
+    pub mod push;
     pub mod staged;
 }
 /// Nobody leaves before all have come.

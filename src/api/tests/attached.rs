@@ -26,13 +26,13 @@ fn is_attached(group: &Arc<Group>) -> bool {
     group.describe()["native"]["attached"] == true
 }
 
-fn options() -> CallOptions {
-    CallOptions { algorithm: Some("pull".into()), ..CallOptions::default() }
+fn options(algorithm: &str) -> CallOptions {
+    CallOptions { algorithm: Some(algorithm.into()), ..CallOptions::default() }
 }
 
 #[test]
 fn a_buffer_that_nobody_can_read_goes_through_slots() {
-    for place in PLACES {
+    for (place, way) in PLACES.into_iter().flat_map(|place| [(place, "pull"), (place, "push")]) {
         ranks::run(place, 3, |group| {
             if !is_attached(group) {
                 return;
@@ -44,7 +44,7 @@ fn a_buffer_that_nobody_can_read_goes_through_slots() {
                 let hides = group.rank() == round;
                 let send = if hides { unreadable() } else { Src::from(&own[..]) };
                 let call = Call::all_gather(send, Dst::from(&mut all[..]), DataType::U8);
-                group.run(call, &options()).unwrap();
+                group.run(call, &options(way)).unwrap();
                 for rank in (0..3).filter(|&rank| rank != round) {
                     let expected = [u8::try_from(rank).unwrap(); COUNT];
                     assert_eq!(all[rank * COUNT..][..COUNT], expected, "round {round}");
@@ -52,7 +52,7 @@ fn a_buffer_that_nobody_can_read_goes_through_slots() {
                 let mut blocks = [0xff; 3 * BLOCK];
                 let send = send.slice(0, blocks.len());
                 let call = Call::all_to_all(send, Dst::from(&mut blocks[..]), DataType::U8, 3);
-                group.run(call, &options()).unwrap();
+                group.run(call, &options(way)).unwrap();
                 for rank in (0..3).filter(|&rank| rank != round) {
                     let expected = [u8::try_from(rank).unwrap(); BLOCK];
                     assert_eq!(blocks[rank * BLOCK..][..BLOCK], expected, "round {round}");
@@ -69,7 +69,7 @@ fn whoever_may_not_be_read_keeps_all_from_reading() {
         let (own, mut sum) = ([1_u8; COUNT], [0; COUNT]);
         let recv = Dst::from(&mut sum[..]);
         let call = Call::all_reduce(Src::from(&own[..]), recv, DataType::U8, ReduceOp::Sum);
-        let refused = group.run(call.clone(), &options()).unwrap_err();
+        let refused = group.run(call.clone(), &options("pull")).unwrap_err();
         assert!(refused.message().contains("there are:"), "{refused}");
         group.run(call, &CallOptions::default()).unwrap();
         assert_eq!(sum, [2; COUNT]);

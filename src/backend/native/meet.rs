@@ -97,12 +97,8 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
         None => Engine::dormant(Arc::clone(&domain), may_be_read),
     };
     // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
-    let reads = match plan.reads_node(context.rank, &cards) {
-        true if attach::is_cheap() => READS,
-        true => READS_DEARLY,
-        false => READS_NOT,
-    };
-    let met = exchange.all("met", reads, &|| domain.failure())?;
+    let reach = Reach::of(plan.reads_node(context.rank, &cards));
+    let met = exchange.all("met", reach.name(), &|| domain.failure())?;
     let plan = plan.attached(&met);
     let port = Arc::new(plan.port(context, &cards, meeting, gate)?);
     let transport = plan.transport(inside);
@@ -139,10 +135,43 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     })
 }
 
-/// What a rank says when it has met the others: whether it can read the memory of those of its node, and at what price.
-const READS: &[u8] = b"reads";
-const READS_DEARLY: &[u8] = b"reads dearly";
-const READS_NOT: &[u8] = b"reads not";
+/// What a rank says when it has met the others: what it can do to the memory of those of its node, and at what price.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reach {
+    reads: bool,
+    is_cheap: bool,
+    writes: bool,
+}
+
+impl Reach {
+    const NAMES: [(&'static [u8], Self); 5] = [
+        (b"reads not", Self::with(false, false, false)),
+        (b"reads dearly", Self::with(true, false, false)),
+        (b"reads", Self::with(true, true, false)),
+        (b"reads and writes dearly", Self::with(true, false, true)),
+        (b"reads and writes", Self::with(true, true, true)),
+    ];
+
+    const fn with(reads: bool, is_cheap: bool, writes: bool) -> Self {
+        Self { reads, is_cheap, writes }
+    }
+
+    fn of(reads: bool) -> Self {
+        Self::with(reads, reads && attach::is_cheap(), reads && attach::may_write())
+    }
+
+    fn name(self) -> &'static [u8] {
+        Self::NAMES
+            .iter()
+            .find(|&&(_, reach)| reach == self)
+            .map_or(b"reads not", |&(name, _)| name)
+    }
+
+    fn named(name: &[u8]) -> Self {
+        let known = Self::NAMES.iter().find(|&&(known, _)| known == name);
+        known.map_or_else(Self::default, |&(_, reach)| reach)
+    }
+}
 
 impl Plan {
     fn of(cards: &[Card]) -> Result<Self> {
@@ -188,12 +217,13 @@ impl Plan {
         })
     }
 
-    /// The ranks of each node can read each other's memory if all have said so. It pays if half of them say so: one that was
-    /// disturbed finds the price too high, and never too low.
+    /// The ranks of each node can read each other's memory, and write it, if all have said so. It pays if half of them say so: one that
+    /// was disturbed finds the price too high, and never too low.
     fn attached(mut self, met: &[Vec<u8>]) -> Self {
-        let cheap = met.iter().filter(|&reads| reads == READS).count();
-        let dear = met.iter().filter(|&reads| reads == READS_DEARLY).count();
-        self.shape.attached = cheap + dear == met.len();
+        let met: Vec<_> = met.iter().map(|name| Reach::named(name)).collect();
+        let cheap = met.iter().filter(|reach| reach.is_cheap).count();
+        self.shape.attached = met.iter().all(|reach| reach.reads);
+        self.shape.reached = met.iter().all(|reach| reach.writes);
         self.shape.pulls = self.shape.attached && 2 * cheap >= met.len();
         self
     }

@@ -260,6 +260,7 @@ impl Backend for Native {
             "crowded": self.shape.crowded,
             "attached": self.shape.attached,
             "pulls": self.shape.pulls,
+            "reached": self.shape.reached,
             "direct": self.direct.load(Ordering::Relaxed),
             "heartbeat_ms": self.heartbeat_ms,
             "algorithms": choices::describe(&self.shape, &self.rules),

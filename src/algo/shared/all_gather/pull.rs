@@ -34,5 +34,5 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let theirs = steps.exposed(rank)?;
         everything = everything && steps.try_pull(theirs, 0, operation.recv_block(rank))?;
     }
-    if steps.close_read(everything)? { Ok(()) } else { staged::run(steps, operation) }
+    if steps.close_tried(everything)? { Ok(()) } else { staged::run(steps, operation) }
 }

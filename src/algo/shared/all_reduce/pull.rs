@@ -36,8 +36,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     if !steps.expose_all(operation, operation.recv.as_src())? {
         return two_shot::run(steps, operation);
     }
-    fold_part(steps, operation, slice_of(me), result(me))?;
-    steps.expose(operation.recv.as_src())?;
+    fold_part(steps, operation, slice_of(me), result(me), |_, _| Ok(()))?;
+    steps.expose_result(operation)?;
     for rank in steps.others() {
         let theirs = steps.exposed(rank)?;
         steps.pull(theirs, slice_of(rank).start, result(rank))?;

@@ -44,5 +44,5 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         // All blocks have one length.
         everything = everything && steps.try_pull(theirs, me * place.len(), place)?;
     }
-    if steps.close_read(everything)? { Ok(()) } else { staged::run(steps, operation) }
+    if steps.close_tried(everything)? { Ok(()) } else { staged::run(steps, operation) }
 }

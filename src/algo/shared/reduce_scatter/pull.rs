@@ -25,6 +25,9 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
+/// How much is read at once of each rank, where the slots have room for more: what the second cache of a core holds several times.
+const MOST: usize = 256 << 10;
+
 /// Directly where it can be. Else two steps: where the vectors are, and that all have been read.
 ///
 /// # Errors
@@ -38,22 +41,23 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     if !steps.expose_all(operation, Src::empty())? {
         return staged::run(steps, operation);
     }
-    fold_part(steps, operation, start..start + len, operation.recv)?;
+    fold_part(steps, operation, start..start + len, operation.recv, |_, _| Ok(()))?;
     steps.close()
 }
 
-/// Folds a part of the vectors that all ranks exposed with the current step. The slot of the coming step holds what is
-/// read until it is folded, a part for each of those ranks that stays in the cache.
+/// Folds a part of the vectors that all ranks exposed with the current step, and has `then` told of each chunk of it that is folded.
+/// This rank's slots hold what is read until it is folded, a part for each of those ranks that stays in the cache.
 pub(in crate::algo::shared) fn fold_part(
     steps: &mut Steps<'_>,
     operation: &Operation<'_>,
     part: Range<usize>,
     result: Dst<'_>,
+    mut then: impl FnMut(&mut Steps<'_>, Range<usize>) -> Result<()>,
 ) -> Result<()> {
     let (me, size, op) = (steps.rank(), steps.size(), operation.op()?);
-    let scratch = steps.next_slot()?;
+    let scratch = steps.own_slots()?;
     let parts = if op == ReduceOp::PremulSum { size } else { (size - 1).max(1) };
-    let most = share(steps.slot_bytes(), parts);
+    let most = share(scratch.len(), parts).min(MOST);
     let own = operation.send.slice(part.start, part.len());
     for chunk in chunks(part.len(), most) {
         let place = |rank: Rank| scratch.slice(part_for(rank, me, size) * most, chunk.len());
@@ -76,6 +80,7 @@ pub(in crate::algo::shared) fn fold_part(
         }
         let vector = |rank| -> Src<'_> { if rank == me { mine } else { place(rank).as_src() } };
         Fold::of(operation)?.in_order(result.slice(chunk.start, chunk.len()), size, vector);
+        then(steps, chunk)?;
     }
     Ok(())
 }

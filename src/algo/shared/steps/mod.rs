@@ -230,6 +230,15 @@ impl<'a> Steps<'a> {
         self.hand.region.own_slot(self.hand.rank, self.hand.lane.step + 1)
     }
 
+    /// All of this rank's slots, as memory of its own until it publishes the coming step: once all have published the current one, as
+    /// [`Steps::await_all`] has found, they have finished with what these held before.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `System`.
+    pub fn own_slots(&self) -> Result<Dst<'a>> {
+        self.hand.region.own_slots(self.hand.rank)
+    }
+
     /// A part of that slot, where all ranks use no more than `room` bytes of theirs in this step: [`Steps::part`] reads it.
     ///
     /// # Errors
