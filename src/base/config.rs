@@ -102,7 +102,7 @@ variables! {
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
         "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
     ATTACH = "DIST_ATTACH", "user", "1",
-        "0: no other rank reads this process's memory (process_vm_readv), so that large vectors and messages go through shared memory, which is slower. Where one rank of a group says so, its collectives do without. Memory of dist_mem_alloc is reached all the same.";
+        "0: no other rank reads this process's memory, or writes what it receives there (process_vm_readv, process_vm_writev), so that large vectors and messages go through shared memory, which is slower. Where one rank of a group says so, its collectives do without. Memory of dist_mem_alloc is reached all the same.";
     SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "131072 where each rank has a core; else 262144 to 4 ranks on a host, 131072 from 8 on",
         "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
     SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the one that leads to the store",
