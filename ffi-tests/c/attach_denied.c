@@ -1,7 +1,7 @@
 /*
- * Ranks of one host whose system does not let them read each other's memory (process_vm_readv), as in many containers: here
- * a filter of system calls refuses it, on both ranks or on one. They find that out when they meet, do without, and every
- * result is right. Where nothing is refused they attach, so that this test sees the difference.
+ * Ranks of one host whose system does not let them read each other's memory (process_vm_readv), as in many containers, or write it
+ * (process_vm_writev): here a filter of system calls refuses it, on both ranks or on one. They find that out when they meet, do
+ * without, and every result is right. Where nothing is refused they do both, so that this test sees the difference.
  *
  * The parent forks the ranks before any of them uses the library, and never uses it itself.
  */
@@ -31,12 +31,20 @@ static int may_attach(void)
     return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-/* Has the kernel refuse that from now on; 0 where it knows no filters. */
-static int deny(void)
+/* The same of writing. */
+static int may_write(void)
+{
+    char from = 'x', to = 0;
+    struct iovec here = { &from, 1 }, there = { &to, 1 };
+    return process_vm_writev(getpid(), &here, 1, &there, 1, 0) == 1;
+}
+
+/* Has the kernel refuse a call from now on; 0 where it knows no filters. */
+static int deny(long call)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -94,7 +102,7 @@ static int is_all(const float *vector, size_t count, float value)
     return 1;
 }
 
-/* What would attach: a collective that reads the others' vectors, one that gives each rank a block, and a message. */
+/* What would attach: collectives that read the others' vectors, or write to their results, and a message. */
 static void operate(dist_group_t *group, int rank)
 {
     float *send = malloc(COUNT * sizeof *send);
@@ -105,6 +113,9 @@ static void operate(dist_group_t *group, int rank)
     CHECK(is_all(recv, COUNT, 3.0F));
     CHECK_OK(dist_all_gather(group, send, recv, COUNT, DIST_F32, NULL, NULL));
     CHECK(is_all(recv, COUNT, 1.0F) && is_all(recv + COUNT, COUNT, 2.0F));
+    /* Blocks of 256 KiB: what is longer is read where it lies. */
+    CHECK_OK(dist_all_to_all(group, send, recv, COUNT / 16, DIST_F32, NULL, NULL));
+    CHECK(is_all(recv, COUNT / 16, 1.0F) && is_all(recv + COUNT / 16, COUNT / 16, 2.0F));
     if (rank == 0) {
         CHECK_OK(dist_send(group, send, COUNT, DIST_F32, 1, 7, NULL, NULL));
     } else {
@@ -115,24 +126,30 @@ static void operate(dist_group_t *group, int rank)
     free(recv);
 }
 
-static int run_rank(int *port, int rank, int is_denied, int attaches)
+/* What ranks find when they meet. */
+struct reach {
+    int reads, writes;
+};
+
+static int run_rank(int *port, int rank, long denied, struct reach expected)
 {
-    if (is_denied) {
-        REQUIRE(deny());
-        CHECK(!may_attach() && errno == EPERM);
+    if (denied != 0) {
+        REQUIRE(deny(denied));
+        CHECK(!(denied == SYS_process_vm_readv ? may_attach() : may_write()) && errno == EPERM);
     }
     dist_store_t *store = meet(port, rank);
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(store, "all", rank, RANKS, &group));
-    CHECK(says(group, attaches ? "\"attached\":true" : "\"attached\":false"));
+    CHECK(says(group, expected.reads ? "\"attached\":true" : "\"attached\":false"));
+    CHECK(says(group, expected.writes ? "\"reached\":true" : "\"reached\":false"));
     operate(group, rank);
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_store_release(store));
     return check_report();
 }
 
-/* `denied`: a bit for each rank. */
-static void play(int denied, int attaches)
+/* `denied`: a bit for each rank that is denied this call. */
+static void play(int denied, long call, struct reach expected)
 {
     int *port = mmap(NULL, sizeof *port, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(port != MAP_FAILED);
@@ -142,7 +159,7 @@ static void play(int denied, int attaches)
         ranks[rank] = fork();
         REQUIRE(ranks[rank] >= 0);
         if (ranks[rank] == 0) {
-            int outcome = run_rank(port, rank, denied >> rank & 1, attaches);
+            int outcome = run_rank(port, rank, denied >> rank & 1 ? call : 0, expected);
             fflush(stdout);
             _exit(outcome);
         }
@@ -161,7 +178,7 @@ static int can_deny(void)
     pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-        _exit(!deny());
+        _exit(!deny(SYS_process_vm_readv));
     }
     int outcome = 0;
     return waitpid(child, &outcome, 0) == child && WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0;
@@ -169,15 +186,17 @@ static int can_deny(void)
 
 int main(void)
 {
-    int attaches = may_attach();
-    printf("ranks %s read each other's memory here\n", attaches ? "may" : "may not");
-    play(0, attaches);
+    struct reach all = { may_attach(), may_attach() && may_write() };
+    printf("ranks %s read each other's memory here, and %s write it\n", all.reads ? "may" : "may not",
+        all.writes ? "may" : "may not");
+    play(0, 0, all);
     if (!can_deny()) {
         printf("the kernel takes no filters of system calls: nothing is denied\n");
         return check_report();
     }
     for (int denied = 1; denied < 1 << RANKS; denied++) {
-        play(denied, 0);
+        play(denied, SYS_process_vm_readv, (struct reach) { 0, 0 });
+        play(denied, SYS_process_vm_writev, (struct reach) { all.reads, 0 });
     }
     return check_report();
 }

@@ -181,6 +181,8 @@ pub fn recognises(pid: u32, address: u64, mark: &Nonce) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::{Geometry, PeerName, inproc};
+    use crate::wait::Pace;
 
     #[test]
     fn the_best_turns_make_the_price() {
@@ -216,5 +218,37 @@ mod tests {
         assert!(!recognises(std::process::id(), start as u64, &probe));
         assert!(!can_read([start as u64]) && !can_read([address, start as u64]));
         assert!(!recognises(std::process::id(), address, &Nonce([4; 16])));
+    }
+
+    #[test]
+    fn whoever_writes_is_seen_to_have_ended_by_the_last_bytes_of_the_call() {
+        if !may_write() {
+            return;
+        }
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
+        let pace = Pace { spin: Duration::ZERO, crowded: true };
+        let group = Nonce([5; 16]);
+        let domain =
+            inproc::Domain::join(group, 0, 0, vec![name(0), name(1)], geometry, pace).unwrap();
+        let mut room = vec![0_u8; WRITE_BYTES + 3];
+        let bytes = vec![7_u8; WRITE_BYTES + 2];
+        let address = room.as_mut_ptr().expose_provenance() as u64;
+        let target = Target { rank: 1, address, region: domain.region().address() };
+        let word = target.region + domain.region().reaching_at(0);
+        write(&domain, 0, target, Src::from(bytes.as_slice())).unwrap();
+        assert!(!domain.region().progress(0).is_reaching());
+        assert_eq!(std::hint::black_box(&room)[..bytes.len()], bytes);
+        assert_eq!(room[bytes.len()], 0);
+        // The call alone says so.
+        let reaching = domain.region().progress(0).reach();
+        sys::attach::write_each(std::process::id(), [(word, Src::from(&NOBODY[..]))]).unwrap();
+        assert!(!domain.region().progress(0).is_reaching());
+        drop(reaching);
+        // What has failed is not written for.
+        domain.fail(&Error::internal("it has failed"));
+        room.fill(0);
+        assert!(write(&domain, 0, target, Src::from(bytes.as_slice())).is_err());
+        assert!(std::hint::black_box(&room).iter().all(|&byte| byte == 0));
     }
 }

@@ -320,13 +320,14 @@ fn product(scene: &Scene) -> Vec<Variant> {
     all
 }
 
-/// The shape of groups with these nodes, as their ranks find it: whether the system lets processes read each other's memory is
-/// seen by trying.
+/// The shape of groups with these nodes, as their ranks find it: whether the system lets processes read and write each other's
+/// memory is seen by trying.
 pub(crate) fn shape_of(nodes: &Nodes) -> Shape {
     let nonce = host::process_nonce().unwrap();
     let address = host::process_nonce_address().unwrap();
     let attached = attach::recognises(std::process::id(), address, &nonce);
-    Shape { attached, ..Shape::of(nodes, false) }
+    let reached = attached && attach::may_write();
+    Shape { attached, reached, ..Shape::of(nodes, false) }
 }
 
 fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {

@@ -6,7 +6,7 @@ mod choices;
 mod cores;
 #[cfg(test)]
 #[cfg(not(loom))]
-mod direct_tests;
+mod withdrawal_tests;
 pub mod meet;
 #[cfg(test)]
 #[cfg(not(loom))]

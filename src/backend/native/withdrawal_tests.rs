@@ -1,11 +1,11 @@
 //! A rank that gives up while others may write to its memory.
 
 use crate::algo::shared::{Lane, Steps, all_reduce};
-use crate::algo::{Body, Operation};
+use crate::algo::{Algorithm, Body, Operation};
 use crate::base::buffer::Dst;
 use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
-use crate::base::error::ErrorKind;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{GroupId, Nonce};
 use crate::base::op::ReduceOp;
 use crate::process::this;
@@ -29,6 +29,12 @@ fn domains() -> [Domain; 2] {
 
 /// What rank 0 says whom nobody meets, and how long it took.
 fn in_vain(domain: &Domain, block: &Block) -> (ErrorKind, Duration) {
+    let (error, took) = alone(domain, &all_reduce::two_shot::ROW, bytes(block));
+    (error.kind(), took)
+}
+
+/// The same of any memory and algorithm.
+fn alone(domain: &Domain, row: &Algorithm, room: Dst<'_>) -> (Error, Duration) {
     let descriptor = Descriptor {
         kind: OpKind::AllReduce,
         dtype: Some(DataType::U8),
@@ -40,14 +46,13 @@ fn in_vain(domain: &Domain, block: &Block) -> (ErrorKind, Duration) {
         part: 0,
     };
     let deadline = LateDeadline::from(Deadline::after(Duration::from_millis(20)));
-    let room = bytes(block);
     let operation = Operation::of(descriptor, room.as_src(), room, &deadline);
     let mut lane = Lane::new(Nonce::default(), 2);
-    let mut steps = Steps::begin(domain, &mut lane, &operation, ("two_shot", 1));
-    let Body::Shared(run) = all_reduce::two_shot::ROW.body else { panic!("it is shared") };
+    let mut steps = Steps::begin(domain, &mut lane, &operation, (row.name, 1));
+    let Body::Shared(run) = row.body else { panic!("it is shared") };
     let began = Instant::now();
     let error = run(&mut steps, &operation).unwrap_err();
-    (error.kind(), began.elapsed())
+    (error, began.elapsed())
 }
 
 #[allow(unsafe_code, reason = "memory of an arena")]
@@ -89,4 +94,38 @@ fn whoever_stops_writing_in_time_leaves_no_doubt() {
     let [domain, _other] = domains();
     in_vain(&domain, &block);
     assert!(!block.is_in_doubt());
+}
+
+#[test]
+fn what_a_call_writes_to_is_waited_for_and_what_is_not_known_is_said() {
+    let mut room = vec![0; BYTES];
+    let push =
+        |domain: &Domain, room: &mut [u8]| alone(domain, &all_reduce::push::ROW, Dst::from(room));
+    // Nobody writes.
+    let [domain, _other] = domains();
+    let (error, took) = push(&domain, &mut room);
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(
+        took < Duration::from_secs(1) && !error.message().contains("write"),
+        "{took:?}: {error}"
+    );
+    // Somebody ends later.
+    let [domain, other] = domains();
+    std::thread::scope(|scope| {
+        let writes = other.region().progress(1).reach();
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(writes);
+        });
+        let (error, took) = push(&domain, &mut room);
+        assert!(!error.message().contains("write"), "{error}");
+        assert!(took >= Duration::from_millis(300), "{took:?}");
+    });
+    // Somebody does not.
+    let [domain, other] = domains();
+    let _stopped = other.region().progress(1).reach();
+    let (error, took) = push(&domain, &mut room);
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("may still write there"), "{error}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
