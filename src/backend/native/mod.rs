@@ -4,14 +4,14 @@
 pub mod card;
 mod choices;
 mod cores;
-#[cfg(test)]
-#[cfg(not(loom))]
-mod withdrawal_tests;
 pub mod meet;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod prompt_tests;
 mod tuning;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod withdrawal_tests;
 
 use super::{Backend, Fate, Key, Memory, Place, Plain, Prompt};
 use crate::algo::hierarchical::{self, Levels};
