@@ -36,6 +36,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::reduce::tree::ROW,
     &message::reduce::ordered::ROW,
     &shared::broadcast::inline::ROW,
+    &shared::broadcast::push::ROW,
     &shared::broadcast::staged::ROW,
     &hierarchical::broadcast::leaders::ROW,
     &message::broadcast::tree::ROW,

@@ -164,6 +164,25 @@ impl Steps<'_> {
         was_reached(attach::write(self.domain(), self.rank(), to.target(offset), what))
     }
 
+    /// The same to several ranks, once each has exposed its buffers.
+    ///
+    /// # Errors
+    /// As [`Steps::exposed`].
+    pub(super) fn try_push_to_all(
+        &mut self,
+        ranks: impl Iterator<Item = Rank>,
+        what: Src<'_>,
+        offset: usize,
+    ) -> Result<bool> {
+        for rank in ranks {
+            let theirs = self.exposed(rank)?;
+            if !self.try_push(what, theirs, offset)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// [Closes](Steps::close) what was exposed as sent, of which this rank could read, or write where it goes, everything or not;
     /// whether all could.
     ///

@@ -42,6 +42,7 @@ pub mod barrier {
 /// The root's vector to everybody.
 pub mod broadcast {
     pub mod inline;
+    pub mod push;
     pub mod staged;
 }
 /// Everybody's block to the root.

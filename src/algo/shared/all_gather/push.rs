@@ -35,12 +35,9 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
 /// False where memory cannot be written.
 fn give(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
-    let (me, bytes) = (steps.rank(), operation.bytes());
-    let mut everything = true;
-    for rank in steps.others() {
-        let theirs = steps.exposed(rank)?;
-        everything = everything && steps.try_push(operation.send, theirs, me * bytes)?;
-    }
+    let me = steps.rank();
+    let everything =
+        steps.try_push_to_all(steps.others(), operation.send, me * operation.bytes())?;
     kernel::copy(operation.recv_block(me), operation.send);
     steps.close_tried(everything)
 }
