@@ -7,6 +7,7 @@
 //! since the kernel stops it at the end of a call.
 
 use super::SharedDomain;
+use super::progress::Purpose;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
@@ -66,17 +67,17 @@ pub struct Target {
     pub region: u64,
 }
 
-/// Copies `from`, of rank `me`, to the memory of another rank, of which it is known that it does not take that back before the domain
+/// Copies `from` to the memory of another rank, of which it is known that it does not take that back before the domain
 /// has failed.
 ///
 /// # Errors
 /// Why the domain has failed; `System` where the memory cannot be written.
-pub fn write(domain: &dyn SharedDomain, me: Rank, to: Target, from: Src<'_>) -> Result<()> {
-    let (region, peer) = (domain.region(), domain.peer(to.rank));
-    let word = to.region.wrapping_add(region.reaching_at(me));
+pub fn write(domain: &dyn SharedDomain, purpose: Purpose, to: Target, from: Src<'_>) -> Result<()> {
+    let (region, me, peer) = (domain.region(), domain.rank(), domain.peer(to.rank));
+    let word = to.region.wrapping_add(region.reaching_at(me, purpose));
     let mut done = 0;
     while done < from.len() {
-        let _reaching = region.progress(me).reach();
+        let _reaching = region.progress(me).reach(purpose);
         if let Some(error) = domain.failure() {
             return Err(error);
         }
@@ -97,12 +98,15 @@ pub fn write(domain: &dyn SharedDomain, me: Rank, to: Target, from: Src<'_>) -> 
 /// What the word of a rank says that writes to nobody's memory.
 const NOBODY: [u8; 8] = [0; 8];
 
-/// Whether this process may write as [`write`] does, which a sandbox may forbid that lets it read: it tries with memory of its own.
+/// Whether this process may write as [`write`] does, which a sandbox may forbid that lets it read: it tries once, with memory of its own.
 pub fn may_write() -> bool {
-    let (from, mut into) = ([1_u8; 2], [0_u8; 2]);
-    let address = into.as_mut_ptr().expose_provenance() as u64;
-    let wrote = sys::attach::write_each(std::process::id(), [(address, Src::from(&from[..]))]);
-    wrote.is_ok_and(|put| put == from.len()) && std::hint::black_box(into) == from
+    static MAY_WRITE: OnceLock<bool> = OnceLock::new();
+    *MAY_WRITE.get_or_init(|| {
+        let (from, mut into) = ([1_u8; 2], [0_u8; 2]);
+        let address = into.as_mut_ptr().expose_provenance() as u64;
+        let wrote = sys::attach::write_each(std::process::id(), [(address, Src::from(&from[..]))]);
+        wrote.is_ok_and(|put| put == from.len()) && std::hint::black_box(into) == from
+    })
 }
 
 /// Whether others could read memory of this process: the first and the last byte of both views are read as they would, by one
@@ -235,20 +239,20 @@ mod tests {
         let bytes = vec![7_u8; WRITE_BYTES + 2];
         let address = room.as_mut_ptr().expose_provenance() as u64;
         let target = Target { rank: 1, address, region: domain.region().address() };
-        let word = target.region + domain.region().reaching_at(0);
-        write(&domain, 0, target, Src::from(bytes.as_slice())).unwrap();
-        assert!(!domain.region().progress(0).is_reaching());
+        let word = target.region + domain.region().reaching_at(0, Purpose::Collective);
+        write(&domain, Purpose::Collective, target, Src::from(bytes.as_slice())).unwrap();
+        assert!(!domain.region().progress(0).is_reaching(Purpose::Collective));
         assert_eq!(std::hint::black_box(&room)[..bytes.len()], bytes);
         assert_eq!(room[bytes.len()], 0);
         // The call alone says so.
-        let reaching = domain.region().progress(0).reach();
+        let reaching = domain.region().progress(0).reach(Purpose::Collective);
         sys::attach::write_each(std::process::id(), [(word, Src::from(&NOBODY[..]))]).unwrap();
-        assert!(!domain.region().progress(0).is_reaching());
+        assert!(!domain.region().progress(0).is_reaching(Purpose::Collective));
         drop(reaching);
         // What has failed is not written for.
         domain.fail(&Error::internal("it has failed"));
         room.fill(0);
-        assert!(write(&domain, 0, target, Src::from(bytes.as_slice())).is_err());
+        assert!(write(&domain, Purpose::Collective, target, Src::from(bytes.as_slice())).is_err());
         assert!(std::hint::black_box(&room).iter().all(|&byte| byte == 0));
     }
 }

@@ -14,17 +14,26 @@ pub struct Progress {
     finished: AtomicU64,
     /// The operation last entered.
     entered: [AtomicU64; 3],
-    /// Not 0 while the owner writes to memory of other ranks.
-    reaching: AtomicU64,
+    /// Not 0 while the owner writes to memory of other ranks, a word for each [`Purpose`].
+    reaching: [AtomicU64; 2],
+}
+
+/// What a rank writes to memory of others for: the calls of either are made one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A collective of the group.
+    Collective,
+    /// A message.
+    Message,
 }
 
 /// While this lives, its rank may write to memory of others.
 #[derive(Debug)]
-pub struct Reaching<'a>(&'a Progress);
+pub struct Reaching<'a>(&'a AtomicU64);
 
 impl Drop for Reaching<'_> {
     fn drop(&mut self) {
-        self.0.reaching.store(0, Ordering::Release);
+        self.0.store(0, Ordering::Release);
     }
 }
 
@@ -68,20 +77,21 @@ impl Progress {
     }
 
     /// The owner begins to write to memory of others: before it looks for the last time whether their domain has failed.
-    pub fn reach(&self) -> Reaching<'_> {
-        self.reaching.swap(1, Ordering::SeqCst);
-        Reaching(self)
+    pub fn reach(&self, purpose: Purpose) -> Reaching<'_> {
+        let word = &self.reaching[purpose as usize];
+        word.swap(1, Ordering::SeqCst);
+        Reaching(word)
     }
 
     /// Whether the owner may be writing to memory of others. Whoever has failed the domain, and sees by a read-modify-write behind
     /// that that it is not, will see no more of it.
-    pub fn is_reaching(&self) -> bool {
-        self.reaching.fetch_add(0, Ordering::SeqCst) != 0
+    pub fn is_reaching(&self, purpose: Purpose) -> bool {
+        self.reaching[purpose as usize].fetch_add(0, Ordering::SeqCst) != 0
     }
 
     /// Where the word lies by which that is seen.
-    pub(super) fn reaching_address(&self) -> usize {
-        (&raw const self.reaching).addr()
+    pub(super) fn reaching_address(&self, purpose: Purpose) -> usize {
+        (&raw const self.reaching[purpose as usize]).addr()
     }
 
     /// What the owner was last seen doing, for messages.

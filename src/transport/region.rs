@@ -12,7 +12,7 @@ use super::abort::Failure;
 use super::layout::{ALIGN, BELL_STRIDE, LANE_BYTES, Layout, PAGE};
 use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
-use super::progress::Progress;
+use super::progress::{Progress, Purpose};
 use super::pulse::Pulse;
 use super::ring::{Cursor, Ring};
 use crate::base::buffer::{Dst, Src};
@@ -117,8 +117,8 @@ impl Region {
     }
 
     /// How far from there the word lies that is not 0 while a rank writes to memory of others.
-    pub fn reaching_at(&self, rank: Rank) -> u64 {
-        (self.progress(rank).reaching_address() - self.base().addr()) as u64
+    pub fn reaching_at(&self, rank: Rank, purpose: Purpose) -> u64 {
+        (self.progress(rank).reaching_address(purpose) - self.base().addr()) as u64
     }
 
     /// The abort record.

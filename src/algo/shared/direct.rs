@@ -20,6 +20,7 @@ use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::transport::OpKind;
 use crate::transport::arena::{self, Identity, Window};
+use crate::transport::progress::Purpose;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -247,7 +248,7 @@ impl Steps<'_> {
     }
 
     fn reach(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        let _reaching = self.domain().region().progress(self.rank()).reach();
+        let _reaching = self.domain().region().progress(self.rank()).reach(Purpose::Collective);
         self.check()?;
         self.direct().calls.fetch_add(1, Ordering::Relaxed);
         work(self)

@@ -23,6 +23,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::transport::attach;
+use crate::transport::progress::Purpose;
 use crate::wait::{Interrupt, Pace, until};
 use std::time::Duration;
 
@@ -139,7 +140,7 @@ impl Steps<'_> {
     /// # Errors
     /// Why the group has failed; `System` where the memory cannot be written for another reason, which fails it.
     pub(super) fn push(&self, what: Src<'_>, to: Exposed, offset: usize) -> Result<()> {
-        attach::write(self.domain(), self.rank(), to.target(offset), what)
+        attach::write(self.domain(), Purpose::Collective, to.target(offset), what)
             .map_err(|error| self.out_of_reach(to.rank, error))
     }
 
@@ -161,7 +162,7 @@ impl Steps<'_> {
     /// # Errors
     /// Why the group has failed.
     pub(super) fn try_push(&self, what: Src<'_>, to: Exposed, offset: usize) -> Result<bool> {
-        was_reached(attach::write(self.domain(), self.rank(), to.target(offset), what))
+        was_reached(attach::write(self.domain(), Purpose::Collective, to.target(offset), what))
     }
 
     /// The same to several ranks, once each has exposed its buffers.

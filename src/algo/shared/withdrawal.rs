@@ -16,6 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::transport::arena;
+use crate::transport::progress::Purpose;
 use crate::wait::{Pace, until};
 use std::time::Duration;
 
@@ -58,7 +59,8 @@ impl Steps<'_> {
     fn outlast(&self, limit: Duration) -> Option<Rank> {
         let (region, limit) = (self.domain().region(), Deadline::after(limit));
         let writes = |&rank: &Rank| {
-            region.progress(rank).is_reaching() && !arena::has_ended(self.peer(rank).pid)
+            region.progress(rank).is_reaching(Purpose::Collective)
+                && !arena::has_ended(self.peer(rank).pid)
         };
         while let Some(rank) = self.others().find(writes) {
             if limit.has_passed() {

@@ -11,6 +11,7 @@ use crate::base::op::ReduceOp;
 use crate::process::this;
 use crate::transport::arena::{self, Block};
 use crate::transport::inproc::Domain;
+use crate::transport::progress::Purpose;
 use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName, SharedDomain};
 use crate::wait::Pace;
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ fn bytes(block: &Block) -> Dst<'_> {
 fn what_somebody_alive_may_still_write_to_is_in_doubt() {
     let [domain, other] = domains();
     let block = arena::allocate(BYTES).unwrap();
-    let _stopped = other.region().progress(1).reach();
+    let _stopped = other.region().progress(1).reach(Purpose::Collective);
     let (kind, took) = in_vain(&domain, &block);
     assert_eq!(kind, ErrorKind::Timeout);
     assert!(block.is_in_doubt() && took < Duration::from_secs(2), "{took:?}");
@@ -76,7 +77,7 @@ fn whoever_stops_writing_in_time_leaves_no_doubt() {
     let [domain, other] = domains();
     let block = arena::allocate(BYTES).unwrap();
     std::thread::scope(|scope| {
-        let writes = other.region().progress(1).reach();
+        let writes = other.region().progress(1).reach(Purpose::Collective);
         let other = &other;
         scope.spawn(move || {
             while other.failure().is_none() {
@@ -87,7 +88,7 @@ fn whoever_stops_writing_in_time_leaves_no_doubt() {
             drop(writes);
         });
         in_vain(&domain, &block);
-        assert!(!other.region().progress(1).is_reaching());
+        assert!(!other.region().progress(1).is_reaching(Purpose::Collective));
     });
     assert!(!block.is_in_doubt());
     // Nobody ever wrote here.
@@ -112,7 +113,7 @@ fn what_a_call_writes_to_is_waited_for_and_what_is_not_known_is_said() {
     // Somebody ends later.
     let [domain, other] = domains();
     std::thread::scope(|scope| {
-        let writes = other.region().progress(1).reach();
+        let writes = other.region().progress(1).reach(Purpose::Collective);
         scope.spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
             drop(writes);
@@ -123,7 +124,7 @@ fn what_a_call_writes_to_is_waited_for_and_what_is_not_known_is_said() {
     });
     // Somebody does not.
     let [domain, other] = domains();
-    let _stopped = other.region().progress(1).reach();
+    let _stopped = other.region().progress(1).reach(Purpose::Collective);
     let (error, took) = push(&domain, &mut room);
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("may still write there"), "{error}");

@@ -5,13 +5,15 @@
 //!
 //! ```text
 //! free -> lent(number) -> being read(number) -> free (the borrower has said that it is done)
-//!              |      ^          |
-//!              |      +----------+ the borrower cannot read it
-//!              v                 v
-//!   free (taken back at once)   cannot be taken back: the owner fails the group before it goes on
+//!              |      ^          |      |
+//!              |      +----------+      +-> shared(number), once the owner writes the back to the borrower's buffer,
+//!              |   the borrower cannot  |   or kept(number), once the borrower reads that too: then to free as well
+//!              |   read it
+//!              v
+//!   free (taken back at once); from the others it cannot be taken back: the owner fails the group before it goes on
 //! ```
 //!
-//! Both ways out of *lent* are one compare-and-swap, so that exactly one side wins. A borrower that was stopped in
+//! Both ways out of *lent*, and those from *being read* to *shared* and *kept*, are one compare-and-swap, so that exactly one side wins. A borrower that was stopped in
 //! the middle of reading finds the group failed when it looks after its last read, and reports no success.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +21,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many buffers a rank lends at once.
 pub(super) const PLACES: u16 = 1024;
 
+/// Numbers begin at 1: a word of 0 is a free place.
+const KEPT: u64 = 0;
 const LENT: u64 = 1;
 const READ: u64 = 2;
+const SHARED: u64 = 3;
 
 /// One rank's mark. All zero bytes are one whose rank is not there yet.
 #[derive(Debug, Default)]
@@ -104,9 +109,20 @@ impl<'a> Desk<'a> {
         self.swap(place, word(number, LENT), word(number, READ))
     }
 
-    /// A borrower that has begun cannot read, and does not.
-    pub(super) fn give_back(&self, place: u16, number: u64) {
-        self.swap(place, word(number, READ), word(number, LENT));
+    /// A borrower that has begun cannot read, and does not; false where the owner writes.
+    pub(super) fn give_back(&self, place: u16, number: u64) -> bool {
+        let back = |from| self.swap(place, word(number, from), word(number, LENT));
+        back(READ) || back(KEPT)
+    }
+
+    /// The owner begins to write the back to the buffer of the borrower; false where that reads it itself.
+    pub(super) fn share(&self, place: u16, number: u64) -> bool {
+        self.swap(place, word(number, READ), word(number, SHARED))
+    }
+
+    /// The borrower reads all of it; false where the owner has begun to write the back.
+    pub(super) fn keep(&self, place: u16, number: u64) -> bool {
+        self.swap(place, word(number, READ), word(number, KEPT))
     }
 
     /// The owner takes the buffer back; false where it is being read.
@@ -167,8 +183,19 @@ mod tests {
         }
         desk.lend(3, 5000);
         assert!(desk.begin(3, 5000) && !desk.take_back(3, 5000));
-        desk.give_back(3, 5000);
+        assert!(desk.give_back(3, 5000));
         assert!(desk.take_back(3, 5000) && !desk.begin(3, 5000));
+        // Either the owner writes the back, or the borrower reads it.
+        for number in [6000, 6001] {
+            desk.lend(3, number);
+            assert!(!desk.share(3, number) && !desk.keep(3, number) && desk.begin(3, number));
+            let shares = number == 6000;
+            assert!(if shares { desk.share(3, number) } else { desk.keep(3, number) });
+            assert!(!desk.share(3, number) && !desk.keep(3, number));
+            assert!(!desk.take_back(3, number) && !desk.begin(3, number));
+            assert_eq!(desk.give_back(3, number), !shares);
+            desk.clear(3);
+        }
         assert!(!desk.begin(PLACES, 1));
     }
 

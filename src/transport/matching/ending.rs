@@ -38,6 +38,7 @@ impl State {
         self.look_at_streams();
         self.look_for_answers();
         self.read_some();
+        self.write_some();
         self.put_all();
     }
 
@@ -47,6 +48,7 @@ impl State {
             && (self.has_rest
                 || !self.readings.is_empty()
                 || !self.asked.is_empty()
+                || !self.writings.is_empty()
                 || !self.ready.is_empty())
     }
 
@@ -54,7 +56,10 @@ impl State {
     pub(super) fn leaves_more(&self) -> bool {
         let is_left_alone = |reading: &Reading| !self.is_awaited(reading);
         self.failed.is_none()
-            && (self.has_rest || self.readings.iter().any(is_left_alone) || !self.ready.is_empty())
+            && (self.has_rest
+                || self.readings.iter().any(is_left_alone)
+                || self.writings.iter().any(|it| !self.is_written_for_somebody(it))
+                || !self.ready.is_empty())
     }
 
     /// Looks at the ring of a rank of the same node.
@@ -111,8 +116,11 @@ impl State {
     /// Ends everything. The caller has seen to it that nobody reads this rank's buffers for good any more.
     pub(super) fn end_all(&mut self, reason: &Error) {
         self.failed = Some(reason.clone());
+        let doubt = self.outlast_writers();
         self.readings.clear();
         self.asked.clear();
+        self.half_read.clear();
+        self.writings.clear();
         self.links.iter_mut().for_each(super::link::Link::clear);
         self.pending.clear();
         self.ready.clear();
@@ -121,7 +129,11 @@ impl State {
         let receives: Vec<u64> = self.receives.keys().copied().collect();
         for receive in receives {
             self.end_delivered(receive);
-            self.end_receive(receive, Err(reason.clone()));
+            let error = match &doubt {
+                Some(doubt) => reason.clone().context(doubt.message()),
+                None => reason.clone(),
+            };
+            self.end_receive(receive, Err(error));
         }
         self.timers.clear();
     }
@@ -139,6 +151,10 @@ impl State {
         let reason = Error::new(ErrorKind::Aborted, text);
         if self.sends.iter().any(is_read) {
             let what = format!("{} left while its message was being read", self.name(self.rank));
+            let error = Error::new(ErrorKind::PeerFailed, what).with_culprit(self.rank);
+            self.spread(&error);
+        } else if self.is_written_to() {
+            let what = format!("{} left while a message was written to it", self.name(self.rank));
             let error = Error::new(ErrorKind::PeerFailed, what).with_culprit(self.rank);
             self.spread(&error);
         }

@@ -40,6 +40,11 @@ pub(super) enum Frame {
     Credit { bytes: u64 },
     /// The offer does not stand any more.
     Withdraw { number: u64 },
+    /// The offered message is being read from its front: write its back to the buffer at `address`, where the process has the
+    /// domain's region at `region`.
+    Share { number: u64, address: u64, region: u64 },
+    /// So much of the back has been written, and no more will be.
+    Wrote { number: u64, len: u64 },
 }
 
 const EAGER: u8 = 1;
@@ -51,6 +56,8 @@ const CREDIT: u8 = 6;
 const WITHDRAW: u8 = 7;
 /// An offer, too.
 const AWAITED: u8 = 8;
+const SHARE: u8 = 9;
+const WROTE: u8 = 10;
 
 /// In place of a place: the buffer is not lent.
 const NOWHERE: u16 = u16::MAX;
@@ -101,6 +108,10 @@ impl Frame {
             Self::Taken { number } => Fields { kind: TAKEN, number, ..none },
             Self::Credit { bytes } => Fields { kind: CREDIT, len: bytes, ..none },
             Self::Withdraw { number } => Fields { kind: WITHDRAW, number, ..none },
+            Self::Share { number, address: extra, region: len } => {
+                Fields { kind: SHARE, number, len, extra, ..none }
+            }
+            Self::Wrote { number, len } => Fields { kind: WROTE, number, len, ..none },
         }
     }
 
@@ -142,6 +153,8 @@ impl Frame {
             TAKEN => Self::Taken { number },
             CREDIT => Self::Credit { bytes: len },
             WITHDRAW => Self::Withdraw { number },
+            SHARE => Self::Share { number, address: extra, region: len },
+            WROTE => Self::Wrote { number, len },
             _ => return None,
         };
         // Fields that a kind does not use are zero.
@@ -178,7 +191,7 @@ mod tests {
             (any::<u64>(), 0..NOWHERE).prop_map(|(address, place)| Lent { address, place }),
         );
         let words = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
-        (0..7, dtype, lent, words).prop_map(|(kind, dtype, lent, (tag, number, len, offset))| {
+        (0..9, dtype, lent, words).prop_map(|(kind, dtype, lent, (tag, number, len, offset))| {
             match kind {
                 0 => Frame::Eager { tag, dtype, len, in_lane: number & 1 == 1 },
                 1 => Frame::Offer { tag, dtype, number, len, lent, awaited: offset & 1 == 1 },
@@ -186,6 +199,8 @@ mod tests {
                 3 => Frame::Piece { number, attempt: tag, offset, len, in_lane: tag & 1 == 1 },
                 4 => Frame::Taken { number },
                 5 => Frame::Credit { bytes: len },
+                6 => Frame::Share { number, address: offset, region: len },
+                7 => Frame::Wrote { number, len },
                 _ => Frame::Withdraw { number },
             }
         })
@@ -213,7 +228,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_frame_with_just_these_bytes_or_none(bytes in any::<[u8; HEAD_BYTES]>(), kind in 0u8..10) {
+        fn any_bytes_are_a_frame_with_just_these_bytes_or_none(bytes in any::<[u8; HEAD_BYTES]>(), kind in 0u8..12) {
             let mut bytes = bytes;
             bytes[0] = kind;
             if let Some(frame) = Frame::decode(&bytes) {

@@ -3,7 +3,7 @@
 
 use super::frame::{Frame, HEAD_BYTES, Lent, MAX_PIECE};
 use super::limits::{Limits, MAX_OUTSTANDING};
-use super::link::{Inflow, Item, Link, Offer, Sink};
+use super::link::{Back, Inflow, Item, Link, Offer, Sink};
 use super::outstanding::{ReceiveStage, SendStage, hold};
 use super::state::State;
 use super::unexpected::{Body, Message};
@@ -18,7 +18,7 @@ use crate::transport::Delivery;
 const TURN_BYTES: usize = 256 << 10;
 
 /// Why a frame does not count.
-fn refuse<T>(what: &str) -> Result<T> {
+pub(super) fn refuse<T>(what: &str) -> Result<T> {
     Err(Error::internal(what))
 }
 
@@ -142,6 +142,10 @@ impl State {
             Frame::Taken { number } => self.on_taken(peer, number),
             Frame::Credit { bytes } => self.on_credit(peer, bytes),
             Frame::Withdraw { number } => self.on_withdraw(peer, number),
+            Frame::Share { number, address, region } => {
+                self.on_share(peer, number, (address, region))
+            }
+            Frame::Wrote { number, len } => self.on_wrote(peer, number, len),
         }
     }
 
@@ -196,8 +200,8 @@ impl State {
             return refuse("it offers more messages than it may, or one twice");
         }
         link.last_offer = number;
-        let (receive, attempt, got) = (None, 0, 0);
-        let offer = Offer { arrival, tag, dtype, len, lent, awaited, attempt, receive, got };
+        let (receive, attempt, got, back) = (None, 0, 0, Back::Read);
+        let offer = Offer { arrival, tag, dtype, len, lent, awaited, attempt, receive, got, back };
         link.offers.insert(number, offer);
         self.arrived(arrival, Message { from: peer, tag, dtype, len, body: Body::Offered(number) });
         Ok(())

@@ -106,6 +106,19 @@ pub(super) struct Offer {
     pub(super) receive: Option<u64>,
     /// How much of it has come.
     pub(super) got: usize,
+    /// Who copies its back, where it is read.
+    pub(super) back: Back,
+}
+
+/// Who copies the back of a message that is read where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// Its receiver reads all of it.
+    Read,
+    /// Its sender has been asked to write the back.
+    Asked,
+    /// It has written so much of that, and does no more.
+    Written(usize),
 }
 
 /// Whether the peer's memory can be read.

@@ -7,7 +7,8 @@
 //!   for others go through their rings meanwhile.
 //! * A small message goes *whole* as long as the receiver may hold it ([`limits`]). Any other is *offered*: its bytes
 //!   stay with the sender until a receive has taken the offer. They are then sent in pieces, straight into the
-//!   receiver's buffer, while both sides wait for nothing else, or read in the sender's memory ([`transfer`], [`desk`]).
+//!   receiver's buffer, while both sides wait for nothing else, or read in the sender's memory ([`transfer`], [`desk`]), of which
+//!   the sender writes the back to the receiver's meanwhile, where both wait for it ([`sharing`]).
 //! * A whole message is sent once it is in the stream, an offered one once the receiver has taken it. A time-out
 //!   withdraws an offer; no answer is waited for, since numbers tell old questions from new ones.
 //! * A receive lends memory, or has some made once it has a message ([`Room`]): before the message counts as taken, so
@@ -35,6 +36,7 @@ mod outstanding;
 mod parting;
 mod posted;
 mod prompt;
+mod sharing;
 mod state;
 #[cfg(test)]
 mod tests;

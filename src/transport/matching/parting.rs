@@ -9,6 +9,7 @@ use super::state::{State, Timed};
 use super::unexpected::Body;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
+use crate::base::log::Level;
 use crate::transport::pulse::PARTING;
 use std::time::Instant;
 
@@ -74,12 +75,18 @@ impl State {
             return;
         }
         link.closed = Some(error.clone());
+        if let Some(doubt) = self.outlast_writers() {
+            crate::log!(Level::Warn, "{}", doubt.message());
+        }
+        let link = &mut self.links[peer];
         link.clear();
         if let Some(at) = link.parts_at.take() {
             self.timers.remove(&(at, Timed::Parting(peer)));
         }
         self.readings.retain(|reading| reading.is_not_of(peer));
         self.asked.retain(|reading| reading.is_not_of(peer));
+        self.half_read.retain(|reading| reading.is_not_of(peer));
+        self.writings.retain(|writing| writing.is_not_of(peer));
         let offered: Vec<u64> = self
             .unexpected
             .of_sender(peer)

@@ -9,6 +9,7 @@ use super::limits::{Limits, MAX_OUTSTANDING};
 use super::link::{Item, Link};
 use super::outstanding::{Ended, ReceiveStage, Receiving, SendStage, Sending, hold};
 use super::posted::{Posted, Wanted};
+use super::sharing::Writing;
 use super::transfer::{PATIENCE, Reading};
 use super::unexpected::{Body, Message, Unexpected};
 use super::wire::{Lanes, Wire};
@@ -18,6 +19,7 @@ use crate::base::ids::{Nonce, Rank};
 use crate::transport::ring::{Reader, Writer};
 use crate::transport::{
     Completion, Delivery, Endpoint, Incoming, Outgoing, PeerName, Region, Room, SharedDomain,
+    attach,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -53,6 +55,12 @@ pub(super) struct State {
     pub(super) readings: VecDeque<Reading>,
     /// Those that have been asked for first.
     pub(super) asked: Vec<Reading>,
+    /// Those whose front has been read, and whose back the sender writes.
+    pub(super) half_read: Vec<Reading>,
+    /// Backs of messages that this rank writes.
+    pub(super) writings: VecDeque<Writing>,
+    /// Whether it does.
+    pub(super) may_write: bool,
     /// How long those have to answer.
     pub(super) patience: Duration,
     pub(super) timers: BTreeSet<(Instant, Timed)>,
@@ -118,6 +126,9 @@ impl State {
             unexpected: Unexpected::default(),
             readings: VecDeque::new(),
             asked: Vec::new(),
+            half_read: Vec::new(),
+            writings: VecDeque::new(),
+            may_write: attach::may_write(),
             patience: PATIENCE,
             timers: BTreeSet::new(),
             pending: Vec::new(),

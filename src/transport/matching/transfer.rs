@@ -6,11 +6,12 @@
 //! mark at an address that its desk tells; one that has left or died is not read any more.
 
 use super::frame::{Frame, Lent};
-use super::link::{Attach, Item};
+use super::link::{Attach, Back, Item};
 use super::outstanding::{ReceiveStage, Receiving};
 use super::state::State;
 use super::wire::Wire;
 use crate::base::buffer::Dst;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::Level;
 use crate::sys::attach;
@@ -27,13 +28,15 @@ pub(super) const PATIENCE: Duration = Duration::from_micros(5);
 /// The buffer of another rank that is being read, or soon is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
-    peer: Rank,
+    pub(super) peer: Rank,
     /// The peer in the domain.
-    local: Rank,
-    number: u64,
-    lent: Lent,
+    pub(super) local: Rank,
+    pub(super) number: u64,
+    pub(super) lent: Lent,
     /// Its owner cannot take it back any more.
     begun: bool,
+    /// Its owner is asked to write the back.
+    shares: bool,
     /// Its owner has been asked for it, and has until then to answer.
     asked_until: Option<Instant>,
 }
@@ -43,7 +46,7 @@ impl Reading {
         self.peer != peer
     }
 
-    fn is_of(&self, peer: Rank, number: u64) -> bool {
+    pub(super) fn is_of(&self, peer: Rank, number: u64) -> bool {
         self.peer == peer && self.number == number
     }
 }
@@ -71,9 +74,11 @@ impl State {
         self.set_stage(receive, ReceiveStage::Asked { from, number });
         if let (Some(lent), &Wire::Rings { peer: local, .. }) = (lent, &self.links[from].wire) {
             let is_asked = awaited && self.does_nothing_else(receive) && self.is_looking(local);
-            let asked_until = is_asked.then(|| Instant::now() + self.patience);
-            let reading = Reading { peer: from, local, number, lent, begun: false, asked_until };
-            if !is_asked {
+            let shares = is_asked && self.may_share(receive);
+            let asked_until = (is_asked && !shares).then(|| Instant::now() + self.patience);
+            let reading =
+                Reading { peer: from, local, number, lent, begun: false, shares, asked_until };
+            if asked_until.is_none() {
                 self.readings.push_back(reading);
                 return true;
             }
@@ -161,13 +166,14 @@ impl State {
 
     /// Whether a message is being read where it is.
     pub(super) fn is_reading(&self, from: Rank, number: u64) -> bool {
-        self.readings.iter().any(|reading| reading.is_of(from, number))
+        self.readings.iter().chain(&self.half_read).any(|reading| reading.is_of(from, number))
     }
 
     /// A message is not to be read where it is; false where that has begun already.
     pub(super) fn stop_reading(&mut self, from: Rank, number: u64) -> bool {
         let is_its = |reading: &Reading| reading.is_of(from, number);
-        if self.readings.iter().any(|reading| is_its(reading) && reading.begun) {
+        let mut all = self.readings.iter().chain(&self.half_read);
+        if all.any(|reading| is_its(reading) && reading.begun) {
             return false;
         }
         self.readings.retain(|reading| !is_its(reading));
@@ -178,7 +184,7 @@ impl State {
     /// Says that a buffer is being read, before it is; false where it has been taken back meanwhile, or its owner sends it after
     /// all.
     fn begin_to_read(&mut self, reading: &mut Reading) -> bool {
-        let Reading { peer, local, number, lent, begun, asked_until } = reading;
+        let Reading { peer, local, number, lent, begun, shares, asked_until } = reading;
         if *begun {
             return true;
         }
@@ -188,6 +194,9 @@ impl State {
         *begun = self.region().desk(*local).begin(lent.place, *number);
         if *begun {
             self.set_stage(receive, ReceiveStage::Begun { from: *peer, number: *number });
+            if *shares {
+                self.ask_to_share(*peer, *number, receive);
+            }
         } else if asked_until.is_none() {
             self.links[*peer].offers.remove(number);
             self.place(receive);
@@ -201,14 +210,17 @@ impl State {
         if !self.begin_to_read(&mut reading) {
             return;
         }
+        if self.has_front(&reading) {
+            return self.end_front(reading);
+        }
         let Reading { peer, local, number, lent: Lent { address, .. }, .. } = reading;
         let pid = self.links[peer].name.pid;
         let Some(offer) = self.links[peer].offers.get_mut(&number) else { return };
         let Some(receiving) = offer.receive.and_then(|it| self.receives.get_mut(&it)) else {
             return;
         };
-        let (got, len) = (offer.got, offer.len);
-        let into = receiving.room(got, (len - got).min(READ_BYTES));
+        let (got, end) = (offer.got, offer.read_end());
+        let into = receiving.room(got, (end - got).min(READ_BYTES));
         // The process may have become another one meanwhile, with memory of its own at that address: its mark is read
         // behind the message, by the same call.
         let (place, mark) = self.domain.region().desk(local).mark().unwrap_or_default();
@@ -220,7 +232,7 @@ impl State {
             Err(cause) => return self.cannot_read(&reading, &cause.to_string()),
         };
         offer.got += more.min(into.len());
-        if offer.got < len {
+        if offer.got < end {
             self.readings.push_back(reading);
             return;
         }
@@ -232,6 +244,7 @@ impl State {
         fence(Ordering::SeqCst);
         match self.domain.failure() {
             Some(error) => self.fail(error),
+            None if self.has_front(&reading) => self.end_front(reading),
             None => self.has_taken(peer, number),
         }
     }
@@ -244,15 +257,18 @@ impl State {
         }
         let name = self.name(peer);
         crate::log!(Level::Debug, "a message of {name} cannot be read in its memory: {why}");
-        if let Some(offer) = self.links[peer].offers.get_mut(&number) {
-            offer.lent = None;
+        if !self.region().desk(local).give_back(lent.place, number) {
+            let what = format!("{name}: the memory of a message cannot be read to its end: {why}");
+            return self.fail(Error::new(ErrorKind::System, what).with_culprit(peer));
         }
-        self.region().desk(local).give_back(lent.place, number);
+        if let Some(offer) = self.links[peer].offers.get_mut(&number) {
+            (offer.lent, offer.back) = (None, Back::Read);
+        }
         self.ask(peer, number);
     }
 
     /// Whether a peer's memory can be read: tried once.
-    fn can_read(&mut self, peer: Rank) -> bool {
+    pub(super) fn can_read(&mut self, peer: Rank) -> bool {
         let Wire::Rings { peer: local, .. } = self.links[peer].wire else { return false };
         if self.domain.has_left(local) {
             return false;

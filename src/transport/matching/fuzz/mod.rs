@@ -71,7 +71,9 @@ impl Scene {
     fn new(rings: bool) -> Self {
         let peer = Peer::new(rings);
         let state = State::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
-        let state = state.expect("a state of two ranks");
+        let mut state = state.expect("a state of two ranks");
+        // The peer's process is this one, and what it says where it wants to have something is anything.
+        state.may_write = false;
         Self { peer, state, arena: Arena::new(), runs: RUN_BYTES, excused: false }
     }
 
@@ -211,7 +213,9 @@ fn frame(kind: u8, what: u8, choice: u8, script: &mut Script<'_>) -> Frame {
         _ => script.number().unsigned_abs(),
     };
     let attempt = u32::from(choice >> 3 & 7);
-    match kind % 8 {
+    match kind % 10 {
+        8 => Frame::Share { number, address: peer::lent_address(), region: len },
+        9 => Frame::Wrote { number, len },
         0 => Frame::Eager { tag, dtype, len, in_lane: kind & 0x20 != 0 },
         1 => Frame::Offer { tag, dtype, number, len, lent: None, awaited: false },
         2 => {

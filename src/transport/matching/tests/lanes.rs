@@ -1,41 +1,20 @@
 //! Long messages in lanes: one receiver at a time, none kept waiting by another, and none that waits for a sender in vain.
 
 use super::world::{
-    Member, Outcome, PATIENCE_MS, Spread, content, incoming, lent_to, outgoing, text, world,
+    Member, Outcome, Spread, attend_once, content, go_on_until, incoming, lent_to, outgoing, text,
+    with, world,
 };
-use crate::base::deadline::Deadline;
 use crate::base::ids::Rank;
 use crate::transport::matching::link::Attach;
 use crate::transport::matching::state::State;
 use crate::transport::{Delivery, Incoming, PointToPoint as _, Small};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 const LONG: usize = 700_001;
 
-fn with<T>(member: &Member, act: impl FnOnce(&mut State) -> T) -> T {
-    member.engine.core().unwrap().with(act)
-}
-
-/// Makes progress until something holds, by nobody else's doing.
-fn go_on_until(members: &[&Member], holds: impl Fn() -> bool) {
-    let limit = Deadline::after_ms(PATIENCE_MS);
-    while !holds() {
-        assert!(!limit.has_passed());
-        members.iter().for_each(|member| with(member, State::progress));
-    }
-}
-
 fn refuse_to_read(member: &Member, from: Rank) {
     with(member, |state| state.links[from].attach = Attach::Refused);
-}
-
-/// As after a call that has just attended: the service thread does not listen yet.
-fn attend_once(member: &Member) {
-    let looks = Cell::new(0);
-    let over = || looks.replace(looks.get() + 1) > 0;
-    member.engine.core().unwrap().attend(&over, &Deadline::after_ms(PATIENCE_MS));
 }
 
 #[test]
@@ -76,7 +55,7 @@ fn offer_and_ask(
     patience: Duration,
 ) -> (Arc<Outcome>, Arc<Outcome>, bool) {
     attend_once(&members[0]);
-    with(&members[1], |state| state.patience = patience);
+    with(&members[1], |state| (state.patience, state.may_write) = (patience, false));
     let sent = members[0].post_send_and_wait(outgoing(1, 1, text(1, LONG)));
     let got = members[1].post_receive_and_wait(message);
     let may_read = with(&members[1], |state| {

@@ -10,4 +10,5 @@ mod parting;
 mod prompt;
 mod random;
 mod rules;
+mod sharing;
 mod world;

@@ -8,6 +8,7 @@ use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::sys::host;
 use crate::transport::inproc::{Domain, Fabric};
 use crate::transport::matching::Engine;
+use crate::transport::matching::state::State;
 use crate::transport::shm::{Meeting, Member as Who, Party};
 use crate::transport::{
     Completion, Delivery, Endpoint, Geometry, Incoming, Outgoing, PeerName, PointToPoint, Room,
@@ -16,6 +17,7 @@ use crate::transport::{
 use crate::wait::Pace;
 use crate::wait::bell::Bell;
 use crate::wait::until;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -261,6 +263,27 @@ impl Member {
         let delivery = self.attend_to(&self.post_receive(message))?;
         Ok(content(lent_to(&message).slice(0, delivery.bytes)))
     }
+}
+
+/// Does something to a member's engine.
+pub(super) fn with<T>(member: &Member, act: impl FnOnce(&mut State) -> T) -> T {
+    member.engine.core().unwrap().with(act)
+}
+
+/// Makes progress until something holds, by nobody else's doing.
+pub(super) fn go_on_until(members: &[&Member], holds: impl Fn() -> bool) {
+    let limit = Deadline::after_ms(PATIENCE_MS);
+    while !holds() {
+        assert!(!limit.has_passed());
+        members.iter().for_each(|member| with(member, State::progress));
+    }
+}
+
+/// As after a call that has just attended: the service thread does not listen yet.
+pub(super) fn attend_once(member: &Member) {
+    let looks = Cell::new(0);
+    let over = || looks.replace(looks.get() + 1) > 0;
+    member.engine.core().unwrap().attend(&over, &Deadline::after_ms(PATIENCE_MS));
 }
 
 /// Has every rank do something on a thread of its own.
