@@ -27,11 +27,10 @@ pub fn copy(dst: Dst<'_>, src: Src<'_>) {
     if dst.len() >= LARGE && dst.len() == src.len() && is_x86_feature_detected!("avx") {
         let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
         if to.addr().abs_diff(from.addr()) >= len {
+            let way = if len >= HUGE { past_caches } else { vectors };
             // SAFETY: AVX was found; both views are valid for `len` bytes by the obligation of their
-            // constructors, do not overlap, and are longer than one turn of the loop.
-            unsafe {
-                if len >= HUGE { past_caches(to, from, len) } else { vectors(to, from, len) }
-            };
+            // constructors, do not overlap, and are longer than two turns of either loop.
+            unsafe { way(to, from, len) };
             return;
         }
     }

@@ -98,7 +98,7 @@ pub fn write(domain: &dyn SharedDomain, purpose: Purpose, to: Target, from: Src<
 /// What the word of a rank says that writes to nobody's memory.
 const NOBODY: [u8; 8] = [0; 8];
 
-/// Whether this process may write as [`write`] does, which a sandbox may forbid that lets it read: it tries once, with memory of its own.
+/// Whether this process may write as [`write()`] does, which a sandbox may forbid that lets it read: it tries once, with memory of its own.
 pub fn may_write() -> bool {
     static MAY_WRITE: OnceLock<bool> = OnceLock::new();
     *MAY_WRITE.get_or_init(|| {

@@ -4,7 +4,7 @@
 //! which its `done` word or its own later line proves; a slot is read only between the two.
 
 use super::line::Line;
-use super::region::Progress;
+use super::progress::Progress;
 use crate::base::sync::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;

@@ -90,7 +90,7 @@ impl Steps<'_> {
     }
 
     /// Publishes the coming step with the place of what this rank sends, which nothing is written to before the step in which all
-    /// [close with what they read](Steps::close_read).
+    /// [close with what they read](Steps::close_tried).
     ///
     /// # Errors
     /// As [`Steps::await_all`].
