@@ -4,6 +4,9 @@
 pub mod card;
 mod choices;
 mod cores;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod leaving_tests;
 pub mod meet;
 #[cfg(test)]
 #[cfg(not(loom))]

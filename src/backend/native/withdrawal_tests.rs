@@ -16,9 +16,9 @@ use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName, SharedDom
 use crate::wait::Pace;
 use std::time::{Duration, Instant};
 
-const BYTES: usize = 64 << 10;
+pub(super) const BYTES: usize = 64 << 10;
 
-fn domains() -> [Domain; 2] {
+pub(super) fn domains() -> [Domain; 2] {
     let group: GroupId = this::fresh_nonce().unwrap();
     [0, 1].map(|rank| {
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
@@ -26,6 +26,20 @@ fn domains() -> [Domain; 2] {
         let pace = Pace { spin: Duration::ZERO, crowded: true };
         Domain::join(Nonce(group.0), 0, rank, vec![name(0), name(1)], geometry, pace).unwrap()
     })
+}
+
+/// Of an all_reduce of so many bytes.
+pub(super) fn descriptor() -> Descriptor {
+    Descriptor {
+        kind: OpKind::AllReduce,
+        dtype: Some(DataType::U8),
+        op: Some(ReduceOp::Sum),
+        root: None,
+        extent: Extent::Count(BYTES as u64),
+        sequence: 0,
+        algorithm: 0,
+        part: 0,
+    }
 }
 
 /// What rank 0 says whom nobody meets, and how long it took.
@@ -36,18 +50,8 @@ fn in_vain(domain: &Domain, block: &Block) -> (ErrorKind, Duration) {
 
 /// The same of any memory and algorithm.
 fn alone(domain: &Domain, row: &Algorithm, room: Dst<'_>) -> (Error, Duration) {
-    let descriptor = Descriptor {
-        kind: OpKind::AllReduce,
-        dtype: Some(DataType::U8),
-        op: Some(ReduceOp::Sum),
-        root: None,
-        extent: Extent::Count(BYTES as u64),
-        sequence: 0,
-        algorithm: 0,
-        part: 0,
-    };
     let deadline = LateDeadline::from(Deadline::after(Duration::from_millis(20)));
-    let operation = Operation::of(descriptor, room.as_src(), room, &deadline);
+    let operation = Operation::of(descriptor(), room.as_src(), room, &deadline);
     let mut lane = Lane::new(Nonce::default(), 2);
     let mut steps = Steps::begin(domain, &mut lane, &operation, (row.name, 1));
     let Body::Shared(run) = row.body else { panic!("it is shared") };

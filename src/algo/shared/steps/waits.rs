@@ -1,10 +1,11 @@
 //! How a rank waits for others in a step: for how long, what it looks at meanwhile, and what ends that early.
 
-use super::Steps;
+use super::{GRACE, Steps};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::transport::line::Line;
+use crate::transport::pulse::PARTING;
 use crate::wait::watch::Watch;
 use crate::wait::{Interrupt, Pace, until, until_watched};
 use std::cell::Cell;
@@ -120,7 +121,7 @@ impl Steps<'_> {
         let told = || watch.look(|lasted| self.tell(lasted, &arrived));
         match until_watched(bell, pace, deadline, halted, &mut ready, told) {
             Ok(value) => Ok(value),
-            Err(Interrupt::Halted(error)) => Err(self.fail(error)),
+            Err(Interrupt::Halted(error)) => Err(self.fail(self.better_reason(rank, error))),
             Err(Interrupt::Deadline) => match self.defer(&mut ready, &arrived) {
                 Some(outcome) => outcome,
                 None => Err(self.fail(self.late(arrived))),
@@ -150,6 +151,19 @@ impl Steps<'_> {
             Err(Interrupt::Halted(error)) => Some(Err(error)),
             Err(Interrupt::Deadline) => None,
         }
+    }
+
+    /// Where there are several nodes, a rank that has left may have done so because of a failure on another one, of which this rank has
+    /// not heard yet.
+    #[cold]
+    fn better_reason(&self, rank: Rank, error: Error) -> Error {
+        let domain = self.hand.domain;
+        if self.grace <= GRACE || !domain.has_left(rank) {
+            return error;
+        }
+        let bell = self.hand.region.bell(self.hand.rank);
+        let heard = || domain.failure();
+        until(bell, Pace::PATIENT, &Deadline::after(PARTING), || None, heard).unwrap_or(error)
     }
 
     /// Fails the domain; the error to return is the first one that anybody has reported.
