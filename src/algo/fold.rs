@@ -109,7 +109,7 @@ pub(super) fn with_all<'a>(
     }
 }
 
-/// Copies this rank's contribution out of the caller's memory, times its factor where the operator
+/// Copies this rank's contribution out of the caller's memory to where others read it, times its factor where the operator
 /// wants one.
 pub(super) fn contribute(operation: &Operation<'_>, dst: Dst<'_>, src: Src<'_>) -> Result<()> {
     contribute_by(operation.op()?, (operation.dtype(), operation.factor), dst, src);
@@ -125,7 +125,7 @@ pub(super) fn contribute_by(
 ) {
     match op {
         ReduceOp::PremulSum => kernel::scale_copy(dtype, factor, dst, src),
-        _ => kernel::copy(dst, src),
+        _ => kernel::stage(dst, src),
     }
 }
 

@@ -12,7 +12,9 @@ use crate::kernel;
 use crate::sys::host;
 use crate::transport::inproc::Domain;
 use crate::transport::matching::Engine;
-use crate::transport::{Geometry, Listener, OpKind, PeerName, PointToPoint, SharedDomain, arena};
+use crate::transport::{
+    Geometry, Listener, OpKind, PeerName, PointToPoint, Reuse, SharedDomain, arena,
+};
 use crate::wait::Pace;
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock, Weak};
@@ -41,7 +43,7 @@ struct Messages {
 
 impl Messages {
     fn new(name: &PeerName) -> Result<Self> {
-        let geometry = Geometry { ranks: 1, slot_bytes: 4096 };
+        let geometry = Geometry { ranks: 1, slot_bytes: 4096, reuse: Reuse::Soon };
         let group = host::random_nonce()?;
         let peers = vec![name.clone()];
         let domain = Arc::new(Domain::join(group, 0, 0, peers, geometry, Pace::PATIENT)?);

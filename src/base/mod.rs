@@ -5,6 +5,7 @@
 pub mod backtrace;
 pub mod buffer;
 pub mod config;
+pub mod copy;
 pub mod deadline;
 pub mod debug;
 pub mod dtype;

@@ -1,6 +1,6 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Seven functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`fold`], [`fold_to_all`], [`fold_average`],
+//! Eight functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
 //! [`scale_copy`], [`average`], [`first_unwanted`].
 //!
 //! Guarantees:
@@ -24,7 +24,6 @@
     reason = "memory that others may write is read and written through raw pointers alone"
 )]
 
-mod copy;
 mod element;
 mod float;
 mod integer;
@@ -39,9 +38,9 @@ mod table;
 mod tests;
 
 use crate::base::buffer::{Dst, Src};
+pub use crate::base::copy::{Stager, copy, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
-pub use copy::copy;
 use loops::{FoldKernel, Target};
 pub use scan::first_unwanted;
 use table::Isa;

@@ -185,7 +185,7 @@ pub fn recognises(pid: u32, address: u64, mark: &Nonce) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{Geometry, PeerName, inproc};
+    use crate::transport::{Geometry, PeerName, Reuse, inproc};
     use crate::wait::Pace;
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         if !may_write() {
             return;
         }
-        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse: Reuse::Soon };
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
         let pace = Pace { spin: Duration::ZERO, crowded: true };
         let group = Nonce([5; 16]);

@@ -28,6 +28,7 @@ pub mod progress;
 pub mod pulse;
 pub mod region;
 pub mod reunion;
+pub mod reuse;
 pub mod ring;
 pub mod shm;
 pub mod tcp;
@@ -41,6 +42,7 @@ pub use point_to_point::{
 };
 pub use pulse::{Rhythm, Vitals};
 pub use region::{Geometry, Region};
+pub use reuse::Reuse;
 
 use crate::base::error::Error;
 use crate::base::ids::{Rank, WorldSize};

@@ -9,12 +9,12 @@
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
 use super::abort::Failure;
-use super::layout::{ALIGN, BELL_STRIDE, LANE_BYTES, Layout, PAGE};
+use super::layout::{BELL_STRIDE, Layout, PAGE};
 use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
 use super::progress::{Progress, Purpose};
 use super::pulse::Pulse;
-use super::ring::{Cursor, Ring};
+use super::ring::{Cursor, Ring, Turn};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -24,21 +24,6 @@ use std::fmt::Debug;
 use std::sync::atomic::AtomicPtr;
 
 pub use super::layout::{Geometry, LINES, SLOTS};
-
-/// How much of a slot is used in turn for vectors that are shorter. What a core has in its nearest cache another one gets, and
-/// takes, more slowly than what lies in the next one (on a Xeon of the fourth generation, whose nearest cache has 48 KiB: 6 against 3 ns
-/// a line); what all slots of a rank have in all is several times as much as that cache holds.
-const TURNED: usize = 64 << 10;
-
-/// Where in a slot of `slot_bytes` the part for a step begins.
-fn part_at(slot_bytes: usize, step: u64, room: usize) -> usize {
-    // All powers of two, so that nothing is divided.
-    let turned = TURNED.min(1 << slot_bytes.ilog2());
-    let stride = room.next_power_of_two().max(ALIGN);
-    let parts = (turned / stride).max(1);
-    let turn = usize::try_from(step / SLOTS % (TURNED / ALIGN) as u64).unwrap_or(0);
-    (turn & (parts - 1)) * stride
-}
 
 /// In which steps a ring is given its memory.
 const RING_GRAIN: usize = 16 << 10;
@@ -144,6 +129,11 @@ impl Region {
         }
     }
 
+    /// What a lane holds.
+    pub fn lane_bytes(&self) -> usize {
+        self.layout.lane_bytes
+    }
+
     /// What the ring from one rank to another holds.
     pub fn ring_bytes(&self) -> usize {
         self.layout.ring_bytes
@@ -166,8 +156,8 @@ impl Region {
     /// As [`Region::ring`].
     pub fn lane(&self, from: Rank, to: Rank) -> Ring<'_> {
         assert!(self.checked(from) != self.checked(to), "no lane from rank {from} to itself");
-        let start = self.layout.lanes + from * LANE_BYTES;
-        self.ring_at(4 * self.ring_index(from, to) + 2, start, LANE_BYTES)
+        let len = self.layout.lane_bytes;
+        self.ring_at(4 * self.ring_index(from, to) + 2, self.layout.lanes + from * len, len)
     }
 
     fn ring_at(&self, cursor: usize, start: usize, len: usize) -> Ring<'_> {
@@ -176,7 +166,8 @@ impl Region {
         // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No reference to
         // its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
-        Ring { written: self.at(cursors), read: self.at(cursors + size_of::<Cursor>()), bytes }
+        let (written, read) = (self.at(cursors), self.at(cursors + size_of::<Cursor>()));
+        Ring { written, read, bytes, turn: Turn::of(self.geometry.reuse) }
     }
 
     /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which `had` were asked for before;
@@ -252,7 +243,7 @@ impl Region {
     }
 
     /// The part of its slot, of `room` bytes, that is used for a step, for its owner. It is another one each time that a slot
-    /// is used, as far as there are several in [`TURNED`].
+    /// is used, as far as there is room for several.
     ///
     /// # Errors
     /// As [`Region::own_slot`].
@@ -260,7 +251,7 @@ impl Region {
     /// # Panics
     /// If a slot has not so much room.
     pub fn own_part(&self, rank: Rank, step: u64, room: usize) -> Result<Dst<'_>> {
-        Ok(self.own_slot(rank, step)?.slice(self.part_at(step, room), room))
+        Ok(self.own_slot(rank, step)?.slice(self.geometry.part_at(step, room), room))
     }
 
     /// The same for its readers, of which all name the same room as the owner.
@@ -268,7 +259,7 @@ impl Region {
     /// # Panics
     /// As [`Region::own_part`].
     pub fn part(&self, rank: Rank, step: u64, room: usize) -> Src<'_> {
-        self.slot(rank, step).slice(self.part_at(step, room), room)
+        self.slot(rank, step).slice(self.geometry.part_at(step, room), room)
     }
 
     /// Writes a rank's mark of presence.
@@ -340,10 +331,6 @@ impl Region {
         unsafe { Dst::new(start, len) }
     }
 
-    fn part_at(&self, step: u64, room: usize) -> usize {
-        part_at(self.geometry.slot_bytes, step, room)
-    }
-
     fn ring_index(&self, from: Rank, to: Rank) -> usize {
         from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to }
     }
@@ -378,40 +365,14 @@ impl Control for Pulse {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::Reuse;
     use crate::transport::inproc::Heap;
 
     #[test]
-    fn parts_lie_in_their_slot_and_take_turns() {
-        for slot_bytes in [4096, 12_288, 128 << 10, 196_608] {
-            for room in [0, 1, 64, 129, 2048, 4095, 4096, 12_288, 32 << 10, 100_000, 196_608] {
-                if room > slot_bytes {
-                    continue;
-                }
-                let places: Vec<usize> =
-                    (0..4096).map(|step| part_at(slot_bytes, step, room)).collect();
-                assert!(places.iter().all(|place| place + room <= slot_bytes));
-                assert!(places.iter().all(|place| place.is_multiple_of(ALIGN)));
-                let mut known: Vec<usize> = places.iter().step_by(4).copied().collect();
-                known.sort_unstable();
-                known.dedup();
-                // One behind the other, without a gap that another of them would fit.
-                assert!(known.windows(2).all(|pair| {
-                    let gap = pair[1] - pair[0];
-                    (room..room.max(ALIGN / 2) * 2 + 1).contains(&gap)
-                }));
-                assert_eq!(
-                    known.len() > 1,
-                    room <= TURNED.min(slot_bytes) / 2,
-                    "{slot_bytes}, {room}"
-                );
-            }
-        }
-    }
-
-    #[test]
     fn nothing_overlaps() {
-        for ranks in [1, 2, 3, 8, 64] {
-            let geometry = Geometry { ranks, slot_bytes: 8192 };
+        let all = [1, 2, 3, 8, 64].map(|ranks| [(ranks, Reuse::Soon), (ranks, Reuse::Late)]);
+        for (ranks, reuse) in all.concat() {
+            let geometry = Geometry { ranks, slot_bytes: 8192, reuse };
             let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
             let region = Region::new(geometry, Box::new(heap)).unwrap();
             let mut spans = vec![(0, size_of::<Failure>())];

@@ -3,6 +3,8 @@
 
 #[path = "../../../src/base/buffer.rs"]
 pub mod buffer;
+#[path = "../../../src/base/copy.rs"]
+pub mod copy;
 #[path = "../../../src/base/dtype.rs"]
 pub mod dtype;
 #[path = "../../../src/base/error.rs"]

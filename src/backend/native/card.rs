@@ -9,6 +9,7 @@ use crate::base::debug;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::Nonce;
 use crate::sys::host;
+use crate::transport::Reuse;
 use serde_json::{Value, json};
 
 /// The smallest and the largest slot that can be configured.
@@ -41,6 +42,9 @@ pub(super) struct Card {
     pub(super) transport: String,
     /// The slot size it was told; that of rank 0 counts.
     pub(super) slot_bytes: Option<usize>,
+    /// How soon its machine's ranks use shared memory again; that of a node's first rank counts there, and that of rank 0 for the size
+    /// of slots.
+    pub(super) reuse: Reuse,
     /// For how long a rank may give no sign of life, 0 for ever; that of rank 0 counts.
     pub(super) heartbeat_ms: u64,
     /// Overrides of the choice among algorithms; only rank 0 has any.
@@ -71,6 +75,7 @@ impl Card {
             cores: Cores::of_this_thread()?,
             transport,
             slot_bytes,
+            reuse: Reuse::here(),
             heartbeat_ms,
             rules,
             detail: debug::level() == debug::Level::Detail,
@@ -89,6 +94,7 @@ impl Card {
             "cores": self.cores.to_string(),
             "transport": self.transport,
             "slot_bytes": self.slot_bytes,
+            "reuse": self.reuse.name(),
             "heartbeat_ms": self.heartbeat_ms,
             "rules": tuning::encode(&self.rules),
             "detail": self.detail,
@@ -114,6 +120,7 @@ impl Card {
                 Value::Null => None,
                 _ => Some(number("slot_bytes")?),
             },
+            reuse: Reuse::named(&text("reuse")?)?,
             heartbeat_ms: check_heartbeat(card.get("heartbeat_ms")?.as_u64()?, "").ok()?,
             rules: tuning::decode(card.get("rules")?)?,
             detail: card.get("detail")?.as_bool()?,

@@ -191,7 +191,7 @@ impl Plan {
             spin,
             crowded: (0..hosts.count()).any(|host| is_crowded(cards, hosts.members(host))),
         };
-        let usual = || Geometry::usual_slot_bytes(nodes.largest(), pace.crowded);
+        let usual = || Geometry::usual_slot_bytes(nodes.largest(), pace.crowded, cards[0].reuse);
         let wanted = cards[0].slot_bytes.unwrap_or_else(usual);
         let least = (cards.len() * LARGEST_ELEMENT).max(wanted);
         let shape = Shape::of(&nodes, pace.crowded);
@@ -253,7 +253,8 @@ impl Plan {
     ) -> Result<(Arc<dyn SharedDomain>, &'static str)> {
         let (group, node) = (context.group, self.nodes.node_of(context.rank));
         let (members, me) = (self.nodes.members(node), self.nodes.local_rank(context.rank));
-        let geometry = Geometry { ranks: members.len(), slot_bytes: self.slot_bytes };
+        let (ranks, reuse) = (members.len(), cards[members[0]].reuse);
+        let geometry = Geometry { ranks, slot_bytes: self.slot_bytes, reuse };
         let name = |&rank: &Rank| self.places[rank].name.clone();
         let in_process = self.in_process
             || cards[0].transport != "shm"

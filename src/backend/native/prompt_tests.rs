@@ -13,7 +13,7 @@ use crate::base::op::ReduceOp;
 use crate::process::this;
 use crate::transport::inproc::Domain;
 use crate::transport::region::LINES;
-use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName};
+use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName, Reuse};
 use crate::wait::Pace;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn members(crowded: bool) -> [Member; 2] {
     let group: GroupId = this::fresh_nonce().unwrap();
     [0, 1].map(|rank| {
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
-        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse: Reuse::Soon };
         let pace = Pace { spin: Duration::ZERO, crowded };
         let peers = vec![name(0), name(1)];
         let domain = Domain::join(Nonce(group.0), 0, rank, peers, geometry, pace).unwrap();

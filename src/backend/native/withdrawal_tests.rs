@@ -12,7 +12,7 @@ use crate::process::this;
 use crate::transport::arena::{self, Block};
 use crate::transport::inproc::Domain;
 use crate::transport::progress::Purpose;
-use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName, SharedDomain};
+use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName, Reuse, SharedDomain};
 use crate::wait::Pace;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(super) fn domains() -> [Domain; 2] {
     let group: GroupId = this::fresh_nonce().unwrap();
     [0, 1].map(|rank| {
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
-        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse: Reuse::Soon };
         let pace = Pace { spin: Duration::ZERO, crowded: true };
         Domain::join(Nonce(group.0), 0, rank, vec![name(0), name(1)], geometry, pace).unwrap()
     })

@@ -327,8 +327,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::sys::host;
-    use crate::transport::Geometry;
     use crate::transport::inproc::Domain;
+    use crate::transport::{Geometry, Reuse};
 
     const PACE: Pace = Pace::PATIENT;
 
@@ -338,7 +338,7 @@ mod tests {
 
     /// A rank that is alone on its node.
     fn join(group: GroupId, rank: Rank, ranks: WorldSize) -> Fabric {
-        let geometry = Geometry { ranks: 1, slot_bytes: 4096 };
+        let geometry = Geometry { ranks: 1, slot_bytes: 4096, reuse: Reuse::Soon };
         let domain = Domain::join(group, rank, 0, vec![name(rank)], geometry, PACE).unwrap();
         Fabric::join(group, rank, (0..ranks).map(name).collect(), Arc::new(domain), PACE).unwrap()
     }

@@ -10,9 +10,11 @@ use super::wire::Wire;
 use crate::base::buffer::Src;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
-use crate::transport::layout::LANE_BYTES;
 use crate::transport::{Completion, Delivery, Outgoing};
 use std::sync::Arc;
+
+/// The longest message that goes into a ring which is smaller than the lane.
+const LONGEST_IN_RING: usize = 4 << 10;
 
 impl State {
     /// Sends a message that the receiver will hold if it must: at once, where there is room.
@@ -173,10 +175,10 @@ impl State {
     }
 
     /// Whether the lane is better for a whole message: the ring would not hold two of them, or is smaller than the lane, so that its
-    /// bytes are in the caches of both cores ([`LANE_BYTES`]), which the shortest messages do not mind.
+    /// bytes are in the caches of both cores ([`Reuse`](crate::transport::Reuse)), which the shortest messages do not mind.
     pub(super) fn is_for_lane(&self, len: usize) -> bool {
-        let ring = self.region().ring_bytes();
-        len > if ring < LANE_BYTES { ring / 32 } else { ring / 2 }
+        let (ring, lane) = (self.region().ring_bytes(), self.region().lane_bytes());
+        len > if ring < lane { (ring / 32).min(LONGEST_IN_RING) } else { ring / 2 }
     }
 
     /// Whether what goes to a peer may go into the lane: nothing in it is for another that has not read it, who may never do.

@@ -26,11 +26,12 @@ pub use reader::Reader;
 pub use writer::Writer;
 
 use super::region::Region;
+use super::reuse::Reuse;
 use crate::base::buffer::{Dst, Src};
+use crate::base::copy::Stager;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
 use newest::Newest;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What lies before the body of what is put as a whole, in words: one that says what it is, nothing, the length of the body, and
@@ -78,6 +79,8 @@ pub struct Ring<'a> {
     pub read: &'a Cursor,
     /// The bytes.
     pub bytes: Dst<'a>,
+    /// When a writer rewinds.
+    pub(super) turn: Turn,
 }
 
 /// Whether anything was ever written from one rank to another.
@@ -101,37 +104,23 @@ impl Way {
 }
 
 /// After how many bytes a writer rewinds if it can, and before bodies up to which length. What was in a core's cache a little while
-/// ago, another core takes longer to get than what has been out of it: on a Xeon of the fourth generation messages of 2 to 64 KiB
-/// take a fifth longer in a ring of 128 KiB, or in that part of one, than in one of 256 KiB, which is the largest there is, and those up
-/// to 1 KiB a twentieth less. On an EPYC the nearest cache was best for all.
+/// ago, another core takes longer to get than what has been out of it ([`Reuse`]): on a Xeon of the fourth generation messages of 2 to
+/// 64 KiB take a fifth longer in a ring of 128 KiB, or in that part of one, than in one of 256 KiB, which is the largest there is, and
+/// those up to 1 KiB a twentieth less. On an EPYC of the fourth those of 1 KiB take a fifth less in the nearest cache, and those of
+/// 4 KiB a twentieth longer.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+pub(super) struct Turn {
     bytes: u64,
     longest: usize,
 }
 
 impl Turn {
-    fn usual() -> Self {
-        static TURN: LazyLock<Turn> = LazyLock::new(|| {
-            if is_by_amd() {
-                Turn { bytes: 4 << 10, longest: usize::MAX }
-            } else {
-                Turn { bytes: 64 << 10, longest: 1 << 10 }
-            }
-        });
-        *TURN
+    pub(super) fn of(reuse: Reuse) -> Self {
+        match reuse {
+            Reuse::Soon => Self { bytes: 64 << 10, longest: 1 << 10 },
+            Reuse::Late => Self { bytes: 4 << 10, longest: 2 << 10 },
+        }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn is_by_amd() -> bool {
-    let id = std::arch::x86_64::__cpuid(0);
-    [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_by_amd() -> bool {
-    false
 }
 
 const LINE_BYTES: usize = 64;
@@ -152,14 +141,14 @@ fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
     (start, size - start)
 }
 
-fn copy_in(bytes: Dst<'_>, position: u64, from: Src<'_>) {
+fn copy_in(stager: &mut Stager, bytes: Dst<'_>, position: u64, from: Src<'_>) {
     let (start, straight) = place(bytes, position);
     if from.len() <= straight {
-        return bytes.slice(start, from.len()).copy_from(from);
+        return stager.stage(bytes.slice(start, from.len()), from);
     }
-    bytes.slice(start, straight).copy_from(from.slice(0, straight));
+    stager.stage(bytes.slice(start, straight), from.slice(0, straight));
     let rest = from.len() - straight;
-    bytes.slice(0, rest).copy_from(from.slice(straight, rest));
+    stager.stage(bytes.slice(0, rest), from.slice(straight, rest));
 }
 
 fn copy_out(bytes: Dst<'_>, position: u64, into: Dst<'_>) {

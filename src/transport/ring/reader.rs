@@ -1,7 +1,7 @@
 //! The reading end.
 
 use super::{
-    Beside, HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Turn, Way, copy_out, nonsense, place,
+    Beside, HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_out, nonsense, place,
 };
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
@@ -13,7 +13,6 @@ use std::sync::atomic::{Ordering, fence};
 #[derive(Debug)]
 pub struct Reader {
     way: Way,
-    pub(super) turn: Turn,
     /// Everything before this is read.
     position: u64,
     /// Everything before this is given back to the writer, and whether it waits for that has been asked.
@@ -36,7 +35,7 @@ impl Reader {
     }
 
     fn of(way: Way) -> Self {
-        Self { way, turn: Turn::usual(), position: 0, released: 0, written: 0, told: 0 }
+        Self { way, position: 0, released: 0, written: 0, told: 0 }
     }
 
     /// Takes what has come, as far as there is room; how many bytes that was.
@@ -195,7 +194,7 @@ impl Reader {
 
     /// Tells a writer that would rewind, every now and then, that there is nothing more to read.
     fn tell(&mut self, ring: &Ring<'_>) {
-        if self.position - self.told >= self.turn.bytes && self.position == self.written {
+        if self.position - self.told >= ring.turn.bytes && self.position == self.written {
             self.told = self.position;
             ring.read.turn.store(self.position, Ordering::Release);
         }

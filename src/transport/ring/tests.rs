@@ -3,11 +3,11 @@
 use super::newest::LEN_BITS;
 use super::*;
 use crate::base::buffer::WORD;
-use crate::transport::Geometry;
 use crate::transport::inproc::Heap;
+use crate::transport::{Geometry, Reuse};
 
 fn region() -> Region {
-    let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+    let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse: Reuse::Soon };
     let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
     Region::new(geometry, Box::new(heap)).unwrap()
 }
@@ -251,14 +251,11 @@ fn a_position_that_makes_no_sense_is_an_error() {
     }
 }
 
-const TURN: Turn = Turn { bytes: 64 << 10, longest: 1 << 10 };
-
 #[test]
 fn a_writer_rewinds_once_all_is_read_and_not_before() {
     let region = region();
     let ring = region.ring(0, 1);
     let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
-    (writer.turn, reader.turn) = (TURN, TURN);
     let size = region.geometry().ring_bytes() as u64;
     let mut into = [0; 1000];
     let into = Dst::from(&mut into[..]);
@@ -274,7 +271,7 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
         assert!((0..1000).step_by(WORD).all(|at| into.as_src().word(at) == number));
     };
     // One by one: no more than a part of the ring is used.
-    let most = usize::try_from(TURN.bytes).unwrap() + 3 * 1032;
+    let most = usize::try_from(ring.turn.bytes).unwrap() + 3 * 1032;
     assert!(most < ring.bytes.len());
     for number in 0..1000 {
         put(&mut writer, number);
@@ -294,7 +291,7 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
     // A full ring is full after a turn, too.
     take(&mut reader, 6 * size / 1032 - 1);
     let turns = |writer: &Writer, reader: &Reader| {
-        place(ring.bytes, writer.position()).0 as u64 >= TURN.bytes
+        place(ring.bytes, writer.position()).0 as u64 >= ring.turn.bytes
             && reader.told == writer.position()
     };
     while !turns(&writer, &reader) {
@@ -360,14 +357,12 @@ fn back_and_forth_between_threads_everything_comes_while_the_ring_is_rewound() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut writer, mut reader) = (Writer::new(1, 0), Reader::new(0, 1));
-            (writer.turn, reader.turn) = (TURN, TURN);
             for number in 0..MESSAGES {
                 take(&mut reader, number);
                 put(&mut writer, number);
             }
         });
         let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(1, 0));
-        (writer.turn, reader.turn) = (TURN, TURN);
         for number in 0..MESSAGES {
             put(&mut writer, number);
             take(&mut reader, number);

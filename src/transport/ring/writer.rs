@@ -2,8 +2,9 @@
 
 #[cfg(doc)]
 use super::Head;
-use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Turn, Way, copy_in, nonsense, place};
+use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place};
 use crate::base::buffer::{Src, WORD};
+use crate::base::copy::Stager;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use std::sync::atomic::{Ordering, fence};
@@ -16,7 +17,6 @@ const LEN: usize = 2;
 #[derive(Debug)]
 pub struct Writer {
     way: Way,
-    pub(super) turn: Turn,
     /// Everything before this is written.
     position: u64,
     /// Everything before this is published.
@@ -41,15 +41,7 @@ impl Writer {
     }
 
     fn of(way: Way) -> Self {
-        Self {
-            way,
-            turn: Turn::usual(),
-            position: 0,
-            published: 0,
-            reserved: 0,
-            read: 0,
-            has_newest: false,
-        }
+        Self { way, position: 0, published: 0, reserved: 0, read: 0, has_newest: false }
     }
 
     /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
@@ -59,8 +51,18 @@ impl Writer {
     /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a part of the ring is used
     /// for the first time and cannot be given memory.
     pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
+        let wanted = parts.iter().map(|part| part.len()).sum();
+        self.write_by(&mut Stager::of(wanted), region, parts, wanted)
+    }
+
+    fn write_by(
+        &mut self,
+        stager: &mut Stager,
+        region: &Region,
+        parts: &[Src<'_>],
+        wanted: usize,
+    ) -> Result<usize> {
         let ring = self.way.ring(region);
-        let wanted: usize = parts.iter().map(|part| part.len()).sum();
         let room = self.room_for(&ring, wanted, 0)?;
         self.reserve(region, &ring, wanted.min(room))?;
         if std::mem::take(&mut self.has_newest) {
@@ -69,7 +71,7 @@ impl Writer {
         let mut written = 0;
         for part in parts {
             let len = part.len().min(room - written);
-            copy_in(ring.bytes, self.position, part.slice(0, len));
+            copy_in(stager, ring.bytes, self.position, part.slice(0, len));
             self.position += len as u64;
             written += len;
         }
@@ -85,14 +87,16 @@ impl Writer {
         let ring = self.way.ring(region);
         let most = ring.bytes.len() / STREAMED;
         let piece = (body.len() / PIECES).max(PIECE_BYTES).min(most);
-        let mut written = 0;
+        let (mut written, mut stager) = (0, Stager::of(body.len()));
         while written < body.len() {
             let wanted = (body.len() - written).min(piece);
             let room = self.room_for(&ring, wanted, looks)?;
             if room == 0 {
                 break;
             }
-            written += self.write(region, &[body.slice(written, wanted.min(room))])?;
+            let len = wanted.min(room);
+            let piece = [body.slice(written, len)];
+            written += self.write_by(&mut stager, region, &piece, len)?;
             self.publish(region);
         }
         Ok(written)
@@ -127,7 +131,7 @@ impl Writer {
     pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
         let wanted = HEAD_BYTES + body.len();
         let ring = self.way.ring(region);
-        if body.len() <= self.turn.longest {
+        if body.len() <= ring.turn.longest {
             self.rewind(&ring);
         }
         if !self.has_room_for(region, &ring, wanted) {
@@ -148,7 +152,7 @@ impl Writer {
     /// Goes on at the beginning of the ring, if that is worth it and everything is read.
     fn rewind(&mut self, ring: &Ring<'_>) {
         let (start, straight) = place(ring.bytes, self.position);
-        if (start as u64) < self.turn.bytes || self.published != self.position {
+        if (start as u64) < ring.turn.bytes || self.published != self.position {
             return;
         }
         if ring.read.turn.load(Ordering::Acquire) == self.position {
@@ -246,13 +250,15 @@ fn put_head(ring: &Ring<'_>, start: u64, first: u64, len: u64) {
         return room.set_word((LEN + 1) * WORD, 0);
     }
     let words = [first, 0, len, 0].map(u64::to_le_bytes);
-    copy_in(ring.bytes, start, Src::from(words.as_flattened()));
+    let words = Src::from(words.as_flattened());
+    copy_in(&mut Stager::of(words.len()), ring.bytes, start, words);
 }
 
 /// Puts a body; a reader that looks takes one piece while the next is put.
 fn put_body(ring: &Ring<'_>, start: u64, body: Src<'_>) {
+    let mut stager = Stager::of(body.len());
     pieces(body).fold(start, |place, piece| {
-        copy_in(ring.bytes, place, piece);
+        copy_in(&mut stager, ring.bytes, place, piece);
         let end = place + piece.len() as u64;
         // The last one is shown by whoever has put the whole.
         if end - start < body.len() as u64 {

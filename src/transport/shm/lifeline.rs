@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::base::deadline::Deadline;
     use crate::transport::shm::{Domain, Meeting, Member, Party};
-    use crate::transport::{Geometry, Listener, PeerName, Vitals};
+    use crate::transport::{Geometry, Listener, PeerName, Reuse, Vitals};
     use crate::wait::{Pace, until};
     use std::sync::Mutex;
     use std::sync::atomic::AtomicU64;
@@ -202,7 +202,7 @@ mod tests {
         };
         let members: Vec<_> = meetings.iter().map(member).collect();
         let group = host::random_nonce().unwrap();
-        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse: Reuse::Soon };
         let deadline = Deadline::after_ms(30_000);
         std::thread::scope(|scope| {
             let join = |(me, meeting): (Rank, Meeting)| {

@@ -304,6 +304,7 @@ fn mark(member: &Member) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::Reuse;
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::process::{Child, Command, Stdio};
 
@@ -360,7 +361,7 @@ mod tests {
             .unwrap();
         let peers = peers(other.id());
         let (meeting, party) = (&meeting, &party(&peers, 0));
-        let geometry = Geometry { ranks: 2, slot_bytes: 4096 };
+        let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse: Reuse::Soon };
         let error = std::thread::scope(|scope| {
             let first = scope
                 .spawn(move || meeting.join(party, geometry, Pace::PATIENT, &|| None).map(drop));

@@ -66,7 +66,7 @@ fn one(
                 (0..team.size()).map(|node| levels.packed(packed, node, mine.len())).collect();
             all_gather::ring::among(&mut levels.call, team, &|node| blocks[node])?;
             let slot = levels.steps.next_slot()?.slice(0, packed.len());
-            kernel::copy(slot, packed.as_src());
+            kernel::stage(slot, packed.as_src());
             levels.steps.publish(&[])?;
         }
     }

@@ -75,7 +75,7 @@ fn gather(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
             Some(lane) => {
                 let piece = within(&slice(bytes, lanes, lane), &part);
                 let slot = levels.steps.next_slot()?.slice(0, piece.len());
-                kernel::copy(slot, operation.recv.as_src().slice(piece.start, piece.len()));
+                kernel::stage(slot, operation.recv.as_src().slice(piece.start, piece.len()));
                 levels.steps.publish(&[])?;
             }
             None => levels.steps.note()?,

@@ -50,7 +50,7 @@ pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
         levels.steps.await_all()?;
         inside.in_order(result, size, |rank| levels.steps.slot(rank).slice(0, len));
         between(levels, &leaders, fold, operation, result)?;
-        kernel::copy(levels.steps.next_slot()?.slice(0, len), result.as_src());
+        kernel::stage(levels.steps.next_slot()?.slice(0, len), result.as_src());
         levels.steps.give(&[])?;
     }
     Ok(())

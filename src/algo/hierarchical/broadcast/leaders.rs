@@ -65,7 +65,7 @@ pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
             exchange.wait_few(0)?;
         }
         let slot = levels.steps.next_slot()?.slice(0, len);
-        kernel::copy(slot, data);
+        kernel::stage(slot, data);
         levels.steps.give(&[])?;
         exchange.wait_few(POSTED)?;
     }

@@ -93,6 +93,6 @@ fn keep(
     let ours = blocks[node];
     let give = |node: usize| blocks[node].as_src();
     reduce_scatter::pairwise::among(&mut levels.call, team, fold, &give, ours, scratch)?;
-    kernel::copy(levels.steps.next_slot()?.slice(0, ours.len()), ours.as_src());
+    kernel::stage(levels.steps.next_slot()?.slice(0, ours.len()), ours.as_src());
     levels.steps.publish(&[])
 }

@@ -87,7 +87,7 @@ fn lead(
     }
     exchange.finish()?;
     let slot = levels.steps.next_slot()?.slice(0, ours.len());
-    kernel::copy(slot, ours.as_src());
+    kernel::stage(slot, ours.as_src());
     levels.steps.give(&[])?;
     let own = ours.as_src().slice(levels.steps.rank() * len, len);
     kernel::copy(operation.recv.slice(chunk.start, len), own);

@@ -38,7 +38,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         };
         let own = clipped(&chunk, send.len());
         let own = send.slice(own.start, own.len());
-        kernel::copy(steps.next_part(chunk.len())?.slice(0, own.len()), own);
+        kernel::stage(steps.next_part(chunk.len())?.slice(0, own.len()), own);
         steps.publish(&NOTHING)?;
         kernel::copy(part_of(steps.rank()), own);
         if steps.is_asked(operation)? {

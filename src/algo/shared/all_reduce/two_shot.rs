@@ -8,8 +8,10 @@ use crate::algo::pattern::slices::{chunks, longest, owned};
 use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
-use crate::kernel;
+use crate::base::ids::WorldSize;
+use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -52,10 +54,11 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let room = longest(len, size);
         let folded = steps.next_part(room)?.slice(0, mine.len());
         let result = operation.recv.slice(start + mine.start, mine.len());
-        Fold::of(operation)?.to_all((folded, &[result]), size, |peer| {
+        let vector = |peer| {
             let vector = if peer == rank && as_is { own } else { steps.part(peer, len) };
             vector.slice(mine.start, mine.len())
-        });
+        };
+        fold_to_both(Fold::of(operation)?, (result, folded), size, vector);
         steps.publish(&[])?;
 
         for peer in steps.others() {
@@ -66,4 +69,38 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How much is folded at once where the slot's lines are far away: what is copied there then is still in the nearest cache.
+const PIECE: usize = 16 << 10;
+
+/// Folds into the result, and into a slot that others have read before.
+fn fold_to_both<'a>(
+    fold: Fold,
+    (result, slot): (Dst<'_>, Dst<'_>),
+    size: WorldSize,
+    vector: impl Fn(usize) -> Src<'a>,
+) {
+    let mut stager = Stager::of(result.len());
+    let mut done = 0;
+    while done < result.len() {
+        let (first, rest) = (stager.feeler(), result.len() - done);
+        let is_near = first == 0 && !stager.is_far();
+        let len = if is_near {
+            rest
+        } else if first > 0 {
+            first
+        } else {
+            rest.min(PIECE)
+        };
+        let (into, beside) = (result.slice(done, len), slot.slice(done, len));
+        let part = |peer| vector(peer).slice(done, len);
+        if is_near {
+            fold.to_all((beside, &[into]), size, part);
+        } else {
+            fold.in_order(into, size, part);
+            stager.stage(beside, into.as_src());
+        }
+        done += len;
+    }
 }

@@ -55,7 +55,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let slot = steps.next_part(each * others)?;
         for rank in steps.others() {
             let part = part_to(rank);
-            kernel::copy(slot.slice(part_for(rank, me, size) * each, part.len()), part);
+            kernel::stage(slot.slice(part_for(rank, me, size) * each, part.len()), part);
         }
         steps.publish(&NOTHING)?;
         kernel::copy(part_from(me), part_to(me));

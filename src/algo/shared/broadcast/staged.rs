@@ -6,7 +6,7 @@ use crate::algo::pattern::slices::chunks;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
-use crate::kernel;
+use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -39,11 +39,12 @@ fn chunk_bytes(bytes: usize, steps: &Steps<'_>) -> usize {
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
+    let mut stager = Stager::of(operation.bytes());
     for chunk in chunks(operation.bytes(), chunk_bytes(operation.bytes(), steps)) {
         let (start, len) = (chunk.start, chunk.len());
         if steps.rank() == root {
             let slot = steps.next_part(len)?;
-            kernel::copy(slot, operation.send.slice(start, len));
+            stager.stage(slot, operation.send.slice(start, len));
             steps.give(&[])?;
             continue;
         }

@@ -38,7 +38,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let own = clipped(&chunk, send.len());
         let part = send.slice(own.start, own.len());
         if !is_root {
-            kernel::copy(steps.next_part(chunk.len())?.slice(0, own.len()), part);
+            kernel::stage(steps.next_part(chunk.len())?.slice(0, own.len()), part);
             steps.give(&[])?;
             continue;
         }

@@ -52,7 +52,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             let block = operation.send_block(rank);
             let part = clipped(&chunk, block.len());
             let from = block.slice(part.start, part.len());
-            kernel::copy(slot.slice(part_for(rank, me, size) * each, part.len()), from);
+            kernel::stage(slot.slice(part_for(rank, me, size) * each, part.len()), from);
         }
         steps.give(&[])?;
         kernel::copy(place, operation.send_block(root).slice(own.start, own.len()));

@@ -8,7 +8,9 @@ use crate::base::ids::{Nonce, Rank, WorldSize};
 use crate::sys::host;
 use crate::transport::inproc::Domain;
 use crate::transport::ring::{Reader, Writer};
-use crate::transport::{Attendant, Channel, Endpoint, Geometry, PeerName, SharedDomain, Wish};
+use crate::transport::{
+    Attendant, Channel, Endpoint, Geometry, PeerName, Reuse, SharedDomain, Wish,
+};
 use crate::wait::Pace;
 use serde_json::Value;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +51,7 @@ impl Peer {
         let group = Nonce(number.to_le_bytes());
         let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
         let ranks = if rings { 2 } else { 1 };
-        let geometry = Geometry { ranks, slot_bytes: 4096 };
+        let geometry = Geometry { ranks, slot_bytes: 4096, reuse: Reuse::Soon };
         let join = |rank: Rank| {
             let peers = (0..ranks).map(name).collect();
             Domain::join(group, usize::MAX, rank, peers, geometry, Pace::PATIENT).expect("a domain")

@@ -11,8 +11,8 @@ use crate::transport::matching::Engine;
 use crate::transport::matching::state::State;
 use crate::transport::shm::{Meeting, Member as Who, Party};
 use crate::transport::{
-    Completion, Delivery, Endpoint, Geometry, Incoming, Outgoing, PeerName, PointToPoint, Room,
-    SharedDomain, Vitals,
+    Completion, Delivery, Endpoint, Geometry, Incoming, Outgoing, PeerName, PointToPoint, Reuse,
+    Room, SharedDomain, Vitals,
 };
 use crate::wait::Pace;
 use crate::wait::bell::Bell;
@@ -54,7 +54,7 @@ pub(super) fn name(rank: Rank) -> PeerName {
 }
 
 pub(super) fn geometry(ranks: WorldSize) -> Geometry {
-    Geometry { ranks, slot_bytes: 4096 }
+    Geometry { ranks, slot_bytes: 4096, reuse: Reuse::Soon }
 }
 
 /// The ranks of a new group.

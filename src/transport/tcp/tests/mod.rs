@@ -17,7 +17,7 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::sys::host;
 use crate::transport::inproc::Domain;
 use crate::transport::{
-    Channel, Direction, Endpoint, Geometry, PeerName, SharedDomain, Vitals, Wish,
+    Channel, Direction, Endpoint, Geometry, PeerName, Reuse, SharedDomain, Vitals, Wish,
 };
 use crate::wait::Pace;
 use std::net::IpAddr;
@@ -59,7 +59,7 @@ fn members(openings: &[Opening], nodes: &[usize]) -> Vec<Member> {
 fn domain(group: GroupId, nodes: &[usize], me: Rank) -> Arc<dyn SharedDomain> {
     let on_node: Vec<Rank> = (0..nodes.len()).filter(|&rank| nodes[rank] == nodes[me]).collect();
     let local = on_node.iter().position(|&rank| rank == me).unwrap();
-    let geometry = Geometry { ranks: on_node.len(), slot_bytes: 4096 };
+    let geometry = Geometry { ranks: on_node.len(), slot_bytes: 4096, reuse: Reuse::Soon };
     let peers = on_node.into_iter().map(name).collect();
     Arc::new(Domain::join(group, nodes[me], local, peers, geometry, Pace::PATIENT).unwrap())
 }
