@@ -6,7 +6,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
 use crate::base::op::ReduceOp;
-use crate::kernel;
+use crate::kernel::{self, Stager};
 
 /// Up to this many ranks, what is kept for each lives on the stack.
 pub(super) const FEW: usize = 16;
@@ -113,6 +113,20 @@ pub(super) fn with_all<'a>(
 /// wants one.
 pub(super) fn contribute(operation: &Operation<'_>, dst: Dst<'_>, src: Src<'_>) -> Result<()> {
     contribute_by(operation.op()?, (operation.dtype(), operation.factor), dst, src);
+    Ok(())
+}
+
+/// The same for the next of several parts that go to one rank.
+pub(super) fn contribute_next(
+    operation: &Operation<'_>,
+    stager: &mut Stager,
+    dst: Dst<'_>,
+    src: Src<'_>,
+) -> Result<()> {
+    if operation.op()? == ReduceOp::PremulSum {
+        return contribute(operation, dst, src);
+    }
+    stager.stage(dst, src);
     Ok(())
 }
 

@@ -101,7 +101,12 @@ impl Stager {
         }
         let rest = dst.len() - felt;
         self.put(dst.slice(felt, rest), src.slice(felt, rest));
-        self.unfelt = self.unfelt.saturating_sub(rest);
+        self.note(rest);
+    }
+
+    /// So much has gone there.
+    pub fn note(&mut self, len: usize) {
+        self.unfelt = self.unfelt.saturating_sub(len);
     }
 
     fn put(self, dst: Dst<'_>, src: Src<'_>) {

@@ -17,7 +17,7 @@ use super::progress::Progress;
 use super::pulse::Pulse;
 use super::region::{Knock, Presence};
 use super::reuse::Reuse;
-use super::ring::Cursor;
+use super::ring::{Cursor, Turn};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
 
@@ -48,9 +48,15 @@ const ROOMY_RING: usize = 32 << 10;
 /// The least that the lane of a rank holds, for all others together: as much as the largest ring, and for the same
 /// reason, that what was in a core's cache a little while ago takes another core longer to get than what has been out of it.
 pub(super) const LANE_BYTES: usize = 256 << 10;
-/// What it holds where memory is used again late, and what all lanes together then should.
+/// What it holds where memory is used again late, among so few ranks that there is room for it; and what each of two rings does.
 const LATE_LANE_BYTES: usize = 1 << 20;
-const ALL_LANES: usize = 3 << 20;
+const LATE_LANES: WorldSize = 4;
+const LATE_RING_BYTES: usize = 2 << 20;
+
+/// The longest message that goes without being asked for, of which a lane holds two; and where what is in the lane would not have left
+/// the near caches.
+const EAGER_BYTES: usize = 128 << 10;
+const NEAR_EAGER_BYTES: usize = 32 << 10;
 
 /// The most and the least that a slot has where nobody asks for a size and each wait costs a context switch, and what all slots
 /// together then should.
@@ -87,6 +93,8 @@ pub(super) struct Layout {
     pub(super) ring_bytes: usize,
     /// The same of a lane.
     pub(super) lane_bytes: usize,
+    /// The longest message that goes into a ring.
+    pub(super) longest_in_ring: usize,
     pub(super) len: usize,
 }
 
@@ -126,6 +134,9 @@ impl Geometry {
 
     /// What the ring from one rank to another holds: a power of two.
     pub fn ring_bytes(&self) -> usize {
+        if self.is_late_pair() {
+            return LATE_RING_BYTES;
+        }
         let (most, least) = RING_BYTES;
         let share = |all: usize| all / self.rings().unwrap_or(usize::MAX).max(1);
         let (roomy, narrow) = (share(ALL_RINGS.0).min(most), share(ALL_RINGS.1).min(ROOMY_RING));
@@ -134,13 +145,17 @@ impl Geometry {
 
     /// What the lane of a rank holds, for all others together: a power of two.
     pub(super) fn lane_bytes(&self) -> usize {
-        match self.reuse {
-            Reuse::Soon => LANE_BYTES,
-            Reuse::Late => {
-                let share = (ALL_LANES / self.ranks.max(1)).clamp(LANE_BYTES, LATE_LANE_BYTES);
-                1 << share.ilog2()
-            }
-        }
+        if self.has_late_lanes() { LATE_LANE_BYTES } else { LANE_BYTES }
+    }
+
+    fn has_late_lanes(&self) -> bool {
+        self.reuse == Reuse::Late && self.ranks <= LATE_LANES
+    }
+
+    /// The longest message that goes without being asked for.
+    pub(super) fn eager_bytes(&self) -> usize {
+        let is_late = self.reuse == Reuse::Late;
+        if is_late && !self.has_late_lanes() { NEAR_EAGER_BYTES } else { EAGER_BYTES }
     }
 
     /// How much of a slot is used in turn for vectors that are shorter: a power of two.
@@ -160,6 +175,35 @@ impl Geometry {
         // As many turns as the smallest parts have places.
         let turn = usize::try_from(step / SLOTS % (1 << 32)).unwrap_or(0);
         (turn & (parts - 1)) * stride
+    }
+
+    /// Whether there are two rings only, and what is in them is to leave the near caches before they are written again.
+    fn is_late_pair(&self) -> bool {
+        self.reuse == Reuse::Late && self.ranks == 2
+    }
+
+    /// The longest message that goes into the ring and not into the lane: the ring would hold two of longer ones, and does not have their
+    /// bytes in the caches of both cores where it is not smaller than the lane. The shortest messages do not mind, nor do those
+    /// that stay in the nearest caches, as all that are not long do in a small ring of memory that is used again late.
+    pub(super) fn longest_in_ring(&self) -> usize {
+        let ring = self.ring_bytes();
+        match self.reuse {
+            _ if ring >= self.lane_bytes() => ring / 2,
+            Reuse::Soon => ring / 32,
+            Reuse::Late => (ring / 4).min(8 << 10),
+        }
+    }
+
+    /// When the writer of a ring, or of a lane, of so many bytes goes back to its beginning.
+    pub(super) fn turn(&self, ring: usize) -> Turn {
+        let soon = Turn { bytes: 64 << 10, longest: 1 << 10, told: 64 << 10, apart: None };
+        match self.reuse {
+            Reuse::Soon => soon,
+            Reuse::Late if ring >= LATE_LANE_BYTES => {
+                Turn { bytes: 4 << 10, longest: 2 << 10, told: 1, apart: Some(8 << 10) }
+            }
+            Reuse::Late => Turn { bytes: 4 << 10, longest: usize::MAX, told: 4 << 10, apart: None },
+        }
     }
 
     /// One for every rank and every other.
@@ -209,6 +253,7 @@ impl Geometry {
                 rings,
                 ring_bytes,
                 lane_bytes,
+                longest_in_ring: self.longest_in_ring(),
                 len,
             })
         };
@@ -248,11 +293,17 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_powers_of_two_with_room_for_a_ring_at_least() {
-        for (ranks, late) in [(1, 1024), (2, 1024), (3, 1024), (4, 512), (8, 256), (1000, 256)] {
-            let of = |reuse| Geometry { ranks, slot_bytes: 4096, reuse }.lane_bytes() >> 10;
-            assert_eq!((of(Reuse::Soon), of(Reuse::Late)), (256, late), "{ranks}");
+    fn lanes_are_powers_of_two_with_room_for_two_messages() {
+        for (ranks, late) in [(1, 1024), (2, 1024), (4, 1024), (5, 256), (8, 256), (1000, 256)] {
+            for (reuse, lane) in [(Reuse::Soon, 256), (Reuse::Late, late)] {
+                let geometry = Geometry { ranks, slot_bytes: 4096, reuse };
+                assert_eq!(geometry.lane_bytes(), lane << 10, "{ranks}");
+                assert!(geometry.eager_bytes() * 2 <= lane << 10, "{ranks}");
+                assert!(geometry.longest_in_ring() * 2 <= geometry.ring_bytes(), "{ranks}");
+            }
         }
+        let pair = |reuse| Geometry { ranks: 2, slot_bytes: 4096, reuse }.ring_bytes() >> 10;
+        assert_eq!((pair(Reuse::Soon), pair(Reuse::Late)), (256, 2048));
     }
 
     #[test]

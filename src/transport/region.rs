@@ -14,7 +14,7 @@ use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
 use super::progress::{Progress, Purpose};
 use super::pulse::Pulse;
-use super::ring::{Cursor, Ring, Turn};
+use super::ring::{Cursor, Ring};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -129,9 +129,9 @@ impl Region {
         }
     }
 
-    /// What a lane holds.
-    pub fn lane_bytes(&self) -> usize {
-        self.layout.lane_bytes
+    /// The longest message that goes into a ring and not into a lane.
+    pub fn longest_in_ring(&self) -> usize {
+        self.layout.longest_in_ring
     }
 
     /// What the ring from one rank to another holds.
@@ -167,7 +167,7 @@ impl Region {
         // its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
         let (written, read) = (self.at(cursors), self.at(cursors + size_of::<Cursor>()));
-        Ring { written, read, bytes, turn: Turn::of(self.geometry.reuse) }
+        Ring { written, read, bytes, turn: self.geometry.turn(bytes.len()) }
     }
 
     /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which `had` were asked for before;

@@ -7,6 +7,7 @@ mod counts;
 pub mod direct;
 mod exposure;
 pub mod lines;
+pub mod stagers;
 pub mod steps;
 mod withdrawal;
 

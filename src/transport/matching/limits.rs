@@ -1,6 +1,7 @@
 //! How much is kept where: the same on all ranks, since it follows from what all know of the group.
 
 use crate::base::ids::WorldSize;
+use crate::transport::Geometry;
 
 /// How many messages a rank may have outstanding; and so how many offers another rank may have made it.
 pub(super) const MAX_OUTSTANDING: usize = 1 << 16;
@@ -8,8 +9,7 @@ pub(super) const MAX_OUTSTANDING: usize = 1 << 16;
 /// What a message costs beside its bytes while it is held for a receiver.
 pub(super) const COST: usize = 128;
 
-/// The longest message that goes without being asked for between ranks of one host, whose lanes hold two of them, and between others.
-const EAGER_INSIDE: usize = 128 << 10;
+/// The longest message that goes without being asked for where not all ranks are on one host.
 const EAGER_BYTES: usize = 16 << 10;
 
 /// What a rank holds for all others together, and at most for one.
@@ -26,10 +26,10 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Of a group of so many, whose ranks are all on one host or not.
-    pub(super) fn new(size: WorldSize, is_inside: bool) -> Self {
+    /// Of a group of so many. Where all are on one host, the longest message that goes without being asked for is that of its memory.
+    pub(super) fn new(size: WorldSize, inside: Option<Geometry>) -> Self {
         let held_bytes = (HELD_BYTES / size.max(1)).min(HELD_FOR_ONE);
-        let longest = if is_inside { EAGER_INSIDE } else { EAGER_BYTES };
+        let longest = inside.map_or(EAGER_BYTES, |memory| memory.eager_bytes());
         Self { eager_bytes: longest.min(held_bytes / 4), held_bytes }
     }
 
@@ -47,19 +47,19 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::layout::LANE_BYTES;
+    use crate::transport::Reuse;
 
     #[test]
     fn all_senders_together_stay_within_the_bound() {
+        let memory = Geometry { ranks: 8, slot_bytes: 4096, reuse: Reuse::Soon };
         for size in [1, 2, 31, 32, 33, 1000, 65_536] {
-            let limits = Limits::new(size, true);
+            let limits = Limits::new(size, Some(memory));
             assert!(limits.held_bytes * size <= HELD_BYTES, "{size}");
             assert!(limits.eager_bytes < limits.held_bytes, "{size}");
         }
-        for (is_inside, eager_bytes) in [(true, EAGER_INSIDE), (false, EAGER_BYTES)] {
+        for (inside, eager_bytes) in [(Some(memory), 128 << 10), (None, EAGER_BYTES)] {
             let limits = Limits { eager_bytes, held_bytes: HELD_FOR_ONE };
-            assert_eq!(Limits::new(8, is_inside), limits);
+            assert_eq!(Limits::new(8, inside), limits);
         }
-        const { assert!(LANE_BYTES >= 2 * EAGER_INSIDE) };
     }
 }

@@ -13,9 +13,6 @@ use crate::base::ids::Rank;
 use crate::transport::{Completion, Delivery, Outgoing};
 use std::sync::Arc;
 
-/// The longest message that goes into a ring which is smaller than the lane.
-const LONGEST_IN_RING: usize = 4 << 10;
-
 impl State {
     /// Sends a message that the receiver will hold if it must: at once, where there is room.
     pub(super) fn send_whole(&mut self, message: Outgoing, done: Arc<dyn Completion>) {
@@ -174,11 +171,9 @@ impl State {
         self.is_for_lane(len) && self.has_lane_for(peer)
     }
 
-    /// Whether the lane is better for a whole message: the ring would not hold two of them, or is smaller than the lane, so that its
-    /// bytes are in the caches of both cores ([`Reuse`](crate::transport::Reuse)), which the shortest messages do not mind.
+    /// Whether the lane is better for a whole message.
     pub(super) fn is_for_lane(&self, len: usize) -> bool {
-        let (ring, lane) = (self.region().ring_bytes(), self.region().lane_bytes());
-        len > if ring < lane { (ring / 32).min(LONGEST_IN_RING) } else { ring / 2 }
+        len > self.region().longest_in_ring()
     }
 
     /// Whether what goes to a peer may go into the lane: nothing in it is for another that has not read it, who may never do.

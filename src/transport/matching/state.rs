@@ -117,7 +117,7 @@ impl State {
         neighbours.sort_unstable();
         Ok(Self {
             rank,
-            limits: Limits::new(size, endpoint.is_none()),
+            limits: Limits::new(size, endpoint.is_none().then(|| domain.region().geometry())),
             links,
             neighbours,
             sends: HashMap::new(),

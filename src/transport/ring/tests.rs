@@ -7,7 +7,11 @@ use crate::transport::inproc::Heap;
 use crate::transport::{Geometry, Reuse};
 
 fn region() -> Region {
-    let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse: Reuse::Soon };
+    used_again(Reuse::Soon)
+}
+
+fn used_again(reuse: Reuse) -> Region {
+    let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse };
     let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
     Region::new(geometry, Box::new(heap)).unwrap()
 }
@@ -306,6 +310,47 @@ fn a_writer_rewinds_once_all_is_read_and_not_before() {
         .for_each(drop);
     let held = reader.look(&ring).unwrap() as u64;
     assert!(held <= size && held > size - 1032, "{held}");
+}
+
+#[test]
+fn short_bodies_stay_at_the_beginning_and_long_ones_go_on_apart() {
+    let region = used_again(Reuse::Late);
+    let ring = region.ring(0, 1);
+    let (short, long) = (ring.turn.longest, 5 * ring.turn.longest);
+    let (mut writer, mut reader) = (Writer::new(0, 1), Reader::new(0, 1));
+    let mut pass = |number: u64, len: usize, reads_at_once: bool| -> usize {
+        let body = vec![number.to_le_bytes()[0]; len];
+        assert!(writer.put_whole(&region, number, Src::from(body.as_slice())));
+        let start = place(ring.bytes, writer.position() - (HEAD_BYTES + len) as u64).0;
+        if reads_at_once {
+            let (mut head, mut into) = ([0; HEAD_BYTES], vec![0; len]);
+            assert!(reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0);
+            let into = Dst::from(into.as_mut_slice());
+            assert!(reader.take_seen(&ring, (HEAD_BYTES, 0), into).unwrap());
+            assert!(
+                (0..len / WORD).all(|at| into.as_src().word(at * WORD).to_le_bytes()[0] == body[0])
+            );
+        }
+        start
+    };
+    let beginning = usize::try_from(ring.turn.bytes).unwrap() + short + HEAD_BYTES;
+    let apart = ring.turn.apart.unwrap();
+    assert!(beginning <= apart);
+    let (mut laps, mut last) = (0, 0);
+    for number in 0..2000 {
+        assert!(pass(2 * number, short - 8 * (number % 7) as usize, true) <= beginning, "{number}");
+        let start = pass(2 * number + 1, long, true);
+        assert!(start >= apart, "{number} {start}");
+        // Behind the last one, or in the next lap.
+        assert!(start == last + HEAD_BYTES + long || start == apart || last == 0, "{number}");
+        laps += u32::from(start < last);
+        last = start;
+    }
+    assert!(laps > 5);
+    // A long one goes on where it is while something before it has not been read.
+    let start = pass(0, short, false);
+    assert!(start <= beginning);
+    assert_eq!(pass(0, long, false), start + HEAD_BYTES + short);
 }
 
 #[test]

@@ -25,6 +25,10 @@ pub struct Writer {
     reserved: usize,
     /// Everything before this had been read when it was last looked at.
     read: u64,
+    /// What was put as a whole last was short, or lies behind one that was.
+    is_after_short: bool,
+    /// Where in the ring the last body ended that was put apart from short ones.
+    apart: usize,
     /// Something was put as a whole, and nothing after it.
     has_newest: bool,
 }
@@ -41,7 +45,9 @@ impl Writer {
     }
 
     fn of(way: Way) -> Self {
-        Self { way, position: 0, published: 0, reserved: 0, read: 0, has_newest: false }
+        let (position, published, reserved, read, apart) = (0, 0, 0, 0, 0);
+        let (is_after_short, has_newest) = (false, false);
+        Self { way, position, published, reserved, read, is_after_short, apart, has_newest }
     }
 
     /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
@@ -131,8 +137,11 @@ impl Writer {
     pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
         let wanted = HEAD_BYTES + body.len();
         let ring = self.way.ring(region);
-        if body.len() <= ring.turn.longest {
+        let is_short = body.len() <= ring.turn.longest;
+        if is_short {
             self.rewind(&ring);
+        } else if self.is_after_short {
+            self.leave(&ring);
         }
         if !self.has_room_for(region, &ring, wanted) {
             return false;
@@ -146,7 +155,28 @@ impl Writer {
         ring.written.newest.keep(start, first, body);
         self.has_newest = true;
         ring.written.position.store(self.position, Ordering::Release);
+        if is_short {
+            self.is_after_short = true;
+        } else if !self.is_after_short {
+            self.apart = place(ring.bytes, self.position).0;
+        }
         true
+    }
+
+    /// Goes on where the last body ended that was not short, if there is such a place and everything is read.
+    fn leave(&mut self, ring: &Ring<'_>) {
+        let Some(least) = ring.turn.apart else { return };
+        if self.published != self.position
+            || ring.read.turn.load(Ordering::Acquire) != self.position
+        {
+            return;
+        }
+        let (start, _) = place(ring.bytes, self.position);
+        let to = self.apart.max(least);
+        if start < to {
+            self.go_on(ring, to - start);
+        }
+        self.is_after_short = false;
     }
 
     /// Goes on at the beginning of the ring, if that is worth it and everything is read.
@@ -156,10 +186,15 @@ impl Writer {
             return;
         }
         if ring.read.turn.load(Ordering::Acquire) == self.position {
-            self.position += straight as u64;
-            (self.published, self.read) = (self.position, self.position);
-            ring.written.turn.store(self.position, Ordering::Relaxed);
+            self.go_on(ring, straight);
         }
+    }
+
+    /// Goes on so many bytes ahead, where everything is read.
+    fn go_on(&mut self, ring: &Ring<'_>, ahead: usize) {
+        self.position += ahead as u64;
+        (self.published, self.read) = (self.position, self.position);
+        ring.written.turn.store(self.position, Ordering::Relaxed);
     }
 
     /// Makes sure that there is memory behind what is written next.

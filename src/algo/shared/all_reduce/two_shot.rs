@@ -3,9 +3,10 @@
 
 use super::direct;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute, contributes_as_is};
+use crate::algo::fold::{Fold, contribute_next, contributes_as_is};
 use crate::algo::pattern::slices::{chunks, longest, owned};
 use crate::algo::shared::direct::NOTHING;
+use crate::algo::shared::stagers::Stagers;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::{Dst, Src};
@@ -35,6 +36,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         return Ok(());
     }
     let (rank, size, as_is) = (steps.rank(), steps.size(), contributes_as_is(operation)?);
+    let each = operation.bytes() / size;
+    let (mut stagers, mut gatherer) = (Stagers::of(each), Stager::of(each));
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = operation.send.slice(start, len);
@@ -42,7 +45,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         for peer in steps.others().chain((!as_is).then_some(rank)) {
             let theirs = owned(len, size, peer);
             let part = slot.slice(theirs.start, theirs.len());
-            contribute(operation, part, own.slice(theirs.start, theirs.len()))?;
+            let own = own.slice(theirs.start, theirs.len());
+            contribute_next(operation, stagers.to(peer), part, own)?;
         }
         steps.publish(&NOTHING)?;
         if steps.is_asked(operation)? {
@@ -58,7 +62,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             let vector = if peer == rank && as_is { own } else { steps.part(peer, len) };
             vector.slice(mine.start, mine.len())
         };
-        fold_to_both(Fold::of(operation)?, (result, folded), size, vector);
+        fold_to_both(&mut gatherer, (Fold::of(operation)?, size), (result, folded), vector);
         steps.publish(&[])?;
 
         for peer in steps.others() {
@@ -76,27 +80,25 @@ const PIECE: usize = 16 << 10;
 
 /// Folds into the result, and into a slot that others have read before.
 fn fold_to_both<'a>(
-    fold: Fold,
+    stager: &mut Stager,
+    (fold, size): (Fold, WorldSize),
     (result, slot): (Dst<'_>, Dst<'_>),
-    size: WorldSize,
     vector: impl Fn(usize) -> Src<'a>,
 ) {
-    let mut stager = Stager::of(result.len());
     let mut done = 0;
     while done < result.len() {
-        let (first, rest) = (stager.feeler(), result.len() - done);
-        let is_near = first == 0 && !stager.is_far();
-        let len = if is_near {
-            rest
-        } else if first > 0 {
-            first
-        } else {
-            rest.min(PIECE)
+        let (feeler, rest) = (stager.feeler(), result.len() - done);
+        let is_near = feeler == 0 && !stager.is_far();
+        let len = match (is_near, feeler) {
+            (true, _) => rest,
+            (false, 0) => rest.min(PIECE),
+            (false, _) => rest.min(feeler),
         };
         let (into, beside) = (result.slice(done, len), slot.slice(done, len));
         let part = |peer| vector(peer).slice(done, len);
         if is_near {
             fold.to_all((beside, &[into]), size, part);
+            stager.note(len);
         } else {
             fold.in_order(into, size, part);
             stager.stage(beside, into.as_src());

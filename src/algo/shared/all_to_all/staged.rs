@@ -6,6 +6,7 @@ use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clipped, part_for, share, spread};
 use crate::algo::shared::counts::{agree, longest, one_for_each};
 use crate::algo::shared::direct::NOTHING;
+use crate::algo::shared::stagers::Stagers;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -40,6 +41,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         })
     })?;
     let most = share(steps.slot_bytes(), others);
+    let mut stagers = Stagers::of(longest);
     for chunk in chunks(longest, most) {
         let part_to = |rank| {
             let block = operation.send_block(rank);
@@ -55,7 +57,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let slot = steps.next_part(each * others)?;
         for rank in steps.others() {
             let part = part_to(rank);
-            kernel::stage(slot.slice(part_for(rank, me, size) * each, part.len()), part);
+            let place = slot.slice(part_for(rank, me, size) * each, part.len());
+            stagers.to(rank).stage(place, part);
         }
         steps.publish(&NOTHING)?;
         kernel::copy(part_from(me), part_to(me));

@@ -3,9 +3,10 @@
 
 use super::direct;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute, contributes_as_is};
+use crate::algo::fold::{Fold, contribute_next, contributes_as_is};
 use crate::algo::pattern::slices::{chunks, clipped, part_for, spread};
 use crate::algo::shared::direct::NOTHING;
+use crate::algo::shared::stagers::Stagers;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
@@ -34,6 +35,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let as_is = contributes_as_is(operation)?;
     let parts = if as_is { (size - 1).max(1) } else { size };
     let most = (steps.slot_bytes() / parts / element).max(1) * element;
+    let mut stagers = Stagers::of(operation.bytes());
     for chunk in chunks(operation.bytes(), most) {
         let each = spread(chunk.len(), most);
         let slot = steps.next_part(each * parts)?;
@@ -45,7 +47,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         for rank in steps.others().chain((!as_is).then_some(me)) {
             let part = part_to(rank);
             let place = part_for(rank, me, size) * each;
-            contribute(operation, slot.slice(place, part.len()), part)?;
+            let place = slot.slice(place, part.len());
+            contribute_next(operation, stagers.to(rank), place, part)?;
         }
         steps.publish(&NOTHING)?;
         if steps.is_asked(operation)? {
