@@ -103,7 +103,7 @@ variables! {
         "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
     ATTACH = "DIST_ATTACH", "user", "1",
         "0: no other rank reads this process's memory, or writes what it receives there (process_vm_readv, process_vm_writev), so that large vectors and messages go through shared memory, which is slower. Where one rank of a group says so, its collectives do without. Memory of dist_mem_alloc is reached all the same.";
-    SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "131072 where each rank has a core; else 262144 to 4 ranks on a host, 131072 from 8 on",
+    SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "On AMD's processors 524288 for 2 ranks on a host, 262144 for 4, 131072 from 8 on; on others 131072 where each rank has a core, else 262144 to 4 ranks, 131072 from 8 on",
         "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
     SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the one that leads to the store",
         "Network interfaces between hosts, in turn: names or their beginnings, `=name` for an exact one, addresses; or `^name,...` for all but these.";
