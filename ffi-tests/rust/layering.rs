@@ -119,6 +119,8 @@ const UNSAFE: &[&str] = &[
     "api::reducer",
     // The views of user memory: their constructors state the obligation once.
     "base::buffer",
+    // The loops that copy between such views.
+    "base::copy",
     // One instruction, which is a hint.
     "base::prefetch",
     // Offsets within a mapping become views; what `shm` and `inproc` have in common.

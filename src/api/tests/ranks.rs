@@ -3,6 +3,7 @@
 use crate::api::{Group, GroupOptions};
 use crate::store::HashStore;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where ranks are: together in memory, in a segment as processes have it, one on each node, two on each.
 pub(super) const PLACES: [&str; 4] = ["transport=inproc", "transport=shm", "transport=tcp", PAIRS];
@@ -33,14 +34,29 @@ pub(super) fn create(store: Arc<HashStore>, place: &str, rank: usize, size: usiz
     Arc::new(group.unwrap())
 }
 
-/// Runs something on every rank of a group; nobody leaves before all are through, but a rank that has failed.
+/// Has been here, whatever became of it.
+struct Came<'a>(&'a AtomicUsize);
+
+impl Drop for Came<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Runs something on every rank of a group, once all have theirs: what fails on one would else fail another that is still
+/// coming. Nobody leaves before all are through, but a rank that has failed.
 pub(super) fn run(place: &str, size: usize, act: impl Fn(&Arc<Group>) + Sync) {
-    let store = Arc::new(HashStore::new());
+    let (store, come) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let start = |rank: usize| {
-            let (store, act) = (Arc::clone(&store), &act);
+            let (store, come, act) = (Arc::clone(&store), &come, &act);
             scope.spawn(move || {
+                let came = Came(come);
                 let group = create(store, place, rank, size);
+                drop(came);
+                while come.load(Ordering::Acquire) < size {
+                    std::thread::yield_now();
+                }
                 act(&group);
                 group
             })

@@ -17,7 +17,9 @@ use crate::transport::attach;
 use crate::transport::matching::Engine;
 use crate::transport::reunion::{self, Port};
 use crate::transport::shm::{Meeting, Member, Party};
-use crate::transport::{Endpoint, Geometry, PeerName, Rhythm, SharedDomain, Vitals, inproc, tcp};
+use crate::transport::{
+    Endpoint, Geometry, PeerName, Reuse, Rhythm, SharedDomain, Vitals, inproc, tcp,
+};
 use crate::wait::bell::Bell;
 use crate::wait::{Pace, until};
 use std::sync::{Arc, Mutex};
@@ -191,7 +193,9 @@ impl Plan {
             spin,
             crowded: (0..hosts.count()).any(|host| is_crowded(cards, hosts.members(host))),
         };
-        let usual = || Geometry::usual_slot_bytes(nodes.largest(), pace.crowded, cards[0].reuse);
+        // Threads of one process share its heap, which their groups should not fill.
+        let reuse = if one_process { Reuse::Soon } else { cards[0].reuse };
+        let usual = || Geometry::usual_slot_bytes(nodes.largest(), pace.crowded, reuse);
         let wanted = cards[0].slot_bytes.unwrap_or_else(usual);
         let least = (cards.len() * LARGEST_ELEMENT).max(wanted);
         let shape = Shape::of(&nodes, pace.crowded);
@@ -253,12 +257,12 @@ impl Plan {
     ) -> Result<(Arc<dyn SharedDomain>, &'static str)> {
         let (group, node) = (context.group, self.nodes.node_of(context.rank));
         let (members, me) = (self.nodes.members(node), self.nodes.local_rank(context.rank));
-        let (ranks, reuse) = (members.len(), cards[members[0]].reuse);
-        let geometry = Geometry { ranks, slot_bytes: self.slot_bytes, reuse };
         let name = |&rank: &Rank| self.places[rank].name.clone();
         let in_process = self.in_process
             || cards[0].transport != "shm"
                 && members.iter().all(|&rank| cards[rank].process == cards[context.rank].process);
+        let reuse = if in_process { Reuse::Soon } else { cards[members[0]].reuse };
+        let geometry = Geometry { ranks: members.len(), slot_bytes: self.slot_bytes, reuse };
         if in_process || members.len() == 1 {
             let peers = members.iter().map(name).collect();
             let domain = inproc::Domain::join(group, node, me, peers, geometry, self.pace)?;
