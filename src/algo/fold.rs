@@ -109,15 +109,15 @@ pub(super) fn with_all<'a>(
     }
 }
 
-/// Copies this rank's contribution out of the caller's memory to where others read it, times its factor where the operator
+/// Copies this rank's contribution out of the caller's memory, times its factor where the operator
 /// wants one.
 pub(super) fn contribute(operation: &Operation<'_>, dst: Dst<'_>, src: Src<'_>) -> Result<()> {
     contribute_by(operation.op()?, (operation.dtype(), operation.factor), dst, src);
     Ok(())
 }
 
-/// The same for the next of several parts that go to one rank.
-pub(super) fn contribute_next(
+/// The same to where others read it, by what is known of how far away they are.
+pub(super) fn contribute_staged(
     operation: &Operation<'_>,
     stager: &mut Stager,
     dst: Dst<'_>,
@@ -139,7 +139,7 @@ pub(super) fn contribute_by(
 ) {
     match op {
         ReduceOp::PremulSum => kernel::scale_copy(dtype, factor, dst, src),
-        _ => kernel::stage(dst, src),
+        _ => kernel::copy(dst, src),
     }
 }
 

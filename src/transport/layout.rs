@@ -47,7 +47,7 @@ const ROOMY_RING: usize = 32 << 10;
 
 /// The least that the lane of a rank holds, for all others together: as much as the largest ring, and for the same
 /// reason, that what was in a core's cache a little while ago takes another core longer to get than what has been out of it.
-pub(super) const LANE_BYTES: usize = 256 << 10;
+const LANE_BYTES: usize = 256 << 10;
 /// What it holds where memory is used again late, among so few ranks that there is room for it; and what each of two rings does.
 const LATE_LANE_BYTES: usize = 1 << 20;
 const LATE_LANES: WorldSize = 4;
@@ -93,6 +93,8 @@ pub(super) struct Layout {
     pub(super) ring_bytes: usize,
     /// The same of a lane.
     pub(super) lane_bytes: usize,
+    pub(super) ring_turn: Turn,
+    pub(super) lane_turn: Turn,
     /// The longest message that goes into a ring.
     pub(super) longest_in_ring: usize,
     pub(super) len: usize,
@@ -148,14 +150,21 @@ impl Geometry {
         if self.has_late_lanes() { LATE_LANE_BYTES } else { LANE_BYTES }
     }
 
+    /// Whether there are two rings only, and what is in them is to leave the near caches before they are written again.
+    fn is_late_pair(&self) -> bool {
+        self.reuse == Reuse::Late && self.ranks == 2
+    }
+
     fn has_late_lanes(&self) -> bool {
         self.reuse == Reuse::Late && self.ranks <= LATE_LANES
     }
 
     /// The longest message that goes without being asked for.
     pub(super) fn eager_bytes(&self) -> usize {
-        let is_late = self.reuse == Reuse::Late;
-        if is_late && !self.has_late_lanes() { NEAR_EAGER_BYTES } else { EAGER_BYTES }
+        match self.reuse {
+            Reuse::Late if !self.has_late_lanes() => NEAR_EAGER_BYTES,
+            _ => EAGER_BYTES,
+        }
     }
 
     /// How much of a slot is used in turn for vectors that are shorter: a power of two.
@@ -177,11 +186,6 @@ impl Geometry {
         (turn & (parts - 1)) * stride
     }
 
-    /// Whether there are two rings only, and what is in them is to leave the near caches before they are written again.
-    fn is_late_pair(&self) -> bool {
-        self.reuse == Reuse::Late && self.ranks == 2
-    }
-
     /// The longest message that goes into the ring and not into the lane: the ring would hold two of longer ones, and does not have their
     /// bytes in the caches of both cores where it is not smaller than the lane. The shortest messages do not mind, nor do those
     /// that stay in the nearest caches, as all that are not long do in a small ring of memory that is used again late.
@@ -195,14 +199,13 @@ impl Geometry {
     }
 
     /// When the writer of a ring, or of a lane, of so many bytes goes back to its beginning.
-    pub(super) fn turn(&self, ring: usize) -> Turn {
-        let soon = Turn { bytes: 64 << 10, longest: 1 << 10, told: 64 << 10, apart: None };
+    fn turn(&self, ring: usize) -> Turn {
         match self.reuse {
-            Reuse::Soon => soon,
+            Reuse::Soon => Turn { bytes: 64 << 10, longest: 1 << 10, apart: None },
             Reuse::Late if ring >= LATE_LANE_BYTES => {
-                Turn { bytes: 4 << 10, longest: 2 << 10, told: 1, apart: Some(8 << 10) }
+                Turn { bytes: 4 << 10, longest: 2 << 10, apart: Some(8 << 10) }
             }
-            Reuse::Late => Turn { bytes: 4 << 10, longest: usize::MAX, told: 4 << 10, apart: None },
+            Reuse::Late => Turn { bytes: 4 << 10, longest: usize::MAX, apart: None },
         }
     }
 
@@ -253,6 +256,8 @@ impl Geometry {
                 rings,
                 ring_bytes,
                 lane_bytes,
+                ring_turn: self.turn(ring_bytes),
+                lane_turn: self.turn(lane_bytes),
                 longest_in_ring: self.longest_in_ring(),
                 len,
             })

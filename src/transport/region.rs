@@ -14,7 +14,7 @@ use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
 use super::progress::{Progress, Purpose};
 use super::pulse::Pulse;
-use super::ring::{Cursor, Ring};
+use super::ring::{Cursor, Ring, Turn};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -147,7 +147,8 @@ impl Region {
         assert!(self.checked(from) != self.checked(to), "no ring from rank {from} to itself");
         let index = self.ring_index(from, to);
         let len = self.layout.ring_bytes;
-        self.ring_at(4 * index, self.layout.rings + index * len, len)
+        let start = self.layout.rings + index * len;
+        self.ring_at(4 * index, (start, len), &self.layout.ring_turn)
     }
 
     /// The lane of a rank, as the ring from it to another that it is while no third one uses it.
@@ -157,17 +158,23 @@ impl Region {
     pub fn lane(&self, from: Rank, to: Rank) -> Ring<'_> {
         assert!(self.checked(from) != self.checked(to), "no lane from rank {from} to itself");
         let len = self.layout.lane_bytes;
-        self.ring_at(4 * self.ring_index(from, to) + 2, self.layout.lanes + from * len, len)
+        let (index, start) = (self.ring_index(from, to), self.layout.lanes + from * len);
+        self.ring_at(4 * index + 2, (start, len), &self.layout.lane_turn)
     }
 
-    fn ring_at(&self, cursor: usize, start: usize, len: usize) -> Ring<'_> {
+    fn ring_at<'a>(
+        &'a self,
+        cursor: usize,
+        (start, len): (usize, usize),
+        turn: &'a Turn,
+    ) -> Ring<'a> {
         let cursors = self.layout.cursors + cursor * size_of::<Cursor>();
         let start = self.base().wrapping_add(start);
         // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No reference to
         // its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
         let (written, read) = (self.at(cursors), self.at(cursors + size_of::<Cursor>()));
-        Ring { written, read, bytes, turn: self.geometry.turn(bytes.len()) }
+        Ring { written, read, bytes, turn }
     }
 
     /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which `had` were asked for before;

@@ -41,8 +41,8 @@ impl Reuse {
 fn is_zen() -> bool {
     let id = std::arch::x86_64::__cpuid(0);
     let maker = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
-    [b"AuthenticAMD", b"HygonGenuine"]
-        .contains(&maker.as_flattened().try_into().unwrap_or(&[0; 12]))
+    let maker = maker.as_flattened();
+    maker == b"AuthenticAMD" || maker == b"HygonGenuine"
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -44,7 +44,7 @@ pub(super) struct Card {
     pub(super) slot_bytes: Option<usize>,
     /// How soon its machine's ranks use shared memory again; that of a node's first rank counts there, and that of rank 0 for the size
     /// of slots.
-    pub(super) reuse: Reuse,
+    reuse: Reuse,
     /// For how long a rank may give no sign of life, 0 for ever; that of rank 0 counts.
     pub(super) heartbeat_ms: u64,
     /// Overrides of the choice among algorithms; only rank 0 has any.
@@ -80,6 +80,11 @@ impl Card {
             rules,
             detail: debug::level() == debug::Level::Detail,
         })
+    }
+
+    /// The same for ranks that may be threads of one process, whose heap their groups should not fill.
+    pub(super) fn reuse_among(&self, are_threads: bool) -> Reuse {
+        if are_threads { Reuse::Soon } else { self.reuse }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

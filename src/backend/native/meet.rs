@@ -17,9 +17,7 @@ use crate::transport::attach;
 use crate::transport::matching::Engine;
 use crate::transport::reunion::{self, Port};
 use crate::transport::shm::{Meeting, Member, Party};
-use crate::transport::{
-    Endpoint, Geometry, PeerName, Reuse, Rhythm, SharedDomain, Vitals, inproc, tcp,
-};
+use crate::transport::{Endpoint, Geometry, PeerName, Rhythm, SharedDomain, Vitals, inproc, tcp};
 use crate::wait::bell::Bell;
 use crate::wait::{Pace, until};
 use std::sync::{Arc, Mutex};
@@ -193,8 +191,7 @@ impl Plan {
             spin,
             crowded: (0..hosts.count()).any(|host| is_crowded(cards, hosts.members(host))),
         };
-        // Threads of one process share its heap, which their groups should not fill.
-        let reuse = if one_process { Reuse::Soon } else { cards[0].reuse };
+        let reuse = cards[0].reuse_among(one_process);
         let usual = || Geometry::usual_slot_bytes(nodes.largest(), pace.crowded, reuse);
         let wanted = cards[0].slot_bytes.unwrap_or_else(usual);
         let least = (cards.len() * LARGEST_ELEMENT).max(wanted);
@@ -261,7 +258,7 @@ impl Plan {
         let in_process = self.in_process
             || cards[0].transport != "shm"
                 && members.iter().all(|&rank| cards[rank].process == cards[context.rank].process);
-        let reuse = if in_process { Reuse::Soon } else { cards[members[0]].reuse };
+        let reuse = cards[members[0]].reuse_among(in_process);
         let geometry = Geometry { ranks: members.len(), slot_bytes: self.slot_bytes, reuse };
         if in_process || members.len() == 1 {
             let peers = members.iter().map(name).collect();

@@ -16,7 +16,7 @@ use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName, Reuse, Sh
 use crate::wait::Pace;
 use std::time::{Duration, Instant};
 
-pub(super) const BYTES: usize = 64 << 10;
+const BYTES: usize = 64 << 10;
 
 pub(super) fn domains() -> [Domain; 2] {
     let group: GroupId = this::fresh_nonce().unwrap();

@@ -194,7 +194,7 @@ impl Reader {
 
     /// Tells a writer that would rewind, every now and then, that there is nothing more to read.
     fn tell(&mut self, ring: &Ring<'_>) {
-        if self.position - self.told >= ring.turn.told && self.position == self.written {
+        if self.position - self.told >= ring.turn.told() && self.position == self.written {
             self.told = self.position;
             ring.read.turn.store(self.position, Ordering::Release);
         }

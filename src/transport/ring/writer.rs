@@ -57,8 +57,7 @@ impl Writer {
     /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a part of the ring is used
     /// for the first time and cannot be given memory.
     pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
-        let wanted = parts.iter().map(|part| part.len()).sum();
-        self.write_by(&mut Stager::of(wanted), region, parts, wanted)
+        self.write_by(&mut Stager::of(total(parts)), region, parts)
     }
 
     fn write_by(
@@ -66,9 +65,8 @@ impl Writer {
         stager: &mut Stager,
         region: &Region,
         parts: &[Src<'_>],
-        wanted: usize,
     ) -> Result<usize> {
-        let ring = self.way.ring(region);
+        let (ring, wanted) = (self.way.ring(region), total(parts));
         let room = self.room_for(&ring, wanted, 0)?;
         self.reserve(region, &ring, wanted.min(room))?;
         if std::mem::take(&mut self.has_newest) {
@@ -100,9 +98,8 @@ impl Writer {
             if room == 0 {
                 break;
             }
-            let len = wanted.min(room);
-            let piece = [body.slice(written, len)];
-            written += self.write_by(&mut stager, region, &piece, len)?;
+            let piece = [body.slice(written, wanted.min(room))];
+            written += self.write_by(&mut stager, region, &piece)?;
             self.publish(region);
         }
         Ok(written)
@@ -263,6 +260,11 @@ impl Writer {
     }
 }
 
+/// The bytes of all parts.
+fn total(parts: &[Src<'_>]) -> usize {
+    parts.iter().map(|part| part.len()).sum()
+}
+
 /// In how many pieces a whole that is put is shown, and how long each is at least: a reader that is close behind takes lines away
 /// that the writer is about to write (messages of 8 KiB took a fifth longer in pieces of 2 KiB).
 const PIECES: usize = 8;
@@ -285,8 +287,7 @@ fn put_head(ring: &Ring<'_>, start: u64, first: u64, len: u64) {
         return room.set_word((LEN + 1) * WORD, 0);
     }
     let words = [first, 0, len, 0].map(u64::to_le_bytes);
-    let words = Src::from(words.as_flattened());
-    copy_in(&mut Stager::of(words.len()), ring.bytes, start, words);
+    copy_in(&mut Stager::of(HEAD_BYTES), ring.bytes, start, Src::from(words.as_flattened()));
 }
 
 /// Puts a body; a reader that looks takes one piece while the next is put.

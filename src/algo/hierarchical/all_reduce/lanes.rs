@@ -3,12 +3,12 @@
 
 use super::between;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
+use crate::algo::fold::{Fold, contribute_staged};
 use crate::algo::hierarchical::{GRAIN, Levels, slice, within};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
-use crate::kernel;
+use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -52,7 +52,8 @@ fn scatter(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
         for lane in 0..lanes {
             let piece = within(&slice(bytes, lanes, lane), &part);
             let src = operation.send.slice(piece.start, piece.len());
-            contribute(operation, slot.slice(lane * share, piece.len()), src)?;
+            let mut stager = Stager::of(piece.len());
+            contribute_staged(operation, &mut stager, slot.slice(lane * share, piece.len()), src)?;
         }
         levels.steps.publish(&[])?;
         levels.steps.await_all()?;

@@ -2,13 +2,13 @@
 
 use super::between;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
+use crate::algo::fold::{Fold, contribute_staged};
 use crate::algo::hierarchical::Levels;
 use crate::algo::pattern::slices::chunks;
 use crate::algo::select::Shape;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
-use crate::kernel;
+use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -35,11 +35,12 @@ pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     let (size, fold) = (levels.steps.size(), Fold::partial(operation)?);
     let inside = Fold::inside(operation, levels.nodes.ranks())?;
     let leaders = levels.keepers(0);
+    let mut stager = Stager::of(operation.bytes());
     for chunk in chunks(operation.bytes(), levels.steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let result = operation.recv.slice(start, len);
         let own = levels.steps.next_slot()?.slice(0, len);
-        contribute(operation, own, operation.send.slice(start, len))?;
+        contribute_staged(operation, &mut stager, own, operation.send.slice(start, len))?;
         levels.steps.publish(&[])?;
         if levels.steps.rank() != 0 {
             levels.steps.note()?;

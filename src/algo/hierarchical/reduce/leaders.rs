@@ -2,7 +2,7 @@
 //! is the leader of its own.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute, finish};
+use crate::algo::fold::{Fold, contribute, contribute_staged, finish};
 use crate::algo::hierarchical::{Levels, with_scratch};
 use crate::algo::message::{Team, reduce};
 use crate::algo::pattern::slices::chunks;
@@ -10,6 +10,7 @@ use crate::algo::pattern::tree;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
+use crate::kernel::Stager;
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -33,9 +34,15 @@ pub fn run(levels: &mut Levels<'_>, operation: &Operation<'_>) -> Result<()> {
     if levels.steps.rank() == leader {
         return with_scratch(levels, 2 * slot, |levels, memory| lead(levels, operation, memory));
     }
+    let mut stager = Stager::of(bytes);
     for chunk in chunks(bytes, slot) {
         let own = levels.steps.next_slot()?.slice(0, chunk.len());
-        contribute(operation, own, operation.send.slice(chunk.start, chunk.len()))?;
+        contribute_staged(
+            operation,
+            &mut stager,
+            own,
+            operation.send.slice(chunk.start, chunk.len()),
+        )?;
         levels.steps.give(&[])?;
     }
     Ok(())

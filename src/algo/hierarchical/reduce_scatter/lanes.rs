@@ -2,14 +2,14 @@
 //! ranks; the keepers exchange what is for each other's nodes; and everybody gets its block from them.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute, finish};
+use crate::algo::fold::{Fold, contribute_staged, finish};
 use crate::algo::hierarchical::{Levels, slice, with_scratch};
 use crate::algo::message::{Team, reduce_scatter};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
-use crate::kernel;
+use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 use std::ops::Range;
 
@@ -47,7 +47,8 @@ fn one(
     let slot = levels.steps.next_slot()?;
     for (position, rank) in levels.in_node_order().enumerate() {
         let part = operation.send.slice(rank * operation.bytes() + start, len);
-        contribute(operation, slot.slice(position * len, len), part)?;
+        let mut stager = Stager::of(len);
+        contribute_staged(operation, &mut stager, slot.slice(position * len, len), part)?;
     }
     levels.steps.publish(&[])?;
     levels.steps.await_all()?;

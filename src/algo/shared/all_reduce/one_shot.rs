@@ -3,13 +3,14 @@
 
 use super::direct;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute, contributes_as_is};
+use crate::algo::fold::{Fold, contribute_staged, contributes_as_is};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::select::Shape;
 use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
+use crate::kernel::Stager;
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -33,10 +34,11 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         return Ok(());
     }
     let (rank, as_is) = (steps.rank(), contributes_as_is(operation)?);
+    let mut stager = Stager::of(operation.bytes());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = operation.send.slice(start, len);
-        contribute(operation, steps.next_part(len)?, own)?;
+        contribute_staged(operation, &mut stager, steps.next_part(len)?, own)?;
         steps.publish(&NOTHING)?;
         if steps.is_asked(operation)? {
             return run(steps, operation);

@@ -3,7 +3,7 @@
 
 use super::direct;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_next, contributes_as_is};
+use crate::algo::fold::{Fold, contribute_staged, contributes_as_is};
 use crate::algo::pattern::slices::{chunks, longest, owned};
 use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::stagers::Stagers;
@@ -46,7 +46,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             let theirs = owned(len, size, peer);
             let part = slot.slice(theirs.start, theirs.len());
             let own = own.slice(theirs.start, theirs.len());
-            contribute_next(operation, stagers.to(peer), part, own)?;
+            contribute_staged(operation, stagers.to(peer), part, own)?;
         }
         steps.publish(&NOTHING)?;
         if steps.is_asked(operation)? {

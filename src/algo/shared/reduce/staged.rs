@@ -2,11 +2,12 @@
 //! others may run ahead as far as their slots reach.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
+use crate::algo::fold::{Fold, contribute_staged};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::shared::steps::Steps;
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
+use crate::kernel::Stager;
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -26,10 +27,11 @@ pub static ROW: Algorithm = Algorithm {
 /// As [`Steps::await_all`].
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let is_root = steps.rank() == operation.root()?;
+    let mut stager = Stager::of(operation.bytes());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = steps.next_part(len)?;
-        contribute(operation, own, operation.send.slice(start, len))?;
+        contribute_staged(operation, &mut stager, own, operation.send.slice(start, len))?;
         if !is_root {
             steps.give(&[])?;
             continue;

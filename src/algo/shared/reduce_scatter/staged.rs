@@ -3,7 +3,7 @@
 
 use super::direct;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_next, contributes_as_is};
+use crate::algo::fold::{Fold, contribute_staged, contributes_as_is};
 use crate::algo::pattern::slices::{chunks, clipped, part_for, spread};
 use crate::algo::shared::direct::NOTHING;
 use crate::algo::shared::stagers::Stagers;
@@ -48,7 +48,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             let part = part_to(rank);
             let place = part_for(rank, me, size) * each;
             let place = slot.slice(place, part.len());
-            contribute_next(operation, stagers.to(rank), place, part)?;
+            contribute_staged(operation, stagers.to(rank), place, part)?;
         }
         steps.publish(&NOTHING)?;
         if steps.is_asked(operation)? {
