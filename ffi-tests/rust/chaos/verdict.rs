@@ -145,7 +145,8 @@ impl Judge<'_> {
                 if self.has_leader_left() =>
             {
                 (status == DIST_ERR_TIMEOUT && (is_named || text.contains(BEHIND_OTHERS)))
-                    || (status == DIST_ERR_CONNECTION && self.names_one_that_left(text))
+                    || ([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&status)
+                        && self.names_one_that_left(text))
             }
             // The end of a message that nobody takes or sends says no more than whose message that is.
             (Injection::Delay { .. }, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
@@ -169,8 +170,8 @@ impl Judge<'_> {
         ended.any(|said| matches!(said, Said::Begin(step) if *step == last))
     }
 
-    /// Whether a text is about the first connection with a rank that has failed and left meanwhile. The failure itself is
-    /// told by leaders, which are gone.
+    /// Whether a text is about the first connection with a rank that has failed and left meanwhile, or about that leaving. The
+    /// failure itself is told by leaders, which are gone.
     fn names_one_that_left(&self, text: &str) -> bool {
         let has_failed_and_left = |member: &&Member| {
             let failed =
@@ -178,7 +179,11 @@ impl Judge<'_> {
             member.said.iter().any(failed) && member.said.iter().any(|it| matches!(it, Said::Left))
         };
         let names = |member: &Member| {
-            text.contains(&format!("cannot reach rank {} (pid", member.rank.unwrap_or(usize::MAX)))
+            let name = format!("rank {} (pid {}, ", member.rank.unwrap_or(usize::MAX), member.pid);
+            let is_left = |rest: &str| {
+                rest.split_once(')').is_some_and(|(_, then)| then.starts_with(" has left"))
+            };
+            text.contains(&format!("cannot reach {name}")) || text.split(&name).skip(1).any(is_left)
         };
         self.crew.members.iter().filter(has_failed_and_left).any(names)
     }

@@ -2,6 +2,7 @@
 
 use super::door::{Door, lock};
 use super::hello::Purpose;
+use super::last_words;
 use super::mesh::{Out, Shared, leave};
 use super::standing::{HAS_DIED, HAS_LEFT, PRESENT};
 use crate::base::buffer::{Dst, Src};
@@ -245,6 +246,7 @@ impl Drop for Mesh {
             dial.cancel();
         }
         shared.end_lines();
+        let failure = shared.domain.failure();
         for slot in &shared.slots {
             let out = std::mem::take(&mut *lock(&slot.out));
             match &out {
@@ -253,6 +255,7 @@ impl Drop for Mesh {
                 Out::Unused | Out::Failed(_) => {}
             }
             if let Some(stream) = lock(&slot.incoming).take() {
+                failure.iter().for_each(|reason| last_words::say(&stream, reason.clone()));
                 leave(&stream);
             }
         }

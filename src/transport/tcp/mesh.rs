@@ -14,6 +14,7 @@ use super::door::{is_passing, lock};
 use super::frame::Frame;
 use super::hello::{Hello, Purpose};
 use super::join::Member;
+use super::last_words;
 use super::messages::Messages;
 use super::standing::Obituary;
 use crate::base::deadline::Deadline;
@@ -246,15 +247,19 @@ impl Shared {
         let (index, incoming) = (token / 2, token % 2 == 1);
         let Some(slot) = self.slots.get(index) else { return };
         let peer = index / self.channels();
-        let outcome = if incoming {
-            lock(&slot.incoming).as_ref().map_or(Ok(()), |stream| self.judge_ended(peer, stream))
+        let (reason, outcome) = if incoming {
+            let stream = lock(&slot.incoming);
+            (None, stream.as_ref().map_or(Ok(()), |stream| self.judge_ended(peer, stream)))
         } else {
             match &*lock(&slot.out) {
-                Out::Open(stream) => self.judge_ended(peer, stream),
-                _ => Ok(()),
+                Out::Open(stream) => {
+                    let reason = last_words::heard(stream, self.ranks());
+                    (reason, self.judge_ended(peer, stream))
+                }
+                _ => (None, Ok(())),
             }
         };
-        if let Err(error) = outcome {
+        for error in reason.into_iter().chain(outcome.err()) {
             self.fail_here(&error);
         }
     }

@@ -7,7 +7,7 @@
 //!   [`messages`] the point-to-point streams, which the service thread attends to;
 //! * [`arrival`] puts a connection into its place in the mesh;
 //! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s; [`heart`] watches them, and
-//!   [`inquiry`] asks over them;
+//!   [`inquiry`] asks over them; [`last_words`] are the same frames on the streams to one that leaves;
 //! * [`gate`] is where ranks of a group that has failed find each other;
 //! * [`join`] puts it together.
 //!
@@ -29,6 +29,7 @@ mod inquiry;
 mod interface;
 mod introduction;
 mod join;
+mod last_words;
 mod mesh;
 mod messages;
 mod standing;

@@ -234,6 +234,22 @@ fn who_leaves_a_group_that_has_failed_is_not_taken_for_the_reason() {
 }
 
 #[test]
+fn who_sends_to_one_that_leaves_a_failed_group_hears_why_though_no_leader_is_there() {
+    for unread in [&b""[..], b"not taken"] {
+        let mut meshes = with_two_streams();
+        let leaver = meshes.remove(0);
+        let lines = std::mem::take(&mut *lock(&leaver.shared.lines));
+        send_all(&meshes[0], 0, STREAM, unread).unwrap();
+        let stop = Error::new(ErrorKind::PeerFailed, "rank 7 died").with_culprit(1);
+        leaver.fail(&stop);
+        drop(leaver);
+        let error = until_error(|| meshes[0].failure().map_or(Ok(()), Err));
+        assert_eq!(error, stop);
+        drop(lines);
+    }
+}
+
+#[test]
 fn a_failure_is_told_before_who_has_left_because_of_it() {
     let mut meshes = mesh_of(&[0, 0, 1]);
     let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
