@@ -17,6 +17,7 @@
 )]
 
 use super::buffer::{Dst, Src};
+use super::processor::ticks;
 
 /// From here on the loop pays; below it memmove is as good.
 #[cfg(target_arch = "x86_64")]
@@ -118,15 +119,6 @@ impl Stager {
         }
         copy(dst, src);
     }
-}
-
-/// The time stamp counter; elsewhere time stands still, and nobody is far.
-fn ticks() -> u64 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: reads a register that every processor of this kind has.
-    return unsafe { std::arch::x86_64::_rdtsc() };
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    0
 }
 
 /// What travels between cores.

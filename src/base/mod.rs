@@ -17,8 +17,9 @@ pub mod ids;
 pub mod log;
 pub mod nodes;
 pub mod op;
-pub mod prefetch;
 pub mod probe;
+pub mod processor;
+pub mod spin;
 pub mod sync;
 pub mod values;
 

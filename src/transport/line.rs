@@ -9,7 +9,7 @@
 //! is harmless. The step number is stored last (release) and read first (acquire).
 
 use super::descriptor::Descriptor;
-use crate::base::prefetch;
+use crate::base::processor;
 use crate::base::sync::{AtomicU64, Ordering};
 
 /// The bytes of payload that fit beside the step number.
@@ -56,7 +56,13 @@ impl Line {
     /// Asks for the line, which is soon read.
     pub fn expect(&self) {
         let first: *const Self = self;
-        prefetch::to_read(first.cast());
+        processor::prefetch_to_read(first.cast());
+    }
+
+    /// Asks for the line, which is soon written.
+    pub fn claim(&self) {
+        let first: *const Self = self;
+        processor::prefetch_to_write(first.cast());
     }
 
     /// The step that the line holds.

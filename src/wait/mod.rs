@@ -18,6 +18,7 @@ mod word;
 
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
+use crate::base::spin::look;
 use bell::Bell;
 use std::time::{Duration, Instant};
 
@@ -143,7 +144,7 @@ fn look_around<T>(
     let mut spins = !pace.crowded && PATIENT;
     if spins {
         // Most waits are over before the clock, which costs as much as many looks, is looked at for the first time.
-        if let Some(value) = (0..FIRST_LOOKS).find_map(|_| ready()) {
+        if let Some(value) = look(FIRST_LOOKS, &mut *ready) {
             return Some(value);
         }
         spins = habit::may_spin();

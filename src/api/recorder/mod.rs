@@ -29,7 +29,7 @@ use super::point_to_point::Message;
 use super::trace::Span;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
-use crate::base::prefetch;
+use crate::base::processor;
 use crate::process::this;
 use crate::transport::Descriptor;
 use std::sync::LazyLock;
@@ -65,9 +65,9 @@ impl Entry {
     #[inline]
     fn prefetch(&self) {
         let first: *const AtomicU64 = &raw const self.stamp;
-        prefetch::to_write(first.cast());
+        processor::prefetch_to_write(first.cast());
         let last: *const AtomicU64 = &raw const self.state;
-        prefetch::to_write(last.cast());
+        processor::prefetch_to_write(last.cast());
     }
 }
 

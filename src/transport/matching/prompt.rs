@@ -15,9 +15,9 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::sync::fence_by;
 use crate::transport::ring::{Beside, Reader, Ring};
 use crate::transport::{Delivery, Region, Small};
-use std::sync::atomic::{Ordering, fence};
 
 /// How often a receive looks before it is posted: some times as long as a message is on its way.
 #[derive(Clone, Copy)]
@@ -28,10 +28,10 @@ struct Looks {
     free: u32,
 }
 
-const LOOKS: Looks = Looks { locked: 1000, free: 800 };
+const LOOKS: Looks = Looks { locked: 300, free: 800 };
 /// The same where the rank has no core of its own, and gives it away between two of the later looks. The sender may run on another
 /// core all the same, and to give one away costs as much as the first looks do.
-const CROWDED_LOOKS: Looks = Looks { locked: 1000, free: 40 };
+const CROWDED_LOOKS: Looks = Looks { locked: 300, free: 40 };
 
 /// What a look for a message has found.
 #[derive(Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl State {
         if !out.put_whole(self.domain.region(), first, bytes) {
             return false;
         }
-        fence(Ordering::SeqCst);
+        fence_by(&self.fence);
         self.domain.ring_for_messages_fenced(*peer);
         link.used += cost;
         true
@@ -154,7 +154,7 @@ impl State {
         };
         let region = self.domain.region();
         let ring = reader.ring(region);
-        let _has_come = (0..looks).any(|_| reader.has_more(&ring));
+        reader.look_for(&ring, into.len(), looks);
         let Seen { frame, held, beside } = match see(reader, &ring) {
             Ok(Some(seen)) => seen,
             Ok(None) => return Found::Nothing { from: *peer, taken: reader.position() },

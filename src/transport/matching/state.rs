@@ -16,6 +16,7 @@ use super::wire::{Lanes, Wire};
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank};
+use crate::base::sync::AtomicU64;
 use crate::transport::ring::{Reader, Writer};
 use crate::transport::{
     Completion, Delivery, Endpoint, Incoming, Outgoing, PeerName, Region, Room, SharedDomain,
@@ -83,6 +84,8 @@ pub(super) struct State {
     /// What others find where the desk says that this process's mark lies.
     mark: Box<Nonce>,
     last_number: u64,
+    /// What a fence is made by.
+    pub(super) fence: AtomicU64,
 }
 
 impl State {
@@ -142,6 +145,7 @@ impl State {
             buffered: 0,
             mark: Box::new(mark),
             last_number: 0,
+            fence: AtomicU64::new(0),
             domain,
             endpoint,
         })

@@ -23,7 +23,7 @@ const SHOWN_BYTES: usize = 16 << 10;
 const RING_PIECE: usize = 16 << 10;
 
 /// How often either end of a ring looks whether the other goes on with what has begun: it is about to.
-pub(super) const LOOKS_FOR_MORE: u32 = 1000;
+pub(super) const LOOKS_FOR_MORE: u32 = 300;
 
 /// This rank's lane, for one peer, and the peer's for this rank.
 #[derive(Debug)]

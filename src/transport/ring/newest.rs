@@ -8,10 +8,13 @@
 //! way and read again at once, by loads that are not the stores, would wait until these have left the core.
 
 use crate::base::buffer::{Dst, Src, WORD};
+use crate::base::processor;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How long a body that lies beside a position is at most: what fills two cache lines with it.
 pub const NEWEST_BYTES: usize = 88;
+/// How much of it lies in the first one.
+const FIRST_LINE: usize = 24;
 /// How many bits of a stamp are one more than the length of the body. The others are the lowest of the position, which come
 /// again after terabytes, when something else has long been put.
 pub(super) const LEN_BITS: u32 = 24;
@@ -38,6 +41,27 @@ pub struct Beside {
 }
 
 impl Newest {
+    /// Asks for what a body of this length takes beyond the cache line that the reader looks at, which else would take that away
+    /// while the writer waits for the other one.
+    #[inline]
+    pub(super) fn claim(&self, len: usize) {
+        if (FIRST_LINE + 1..=NEWEST_BYTES).contains(&len) {
+            processor::prefetch_to_write(self.second_line());
+        }
+    }
+
+    /// Asks for that line, which has come with the other one, to be read.
+    #[inline]
+    pub(super) fn expect(&self, len: usize) {
+        if len > FIRST_LINE {
+            processor::prefetch_to_read(self.second_line());
+        }
+    }
+
+    fn second_line(&self) -> *const u8 {
+        self.body[FIRST_LINE / WORD..].as_ptr().cast()
+    }
+
     /// Keeps what begins at a position.
     #[inline]
     pub(super) fn keep(&self, position: u64, first: u64, body: Src<'_>) {

@@ -6,7 +6,8 @@ use super::{
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
-use crate::base::prefetch;
+use crate::base::processor;
+use crate::base::spin;
 use std::sync::atomic::{Ordering, fence};
 
 /// The reading end.
@@ -62,12 +63,20 @@ impl Reader {
         let ring = self.way.ring(region);
         let piece = ring.bytes.len() / STREAMED;
         let mut taken = 0;
-        while taken < into.len() && (0..looks).any(|_| self.has_more(&ring)) {
+        while taken < into.len() && spin::look_whether(looks, || self.has_more(&ring)) {
             taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
             // A writer that looks for room has some; whether one sleeps is asked later.
             ring.read.position.store(self.position, Ordering::Release);
         }
         Ok(taken)
+    }
+
+    /// Looks so often until something has come, and asks for what lies beside the position then, which may be as long.
+    #[inline]
+    pub fn look_for(&self, ring: &Ring<'_>, len: usize, looks: u32) {
+        if spin::look_whether(looks, || self.has_more(ring)) {
+            ring.written.newest.expect(len);
+        }
     }
 
     /// Whether anything has come since what was taken last.
@@ -150,7 +159,7 @@ impl Reader {
             taken = here;
             if taken < into.len() {
                 let written = self.written;
-                if !(0..looks).any(|_| ring.written.position() != written) {
+                if !spin::look_whether(looks, || ring.written.position() != written) {
                     return Ok(false);
                 }
                 self.look(ring)?;
@@ -172,7 +181,7 @@ impl Reader {
             return Ok(0);
         }
         // All lines are on their way at once, not those behind the head once that is here.
-        lines(ring.bytes, self.position, held).for_each(prefetch::to_read);
+        lines(ring.bytes, self.position, held).for_each(processor::prefetch_to_read);
         copy_out(ring.bytes, self.position, into);
         Ok(held)
     }

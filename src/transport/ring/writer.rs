@@ -2,11 +2,14 @@
 
 #[cfg(doc)]
 use super::Head;
-use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place};
+use super::{
+    HEAD_BYTES, LINE_BYTES, NEWEST_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place,
+};
 use crate::base::buffer::{Src, WORD};
 use crate::base::copy::Stager;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::spin;
 use std::sync::atomic::{Ordering, fence};
 
 /// The words of a head that are not zero.
@@ -123,7 +126,7 @@ impl Writer {
             let is_enough = |read: u64| {
                 read.saturating_add(ring.bytes.len() as u64) >= self.position + wanted as u64
             };
-            let _has_come = (0..looks).any(|_| is_enough(ring.read.position()));
+            let _has_come = spin::look_whether(looks, || is_enough(ring.read.position()));
             self.look(ring);
         }
         self.room(ring)
@@ -134,6 +137,7 @@ impl Writer {
     pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
         let wanted = HEAD_BYTES + body.len();
         let ring = self.way.ring(region);
+        ring.written.newest.claim(body.len());
         let is_short = body.len() <= ring.turn.longest;
         if is_short {
             self.rewind(&ring);
@@ -151,6 +155,7 @@ impl Writer {
         // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
         ring.written.newest.keep(start, first, body);
         self.has_newest = true;
+        // With the stores before it, at once: a reader that looks would take the line away before an exchange.
         ring.written.position.store(self.position, Ordering::Release);
         if is_short {
             self.is_after_short = true;
@@ -292,6 +297,12 @@ fn put_head(ring: &Ring<'_>, start: u64, first: u64, len: u64) {
 
 /// Puts a body; a reader that looks takes one piece while the next is put.
 fn put_body(ring: &Ring<'_>, start: u64, body: Src<'_>) {
+    if body.len() <= NEWEST_BYTES {
+        let (at, straight) = place(ring.bytes, start);
+        if body.len() <= straight {
+            return ring.bytes.slice(at, body.len()).copy_from(body);
+        }
+    }
     let mut stager = Stager::of(body.len());
     pieces(body).fold(start, |place, piece| {
         copy_in(&mut stager, ring.bytes, place, piece);

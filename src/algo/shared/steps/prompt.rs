@@ -19,6 +19,7 @@ use crate::algo::shared::lines::{Heard, Lines, Part};
 use crate::base::buffer::Src;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::spin;
 use crate::kernel::Folding;
 use crate::transport::line::{INLINE_BYTES, Line};
 use crate::transport::region::LINES;
@@ -129,6 +130,10 @@ impl Routine {
             (lines.hear)(plain, &Heard { region, rank, step, own, folding })?;
         }
         hand.finish(words[2]);
+        if part == Part::Exchanges {
+            // The others have finished too, and do not look there yet.
+            hand.claim();
+        }
         Ok(if heard && !crowded { Prompt::Unheard } else { Prompt::Done })
     }
 }
@@ -190,7 +195,13 @@ impl Hand<'_> {
     fn looks_again(&self, rank: Rank, looks: u32) -> bool {
         let step = self.lane.step;
         let line = self.region.line(rank, step);
-        (0..looks).any(|_| line.step() >= step)
+        spin::look_whether(looks, || line.step() >= step)
+    }
+
+    /// Asks for this rank's coming line, which others have had since they read it.
+    #[inline]
+    fn claim(&self) {
+        self.region.line(self.rank, self.lane.step + 1).claim();
     }
 
     /// Whether those whom it has heard do the same.
