@@ -1,7 +1,7 @@
 //! The entry point for the fuzz target `message_frames`: an engine whose peer sends anything, over streams or over
 //! rings in shared memory that the peer may spoil as it likes.
 //!
-//! A script's first byte chooses between the two. Then come steps: what this rank posts, what the peer says and does,
+//! A script's first byte chooses between the two, and how soon the memory is used again. Then come steps: what this rank posts, what the peer says and does,
 //! and when the engine looks. No threads: only the engine's state, not who attends.
 //!
 //! Compiled for fuzzing and for tests alone; not a part of the library.
@@ -21,7 +21,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::fuzz::Script;
 use crate::base::ids::{Nonce, Rank};
-use crate::transport::{Incoming, Outgoing, Room};
+use crate::transport::{Incoming, Outgoing, Reuse, Room};
 use arena::{Arena, Done};
 use peer::Peer;
 use std::sync::Arc;
@@ -42,8 +42,9 @@ const MOST_POSTED: usize = 64;
 /// Where the engine does what it must never do.
 pub fn frames(input: &[u8]) {
     let mut script = Script(input);
-    let rings = script.byte().unwrap_or_default() & 1 == 1;
-    let mut scene = Scene::new(rings);
+    let choice = script.byte().unwrap_or_default();
+    let reuse = if choice & 2 == 0 { Reuse::Soon } else { Reuse::Late };
+    let mut scene = Scene::new((choice & 1 == 1).then_some(reuse));
     while let Some(step) = script.byte() {
         scene.step(step, &mut script);
         scene.settle();
@@ -68,7 +69,8 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(rings: bool) -> Self {
+    /// Over rings in memory that is used again so soon, or over streams.
+    fn new(rings: Option<Reuse>) -> Self {
         let peer = Peer::new(rings);
         let state = State::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
         let mut state = state.expect("a state of two ranks");

@@ -45,21 +45,23 @@ struct Rings {
 }
 
 impl Peer {
-    pub(super) fn new(rings: bool) -> Self {
+    /// Over rings in memory that is used again so soon, or over streams.
+    pub(super) fn new(rings: Option<Reuse>) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let number = u128::from(GROUPS.fetch_add(1, Ordering::Relaxed));
         let group = Nonce(number.to_le_bytes());
         let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
-        let ranks = if rings { 2 } else { 1 };
-        let geometry = Geometry { ranks, slot_bytes: 4096, reuse: Reuse::Soon };
+        let ranks = if rings.is_some() { 2 } else { 1 };
+        let reuse = rings.unwrap_or(Reuse::Soon);
+        let geometry = Geometry { ranks, slot_bytes: 4096, reuse };
         let join = |rank: Rank| {
             let peers = (0..ranks).map(name).collect();
             Domain::join(group, usize::MAX, rank, peers, geometry, Pace::PATIENT).expect("a domain")
         };
         let domain: Arc<dyn SharedDomain> = Arc::new(join(0));
         let names = [name(0), name(PEER)];
-        let streams = (!rings).then(|| Arc::new(Streams { names, inner: Mutex::default() }));
-        let rings = rings.then(|| Rings {
+        let streams = rings.is_none().then(|| Arc::new(Streams { names, inner: Mutex::default() }));
+        let rings = rings.map(|_| Rings {
             domain: Some(join(PEER)),
             out: Writer::new(PEER, 0),
             into: Reader::new(0, PEER),

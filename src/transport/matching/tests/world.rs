@@ -30,7 +30,7 @@ pub(super) const PACE: Pace = Pace { spin: Duration::from_micros(50), crowded: f
 pub(super) enum Spread {
     /// All on one.
     Together,
-    /// All on one, in a segment as between processes.
+    /// All on one, in a segment as between processes, of memory that is used again late.
     Segment,
     /// Each on its own.
     Apart,
@@ -111,7 +111,8 @@ fn segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
             let (peers, members, deadline) = (&peers, &members, &deadline);
             let vitals = Vitals::default();
             let party = Party { group, peers, members, me, deadline, vitals };
-            let domain = meeting.join(&party, geometry(ranks), PACE, &|| None).unwrap();
+            let geometry = Geometry { reuse: Reuse::Late, ..geometry(ranks) };
+            let domain = meeting.join(&party, geometry, PACE, &|| None).unwrap();
             let domain: Arc<dyn SharedDomain> = Arc::new(domain);
             domain
         })
