@@ -6,7 +6,8 @@
 //! long as with vector loads and stores).
 //!
 //! What is longer than any cache keeps is stored past the caches, so that no line is read only to be overwritten: on a Xeon of the
-//! fourth generation 32 MiB and more are copied a third faster so, and 4 to 16 MiB as fast.
+//! fourth generation 32 MiB and more are copied a third faster so, and 4 to 16 MiB as fast. So are the parts of what is so long as a
+//! whole: on an EPYC of the fourth a broadcast of 256 MiB takes three quarters of the time then.
 //!
 //! So is what goes to lines that a core far away has, if the first of them show that it is far: on an EPYC of the fourth generation
 //! the cores of one last-level cache write what others of them have read with 45 GB/s, those of two such caches with 2.5, and past
@@ -41,17 +42,27 @@ const FAR_TICKS: u64 = 28;
 /// # Panics
 /// If the lengths differ.
 pub fn copy(dst: Dst<'_>, src: Src<'_>) {
+    copy_part(dst.len(), dst, src);
+}
+
+/// Copies a part of something that has so many bytes in all, which says whether a cache keeps it.
+///
+/// # Panics
+/// As [`copy()`].
+pub fn copy_part(all: usize, dst: Dst<'_>, src: Src<'_>) {
     #[cfg(target_arch = "x86_64")]
     if dst.len() >= LARGE && dst.len() == src.len() && is_x86_feature_detected!("avx") {
         let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
         if to.addr().abs_diff(from.addr()) >= len {
-            let way = if len >= HUGE { past_caches } else { vectors };
+            let way = if all >= HUGE { past_caches } else { vectors };
             // SAFETY: AVX was found; both views are valid for `len` bytes by the obligation of their
             // constructors, do not overlap, and are longer than two turns of either loop.
             unsafe { way(to, from, len) };
             return;
         }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = all;
     dst.copy_from(src);
 }
 
@@ -195,9 +206,13 @@ mod tests {
             for offset in [0, 1, 31, 64] {
                 let mut target = vec![0; len + 2];
                 let src = Src::from(&source[offset..offset + len]);
-                copy(Dst::from(&mut target[1..=len]), src);
-                assert_eq!(target[1..=len], source[offset..offset + len]);
-                assert_eq!((target[0], target[len + 1]), (0, 0));
+                // As something of its own, and as a part of something that no cache keeps.
+                for all in [len, usize::MAX] {
+                    target.fill(0);
+                    copy_part(all, Dst::from(&mut target[1..=len]), src);
+                    assert_eq!(target[1..=len], source[offset..offset + len]);
+                    assert_eq!((target[0], target[len + 1]), (0, 0));
+                }
             }
         }
     }

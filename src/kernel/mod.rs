@@ -1,6 +1,6 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Eight functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
+//! Nine functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
 //! [`scale_copy`], [`average`], [`first_unwanted`].
 //!
 //! Guarantees:
@@ -38,7 +38,7 @@ mod table;
 mod tests;
 
 use crate::base::buffer::{Dst, Src};
-pub use crate::base::copy::{Stager, copy, stage};
+pub use crate::base::copy::{Stager, copy, copy_part, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use loops::{FoldKernel, Target};

@@ -28,7 +28,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         return Ok(());
     }
     steps.expose_sent(operation)?;
-    kernel::copy(operation.recv_block(steps.rank()), operation.send);
+    let own = operation.recv_block(steps.rank());
+    kernel::copy_part(operation.recv.len(), own, operation.send);
     let mut everything = true;
     for rank in steps.others() {
         let theirs = steps.exposed(rank)?;

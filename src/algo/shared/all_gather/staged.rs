@@ -29,7 +29,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     if direct::run(steps, operation)? {
         return Ok(());
     }
-    let send = operation.send;
+    let (send, all) = (operation.send, operation.recv.len());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let part_of = |rank| {
             let block = operation.recv_block(rank);
@@ -40,14 +40,15 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         let own = send.slice(own.start, own.len());
         kernel::stage(steps.next_part(chunk.len())?.slice(0, own.len()), own);
         steps.publish(&NOTHING)?;
-        kernel::copy(part_of(steps.rank()), own);
+        kernel::copy_part(all, part_of(steps.rank()), own);
         if steps.is_asked(operation)? {
             return run(steps, operation);
         }
         for rank in steps.others() {
             steps.await_rank(rank)?;
             let place = part_of(rank);
-            kernel::copy(place, steps.part(rank, chunk.len()).slice(0, place.len()));
+            let theirs = steps.part(rank, chunk.len()).slice(0, place.len());
+            kernel::copy_part(all, place, theirs);
         }
     }
     Ok(())

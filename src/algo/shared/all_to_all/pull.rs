@@ -36,7 +36,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     }
     let me = steps.rank();
     steps.expose_sent(operation)?;
-    kernel::copy(operation.recv_block(me), operation.send_block(me));
+    kernel::copy_part(operation.recv.len(), operation.recv_block(me), operation.send_block(me));
     let mut everything = true;
     for rank in steps.others() {
         let theirs = steps.exposed(rank)?;

@@ -20,15 +20,16 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// For which blocks: among ranks that have no core each, by what all together move.
+/// For which blocks: among ranks that have no core each, by what all together move. Where the kernel takes its time, those ranks gain
+/// by it too, which otherwise take a turn for each few kilobytes of a slot.
 fn pays(bytes: usize, shape: &Shape) -> bool {
     let moved = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
-    shape.pulls
-        && if shape.crowded {
-            (2 << 20..16 << 20).contains(&moved)
-        } else {
-            (32 << 10..1 << 20).contains(&bytes)
-        }
+    match (shape.pulls, shape.crowded) {
+        (true, true) => (2 << 20..16 << 20).contains(&moved),
+        (true, false) => (32 << 10..1 << 20).contains(&bytes),
+        (false, true) => moved >= 8 << 20,
+        (false, false) => false,
+    }
 }
 
 /// Directly where it can be. Else two steps: where the blocks go, and that all are there.
@@ -53,6 +54,6 @@ fn give(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<bool> {
         // All blocks have one length.
         everything = everything && steps.try_push(block, theirs, me * block.len())?;
     }
-    kernel::copy(operation.recv_block(me), operation.send_block(me));
+    kernel::copy_part(operation.recv.len(), operation.recv_block(me), operation.send_block(me));
     steps.close_tried(everything)
 }

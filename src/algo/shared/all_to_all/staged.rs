@@ -32,7 +32,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     if direct::run(steps, operation)? {
         return Ok(());
     }
-    let (me, size) = (steps.rank(), steps.size());
+    let (me, size, all) = (steps.rank(), steps.size(), operation.recv.len());
     let others = (size - 1).max(1);
     let longest = longest(steps, operation, |steps| {
         let mine = |rank| operation.send_block(rank).len();
@@ -61,7 +61,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             stagers.to(rank).stage(place, part);
         }
         steps.publish(&NOTHING)?;
-        kernel::copy(part_from(me), part_to(me));
+        kernel::copy_part(all, part_from(me), part_to(me));
         if steps.is_asked(operation)? {
             return run(steps, operation);
         }
@@ -69,7 +69,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             steps.await_rank(rank)?;
             let place = part_from(rank);
             let theirs = steps.part(rank, each * others);
-            kernel::copy(place, theirs.slice(part_for(me, rank, size) * each, place.len()));
+            let part = theirs.slice(part_for(me, rank, size) * each, place.len());
+            kernel::copy_part(all, place, part);
         }
     }
     Ok(())

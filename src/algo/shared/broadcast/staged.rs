@@ -50,7 +50,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
         }
         steps.note()?;
         steps.await_rank(root)?;
-        kernel::copy(operation.recv.slice(start, len), steps.part(root, len));
+        let place = operation.recv.slice(start, len);
+        kernel::copy_part(operation.bytes(), place, steps.part(root, len));
         steps.checkpoint();
     }
     Ok(())

@@ -49,7 +49,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             let block = operation.recv_block(rank);
             let part = clipped(&chunk, block.len());
             let from = steps.part(rank, chunk.len()).slice(0, part.len());
-            kernel::copy(block.slice(part.start, part.len()), from);
+            kernel::copy_part(operation.recv.len(), block.slice(part.start, part.len()), from);
         }
         steps.checkpoint();
     }

@@ -43,7 +43,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             steps.note()?;
             steps.await_rank(root)?;
             let staged = steps.part(root, each * others);
-            kernel::copy(place, staged.slice(part_for(me, root, size) * each, own.len()));
+            let part = staged.slice(part_for(me, root, size) * each, own.len());
+            kernel::copy_part(operation.recv.len(), place, part);
             steps.checkpoint();
             continue;
         }
