@@ -46,6 +46,7 @@ programs!(
     api_handles,
     api_lifecycle,
     api_null,
+    api_null_calls,
     api_options,
     api_rendezvous,
     attach_denied,
@@ -290,6 +291,11 @@ fn leak_null() {
 }
 
 #[test]
+fn leak_null_calls() {
+    leaks_nothing("api_null_calls");
+}
+
+#[test]
 fn leak_memory() {
     leaks_nothing("memory");
 }
@@ -367,7 +373,8 @@ fn no_program_is_forgotten() {
 
 #[test]
 fn every_pointer_of_every_function_is_tried_as_null() {
-    let text = std::fs::read_to_string(format!("{ROOT}/ffi-tests/c/api_null.c")).expect("text");
+    let read = |file| std::fs::read_to_string(format!("{ROOT}/ffi-tests/c/{file}")).expect("text");
+    let text = ["api_null.c", "api_null_calls.c"].map(read).concat();
     let rows = ["REFUSED(", "ACCEPTED("].into_iter().flat_map(|word| text.split(word).skip(1));
     let tried: BTreeSet<(String, String)> = rows
         .filter_map(|row| {
@@ -381,7 +388,7 @@ fn every_pointer_of_every_function_is_tried_as_null() {
             pointers += 1;
             assert!(
                 tried.contains(&(function.name.clone(), parameter.name.clone())),
-                "api_null.c has no row for {}({} = NULL)",
+                "neither api_null.c nor api_null_calls.c has a row for {}({} = NULL)",
                 function.name,
                 parameter.name
             );

@@ -13,5 +13,7 @@ pub mod error;
 pub mod ids;
 #[path = "../../../src/base/op.rs"]
 pub mod op;
+#[path = "../../../src/base/processor.rs"]
+pub mod processor;
 #[path = "../../../src/base/values.rs"]
 pub mod values;

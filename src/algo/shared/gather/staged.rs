@@ -26,7 +26,7 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`Steps::await_all`], and `Mismatch` where a rank sends what the root does not expect.
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (root, send) = (operation.root()?, operation.send);
+    let (root, send, all) = (operation.root()?, operation.send, operation.recv.len());
     let is_root = steps.rank() == root;
     let longest = longest(steps, operation, |steps| {
         one_each(steps, send.len(), |steps, rank, sent| match is_root {
@@ -43,13 +43,13 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             continue;
         }
         steps.note()?;
-        kernel::copy(operation.recv_block(root).slice(own.start, own.len()), part);
+        kernel::copy_part(all, operation.recv_block(root).slice(own.start, own.len()), part);
         for rank in steps.others() {
             steps.await_rank(rank)?;
             let block = operation.recv_block(rank);
             let part = clipped(&chunk, block.len());
             let from = steps.part(rank, chunk.len()).slice(0, part.len());
-            kernel::copy_part(operation.recv.len(), block.slice(part.start, part.len()), from);
+            kernel::copy_part(all, block.slice(part.start, part.len()), from);
         }
         steps.checkpoint();
     }

@@ -44,7 +44,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             steps.await_rank(root)?;
             let staged = steps.part(root, each * others);
             let part = staged.slice(part_for(me, root, size) * each, own.len());
-            kernel::copy_part(operation.recv.len(), place, part);
+            kernel::copy_part(recv.len(), place, part);
             steps.checkpoint();
             continue;
         }
@@ -56,7 +56,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
             kernel::stage(slot.slice(part_for(rank, me, size) * each, part.len()), from);
         }
         steps.give(&[])?;
-        kernel::copy(place, operation.send_block(root).slice(own.start, own.len()));
+        let part = operation.send_block(root).slice(own.start, own.len());
+        kernel::copy_part(recv.len(), place, part);
     }
     Ok(())
 }

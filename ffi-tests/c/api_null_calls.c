@@ -1,0 +1,295 @@
+/* Operations with NULL for every pointer (null.h). */
+#include "null.h"
+
+static dist_group_t *group;
+
+static void ignore(dist_status_t status, const char *message, void *user)
+{
+    (void)status;
+    (void)message;
+    (void)user;
+}
+
+static void reductions(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    const float a[2] = { 1, 2 };
+    float b[2];
+#define RUN(f, group, send, recv, options) f(group, send, recv, 2, DIST_F32, DIST_SUM, options, NULL)
+    ACCEPTED(dist_all_reduce, group, RUN(dist_all_reduce, NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_all_reduce, send, RUN(dist_all_reduce, group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_all_reduce, recv, RUN(dist_all_reduce, group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_reduce, options, RUN(dist_all_reduce, group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_all_reduce, work, RUN(dist_all_reduce, group, a, b, &call), DIST_OK);
+    ACCEPTED(dist_reduce_scatter, group, RUN(dist_reduce_scatter, NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_reduce_scatter, send, RUN(dist_reduce_scatter, group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_reduce_scatter, recv, RUN(dist_reduce_scatter, group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_reduce_scatter, options, RUN(dist_reduce_scatter, group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_reduce_scatter, work, RUN(dist_reduce_scatter, group, a, b, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, options) \
+    dist_reduce(group, send, recv, 2, DIST_F32, DIST_SUM, 0, options, NULL)
+    ACCEPTED(dist_reduce, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_reduce, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_reduce, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_reduce, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_reduce, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+    CHECK_OK(dist_all_reduce(group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
+}
+
+static void copies(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    const float a[2] = { 1, 2 };
+    float b[2];
+    ACCEPTED(dist_broadcast, group, dist_broadcast(NULL, b, 2, DIST_F32, 0, &call, NULL), DIST_OK);
+    REFUSED(dist_broadcast, buf, dist_broadcast(group, NULL, 2, DIST_F32, 0, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_broadcast, options, dist_broadcast(group, b, 2, DIST_F32, 0, NULL, NULL), DIST_OK);
+    ACCEPTED(dist_broadcast, work, dist_broadcast(group, b, 2, DIST_F32, 0, &call, NULL), DIST_OK);
+#define RUN(group, send, recv, options) dist_all_gather(group, send, recv, 2, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_gather, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_all_gather, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_all_gather, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_all_gather, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+    ACCEPTED(dist_barrier, group, dist_barrier(NULL, &call, NULL), DIST_OK);
+    ACCEPTED(dist_barrier, options, dist_barrier(group, NULL, NULL), DIST_OK);
+    ACCEPTED(dist_barrier, work, dist_barrier(group, &call, NULL), DIST_OK);
+}
+
+static void moves(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    const float a[2] = { 1, 2 };
+    float b[2];
+#define RUN(group, send, recv, options) dist_gather(group, send, recv, 2, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_gather, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_gather, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_gather, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_gather, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_gather, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, options) dist_scatter(group, send, recv, 2, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_scatter, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_scatter, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_scatter, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scatter, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_scatter, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, options) dist_all_to_all(group, send, recv, 2, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_to_all, group, RUN(NULL, a, b, &call), DIST_OK);
+    REFUSED(dist_all_to_all, send, RUN(group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_all_to_all, recv, RUN(group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_to_all, options, RUN(group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_all_to_all, work, RUN(group, a, b, &call), DIST_OK);
+#undef RUN
+}
+
+static void lists(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    static const size_t counts[1] = { 2 };
+    const float x[2] = { 1, 2 };
+    float y[2];
+    const void *const a[1] = { x };
+    void *const b[1] = { y };
+#define RUN(group, send, recv, n, options) dist_all_gather_v(group, send, recv, n, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_gather_v, group, RUN(NULL, x, b, counts, &call), DIST_OK);
+    REFUSED(dist_all_gather_v, send, RUN(group, NULL, b, counts, &call), ARGUMENT);
+    REFUSED(dist_all_gather_v, recv, RUN(group, x, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_all_gather_v, counts, RUN(group, x, b, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather_v, options, RUN(group, x, b, counts, NULL), DIST_OK);
+    ACCEPTED(dist_all_gather_v, work, RUN(group, x, b, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_gather_v(group, send, 2, recv, n, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_gather_v, group, RUN(NULL, x, b, counts, &call), DIST_OK);
+    REFUSED(dist_gather_v, send, RUN(group, NULL, b, counts, &call), ARGUMENT);
+    REFUSED(dist_gather_v, recv, RUN(group, x, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_gather_v, counts, RUN(group, x, b, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_gather_v, options, RUN(group, x, b, counts, NULL), DIST_OK);
+    ACCEPTED(dist_gather_v, work, RUN(group, x, b, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_scatter_v(group, send, n, recv, 2, DIST_F32, 0, options, NULL)
+    ACCEPTED(dist_scatter_v, group, RUN(NULL, a, y, counts, &call), DIST_OK);
+    REFUSED(dist_scatter_v, send, RUN(group, NULL, y, counts, &call), ARGUMENT);
+    REFUSED(dist_scatter_v, recv, RUN(group, a, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_scatter_v, counts, RUN(group, a, y, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scatter_v, options, RUN(group, a, y, counts, NULL), DIST_OK);
+    ACCEPTED(dist_scatter_v, work, RUN(group, a, y, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_reduce_scatter_v(group, send, n, recv, DIST_F32, DIST_SUM, options, NULL)
+    ACCEPTED(dist_reduce_scatter_v, group, RUN(NULL, a, y, counts, &call), DIST_OK);
+    REFUSED(dist_reduce_scatter_v, send, RUN(group, NULL, y, counts, &call), ARGUMENT);
+    REFUSED(dist_reduce_scatter_v, recv, RUN(group, a, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_reduce_scatter_v, counts, RUN(group, a, y, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_reduce_scatter_v, options, RUN(group, a, y, counts, NULL), DIST_OK);
+    ACCEPTED(dist_reduce_scatter_v, work, RUN(group, a, y, counts, &call), DIST_OK);
+#undef RUN
+#define RUN(group, send, recv, n, options) dist_all_to_all_v(group, send, n, recv, counts, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_to_all_v, group, RUN(NULL, a, b, counts, &call), DIST_OK);
+    REFUSED(dist_all_to_all_v, send, RUN(group, NULL, b, counts, &call), ARGUMENT);
+    REFUSED(dist_all_to_all_v, recv, RUN(group, a, NULL, counts, &call), ARGUMENT);
+    REFUSED(dist_all_to_all_v, send_counts, RUN(group, a, b, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_to_all_v, options, RUN(group, a, b, counts, NULL), DIST_OK);
+    ACCEPTED(dist_all_to_all_v, work, RUN(group, a, b, counts, &call), DIST_OK);
+#undef RUN
+    REFUSED(dist_all_to_all_v, recv_counts,
+        dist_all_to_all_v(group, a, counts, b, NULL, DIST_F32, &call, NULL), ARGUMENT);
+}
+
+static void messages(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    int32_t x = 0;
+    int32_t source = 0;
+    /* A rank that does not exist, so that every call ends at once. */
+#define SEND(group, buf, options, work) dist_send(group, buf, 1, DIST_I32, 1, 0, options, work)
+#define RECV(group, buf, source, options, work) \
+    dist_recv(group, buf, 1, DIST_I32, 1, 0, source, options, work)
+    soon.timeout_ms = 1;
+    ACCEPTED(dist_send, group, SEND(NULL, &x, &call, NULL), ARGUMENT);
+    REFUSED(dist_send, buf, SEND(group, NULL, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_send, options, SEND(group, &x, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_send, work, SEND(group, &x, &call, NULL), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+    ACCEPTED(dist_recv, group, RECV(NULL, &x, &source, &call, NULL), ARGUMENT);
+    REFUSED(dist_recv, buf, RECV(group, NULL, &source, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, source, RECV(group, &x, NULL, &soon, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, options, RECV(group, &x, &source, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, work, RECV(group, &x, &source, &call, NULL), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+#undef SEND
+#undef RECV
+}
+
+static void byte_strings(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    static const size_t lens[1] = { 2 };
+    static const char x[2] = { 'x', 'y' };
+    const void *const all[1] = { x };
+    dist_blob_t *blob = NULL;
+    int32_t source = 0;
+#define RUN(group, data, out, options) dist_broadcast_bytes(group, data, 2, 0, out, options, NULL)
+    ACCEPTED(dist_broadcast_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_broadcast_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_broadcast_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_broadcast_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_broadcast_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, out, options) dist_all_gather_bytes(group, data, 2, out, options, NULL)
+    ACCEPTED(dist_all_gather_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_all_gather_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_all_gather_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_all_gather_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, out, options) dist_gather_bytes(group, data, 2, 0, out, options, NULL)
+    ACCEPTED(dist_gather_bytes, group, RUN(NULL, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_gather_bytes, data, RUN(group, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_gather_bytes, out, RUN(group, x, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_gather_bytes, options, RUN(group, x, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_gather_bytes, work, RUN(group, x, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+#define RUN(group, data, lens, out, options) dist_scatter_bytes(group, data, lens, 0, out, options, NULL)
+    ACCEPTED(dist_scatter_bytes, group, RUN(NULL, all, lens, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    REFUSED(dist_scatter_bytes, data, RUN(group, NULL, lens, &blob, &call), ARGUMENT);
+    REFUSED(dist_scatter_bytes, lens_bytes, RUN(group, all, NULL, &blob, &call), ARGUMENT);
+    REFUSED(dist_scatter_bytes, out, RUN(group, all, lens, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scatter_bytes, options, RUN(group, all, lens, &blob, NULL), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+    ACCEPTED(dist_scatter_bytes, work, RUN(group, all, lens, &blob, &call), DIST_OK);
+    CHECK_OK(dist_blob_release(blob));
+#undef RUN
+    /* A rank that does not exist, so that every call ends at once. */
+#define RUN(group, data, options) dist_send_bytes(group, data, 2, 1, 0, options, NULL)
+    ACCEPTED(dist_send_bytes, group, RUN(NULL, x, &call), ARGUMENT);
+    REFUSED(dist_send_bytes, data, RUN(group, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_send_bytes, options, RUN(group, x, NULL), ARGUMENT);
+    ACCEPTED(dist_send_bytes, work, RUN(group, x, &call), ARGUMENT);
+#undef RUN
+#define RUN(group, out, source, options) dist_recv_bytes(group, out, 0, 1, 0, source, options, NULL)
+    ACCEPTED(dist_recv_bytes, group, RUN(NULL, &blob, &source, &call), ARGUMENT);
+    REFUSED(dist_recv_bytes, out, RUN(group, NULL, &source, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, source, RUN(group, &blob, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, options, RUN(group, &blob, &source, NULL), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, work, RUN(group, &blob, &source, &call), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+#undef RUN
+}
+
+static void monitored(void)
+{
+    int32_t missing[1] = { -7 };
+    size_t n = 1;
+    ACCEPTED(dist_monitored_barrier, group, dist_monitored_barrier(NULL, 0, 1, missing, &n), DIST_OK);
+    ACCEPTED(dist_monitored_barrier, missing, dist_monitored_barrier(group, 0, 1, NULL, &n), DIST_OK);
+    REFUSED(dist_monitored_barrier, n_missing, dist_monitored_barrier(group, 0, 1, missing, NULL), ARGUMENT);
+}
+
+static void batches(void)
+{
+    ACCEPTED(dist_batch_begin, groups, dist_batch_begin(NULL, 0), DIST_OK);
+    ACCEPTED(dist_batch_end, work, dist_batch_end(NULL), DIST_OK);
+    REFUSED(dist_batch_begin, groups, dist_batch_begin(NULL, 1), ARGUMENT);
+}
+
+static void works(void)
+{
+    char text[64];
+    dist_work_t *work = NULL;
+    int32_t done = 7;
+    REQUIRE_OK(dist_barrier(group, NULL, &work));
+    CHECK_OK(dist_work_wait(work, 0));
+    REFUSED(dist_work_wait, work, dist_work_wait(NULL, 0), HANDLE);
+    CHECK_OK(dist_work_synchronize(work, 0));
+    REFUSED(dist_work_synchronize, work, dist_work_synchronize(NULL, 0), HANDLE);
+    REFUSED(dist_work_test, work, dist_work_test(NULL, &done), HANDLE);
+    CHECK(done == 0);
+    REFUSED(dist_work_test, done, dist_work_test(work, NULL), ARGUMENT);
+    REFUSED(dist_work_error, work, dist_work_error(NULL, text, sizeof(text)), 0);
+    REFUSED(dist_work_error, buf, dist_work_error(work, NULL, 8), 0);
+    REFUSED(dist_work_on_complete, work, dist_work_on_complete(NULL, ignore, text), HANDLE);
+    REFUSED(dist_work_on_complete, function, dist_work_on_complete(work, NULL, text), ARGUMENT);
+    ACCEPTED(dist_work_on_complete, user, dist_work_on_complete(work, ignore, NULL), DIST_OK);
+    REFUSED(dist_work_sequence, work, dist_work_sequence(NULL), 0);
+    REFUSED(dist_work_elapsed_ns, work, dist_work_elapsed_ns(NULL), 0);
+    REFUSED(dist_work_source, work, dist_work_source(NULL), -1);
+    REFUSED(dist_work_tag, work, dist_work_tag(NULL), -1);
+    REFUSED(dist_work_received_count, work, dist_work_received_count(NULL), 0);
+    ACCEPTED(dist_work_release, work, dist_work_release(NULL), DIST_OK);
+    CHECK_OK(dist_work_release(work));
+}
+
+int main(void)
+{
+    dist_store_t *store = new_store();
+    start_world();
+    REQUIRE_OK(join_group(store, "null", 0, 1, &group));
+    reductions();
+    copies();
+    moves();
+    lists();
+    messages();
+    byte_strings();
+    monitored();
+    batches();
+    works();
+    CHECK_OK(dist_group_release(group));
+    CHECK_OK(dist_store_release(store));
+    CHECK_OK(dist_finalize());
+    return check_report();
+}

@@ -1,0 +1,35 @@
+/*
+ * Rows of "every function with NULL for every pointer, one at a time, the others being good".
+ *
+ * Each names the function and the argument; the Rust test compares the rows with the header, so that none is forgotten. A
+ * refusal names the function, and an invalid argument by its name; nothing crashes.
+ */
+#ifndef NULL_H
+#define NULL_H
+
+#include "check.h"
+
+static void row(const char *function, const char *argument, long long got, long long wanted,
+                int is_refusal, const char *file, int line)
+{
+    if (got != wanted) {
+        printf("%s:%d: %s(%s = NULL) gave %lld, wanted %lld (%s)\n", file, line, function, argument,
+               got, wanted, dist_last_error());
+    }
+    check_that(got == wanted, argument, file, line);
+    if (is_refusal) {
+        check_message(function, file, line);
+        if (wanted == DIST_ERR_INVALID_ARGUMENT) {
+            check_message(argument, file, line);
+        }
+    }
+}
+
+#define REFUSED(function, argument, call, wanted) \
+    row(#function, #argument, (long long)(call), (long long)(wanted), 1, __FILE__, __LINE__)
+#define ACCEPTED(function, argument, call, wanted) \
+    row(#function, #argument, (long long)(call), (long long)(wanted), 0, __FILE__, __LINE__)
+#define ARGUMENT DIST_ERR_INVALID_ARGUMENT
+#define HANDLE DIST_ERR_INVALID_HANDLE
+
+#endif
