@@ -7,14 +7,16 @@
 //! A body travels in words, from the memory of whoever puts it to the memory of whoever takes it: bytes that are gathered on the
 //! way and read again at once, by loads that are not the stores, would wait until these have left the core.
 
+use super::{Cursor, LINE_BYTES};
 use crate::base::buffer::{Dst, Src, WORD};
 use crate::base::processor;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How long a body that lies beside a position is at most: what fills two cache lines with it.
 pub const NEWEST_BYTES: usize = 88;
 /// How much of it lies in the first one.
-const FIRST_LINE: usize = 24;
+const FIRST_LINE: usize = LINE_BYTES - offset_of!(Cursor, newest) - offset_of!(Newest, body);
 /// How many bits of a stamp are one more than the length of the body. The others are the lowest of the position, which come
 /// again after terabytes, when something else has long been put.
 pub(super) const LEN_BITS: u32 = 24;

@@ -2,9 +2,7 @@
 
 #[cfg(doc)]
 use super::Head;
-use super::{
-    HEAD_BYTES, LINE_BYTES, NEWEST_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place,
-};
+use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place};
 use crate::base::buffer::{Src, WORD};
 use crate::base::copy::Stager;
 use crate::base::error::Result;
@@ -297,12 +295,6 @@ fn put_head(ring: &Ring<'_>, start: u64, first: u64, len: u64) {
 
 /// Puts a body; a reader that looks takes one piece while the next is put.
 fn put_body(ring: &Ring<'_>, start: u64, body: Src<'_>) {
-    if body.len() <= NEWEST_BYTES {
-        let (at, straight) = place(ring.bytes, start);
-        if body.len() <= straight {
-            return ring.bytes.slice(at, body.len()).copy_from(body);
-        }
-    }
     let mut stager = Stager::of(body.len());
     pieces(body).fold(start, |place, piece| {
         copy_in(&mut stager, ring.bytes, place, piece);
