@@ -78,7 +78,8 @@ pub(super) struct Watch {
     /// A message has been received at once since the clock last looked, which is as good.
     was_prompt: bool,
     looks: u32,
-    has_left: bool,
+    /// The service thread does nothing any more.
+    is_left_alone: bool,
 }
 
 impl Watch {
@@ -226,7 +227,7 @@ impl Core {
 
     /// Sees to it that the service thread looks when there is need.
     fn leave_to_service(&self, locked: &mut Locked) {
-        if locked.watch.has_left {
+        if locked.watch.is_left_alone {
             return;
         }
         if locked.state.failed.is_some() {
@@ -250,7 +251,7 @@ impl Core {
     /// The service thread makes progress.
     fn serve(&self) {
         let mut locked = self.lock();
-        if locked.watch.has_left {
+        if locked.watch.is_left_alone {
             return;
         }
         locked.state.go_on();
@@ -261,7 +262,7 @@ impl Core {
     fn on_alarm(&self) {
         let mut locked = self.lock();
         let watch = &mut locked.watch;
-        if watch.has_left {
+        if watch.is_left_alone {
             return;
         }
         watch.set_for = None;
@@ -379,13 +380,18 @@ impl Core {
         locked.state.leave();
         pause(&mut locked, true);
         locked.state.detach();
-        locked.watch.has_left = true;
-        if std::mem::take(&mut locked.watch.listens) {
-            self.bell().stop_listening();
-        }
+        self.dismiss_service(&mut locked.watch);
         let ended = self.collect(&mut locked.state);
         drop(locked);
         self.tell(ended);
+    }
+
+    /// The service thread does nothing for this rank any more.
+    pub(super) fn dismiss_service(&self, watch: &mut Watch) {
+        watch.is_left_alone = true;
+        if std::mem::take(&mut watch.listens) {
+            self.bell().stop_listening();
+        }
     }
 
     /// Bytes of whole messages that are held for receives to come.
@@ -398,10 +404,10 @@ impl Core {
 impl State {
     /// How long the service thread leaves messages to those who may attend.
     fn linger(&self) -> Duration {
-        let is_left_alone = |done: &Arc<dyn Completion>| !done.is_awaited();
+        let is_unawaited = |done: &Arc<dyn Completion>| !done.is_awaited();
         let sends = self.sends.values().map(|it| &it.done);
         let mut all = sends.chain(self.receives.values().map(|it| &it.done));
-        if all.any(is_left_alone) { LINGER } else { LINGER_AT_REST }
+        if all.any(is_unawaited) { LINGER } else { LINGER_AT_REST }
     }
 }
 

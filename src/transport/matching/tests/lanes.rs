@@ -1,7 +1,7 @@
 //! Long messages in lanes: one receiver at a time, none kept waiting by another, and none that waits for a sender in vain.
 
 use super::world::{
-    Member, Outcome, Spread, attend_once, content, go_on_until, incoming, lent_to, outgoing, text,
+    Member, Outcome, Spread, content, go_on_until, incoming, leave_alone, lent_to, outgoing, text,
     with, world,
 };
 use crate::base::ids::Rank;
@@ -54,7 +54,7 @@ fn offer_and_ask(
     message: Incoming,
     patience: Duration,
 ) -> (Arc<Outcome>, Arc<Outcome>, bool) {
-    attend_once(&members[0]);
+    members.iter().for_each(leave_alone);
     with(&members[1], |state| (state.patience, state.may_write) = (patience, false));
     let sent = members[0].post_send_and_wait(outgoing(1, 1, text(1, LONG)));
     let got = members[1].post_receive_and_wait(message);
@@ -71,7 +71,7 @@ fn a_sender_that_waits_is_asked_and_sends() {
     let message = incoming(Some(0), Some(1), LONG);
     let (sent, got, may_read) = offer_and_ask(&members, message, Duration::from_mins(1));
     assert_eq!(with(&members[1], |state| state.asked.len()), usize::from(may_read));
-    go_on_until(&[&members[0], &members[1]], || got.get().is_some());
+    go_on_until(&[&members[0], &members[1]], || sent.get().is_some() && got.get().is_some());
     sent.wait().unwrap();
     assert_eq!(content(lent_to(&message)), text(1, LONG));
     assert_eq!(with(&members[0], |state| state.lane_user), Some(1));
@@ -90,7 +90,7 @@ fn a_sender_that_does_not_answer_is_read() {
         assert_eq!(standstill.state.lane_user, None);
     }
     // The question comes too late, and is followed by the news that the message has been taken.
-    go_on_until(&[&members[0], &members[1]], || got.get().is_some());
+    go_on_until(&[&members[0], &members[1]], || sent.get().is_some() && got.get().is_some());
     assert_eq!(sent.wait().unwrap(), Delivery { peer: 1, tag: 1, bytes: LONG });
     assert_eq!(content(lent_to(&message)), text(1, LONG));
     assert!(members[1].domain.failure().is_none());
@@ -106,7 +106,7 @@ fn a_sender_that_sends_meanwhile_is_not_read() {
     with(&members[0], State::progress);
     std::thread::sleep(Duration::from_millis(2));
     drop(standstill);
-    go_on_until(&[&members[0], &members[1]], || got.get().is_some());
+    go_on_until(&[&members[0], &members[1]], || sent.get().is_some() && got.get().is_some());
     sent.wait().unwrap();
     assert_eq!(content(lent_to(&message)), text(1, LONG));
     assert!(members[1].domain.failure().is_none());

@@ -1,7 +1,7 @@
 //! Long messages that both sides copy: each its part, and one alone where the other does not come to it.
 
 use super::world::{
-    Member, Outcome, Spread, attend_once, content, go_on_until, incoming, lent_to, outgoing, text,
+    Member, Outcome, Spread, content, go_on_until, incoming, leave_alone, lent_to, outgoing, text,
     with, world,
 };
 use crate::base::error::{Error, ErrorKind};
@@ -27,7 +27,7 @@ struct Halfway<'m> {
 
 impl<'m> Halfway<'m> {
     fn of(members: &'m [Member]) -> Option<Self> {
-        attend_once(&members[0]);
+        members.iter().for_each(leave_alone);
         let message = incoming(Some(0), Some(1), LONG);
         let sent = members[0].post_send_and_wait(outgoing(1, 1, text(1, LONG)));
         let sender = members[0].engine.core().unwrap().lock();

@@ -17,7 +17,6 @@ use crate::transport::{
 use crate::wait::Pace;
 use crate::wait::bell::Bell;
 use crate::wait::until;
-use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -280,11 +279,10 @@ pub(super) fn go_on_until(members: &[&Member], holds: impl Fn() -> bool) {
     }
 }
 
-/// As after a call that has just attended: the service thread does not listen yet.
-pub(super) fn attend_once(member: &Member) {
-    let looks = Cell::new(0);
-    let over = || looks.replace(looks.get() + 1) > 0;
-    member.engine.core().unwrap().attend(&over, &Deadline::after_ms(PATIENCE_MS));
+/// From here on, a rank does what the test has it do, and nothing else: as between two calls that attend, however long that takes.
+pub(super) fn leave_alone(member: &Member) {
+    let core = member.engine.core().unwrap();
+    core.dismiss_service(&mut core.lock().watch);
 }
 
 /// Has every rank do something on a thread of its own.
