@@ -199,7 +199,8 @@ impl Geometry {
         match self.reuse {
             _ if ring >= self.lane_bytes() => ring / 2,
             Reuse::Soon => ring / 32,
-            Reuse::Late => (ring / 4).min(8 << 10),
+            // What is as long has left the near caches before it is written again in a long lane, and stays in them in a short ring.
+            Reuse::Late => (ring / 4).min(if self.has_late_lanes() { 4 << 10 } else { 8 << 10 }),
         }
     }
 
@@ -283,6 +284,14 @@ mod tests {
             let geometry = Geometry { ranks, slot_bytes: 4096, reuse: Reuse::Soon };
             assert_eq!(geometry.ring_bytes(), bytes << 10, "{ranks}");
         }
+    }
+
+    #[test]
+    fn a_long_lane_takes_messages_that_a_short_ring_would_keep_in_the_near_caches() {
+        let longest = |ranks| {
+            Geometry { ranks, slot_bytes: 4096, reuse: Reuse::Late }.longest_in_ring() >> 10
+        };
+        assert_eq!([2, 3, 4, 5, 8, 32].map(longest), [1024, 4, 4, 8, 8, 4]);
     }
 
     #[test]
