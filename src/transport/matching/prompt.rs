@@ -97,41 +97,41 @@ impl State {
     pub(super) fn send_at_once(&mut self, message: &Small<Src<'static>>) -> bool {
         let Small { peer: Some(to), tag: Some(tag), dtype, bytes } = *message else { return false };
         let (cost, limits) = (Limits::cost(bytes.len()), self.limits);
-        let is_for_lane = self.is_for_lane(bytes.len());
-        let Some(link) = self.links.get_mut(to).filter(|_| self.failed.is_none()) else {
+        let Some(link) = self.links.get(to).filter(|_| self.failed.is_none()) else {
             return false;
         };
         let is_small = bytes.len() <= limits.eager_bytes && link.used + cost <= limits.held_bytes;
         if !is_small || !link.is_open() || !link.is_idle() {
             return false;
         }
-        let Wire::Rings { peer, out, .. } = &mut link.wire else { return false };
-        if is_for_lane {
-            return self.send_in_lane(to, (tag, dtype), bytes);
+        let in_lane = self.is_for_lane(bytes.len()) && self.has_lane_for(to);
+        let is_put = match in_lane {
+            true => self.put_in_lane(to, (tag, dtype), bytes),
+            false => self.put_in_ring(to, (tag, dtype), bytes),
+        };
+        if is_put {
+            self.links[to].used += cost;
         }
+        is_put
+    }
+
+    /// Puts a message into the ring, if that has room for all of it.
+    fn put_in_ring(&mut self, to: Rank, (tag, dtype): (u32, DataType), bytes: Src<'_>) -> bool {
+        let Wire::Rings { peer, out, .. } = &mut self.links[to].wire else { return false };
         let first = Frame::first_of_whole(tag, dtype);
         if !out.put_whole(self.domain.region(), first, bytes) {
             return false;
         }
         fence_by(&self.fence);
         self.domain.ring_for_messages_fenced(*peer);
-        link.used += cost;
         true
     }
 
-    /// Puts a message into the lane as a whole; false where it has to be posted. The receiver takes one part of it while the next is
-    /// put.
-    fn send_in_lane(&mut self, to: Rank, (tag, dtype): (u32, DataType), bytes: Src<'_>) -> bool {
-        if !self.has_lane_for(to) {
-            return false;
-        }
+    /// Puts a message into the lane, if that has room for all of it. The receiver takes one part of it while the next is put.
+    fn put_in_lane(&mut self, to: Rank, (tag, dtype): (u32, DataType), bytes: Src<'_>) -> bool {
         let head = Frame::Eager { tag, dtype, len: bytes.len() as u64, in_lane: true }.encode();
         let wire = &mut self.links[to].wire;
-        if !wire.put_in_lane(self.domain.as_ref(), Src::from(&head[..]), bytes) {
-            return false;
-        }
-        self.links[to].used += Limits::cost(bytes.len());
-        true
+        wire.put_in_lane(self.domain.as_ref(), Src::from(&head[..]), bytes)
     }
 
     /// Takes a message that lies whole in its sender's ring into the receiver's memory; looks so often again where nothing does.

@@ -138,6 +138,29 @@ fn where_rings_are_short_a_whole_message_goes_in_the_lane() {
 }
 
 #[test]
+fn what_is_not_long_goes_in_the_ring_while_the_lane_serves_another() {
+    let members = world(Spread::Together, 8);
+    let len = 5_000;
+    let at_once = |to: Rank, seed: u64| {
+        let message = outgoing(to, 1, text(seed, len));
+        let (tag, dtype, bytes) = (Some(message.tag), message.dtype, message.bytes);
+        members[1].engine.send_at_once(&Small { peer: Some(to), tag, dtype, bytes })
+    };
+    let lane_user = || with(&members[1], |state| state.lane_user);
+    // It reads nothing meanwhile.
+    let standstill = members[0].engine.core().unwrap().lock();
+    assert!(at_once(0, 1) && at_once(2, 2) && at_once(0, 3) && at_once(3, 4));
+    assert_eq!(lane_user(), Some(0));
+    drop(standstill);
+    for (to, seed) in [(3, 4), (2, 2), (0, 1), (0, 3)] {
+        assert_eq!(members[to].receive(1, 1, len).unwrap(), text(seed, len));
+    }
+    assert!(at_once(2, 5));
+    assert_eq!(lane_user(), Some(2));
+    assert_eq!(members[2].receive(1, 1, len).unwrap(), text(5, len));
+}
+
+#[test]
 fn whoever_sleeps_is_told_of_the_head_and_of_what_lies_in_the_lane() {
     let members = world(Spread::Together, 8);
     // Rank 0 has gone to sleep, and neither its threads nor the service thread look.
