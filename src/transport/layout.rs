@@ -199,7 +199,7 @@ impl Geometry {
         match self.reuse {
             _ if ring >= self.lane_bytes() => ring / 2,
             Reuse::Soon => ring / 32,
-            // What is as long has left the near caches before it is written again in a long lane, and stays in them in a short ring.
+            // What lies in a long lane has left the near caches before it is written again: messages above 4 KiB gain by that.
             Reuse::Late => (ring / 4).min(if self.has_late_lanes() { 4 << 10 } else { 8 << 10 }),
         }
     }

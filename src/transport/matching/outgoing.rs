@@ -166,18 +166,13 @@ impl State {
         false
     }
 
-    /// Whether a whole message goes into the lane.
-    fn goes_in_lane(&mut self, peer: Rank, len: usize) -> bool {
-        self.is_for_lane(len) && self.has_lane_for(peer)
-    }
-
-    /// Whether the lane is better for a whole message.
-    pub(super) fn is_for_lane(&self, len: usize) -> bool {
-        len > self.region().longest_in_ring()
+    /// Whether a whole message goes into the lane: where that is better for it, and free.
+    pub(super) fn goes_in_lane(&mut self, peer: Rank, len: usize) -> bool {
+        len > self.region().longest_in_ring() && self.has_lane_for(peer)
     }
 
     /// Whether what goes to a peer may go into the lane: nothing in it is for another that has not read it, who may never do.
-    pub(super) fn has_lane_for(&mut self, peer: Rank) -> bool {
+    fn has_lane_for(&mut self, peer: Rank) -> bool {
         if !matches!(self.links[peer].wire, Wire::Rings { .. }) {
             return false;
         }

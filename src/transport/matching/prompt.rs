@@ -104,10 +104,10 @@ impl State {
         if !is_small || !link.is_open() || !link.is_idle() {
             return false;
         }
-        let in_lane = self.is_for_lane(bytes.len()) && self.has_lane_for(to);
-        let is_put = match in_lane {
-            true => self.put_in_lane(to, (tag, dtype), bytes),
-            false => self.put_in_ring(to, (tag, dtype), bytes),
+        let is_put = if self.goes_in_lane(to, bytes.len()) {
+            self.put_in_lane(to, (tag, dtype), bytes)
+        } else {
+            self.put_in_ring(to, (tag, dtype), bytes)
         };
         if is_put {
             self.links[to].used += cost;

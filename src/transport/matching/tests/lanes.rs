@@ -112,15 +112,18 @@ fn a_sender_that_sends_meanwhile_is_not_read() {
     assert!(members[1].domain.failure().is_none());
 }
 
+/// Whether a message with tag 1 went without being posted.
+fn send_at_once(from: &Member, to: Rank, body: Vec<u8>) -> bool {
+    let message = outgoing(to, 1, body);
+    let (tag, dtype, bytes) = (Some(message.tag), message.dtype, message.bytes);
+    from.engine.send_at_once(&Small { peer: Some(to), tag, dtype, bytes })
+}
+
 #[test]
 fn where_rings_are_short_a_whole_message_goes_in_the_lane() {
     let members = world(Spread::Together, 8);
     let len = 100_000;
-    let at_once = |to: Rank, seed: u64| {
-        let message = outgoing(to, 1, text(seed, len));
-        let (tag, dtype, bytes) = (Some(message.tag), message.dtype, message.bytes);
-        members[1].engine.send_at_once(&Small { peer: Some(to), tag, dtype, bytes })
-    };
+    let at_once = |to, seed| send_at_once(&members[1], to, text(seed, len));
     // It holds two, and serves nobody else until they are taken.
     let standstill = members[0].engine.core().unwrap().lock();
     assert!(at_once(0, 1) && at_once(0, 2));
@@ -141,11 +144,7 @@ fn where_rings_are_short_a_whole_message_goes_in_the_lane() {
 fn what_is_not_long_goes_in_the_ring_while_the_lane_serves_another() {
     let members = world(Spread::Together, 8);
     let len = 5_000;
-    let at_once = |to: Rank, seed: u64| {
-        let message = outgoing(to, 1, text(seed, len));
-        let (tag, dtype, bytes) = (Some(message.tag), message.dtype, message.bytes);
-        members[1].engine.send_at_once(&Small { peer: Some(to), tag, dtype, bytes })
-    };
+    let at_once = |to, seed| send_at_once(&members[1], to, text(seed, len));
     let lane_user = || with(&members[1], |state| state.lane_user);
     // It reads nothing meanwhile.
     let standstill = members[0].engine.core().unwrap().lock();
@@ -168,9 +167,7 @@ fn whoever_sleeps_is_told_of_the_head_and_of_what_lies_in_the_lane() {
     let bell = members[0].domain.region().message_bell(0);
     bell.prepare_to_sleep();
     let before = bell.rings();
-    let message = outgoing(0, 1, text(1, 100_000));
-    let (tag, dtype, bytes) = (Some(message.tag), message.dtype, message.bytes);
-    assert!(members[1].engine.send_at_once(&Small { peer: Some(0), tag, dtype, bytes }));
+    assert!(send_at_once(&members[1], 0, text(1, 100_000)));
     assert_eq!(bell.rings() - before, 2);
     bell.awake();
     drop(standstill);
