@@ -64,6 +64,12 @@ pub fn pin_to(number: usize) -> Result<()> {
     Ok(())
 }
 
+/// The core that the calling thread is on, and may have left when this returns; none where the kernel does not tell.
+pub fn core() -> Option<usize> {
+    // SAFETY: takes nothing.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
 fn block_all_signals() -> libc::sigset_t {
     let mut all = empty_set();
     let mut before = empty_set();
@@ -97,6 +103,18 @@ mod tests {
             crate::sys::host::cores()
         });
         assert_eq!(pinned.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn a_thread_that_is_kept_on_a_core_finds_itself_there() {
+        for number in 0..2 {
+            let found = std::thread::spawn(move || {
+                pin_to(number).unwrap();
+                (core(), allowed_cores().unwrap())
+            });
+            let (core, allowed) = found.join().unwrap();
+            assert_eq!(allowed, [core.unwrap()]);
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(super) struct Presence {
     nonce: [AtomicU64; 2],
     /// Not zero once the rank has left in order.
     left: AtomicU64,
+    /// Where it was last seen: the number of the core, and 1 more. Seldom written.
+    core: AtomicU64,
     mark: Mark,
 }
 
@@ -293,6 +295,19 @@ impl Region {
         self.presence(rank).left.load(Ordering::Acquire) != 0
     }
 
+    /// Notes the core that a rank is on.
+    pub fn note_core(&self, rank: Rank, core: usize) {
+        let (noted, core) = (&self.presence(rank).core, core as u64 + 1);
+        if noted.load(Ordering::Relaxed) != core {
+            noted.store(core, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a rank may be on a core: it was when it was last seen, or was not seen yet.
+    pub fn may_be_on(&self, rank: Rank, core: usize) -> bool {
+        [0, core as u64 + 1].contains(&self.presence(rank).core.load(Ordering::Relaxed))
+    }
+
     /// Notes that `from` knocks for `to`; false where an earlier knock has not been answered, so that one more
     /// says nothing new.
     pub fn begin_knock(&self, from: Rank, to: Rank) -> bool {
@@ -374,6 +389,19 @@ mod tests {
     use super::*;
     use crate::transport::Reuse;
     use crate::transport::inproc::Heap;
+
+    #[test]
+    fn a_rank_is_where_it_was_last_seen() {
+        let geometry = Geometry { ranks: 2, slot_bytes: 8192, reuse: Reuse::Soon };
+        let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
+        let region = Region::new(geometry, Box::new(heap)).unwrap();
+        assert!(region.may_be_on(1, 0) && region.may_be_on(1, 7));
+        for core in [7, 0] {
+            region.note_core(1, core);
+            assert!(region.may_be_on(1, core) && !region.may_be_on(1, 7 - core));
+        }
+        assert!(region.may_be_on(0, 3));
+    }
 
     #[test]
     fn nothing_overlaps() {

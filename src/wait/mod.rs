@@ -19,6 +19,7 @@ mod word;
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
 use crate::base::spin::look;
+use crate::sys::thread;
 use bell::Bell;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,9 @@ const LOOKS_PER_CHECK: u32 = 1000;
 /// How many looks it takes at first without a pause between them: a pause lasts as long as a cache line needs from core to
 /// core.
 const FIRST_LOOKS: u32 = 100;
+
+/// How many of them last about as long as two context switches.
+const LOOKS_FOR_A_TURN: u32 = 100;
 
 /// How long a wait keeps yielding the core before it sleeps.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
@@ -108,14 +112,29 @@ pub fn until_watched<T>(
     }
 }
 
-/// Gives the core away before each look, so often at most; whether one of them found what it looked for. For a few turns, which
-/// whoever wants the core next takes: a wait that lasts is [`until`]'s.
-pub fn give_turns(turns: u32, mut ready: impl FnMut() -> bool) -> bool {
-    PATIENT
-        && (0..turns).any(|_| {
+/// Gives the core away, so often at most, and looks each time that it has it back. Where nobody wants the core for what is waited for,
+/// it looks first, so many times that giving it away and having it back would take no longer. What a look has found. For a few turns,
+/// which whoever wants the core next takes: a wait that lasts is [`until`]'s.
+pub fn give_turns<T>(
+    turns: u32,
+    is_wanted: impl Fn() -> bool,
+    mut ready: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    if !PATIENT {
+        return None;
+    }
+    (0..turns).find_map(|_| {
+        let found = if is_wanted() { None } else { look(LOOKS_FOR_A_TURN, &mut ready) };
+        found.or_else(|| {
             std::thread::yield_now();
             ready()
         })
+    })
+}
+
+/// The core that this thread is on, as far as that can be said.
+pub fn core() -> Option<usize> {
+    thread::core()
 }
 
 /// Lets some time pass, but not beyond the deadline: between two tries of something that nobody
@@ -214,11 +233,28 @@ mod tests {
         let looks = std::cell::Cell::new(0);
         let look = |at| {
             looks.set(looks.get() + 1);
-            looks.get() == at
+            (looks.get() == at).then_some(at)
         };
-        assert!(give_turns(3, || look(2)) && looks.get() == 2);
-        assert!(!give_turns(3, || look(9)) && looks.get() == 5);
-        assert!(!give_turns(0, || look(6)) && looks.get() == 5);
+        assert!(give_turns(3, || true, || look(2)) == Some(2) && looks.get() == 2);
+        assert!(give_turns(3, || true, || look(9)).is_none() && looks.get() == 5);
+        assert!(give_turns(0, || true, || look(6)).is_none() && looks.get() == 5);
+    }
+
+    #[test]
+    fn a_core_that_nobody_wants_is_kept_for_a_while() {
+        let each = LOOKS_FOR_A_TURN + 1;
+        let looks = std::cell::Cell::new(0);
+        let look = |at| {
+            looks.set(looks.get() + 1);
+            (looks.get() == at).then_some(())
+        };
+        assert!(give_turns(2, || false, || look(each + 3)).is_some() && looks.get() == each + 3);
+        looks.set(0);
+        assert!(give_turns(2, || false, || look(0)).is_none() && looks.get() == 2 * each);
+        looks.set(0);
+        // Somebody comes for it.
+        let is_wanted = || looks.get() > 0;
+        assert!(give_turns(2, is_wanted, || look(0)).is_none() && looks.get() == each + 1);
     }
 
     #[test]

@@ -28,6 +28,7 @@
 mod hand;
 pub mod prompt;
 mod reasons;
+mod turns;
 mod waits;
 
 use crate::algo::lateness::Lateness;

@@ -24,14 +24,9 @@ use crate::kernel::Folding;
 use crate::transport::line::{INLINE_BYTES, Line};
 use crate::transport::region::LINES;
 use crate::transport::{Descriptor, SharedDomain};
-use crate::wait;
 
 /// How often it looks for a rank again, after the first time: some microseconds.
 const LOOKS: u32 = 300;
-
-/// How often it gives the core away instead, and looks, where ranks have no core each: to the others of this core, and once more
-/// for those who wait for them on other ones.
-const TURNS: u32 = 4;
 
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +183,9 @@ impl Hand<'_> {
 
     /// Gives the core to the others until all have come that it waits for, or a few times.
     fn gives_turns(&self, part: Part) -> bool {
-        wait::give_turns(TURNS, || self.look_again(part, 1))
+        let step = self.lane.step;
+        let has_come = |rank| self.region.line(rank, step).step() >= step;
+        self.give_turns(|| self.look_again(part, 1).then_some(()), has_come).is_some()
     }
 
     /// Looks for a rank until it has come, or so often.

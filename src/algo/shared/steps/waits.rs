@@ -91,6 +91,9 @@ impl Steps<'_> {
         arrived: &impl Fn(Rank) -> bool,
     ) {
         self.begins();
+        if self.look_in_turns(ready, arrived).is_some() {
+            return;
+        }
         let (bell, deadline) = (self.hand.region.bell(self.hand.rank), self.operation.deadline());
         let halted = || self.halted(rank);
         let mut pace = self.hand.domain.pace();
@@ -114,6 +117,9 @@ impl Steps<'_> {
         arrived: impl Fn(Rank) -> bool,
     ) -> Result<T> {
         self.begins();
+        if let Some(value) = self.look_in_turns(&mut ready, &arrived) {
+            return Ok(value);
+        }
         let bell = self.hand.region.bell(self.hand.rank);
         let halted = || self.halted(rank);
         let (pace, deadline) = (self.hand.domain.pace(), self.operation.deadline());
@@ -127,6 +133,18 @@ impl Steps<'_> {
                 None => Err(self.fail(self.late(arrived))),
             },
         }
+    }
+
+    /// Where ranks have no core each, gives this rank's to the others of it who have not `arrived`, a few times, and looks.
+    fn look_in_turns<T>(
+        &self,
+        mut ready: impl FnMut() -> Option<T>,
+        arrived: impl Fn(Rank) -> bool,
+    ) -> Option<T> {
+        if !self.is_crowded() {
+            return None;
+        }
+        ready().or_else(|| self.hand.give_turns(ready, arrived))
     }
 
     /// Where every rank that is missing is in an operation of the group, it waits itself, and the late one is on another
