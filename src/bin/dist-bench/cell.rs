@@ -163,6 +163,11 @@ impl Figures {
         self.median_of(|times| times.p99)
     }
 
+    /// The mean.
+    pub(crate) fn mean(&self) -> f64 {
+        self.median_of(|times| times.mean)
+    }
+
     /// The median of the root's own calls, where another rank's end counts.
     pub(crate) fn root(&self) -> Option<f64> {
         let has_root = self.runs.iter().any(|times| times.root.is_some());
@@ -219,6 +224,11 @@ impl Measured {
         ))
     }
 
+    /// Our mean by the best peer's, where calls followed each other.
+    pub(crate) fn ratio_of_means(&self) -> Option<f64> {
+        Some(self.ours.mean() / self.best()?.mean().max(1.0))
+    }
+
     /// How it ended, where there was a peer.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let ratio = self.ratio()?;
@@ -254,7 +264,7 @@ pub(crate) mod samples {
     }
 
     pub(crate) fn figures(engine: &str, runs: &[f64]) -> Figures {
-        let times = |&p50: &f64| Times { p50, p99: 2.0 * p50, root: None };
+        let times = |&p50: &f64| Times { p50, p99: 2.0 * p50, mean: 1.5 * p50, root: None };
         Figures { engine: engine.to_owned(), runs: runs.iter().map(times).collect(), wrong: 0 }
     }
 
@@ -300,6 +310,7 @@ mod tests {
         let ratio = measured.ratio().unwrap();
         assert_eq!((ratio.value, ratio.interval), (0.8, Some((0.8, 0.8))));
         assert_eq!(measured.verdict(), Some(Verdict::Won));
+        assert_eq!(measured.ratio_of_means(), Some(0.8));
         assert_eq!(measured.bandwidths(32.0), (2.0, 2.0));
     }
 

@@ -43,7 +43,8 @@ pub(crate) fn json(results: &Results) -> String {
             let [mode, buffers, place, call] = mean.words;
             json!({
                 "ranks": mean.ranks, "op": mean.op, "mode": mode, "buffers": buffers, "place": place,
-                "call": call, "ratio": mean.ratio, "cells": mean.cells, "lost": mean.lost,
+                "call": call, "ratio": mean.ratio, "ratio_of_means": mean.of_means, "cells": mean.cells,
+                "lost": mean.lost,
             })
         })
         .collect();
@@ -97,6 +98,7 @@ fn figures_json(measured: &Measured, figures: &Figures) -> Value {
         "engine": figures.engine,
         "p50_us": figures.p50() / 1e3,
         "p99_us": figures.p99() / 1e3,
+        "mean_us": figures.mean() / 1e3,
         "root_p50_us": figures.root().map(|root| root / 1e3),
         "algbw_gb_per_s": algbw,
         "busbw_gb_per_s": busbw,
@@ -108,7 +110,7 @@ fn figures_json(measured: &Measured, figures: &Figures) -> Value {
 /// The figures, with a line for each engine of each cell.
 pub(crate) fn csv(results: &Results) -> String {
     let Results { run, cells: all, .. } = results;
-    let mut text = "engine,transport,ranks,op,size,count,type,redop,mode,buffers,place,call,p50_us,p99_us,\
+    let mut text = "engine,transport,ranks,op,size,count,type,redop,mode,buffers,place,call,p50_us,p99_us,mean_us,\
                     root_p50_us,algbw_gb_per_s,busbw_gb_per_s,wrong,ratio,ratio_low,ratio_high,lost\n"
         .to_owned();
     for measured in all {
@@ -140,6 +142,7 @@ fn line(run: &Run, measured: &Measured, figures: &Figures) -> String {
         variant.describe().join(","),
         number(Some(figures.p50() / 1e3)),
         number(Some(figures.p99() / 1e3)),
+        number(Some(figures.mean() / 1e3)),
         number(figures.root().map(|root| root / 1e3)),
         number(Some(algbw)),
         number(Some(busbw)),
@@ -191,6 +194,7 @@ mod tests {
         assert_eq!(cell["peers"][1]["runs_p50_us"].as_array().map(Vec::len), Some(10));
         assert_eq!(value["cells"][1]["ratio"], Value::Null);
         assert_eq!(value["geometric_means"][0]["lost"], json!(1));
+        assert_eq!(value["geometric_means"][0]["ratio_of_means"], json!(1.25));
         assert_eq!(value["p99_above_best_peer"], json!({"cells": 1, "of": 1}));
     }
 

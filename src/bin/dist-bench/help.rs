@@ -10,6 +10,8 @@ What the columns mean (as in nccl-tests):
            largest; of several runs the median. broadcast and scatter: from the root's call until the
            last rank has its data; \"root\" is the median of the root's own calls. sendrecv: half a
            round trip between ranks 0 and 1
+  mean     of the same calls: what one takes of calls in a row. Where ranks share cores a call either
+           goes through at once or waits for others to have the core, and the median is one of the two
   algbw    size by p50, in GB/s (10^9 bytes)
   busbw    algbw by what the busiest link has to carry: times 2(n-1)/n for all_reduce, (n-1)/n for
            operations with blocks, 1 for the others

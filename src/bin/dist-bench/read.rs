@@ -90,19 +90,19 @@ fn variant(value: &Value) -> Option<Variant> {
     })
 }
 
-/// Of the 99th percentiles and the root's times there is only the median, which is that of all runs.
+/// Of all but the medians there is only one figure, which is that of all runs.
 fn figures(value: &Value) -> Option<Figures> {
     let ns = |value: &Value| {
         let us = value.as_f64().filter(|us| us.is_finite() && *us >= 0.0);
         us.map(|us| us * 1e3)
     };
-    let p99 = ns(&value["p99_us"])?;
+    let (p99, mean) = (ns(&value["p99_us"])?, ns(&value["mean_us"])?);
     let root = match &value["root_p50_us"] {
         Value::Null => None,
         root => Some(ns(root)?),
     };
     let runs = value["runs_p50_us"].as_array()?.iter();
-    let runs = runs.map(|run| Some(Times { p50: ns(run)?, p99, root }));
+    let runs = runs.map(|run| Some(Times { p50: ns(run)?, p99, mean, root }));
     Some(Figures {
         engine: value["engine"].as_str()?.to_owned(),
         runs: runs.collect::<Option<_>>()?,

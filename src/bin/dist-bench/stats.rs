@@ -14,8 +14,17 @@ pub(crate) struct Times {
     pub(crate) p50: f64,
     /// The 99th percentile.
     pub(crate) p99: f64,
+    /// The mean: what calls take that follow each other.
+    pub(crate) mean: f64,
     /// Where another rank's end counts: the median of the root's own calls.
     pub(crate) root: Option<f64>,
+}
+
+impl Times {
+    /// Of calls that took so long.
+    fn of(calls: &[f64], root: Option<f64>) -> Self {
+        Self { p50: median(calls), p99: percentile(calls, 99), mean: mean(calls), root }
+    }
 }
 
 /// A value with the interval that has it with a probability of 95 %, where there were enough pairs to tell.
@@ -41,13 +50,13 @@ pub(crate) fn judge(op: Op, ranks: &[Stamps]) -> Option<Times> {
     Some(match op.judged() {
         Judged::HalfRoundTrip => {
             let times: Vec<f64> = own(root).iter().map(|time| time / 2.0).collect();
-            Times { p50: median(&times), p99: percentile(&times, 99), root: None }
+            Times::of(&times, None)
         }
         Judged::SlowestRank => {
             let all: Vec<Vec<f64>> = ranks.iter().map(own).collect();
             let most = |of: &dyn Fn(&[f64]) -> f64| all.iter().map(|t| of(t)).fold(0.0, f64::max);
             let (p50, p99) = (most(&median), most(&|times| percentile(times, 99)));
-            Times { p50, p99, root: None }
+            Times { p50, p99, mean: most(&mean), root: None }
         }
         Judged::LastAfterRoot => {
             let ends = |call: usize| ranks.iter().filter_map(move |rank| rank.calls.get(call));
@@ -55,8 +64,7 @@ pub(crate) fn judge(op: Op, ranks: &[Stamps]) -> Option<Times> {
             let starts = root.calls.iter().enumerate();
             let times: Vec<f64> =
                 starts.map(|(call, &(start, _))| span(start, last(call))).collect();
-            let root = Some(median(&own(root)));
-            Times { p50: median(&times), p99: percentile(&times, 99), root }
+            Times::of(&times, Some(median(&own(root))))
         }
     })
 }
@@ -87,6 +95,12 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 pub(crate) fn percentile(values: &[f64], of_hundred: usize) -> f64 {
     let place = (values.len() * of_hundred).div_ceil(100);
     sorted(values).get(place.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// The mean. 0 of none.
+#[allow(clippy::cast_precision_loss, reason = "a small number of values")]
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// The geometric mean. 1 of none.
@@ -140,14 +154,15 @@ mod tests {
         assert_eq!(percentile(&[], 99), 0.0);
         assert!((geometric_mean(&[0.5, 2.0, 8.0]) - 2.0).abs() < 1e-12);
         assert_eq!(geometric_mean(&[]), 1.0);
+        assert_eq!((mean(&[1.0, 2.0, 6.0]), mean(&[])), (3.0, 0.0));
     }
 
     #[test]
     fn the_slowest_rank_counts() {
         let quick = stamps(&[(0, 10), (20, 30), (40, 50)]);
-        let slow = stamps(&[(0, 30), (20, 45), (40, 60)]);
+        let slow = stamps(&[(0, 30), (20, 45), (40, 57)]);
         let times = judge(Op::AllReduce, &[quick.clone(), slow]).unwrap();
-        assert_eq!((times.p50, times.p99, times.root), (25.0, 30.0, None));
+        assert_eq!(times, Times { p50: 25.0, p99: 30.0, mean: 24.0, root: None });
         assert!(judge(Op::AllReduce, &[Stamps::default(), quick]).is_none());
     }
 
@@ -157,13 +172,14 @@ mod tests {
         let others = [stamps(&[(90, 150), (190, 240), (320, 330)]), stamps(&[(0, 120); 3])];
         let all = [root, others[0].clone(), others[1].clone()];
         let times = judge(Op::Broadcast, &all).unwrap();
-        assert_eq!((times.p50, times.p99, times.root), (40.0, 50.0, Some(10.0)));
+        assert_eq!(times, Times { p50: 40.0, p99: 50.0, mean: 40.0, root: Some(10.0) });
     }
 
     #[test]
     fn a_ping_pong_is_half_of_what_its_starter_sees() {
         let all = [stamps(&[(0, 10), (10, 30)]), stamps(&[(0, 1000); 2]), Stamps::default()];
-        assert_eq!(judge(Op::SendRecv, &all).unwrap().p50, 7.5);
+        let times = judge(Op::SendRecv, &all).unwrap();
+        assert_eq!((times.p50, times.mean), (7.5, 7.5));
     }
 
     #[test]

@@ -13,16 +13,25 @@ const TAIL_ALLOWED: f64 = 0.05;
 pub(crate) fn head(cell: &Cell, transport: &str, has_peers: bool) -> String {
     let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
     let mut columns = format!(
-        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>8} {:>8} {:>6}",
-        "size B", "count", "type", "redop", "p50 us", "p99 us", "algbw", "busbw", "#wrong"
+        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>10} {:>8} {:>8} {:>6}",
+        "size B",
+        "count",
+        "type",
+        "redop",
+        "p50 us",
+        "p99 us",
+        "mean us",
+        "algbw",
+        "busbw",
+        "#wrong"
     );
     if has_root(cell.op) {
         columns.push_str(&format!(" {:>10}", "root us"));
     }
     if has_peers {
         columns.push_str(&format!(
-            "  {:<17} {:>10} {:>10} {:>6} {:<14} {}",
-            "best peer", "p50 us", "p99 us", "ratio", "95 %", "lost"
+            "  {:<17} {:>10} {:>10} {:>10} {:>6} {:<14} {}",
+            "best peer", "p50 us", "p99 us", "mean us", "ratio", "95 %", "lost"
         ));
     }
     format!("\n{op}, {ranks} ranks, {words}, transport {transport}\n{}\n", columns.trim_end())
@@ -40,13 +49,14 @@ pub(crate) fn row(measured: &Measured) -> String {
     let redop = if cell.op.reduces() { redop_name(cell.redop) } else { "none" };
     let wrong = ours.wrong + measured.peers.iter().map(|peer| peer.wrong).sum::<u64>();
     let mut text = format!(
-        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>8.2} {:>8.2} {:>6}",
+        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>10} {:>8.2} {:>8.2} {:>6}",
         cell.bytes(),
         cell.op.shown_count(cell.count, cell.ranks),
         cell.dtype.name(),
         redop,
         microseconds(ours.p50()),
         microseconds(ours.p99()),
+        microseconds(ours.mean()),
         algbw,
         busbw,
         wrong
@@ -58,10 +68,11 @@ pub(crate) fn row(measured: &Measured) -> String {
     if let (Some(best), Some(ratio)) = (measured.best(), measured.ratio()) {
         let lost = measured.verdict().and_then(Verdict::lost).unwrap_or("");
         text.push_str(&format!(
-            "  {:<17} {:>10} {:>10} {:>6.2} {:<14} {lost}",
+            "  {:<17} {:>10} {:>10} {:>10} {:>6.2} {:<14} {lost}",
             best.engine,
             microseconds(best.p50()),
             microseconds(best.p99()),
+            microseconds(best.mean()),
             ratio.value,
             interval(&ratio)
         ));
@@ -88,6 +99,8 @@ pub(crate) struct Mean {
     pub(crate) op: &'static str,
     /// The geometric mean of the ratios.
     pub(crate) ratio: f64,
+    /// The same of the means.
+    pub(crate) of_means: f64,
     pub(crate) cells: usize,
     pub(crate) lost: usize,
 }
@@ -102,12 +115,14 @@ pub(crate) fn means(all: &[Measured]) -> Vec<Mean> {
     }
     let mean = |(ranks, words, op): (usize, [&'static str; 4], &'static str)| {
         let own = all.iter().filter(|measured| kind(&measured.cell) == (ranks, words, op));
-        let (mut ratios, mut lost) = (Vec::new(), 0);
+        let (mut ratios, mut of_means, mut lost) = (Vec::new(), Vec::new(), 0);
         for measured in own {
             ratios.extend(measured.ratio().map(|ratio| ratio.value));
+            of_means.extend(measured.ratio_of_means());
             lost += usize::from(measured.verdict().is_some_and(|v| v.lost().is_some()));
         }
-        Mean { ranks, words, op, ratio: geometric_mean(&ratios), cells: ratios.len(), lost }
+        let (ratio, of_means) = (geometric_mean(&ratios), geometric_mean(&of_means));
+        Mean { ranks, words, op, ratio, of_means, cells: ratios.len(), lost }
     };
     kinds.into_iter().map(mean).collect()
 }
@@ -125,11 +140,11 @@ pub(crate) fn summary(all: &[Measured]) -> String {
     if means.is_empty() {
         return String::new();
     }
-    let mut text = "\nTime by the best peer's, geometric means:\n".to_owned();
-    for Mean { ranks, words, op, ratio, cells, lost } in &means {
+    let mut text = "\nTime by the best peer's, geometric means: of medians, of means\n".to_owned();
+    for Mean { ranks, words, op, ratio, of_means, cells, lost } in &means {
         let (words, cells) = (words.join(", "), count(*cells, "cell"));
         text.push_str(&format!(
-            "{ratio:>6.2}  {op:<15} {ranks} ranks, {words}: {cells}, {lost} lost\n"
+            "{ratio:>6.2} {of_means:>6.2}  {op:<15} {ranks} ranks, {words}: {cells}, {lost} lost\n"
         ));
     }
     text.push_str(&format!("{}\n", tails_text(all)));
@@ -174,7 +189,8 @@ mod tests {
     fn a_row_has_a_word_for_each_column() {
         let row = row(&measured(Op::AllReduce, 65_536, &[]));
         let words: Vec<&str> = row.split_whitespace().collect();
-        let expected = ["65536", "16384", "f32", "sum", "1.000", "2.000", "65.54", "65.54", "0"];
+        let expected =
+            ["65536", "16384", "f32", "sum", "1.000", "2.000", "1.500", "65.54", "65.54", "0"];
         assert_eq!(words, expected);
         let head = head(&measured(Op::AllReduce, 4, &[]).cell, "auto", false);
         let lines: Vec<&str> = head.lines().collect();
@@ -186,7 +202,9 @@ mod tests {
     fn a_row_against_peers_says_who_won() {
         let text = row(&measured(Op::AllGather, 64, &[("mpich", 1250.0), ("openmpi", 2000.0)]));
         assert!(
-            text.ends_with("mpich                  1.250      2.500   0.80 0.80 to 0.80\n"),
+            text.ends_with(
+                "mpich                  1.250      2.500      1.875   0.80 0.80 to 0.80\n"
+            ),
             "{text}"
         );
         assert!(text.trim_start().starts_with("64           8     f32   none"), "{text}");
@@ -210,7 +228,10 @@ mod tests {
             measured(Op::Barrier, 0, &[("mpich", 2000.0)]),
         ];
         let text = summary(&all);
-        assert!(text.contains("  1.00  all_reduce      2 ranks, rewritten, ordinary"), "{text}");
+        assert!(
+            text.contains("  1.00   1.00  all_reduce      2 ranks, rewritten, ordinary"),
+            "{text}"
+        );
         assert!(text.contains("2 cells, 1 lost") && text.contains("1 cell, 0 lost"), "{text}");
         assert!(text.contains("above the best peer's in 1 of 3 cells (33.3 %"), "{text}");
         assert!(text.contains("  all_reduce 64 KiB, 2 ranks"), "{text}");

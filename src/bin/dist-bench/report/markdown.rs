@@ -56,6 +56,7 @@ fn summary(results: &Results) -> String {
         ("ranks", true),
         ("called", false),
         ("geometric mean", true),
+        ("of means", true),
         ("cells", true),
         ("lost", true),
     ]));
@@ -65,6 +66,7 @@ fn summary(results: &Results) -> String {
             mean.ranks.to_string(),
             mean.words.join(", "),
             format!("{:.2}", mean.ratio),
+            format!("{:.2}", mean.of_means),
             mean.cells.to_string(),
             mean.lost.to_string(),
         ]));
@@ -187,12 +189,13 @@ fn has_root(op: Op) -> bool {
 }
 
 fn columns(op: Op) -> String {
-    let mut columns = vec![("bytes", true), ("p50 µs", true), ("p99 µs", true)];
+    let mut columns = vec![("bytes", true), ("p50 µs", true), ("p99 µs", true), ("mean µs", true)];
     columns.extend(has_root(op).then_some(("root µs", true)));
     columns.extend([
         ("best peer", false),
         ("its p50", true),
         ("its p99", true),
+        ("its mean", true),
         ("ratio", true),
         ("95 %", true),
         ("lost", false),
@@ -202,8 +205,8 @@ fn columns(op: Op) -> String {
 
 fn cell(measured: &Measured) -> String {
     let ours = &measured.ours;
-    let mut words =
-        vec![size(measured.cell.bytes()), microseconds(ours.p50()), microseconds(ours.p99())];
+    let mut words = vec![size(measured.cell.bytes())];
+    words.extend([ours.p50(), ours.p99(), ours.mean()].map(microseconds));
     if has_root(measured.cell.op) {
         words.push(ours.root().map_or_else(|| "-".to_owned(), microseconds));
     }
@@ -212,11 +215,12 @@ fn cell(measured: &Measured) -> String {
             best.engine.clone(),
             microseconds(best.p50()),
             microseconds(best.p99()),
+            microseconds(best.mean()),
             format!("{:.2}", ratio.value),
             interval(&ratio),
             measured.verdict().and_then(Verdict::lost).unwrap_or("").to_owned(),
         ]),
-        _ => words.extend(["none", "-", "-", "-", "-", ""].map(str::to_owned)),
+        _ => words.extend(["none", "-", "-", "-", "-", "-", ""].map(str::to_owned)),
     }
     row(&words)
 }
@@ -240,15 +244,15 @@ mod tests {
         for part in [
             "dist-bench --peer mpich\ndist-bench --peer mpich\n",
             "on 2 cores of Some Processor, 24 GiB, Linux 6.1",
-            "| all_reduce | 2 | rewritten, ordinary, in place, blocking | 1.25 | 1 | 1 |",
+            "| all_reduce | 2 | rewritten, ordinary, in place, blocking | 1.25 | 1.25 | 1 | 1 |",
             "p99 is above the best peer's in 1 of 1 cell (100.0 %; 5 % are allowed)",
             "* all_reduce 4 MiB, 2 ranks, rewritten, ordinary, in place, blocking: 1.25",
             "| 2 | 4 MiB | rewritten, ordinary, in place, blocking | 1.000 | 400.0 | 400 |",
             "| all_reduce 4 MiB, ordinary, rewritten | pull attach | 0.900 | 1.000 | 0.90 |",
             "![all_reduce](docs/plots/all_reduce.svg)",
             "2 ranks, f32 sum, rewritten, ordinary, in place, blocking:",
-            "| 4 MiB | 1.000 | 2.000 | mpich | 0.800 | 1.600 | 1.25 | 1.25 to 1.25 | slower |",
-            "| 4 B | 1.000 | 2.000 | - | none | - | - | - | - |  |",
+            "| 4 MiB | 1.000 | 2.000 | 1.500 | mpich | 0.800 | 1.600 | 1.200 | 1.25 | 1.25 to 1.25 | slower |",
+            "| 4 B | 1.000 | 2.000 | 1.500 | - | none | - | - | - | - | - |  |",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
