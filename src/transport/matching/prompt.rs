@@ -124,6 +124,7 @@ impl State {
         }
         fence_by(&self.fence);
         self.domain.ring_for_messages_fenced(*peer);
+        out.claim_next(self.domain.region(), bytes.len());
         true
     }
 

@@ -100,6 +100,9 @@ impl Wire {
             return false;
         }
         let sent = self.send_body(domain, [head, body], true);
+        if let Self::Rings { lanes, .. } = self {
+            lanes.out.claim_next(region, body.len());
+        }
         sent.is_ok_and(|sent| sent == head.len() + body.len())
     }
 

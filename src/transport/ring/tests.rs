@@ -11,7 +11,11 @@ fn region() -> Region {
 }
 
 fn used_again(reuse: Reuse) -> Region {
-    let geometry = Geometry { ranks: 2, slot_bytes: 4096, reuse };
+    region_of(2, reuse)
+}
+
+fn region_of(ranks: usize, reuse: Reuse) -> Region {
+    let geometry = Geometry { ranks, slot_bytes: 4096, reuse };
     let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
     Region::new(geometry, Box::new(heap)).unwrap()
 }
@@ -351,6 +355,35 @@ fn short_bodies_stay_at_the_beginning_and_long_ones_go_on_apart() {
     let start = pass(0, short, false);
     assert!(start <= beginning);
     assert_eq!(pass(0, long, false), start + HEAD_BYTES + short);
+}
+
+#[test]
+fn the_place_of_the_next_body_is_known_where_bodies_go_ahead() {
+    let region = used_again(Reuse::Late);
+    let ring = region.ring(0, 1);
+    let mut writer = Writer::new(0, 1);
+    let place = |writer: &Writer, len| {
+        let next = writer.next_place(&ring, len);
+        (next.as_mut_ptr().addr() - ring.bytes.as_mut_ptr().addr(), next.len())
+    };
+    let body = vec![1; 4096];
+    assert!(writer.put_whole(&region, 1, Src::from(body.as_slice())));
+    let (start, len) = place(&writer, body.len());
+    assert_eq!((start, len), (HEAD_BYTES + body.len(), HEAD_BYTES + body.len()));
+    writer.claim_next(&region, body.len());
+    assert!(writer.put_whole(&region, 2, Src::from(body.as_slice())));
+    assert_eq!(bytes_of(ring.bytes.slice(start, len).as_src()), whole(2, &body));
+    // Short ones go back to the beginning, and long ones have too many lines.
+    assert!([64, 16 << 10].iter().all(|&len| place(&writer, len).1 == 0));
+    // Up to the end of the ring.
+    let rest = vec![0; ring.bytes.len() - 2 * len - 100];
+    assert_eq!(writer.write(&region, &[Src::from(rest.as_slice())]).unwrap(), rest.len());
+    assert_eq!(place(&writer, body.len()), (ring.bytes.len() - 100, 100));
+    writer.claim_next(&region, body.len());
+    // Where all go back, nothing is known.
+    let region = region_of(8, Reuse::Late);
+    let writer = Writer::new(0, 1);
+    assert_eq!(writer.next_place(&region.ring(0, 1), body.len()).len(), 0);
 }
 
 #[test]

@@ -3,16 +3,20 @@
 #[cfg(doc)]
 use super::Head;
 use super::{HEAD_BYTES, LINE_BYTES, Region, Ring, STREAMED, Way, copy_in, nonsense, place};
-use crate::base::buffer::{Src, WORD};
+use crate::base::buffer::{Dst, Src, WORD};
 use crate::base::copy::Stager;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::processor;
 use crate::base::spin;
 use std::sync::atomic::{Ordering, fence};
 
 /// The words of a head that are not zero.
 const FIRST: usize = 0;
 const LEN: usize = 2;
+
+/// The longest body of which the next one's lines are asked for: those of longer ones do not come while an answer does.
+const CLAIMED_BYTES: usize = 8 << 10;
 
 /// The writing end.
 #[derive(Debug)]
@@ -161,6 +165,25 @@ impl Writer {
             self.apart = place(ring.bytes, self.position).0;
         }
         true
+    }
+
+    /// After a body of this length: asks for the lines that another one would be put to. They were with the reader's core when they were
+    /// used last, and come while whoever has put a body waits for an answer.
+    pub fn claim_next(&self, region: &Region, len: usize) {
+        let next = self.next_place(&self.way.ring(region), len);
+        for at in (0..next.len()).step_by(LINE_BYTES) {
+            processor::prefetch_to_write(next.as_mut_ptr().wrapping_add(at));
+        }
+    }
+
+    /// Where another body of this length goes with its head, up to the end of the ring. Nothing where bodies go back to its beginning,
+    /// whose lines the reader is about to read, nor where there are more lines than come in time.
+    pub(super) fn next_place<'a>(&self, ring: &Ring<'a>, len: usize) -> Dst<'a> {
+        let turn = ring.turn;
+        let goes_ahead = turn.apart.is_some() && len > turn.longest && len <= CLAIMED_BYTES;
+        let (start, straight) = place(ring.bytes, self.position);
+        let wanted = if goes_ahead { HEAD_BYTES + len } else { 0 };
+        ring.bytes.slice(start, wanted.min(straight))
     }
 
     /// Goes on where the last body ended that was not short, if there is such a place and everything is read.
