@@ -100,10 +100,11 @@ impl Wire {
             return false;
         }
         let sent = self.send_body(domain, [head, body], true);
-        if let Self::Rings { lanes, .. } = self {
+        let is_sent = sent.is_ok_and(|sent| sent == head.len() + body.len());
+        if is_sent && let Self::Rings { lanes, .. } = self {
             lanes.out.claim_next(region, body.len());
         }
-        sent.is_ok_and(|sent| sent == head.len() + body.len())
+        is_sent
     }
 
     /// How long a piece of a message may be.

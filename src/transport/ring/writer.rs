@@ -170,6 +170,10 @@ impl Writer {
     /// After a body of this length: asks for the lines that another one would be put to. They were with the reader's core when they were
     /// used last, and come while whoever has put a body waits for an answer.
     pub fn claim_next(&self, region: &Region, len: usize) {
+        // Most are short, and need not know where the ring is.
+        if self.is_after_short {
+            return;
+        }
         let next = self.next_place(&self.way.ring(region), len);
         for at in (0..next.len()).step_by(LINE_BYTES) {
             processor::prefetch_to_write(next.as_mut_ptr().wrapping_add(at));

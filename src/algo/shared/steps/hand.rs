@@ -77,11 +77,17 @@ impl<'a> Hand<'a> {
         self.lane.chain = chain;
     }
 
+    /// Whether a rank has published the current step.
+    #[inline]
+    pub(super) fn has_published(&self, rank: Rank) -> bool {
+        let step = self.lane.step;
+        self.region.line(rank, step).step() >= step
+    }
+
     /// Looks for the first time whether a rank has published the current step.
     #[inline]
     pub(super) fn look_for(&mut self, rank: Rank) -> bool {
-        let step = self.lane.step;
-        let is_there = self.region.line(rank, step).step() >= step;
+        let is_there = self.has_published(rank);
         self.lane.is_ahead[rank] = is_there;
         is_there
     }

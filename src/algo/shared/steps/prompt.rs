@@ -112,7 +112,7 @@ impl Routine {
                 hand.ring();
             }
             if crowded {
-                hand.gives_turns(part)
+                hand.look_in_turns(part)
             } else {
                 hand.look_again(part, if cfg!(loom) { 1 } else { LOOKS })
             }
@@ -182,10 +182,9 @@ impl Hand<'_> {
     }
 
     /// Gives the core to the others until all have come that it waits for, or a few times.
-    fn gives_turns(&self, part: Part) -> bool {
-        let step = self.lane.step;
-        let has_come = |rank| self.region.line(rank, step).step() >= step;
-        self.give_turns(|| self.look_again(part, 1).then_some(()), has_come).is_some()
+    fn look_in_turns(&self, part: Part) -> bool {
+        let look = || self.look_again(part, 1).then_some(());
+        self.give_turns(look, |rank| self.has_published(rank)).is_some()
     }
 
     /// Looks for a rank until it has come, or so often.

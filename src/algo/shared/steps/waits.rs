@@ -25,8 +25,7 @@ impl Steps<'_> {
         let began = self.lateness.wait_begins();
         let looks = Cell::new(self.short_looks());
         let ready = || if line.step() >= step { Some(()) } else { self.looked_in_vain(&looks) };
-        let has_published = |other| self.hand.region.line(other, step).step() >= step;
-        self.wait_for(rank, ready, has_published)?;
+        self.wait_for(rank, ready, |other| self.hand.has_published(other))?;
         self.ends_waiting(began, rank);
         Ok(())
     }
