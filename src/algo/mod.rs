@@ -23,4 +23,4 @@ pub mod table;
 pub use operation::Operation;
 pub use plain::Plain;
 pub use select::{Choice, Shape, Wanted, select};
-pub use table::{Algorithm, Body, algorithms};
+pub use table::{Algorithm, Body, SHORT_BYTES, algorithms};

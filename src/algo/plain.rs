@@ -1,10 +1,10 @@
-//! A call that is nothing but its arguments: what an operation needs that is over with one line of each rank.
+//! A call that is nothing but its arguments: what an operation needs that is over with one step.
 
 use super::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
-use crate::base::ids::Rank;
+use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::kernel::Folding;
 use crate::transport::{Descriptor, Extent, OpKind};
@@ -111,6 +111,14 @@ impl<'a> Plain<'a> {
     /// As [`Operation::bytes`].
     pub fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype().size())
+    }
+
+    /// How many bytes a rank has for others at most: the same for all, and as much as fits an address.
+    pub fn bytes_in_all(&self, ranks: WorldSize) -> usize {
+        match self.kind {
+            OpKind::ReduceScatter | OpKind::AllToAll => self.bytes().saturating_mul(ranks),
+            _ => self.bytes(),
+        }
     }
 
     /// As [`Operation::recv_block`].

@@ -9,7 +9,8 @@ use super::hierarchical::{self, Levels};
 use super::message::{self, Call, Team};
 use super::operation::Operation;
 use super::select::Shape;
-use super::shared::lines::Lines;
+use super::shared::direct::may_be_asked;
+use super::shared::one_step::OneStep;
 use super::shared::{self, Steps};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -18,6 +19,7 @@ use std::sync::LazyLock;
 
 static ALGORITHMS: &[&Algorithm] = &[
     &shared::all_reduce::inline::ROW,
+    &shared::all_reduce::short::ROW,
     &shared::all_reduce::one_shot::ROW,
     &shared::all_reduce::push::ROW,
     &shared::all_reduce::pull::ROW,
@@ -30,18 +32,21 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::all_reduce::ring::ROW,
     &message::all_reduce::ordered::ROW,
     &shared::reduce::inline::ROW,
+    &shared::reduce::short::ROW,
     &shared::reduce::staged::ROW,
     &hierarchical::reduce::leaders::ROW,
     &message::reduce::scatter_gather::ROW,
     &message::reduce::tree::ROW,
     &message::reduce::ordered::ROW,
     &shared::broadcast::inline::ROW,
+    &shared::broadcast::short::ROW,
     &shared::broadcast::push::ROW,
     &shared::broadcast::staged::ROW,
     &hierarchical::broadcast::leaders::ROW,
     &message::broadcast::tree::ROW,
     &message::broadcast::chain::ROW,
     &shared::all_gather::inline::ROW,
+    &shared::all_gather::short::ROW,
     &shared::all_gather::push::ROW,
     &shared::all_gather::pull::ROW,
     &shared::all_gather::staged::ROW,
@@ -49,6 +54,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::all_gather::bruck::ROW,
     &message::all_gather::ring::ROW,
     &shared::reduce_scatter::inline::ROW,
+    &shared::reduce_scatter::short::ROW,
     &shared::reduce_scatter::pull::ROW,
     &shared::reduce_scatter::staged::ROW,
     &hierarchical::reduce_scatter::lanes::ROW,
@@ -64,6 +70,7 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::scatter::tree::ROW,
     &message::scatter::direct::ROW,
     &shared::all_to_all::inline::ROW,
+    &shared::all_to_all::short::ROW,
     &shared::all_to_all::push::ROW,
     &shared::all_to_all::pull::ROW,
     &shared::all_to_all::staged::ROW,
@@ -77,8 +84,8 @@ static ALGORITHMS: &[&Algorithm] = &[
 /// An algorithm, by what it runs on.
 #[derive(Clone, Copy, Debug)]
 pub enum Body {
-    /// One line of each rank in memory that all ranks share.
-    Lines(&'static Lines),
+    /// One step in memory that all ranks share.
+    OneStep(&'static OneStep),
     /// Memory that all ranks share.
     Shared(fn(&mut Steps<'_>, &Operation<'_>) -> Result<()>),
     /// Messages alone; the team is all ranks.
@@ -105,6 +112,14 @@ pub const REACHED_FEW: Test = |bytes, shape| REACHED(bytes, shape) && shape.rank
 pub const FITS_A_LINE: Test = |bytes, _| bytes <= INLINE_BYTES;
 /// For blocks of which all ranks' together do.
 pub const ALL_FIT_A_LINE: Test = |bytes, shape| bytes.saturating_mul(shape.ranks) <= INLINE_BYTES;
+/// For what fits the smallest slot, and is no reason to ask whether it could be read where the caller has it.
+pub const SHORT: Test = |bytes, shape| bytes <= SHORT_BYTES && !may_be_asked(bytes, shape.crowded);
+/// For blocks of which all ranks' together are so short.
+pub const SHORT_IN_ALL: Test = |bytes, shape| {
+    bytes.saturating_mul(shape.ranks) <= SHORT_BYTES && !may_be_asked(bytes, shape.crowded)
+};
+/// What the smallest slot holds.
+pub const SHORT_BYTES: usize = 4096;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -135,7 +150,7 @@ impl Algorithm {
     /// Whether it can perform a call whose count argument is this many bytes.
     pub fn can(&self, bytes: usize, shape: &Shape) -> bool {
         let ranks = match self.body {
-            Body::Lines(_) | Body::Shared(_) => shape.nodes == 1,
+            Body::OneStep(_) | Body::Shared(_) => shape.nodes == 1,
             Body::Message(_) => shape.nodes > 1,
             Body::Hierarchical(_) => shape.nodes > 1 && shape.largest > 1,
         };

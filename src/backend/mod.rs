@@ -18,10 +18,10 @@ pub mod registry;
 pub mod solo;
 mod staging;
 
+pub use crate::algo::SHORT_BYTES as PROMPT_BYTES;
 pub use crate::algo::plain::{Key, Plain};
 pub use crate::algo::shared::steps::prompt::Prompt;
 pub use crate::algo::{Operation, Wanted};
-pub use crate::transport::line::INLINE_BYTES as PROMPT_BYTES;
 pub use crate::transport::{
     Completion, Delivery, Descriptor, Extent, Incoming, LARGEST_TAG, Listener, Listeners, OpKind,
     Outgoing, PeerName, PointToPoint, Room,

@@ -185,7 +185,7 @@ impl Geometry {
     pub(super) fn part_at(&self, step: u64, room: usize) -> usize {
         // All powers of two, so that nothing is divided.
         let stride = room.next_power_of_two().max(ALIGN);
-        let parts = (self.turned(room) / stride).max(1);
+        let parts = (self.turned(room) >> stride.ilog2()).max(1);
         // As many turns as the smallest parts have places.
         let turn = usize::try_from(step / SLOTS % (1 << 32)).unwrap_or(0);
         (turn & (parts - 1)) * stride

@@ -28,6 +28,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LEAST: usize = 4 << 10;
 const LEAST_CROWDED: usize = 64 << 10;
 
+/// Whether a call of so many bytes is long enough to be asked for.
+pub fn may_be_asked(bytes: usize, crowded: bool) -> bool {
+    bytes >= if crowded { LEAST_CROWDED } else { LEAST }
+}
+
 /// What the first line of a rank begins with that does not ask.
 pub(super) const NOTHING: [u8; 8] = [0; 8];
 
@@ -147,9 +152,8 @@ impl Steps<'_> {
     /// Whether any rank may ask, or have asked, in this step, which all agree on.
     fn may_be_asked(&self, operation: &Operation<'_>) -> bool {
         use OpKind::{AllGather, AllReduce, AllToAll, ReduceScatter};
-        let least = if self.domain().pace().crowded { LEAST_CROWDED } else { LEAST };
         !self.is_settled()
-            && operation.bytes() >= least
+            && may_be_asked(operation.bytes(), self.is_crowded())
             && matches!(operation.descriptor.kind, AllReduce | AllGather | ReduceScatter | AllToAll)
             && !matches!(self.direct().arenas, Arenas::OutOfReach)
     }

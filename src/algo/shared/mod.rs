@@ -6,7 +6,7 @@
 mod counts;
 pub mod direct;
 mod exposure;
-pub mod lines;
+pub mod one_step;
 pub mod stagers;
 pub mod steps;
 mod withdrawal;
@@ -17,6 +17,7 @@ pub mod all_gather {
     pub mod inline;
     pub mod pull;
     pub mod push;
+    pub mod short;
     pub mod staged;
 }
 /// The fold of all vectors to everybody.
@@ -26,6 +27,7 @@ pub mod all_reduce {
     pub mod one_shot;
     pub mod pull;
     pub mod push;
+    pub mod short;
     pub mod two_shot;
 }
 /// To everybody what each has for it.
@@ -34,6 +36,7 @@ pub mod all_to_all {
     pub mod inline;
     pub mod pull;
     pub mod push;
+    pub mod short;
     pub mod staged;
 }
 /// Nobody leaves before all have come.
@@ -44,6 +47,7 @@ pub mod barrier {
 pub mod broadcast {
     pub mod inline;
     pub mod push;
+    pub mod short;
     pub mod staged;
 }
 /// Everybody's block to the root.
@@ -53,6 +57,7 @@ pub mod gather {
 /// The fold of all vectors to the root.
 pub mod reduce {
     pub mod inline;
+    pub mod short;
     pub mod staged;
 }
 /// To everybody its block of the fold of all vectors.
@@ -60,6 +65,7 @@ pub mod reduce_scatter {
     mod direct;
     pub mod inline;
     pub mod pull;
+    pub mod short;
     pub mod staged;
 }
 /// The root's blocks, one to each.

@@ -84,9 +84,10 @@ mod tests {
         let all = describe(&shape, &rules);
         let expected = [
             (0, "inline", "table"),
-            (INLINE_BYTES + 1, "one_shot", "table"),
+            (INLINE_BYTES + 1, "short", "table"),
             (1001, "two_shot", "tuning file, row 3"),
-            (2001, "one_shot", "table"),
+            (2001, "short", "table"),
+            (4096, "one_shot", "table"),
             ((64 << 10) + 1, "two_shot", "table"),
         ];
         let expected = expected.map(|(from, name, because)| {

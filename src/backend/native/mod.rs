@@ -21,8 +21,8 @@ use crate::algo::hierarchical::{self, Levels};
 use crate::algo::message::{self, Call, Team};
 use crate::algo::rules::{Rule, Rules};
 use crate::algo::shared::steps::prompt::{self, Routine};
-use crate::algo::shared::{self, Steps, lines};
-use crate::algo::{Algorithm, Body, Operation, Shape, Wanted, select};
+use crate::algo::shared::{self, Steps, one_step};
+use crate::algo::{Algorithm, Body, Operation, SHORT_BYTES, Shape, Wanted, select};
 use crate::base::deadline::LateDeadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -34,9 +34,6 @@ use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// Up to this many bytes an operation takes no longer than its waits.
-const SHORT_BYTES: usize = 4096;
 
 /// A group of two ranks or more.
 #[derive(Debug)]
@@ -176,9 +173,9 @@ impl Backend for Native {
         let Ok(choice) = select(plain.kind, plain.bytes(), &self.shape, wanted, &self.rules) else {
             return false;
         };
-        let Body::Lines(lines) = choice.algorithm.body else { return false };
+        let Body::OneStep(row) = choice.algorithm.body else { return false };
         let number = choice.algorithm.number(plain.kind);
-        let routine = Routine::of((plain, key), (lines, number), &*self.domain);
+        let routine = Routine::of((plain, key), (row, number), &*self.domain);
         let routines = &mut self.lanes().routines;
         routines.resize(Key::PLACES, None);
         routines[key.place()] = routine.ok();
@@ -305,7 +302,7 @@ impl Native {
         let mut steps =
             Steps::begin(&*self.domain, &mut lanes.steps, operation, (chosen.name, number));
         match chosen.body {
-            Body::Lines(lines) => lines::run(&mut steps, operation, lines)?,
+            Body::OneStep(row) => one_step::run(&mut steps, operation, row)?,
             Body::Shared(run) => run(&mut steps, operation)?,
             Body::Message(_) | Body::Hierarchical(_) => return Err(misplaced(chosen)),
         }
@@ -333,7 +330,7 @@ impl Native {
         let is_inside = matches!(chosen.body, Body::Hierarchical(_));
         let mut call = Call::begin(mesh, messages, operation, is_inside);
         match chosen.body {
-            Body::Lines(_) | Body::Shared(_) => Err(misplaced(chosen)),
+            Body::OneStep(_) | Body::Shared(_) => Err(misplaced(chosen)),
             Body::Message(run) => {
                 steps.give(&[])?;
                 run(&mut call, Team::of(everyone, mesh.rank())?, operation)?;

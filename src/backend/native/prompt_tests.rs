@@ -2,7 +2,7 @@
 //! several. Two ranks of a domain, on one thread, so that it is certain who comes first.
 
 use crate::algo::shared::steps::prompt::{Prompt, Routine};
-use crate::algo::shared::{Lane, Steps, all_reduce, broadcast, lines};
+use crate::algo::shared::{Lane, Steps, all_reduce, broadcast, one_step, reduce};
 use crate::algo::{Algorithm, Body, Operation, Plain};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LateDeadline};
@@ -12,14 +12,15 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::op::ReduceOp;
 use crate::process::this;
 use crate::transport::inproc::Domain;
-use crate::transport::region::LINES;
+use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, Extent, Geometry, OpKind, PeerName, Reuse};
 use crate::wait::Pace;
 use std::time::Duration;
 
-/// How many lines a rank has.
+/// How many lines a rank has, and how many slots.
 const MANY: usize = 64;
-const _: () = assert!(MANY as u64 == LINES);
+const FEW: usize = 4;
+const _: () = assert!(MANY as u64 == LINES && FEW as u64 == SLOTS);
 
 /// One of two ranks.
 struct Member {
@@ -62,24 +63,34 @@ fn from_root(root: Rank) -> Descriptor {
 impl Member {
     /// Begins the next operation the short way; how far it came, and how often it was told that it begins.
     fn tries(&mut self, row: &Algorithm, of: Descriptor, send: u8, recv: &mut u8) -> (Prompt, u32) {
+        match self.begins(row, of, send, recv) {
+            (Prompt::Unheard, told) => (Prompt::Done, told),
+            found => found,
+        }
+    }
+
+    /// The same with what is left to ring for.
+    fn begins(
+        &mut self,
+        row: &Algorithm,
+        of: Descriptor,
+        send: u8,
+        recv: &mut u8,
+    ) -> (Prompt, u32) {
         self.sequence += 1;
-        self.with(row, of, send, recv, false, |member, operation, lines| {
+        self.with(row, of, send, recv, false, |member, operation, step| {
             let mut told = 0;
             let number = row.number(operation.descriptor.kind);
             let Self { domain, lane, .. } = member;
             let plain = &Plain::of(operation);
             let key = plain.key().unwrap();
-            let routine = Routine::of((plain, key), (lines, number), domain).unwrap();
+            let routine = Routine::of((plain, key), (step, number), domain).unwrap();
             let sequence = operation.descriptor.sequence;
             let found = routine.run(domain, lane, (plain, sequence), |words| {
                 assert_eq!(*words, operation.descriptor.encode_with(number));
                 told += 1;
             });
-            let found = match found.unwrap() {
-                Prompt::Unheard => Prompt::Done,
-                found => found,
-            };
-            (found, told)
+            (found.unwrap(), told)
         })
     }
 
@@ -91,11 +102,11 @@ impl Member {
         (send, recv): (u8, &mut u8),
         is_published: bool,
     ) -> Result<()> {
-        self.with(row, of, send, recv, is_published, |member, operation, lines| {
+        self.with(row, of, send, recv, is_published, |member, operation, step| {
             let number = row.number(operation.descriptor.kind);
             let Self { domain, lane, .. } = member;
             let mut steps = Steps::begin(domain, lane, operation, (row.name, number));
-            lines::run(&mut steps, operation, lines)?;
+            one_step::run(&mut steps, operation, step)?;
             steps.finish();
             Ok(())
         })
@@ -108,9 +119,9 @@ impl Member {
         send: u8,
         recv: &mut u8,
         is_published: bool,
-        act: impl FnOnce(&mut Self, &Operation<'_>, &'static lines::Lines) -> T,
+        act: impl FnOnce(&mut Self, &Operation<'_>, &'static one_step::OneStep) -> T,
     ) -> T {
-        let Body::Lines(lines) = row.body else { panic!("{} is no row of lines", row.name) };
+        let Body::OneStep(step) = row.body else { panic!("{} is no row of one step", row.name) };
         let (send, mut result) = ([send], [*recv]);
         let deadline = std::mem::replace(&mut self.deadline, LateDeadline::after_ms(60_000));
         let descriptor = Descriptor { sequence: self.sequence, ..of };
@@ -118,10 +129,11 @@ impl Member {
         let (from, into) = match of.kind {
             OpKind::Broadcast if is_root => (Src::from(&send[..]), Dst::empty()),
             OpKind::Broadcast => (Src::empty(), Dst::from(&mut result[..])),
+            OpKind::Reduce if !is_root => (Src::from(&send[..]), Dst::empty()),
             _ => (Src::from(&send[..]), Dst::from(&mut result[..])),
         };
         let operation = Operation::of(descriptor, from, into, &deadline);
-        let outcome = act(self, &Operation { is_published, ..operation }, lines);
+        let outcome = act(self, &Operation { is_published, ..operation }, step);
         [*recv] = result;
         outcome
     }
@@ -134,8 +146,8 @@ impl Member {
 
 #[test]
 fn what_is_published_promptly_is_ended_the_long_way() {
-    let row = &all_reduce::inline::ROW;
-    for crowded in [false, true] {
+    let rows = [&all_reduce::inline::ROW, &all_reduce::short::ROW];
+    for (row, crowded) in rows.map(|row| [(row, false), (row, true)]).concat() {
         let [mut zero, mut one] = members(crowded);
         // Longer than there are lines, with either of them first, by either way.
         for turn in 0..3 * MANY {
@@ -159,26 +171,39 @@ fn what_is_published_promptly_is_ended_the_long_way() {
 }
 
 #[test]
-fn a_root_runs_ahead_as_far_as_its_lines_reach() {
-    let row = &broadcast::inline::ROW;
-    let [mut root, mut reader] = members(false);
-    let mut nothing = 0;
-    for value in (0..).take(MANY) {
-        let sent = root.tries(row, from_root(0), value, &mut nothing);
-        assert_eq!(sent, (Prompt::Done, 1), "{value}");
-    }
-    assert_eq!(root.tries(row, from_root(0), 99, &mut nothing), (Prompt::Untouched, 0));
-    for value in (0..).take(MANY) {
+fn a_root_runs_ahead_as_far_as_its_lines_and_slots_reach() {
+    for (row, reach) in [(&broadcast::inline::ROW, MANY), (&broadcast::short::ROW, FEW)] {
+        let [mut root, mut reader] = members(false);
+        let mut nothing = 0;
+        for value in (0..).take(reach) {
+            let sent = root.tries(row, from_root(0), value, &mut nothing);
+            assert_eq!(sent, (Prompt::Done, 1), "{value}");
+        }
+        assert_eq!(root.tries(row, from_root(0), 99, &mut nothing), (Prompt::Untouched, 0));
+        for value in (0..).take(reach) {
+            let mut got = 255;
+            assert_eq!(reader.tries(row, from_root(0), 0, &mut got), (Prompt::Done, 1));
+            assert_eq!(got, value);
+        }
+        // The same operation, which nothing has happened of.
+        root.sequence -= 1;
+        assert_eq!(root.tries(row, from_root(0), 99, &mut nothing), (Prompt::Done, 1));
         let mut got = 255;
         assert_eq!(reader.tries(row, from_root(0), 0, &mut got), (Prompt::Done, 1));
-        assert_eq!(got, value);
+        assert_eq!(got, 99);
     }
-    // The same operation, which nothing has happened of.
-    root.sequence -= 1;
-    assert_eq!(root.tries(row, from_root(0), 99, &mut nothing), (Prompt::Done, 1));
-    let mut got = 255;
-    assert_eq!(reader.tries(row, from_root(0), 0, &mut got), (Prompt::Done, 1));
-    assert_eq!(got, 99);
+}
+
+#[test]
+fn who_has_read_a_slot_rings_for_those_who_want_to_write_to_it() {
+    let reduction = Descriptor { kind: OpKind::Reduce, root: Some(0), ..reduction() };
+    for crowded in [false, true] {
+        let [mut root, mut other] = members(crowded);
+        let mut sum = 0;
+        assert_eq!(other.tries(&reduce::short::ROW, reduction, 2, &mut 0).0, Prompt::Done);
+        let found = root.begins(&reduce::short::ROW, reduction, 1, &mut sum);
+        assert_eq!((found, sum), ((Prompt::Unheard, 1), 3));
+    }
 }
 
 #[test]

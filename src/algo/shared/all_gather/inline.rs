@@ -1,7 +1,7 @@
 //! Blocks that fit beside the step number: everybody publishes its block, everybody copies all blocks.
 
 use crate::algo::Plain;
-use crate::algo::shared::lines::{Heard, Lines, Speakers, say_vector};
+use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -14,8 +14,11 @@ pub static ROW: Algorithm = Algorithm {
     fits: FITS_A_LINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Lines(&Lines { speakers: Speakers::All, say: say_vector, hear: gather }),
+    body: Body::OneStep(&STEP),
 };
+
+pub(super) const STEP: OneStep =
+    OneStep { speakers: Speakers::All, place: Place::Line, say: say_vector, hear: gather };
 
 fn gather(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
     for rank in 0..heard.size() {

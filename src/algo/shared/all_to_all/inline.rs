@@ -1,7 +1,7 @@
 //! Blocks that all fit beside the step number: everybody publishes all that it has, and copies what is for it.
 
 use crate::algo::Plain;
-use crate::algo::shared::lines::{Heard, Lines, Speakers, say_vector};
+use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};
 use crate::algo::table::{ALL_FIT_A_LINE, ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -14,8 +14,11 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALL_FIT_A_LINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Lines(&Lines { speakers: Speakers::All, say: say_vector, hear: take_own }),
+    body: Body::OneStep(&STEP),
 };
+
+pub(super) const STEP: OneStep =
+    OneStep { speakers: Speakers::All, place: Place::Line, say: say_vector, hear: take_own };
 
 fn take_own(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
     let (own, size) = (plain.bytes(), heard.size());

@@ -1,6 +1,6 @@
 //! Everybody publishes, everybody reads all.
 
-use crate::algo::shared::lines::{Lines, Speakers};
+use crate::algo::shared::one_step::{OneStep, Place, Speakers};
 use crate::algo::table::{ALWAYS, Algorithm, Body};
 use crate::transport::OpKind;
 
@@ -12,5 +12,10 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Lines(&Lines { speakers: Speakers::All, say: |_, _| Ok(0), hear: |_, _| Ok(()) }),
+    body: Body::OneStep(&OneStep {
+        speakers: Speakers::All,
+        place: Place::Line,
+        say: |_, _| Ok(()),
+        hear: |_, _| Ok(()),
+    }),
 };

@@ -2,7 +2,7 @@
 //! readers but runs ahead as far as its lines reach.
 
 use crate::algo::Plain;
-use crate::algo::shared::lines::{Heard, Lines, Speakers, say_vector};
+use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -15,8 +15,11 @@ pub static ROW: Algorithm = Algorithm {
     fits: FITS_A_LINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Lines(&Lines { speakers: Speakers::Root, say: say_vector, hear: take }),
+    body: Body::OneStep(&STEP),
 };
+
+pub(super) const STEP: OneStep =
+    OneStep { speakers: Speakers::Root, place: Place::Line, say: say_vector, hear: take };
 
 fn take(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
     plain.recv.copy_from(heard.of(plain.root()?, plain.recv.len()));

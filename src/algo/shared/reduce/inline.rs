@@ -1,7 +1,7 @@
 //! Payloads that fit beside the step number: the root reads everybody's line.
 
-use crate::algo::shared::all_reduce::inline::{fold, say_contribution};
-use crate::algo::shared::lines::{Lines, Speakers};
+use crate::algo::shared::all_reduce::inline::fold;
+use crate::algo::shared::one_step::{OneStep, Place, Speakers, say_contribution};
 use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
 use crate::transport::OpKind;
 
@@ -13,5 +13,8 @@ pub static ROW: Algorithm = Algorithm {
     fits: FITS_A_LINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Lines(&Lines { speakers: Speakers::Others, say: say_contribution, hear: fold }),
+    body: Body::OneStep(&STEP),
 };
+
+pub(super) const STEP: OneStep =
+    OneStep { speakers: Speakers::Others, place: Place::Line, say: say_contribution, hear: fold };

@@ -1,8 +1,7 @@
 //! Vectors of which all blocks fit beside the step number: everybody publishes the whole, and folds its own block.
 
 use crate::algo::Plain;
-use crate::algo::shared::all_reduce::inline::say_contribution;
-use crate::algo::shared::lines::{Heard, Lines, Speakers};
+use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_contribution};
 use crate::algo::table::{ALL_FIT_A_LINE, ALWAYS, Algorithm, Body};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -15,8 +14,11 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALL_FIT_A_LINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Lines(&Lines { speakers: Speakers::All, say: say_contribution, hear: fold_own }),
+    body: Body::OneStep(&STEP),
 };
+
+pub(super) const STEP: OneStep =
+    OneStep { speakers: Speakers::All, place: Place::Line, say: say_contribution, hear: fold_own };
 
 fn fold_own(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
     let (own, size) = (plain.bytes(), heard.size());

@@ -33,7 +33,7 @@ mod waits;
 
 use crate::algo::lateness::Lateness;
 use crate::algo::shared::direct::Direct;
-use crate::algo::shared::lines::Heard;
+use crate::algo::shared::one_step::Heard;
 use crate::algo::{Operation, fingerprint};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
@@ -240,6 +240,14 @@ impl<'a> Steps<'a> {
         self.hand.region.own_slots(self.hand.rank)
     }
 
+    /// The part of that slot that [`Steps::next_part`] gives, unless the step is published already, with what was put there then.
+    ///
+    /// # Errors
+    /// As [`Steps::next_slot`].
+    pub(super) fn part_to_fill(&mut self, room: usize) -> Result<Option<Dst<'a>>> {
+        if self.is_published { Ok(None) } else { self.next_part(room).map(Some) }
+    }
+
     /// A part of that slot, where all ranks use no more than `room` bytes of theirs in this step: [`Steps::part`] reads it.
     ///
     /// # Errors
@@ -341,14 +349,18 @@ impl<'a> Steps<'a> {
         self.hand.region.line(rank, self.hand.lane.step).read_payload(into);
     }
 
-    /// What has been said in the current step, which all speakers have published; `own` is what this rank had to say, and
-    /// `folding` what a reduction does with it.
-    pub(super) fn heard<'h>(&self, own: Src<'h>, folding: Option<Folding>) -> Heard<'h>
+    /// What has been said in the current step, which all speakers have published, in so much `room` of their slots if it was there;
+    /// `own` is what this rank had to say, and `folding` what a reduction does with it.
+    pub(super) fn heard<'h>(
+        &self,
+        (own, room): (Src<'h>, usize),
+        folding: Option<Folding>,
+    ) -> Heard<'h>
     where
         'a: 'h,
     {
         let Hand { region, rank, .. } = self.hand;
-        Heard { region, rank, step: self.hand.lane.step, own, folding }
+        Heard { region, rank, step: self.hand.lane.step, room, own, folding }
     }
 
     /// The slot of a rank that has published the current step.

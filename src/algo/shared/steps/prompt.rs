@@ -1,28 +1,29 @@
-//! The short way of an operation that is over with one line of each rank, for a call that blocks and has its turn at once.
+//! The short way of an operation that is over with one step, for a call that blocks and has its turn at once.
 //!
 //! It is for calls whose like has been there before: what is the same for all of these is kept as a [`Routine`].
 //!
-//! It does what [`lines::run`](crate::algo::shared::lines::run) does, in the same words and the same order for the others, without
+//! It does what [`one_step::run`](crate::algo::shared::one_step::run) does, in the same words and the same order for the others, without
 //! what an operation needs that has to wait: it publishes, looks for a moment, and either has all that it needs, or leaves the
 //! rest to the long way, which goes on where this one has stopped
 //! ([`Operation::is_published`](crate::algo::Operation::is_published)). Whatever is unusual (a line that differs, somebody who is
-//! behind by all lines) is left to that way too.
+//! behind by all lines or slots) is left to that way too.
 //!
 //! The others' sleepers are rung for once: where this rank was the last to come by whoever calls this, with the end of the
-//! turn, whose fence serves for both, since the line is on its way meanwhile; else before it looks again.
+//! turn, whose fence serves for both, since the line is on its way meanwhile; else before it looks again. Where nobody waits for what
+//! it has published, but only until it has taken what others have in their few slots, they are rung for once it has.
 
 use super::Lane;
 use super::hand::{self, Hand};
 use crate::algo::Plain;
 use crate::algo::plain::Key;
-use crate::algo::shared::lines::{Heard, Lines, Part};
-use crate::base::buffer::Src;
+use crate::algo::shared::one_step::{Heard, OneStep, Part, Place};
+use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::base::spin;
 use crate::kernel::Folding;
 use crate::transport::line::{INLINE_BYTES, Line};
-use crate::transport::region::LINES;
+use crate::transport::region::{LINES, SLOTS};
 use crate::transport::{Descriptor, SharedDomain};
 
 /// How often it looks for a rank again, after the first time: some microseconds.
@@ -47,8 +48,10 @@ pub enum Prompt {
 #[derive(Clone, Copy, Debug)]
 pub struct Routine {
     key: Key,
-    lines: &'static Lines,
+    row: &'static OneStep,
     part: Part,
+    /// How much of its slot each rank uses.
+    room: usize,
     /// The words of the descriptor, with any sequence number.
     words: [u64; 3],
     rank: Rank,
@@ -64,13 +67,14 @@ impl Routine {
     /// `Internal` for an operation without what its lines need.
     pub fn of(
         (plain, key): (&Plain<'_>, Key),
-        (lines, number): (&'static Lines, u8),
+        (row, number): (&'static OneStep, u8),
         domain: &dyn SharedDomain,
     ) -> Result<Self> {
         let words = plain.descriptor(0).encode_with(number);
         let (rank, crowded) = (domain.rank(), domain.pace().crowded);
-        let (part, folding) = (lines.part_of(rank, plain)?, plain.folding());
-        Ok(Self { key, lines, part, words, rank, crowded, folding })
+        let (part, folding) = (row.part_of(rank, plain)?, plain.folding());
+        let room = row.room(plain, domain.size());
+        Ok(Self { key, row, part, room, words, rank, crowded, folding })
     }
 
     /// Whose it is.
@@ -90,25 +94,24 @@ impl Routine {
         (plain, sequence): (&Plain<'_>, u64),
         begins: impl FnOnce(&[u64; 3]),
     ) -> Result<Prompt> {
-        let Self { part, lines, rank, crowded, folding, .. } = *self;
+        let Self { part, row, room, rank, crowded, folding, .. } = *self;
         let mut hand = Hand { domain, region: domain.region(), rank, lane };
-        if !hand.may_store() {
-            return Ok(Prompt::Untouched);
-        }
-        let mut own = [0; INLINE_BYTES];
-        let len = (lines.say)(plain, &mut own)?;
+        let Some(slot) = hand.free_part(row.place, room) else { return Ok(Prompt::Untouched) };
         let words = Descriptor::repeat(&self.words, sequence);
         hand.enter(&words);
+        let mut line = [0; INLINE_BYTES];
+        let len = row.speak((plain, part), &mut line, slot)?;
         let finished = hand.lane.step + u64::from(part == Part::Gives);
-        let said = if let Part::Takes(_) = part { 0 } else { len };
-        hand.store(&words, &own[..said], finished, Line::put);
+        hand.store(&words, &line[..len], finished, Line::put);
         begins(&words);
-        if crowded {
+        // Somebody may wait until this rank has read its slot, and for nothing else that it does.
+        let is_taker = row.place == Place::Slot && matches!(part, Part::Takes(_));
+        if crowded && !is_taker {
             hand.ring();
         }
         let heard = hand.look_at(part);
         let is_over = heard || {
-            if !crowded {
+            if !crowded && !is_taker {
                 hand.ring();
             }
             if crowded {
@@ -121,15 +124,16 @@ impl Routine {
             return Ok(Prompt::Published);
         }
         if part != Part::Gives {
-            let (region, step, own) = (hand.region, hand.lane.step, Src::from(&own[..len]));
-            (lines.hear)(plain, &Heard { region, rank, step, own, folding })?;
+            let own = row.own(plain, &line, slot.as_src());
+            let (region, step) = (hand.region, hand.lane.step);
+            (row.hear)(plain, &Heard { region, rank, step, room, own, folding })?;
         }
         hand.finish(words[2]);
         if part == Part::Exchanges {
             // The others have finished too, and do not look there yet.
             hand.claim();
         }
-        Ok(if heard && !crowded { Prompt::Unheard } else { Prompt::Done })
+        Ok(if is_taker || heard && !crowded { Prompt::Unheard } else { Prompt::Done })
     }
 }
 
@@ -140,11 +144,24 @@ pub fn ring_fenced(domain: &dyn SharedDomain) {
     hand::ring_fenced(domain, domain.region(), others);
 }
 
-impl Hand<'_> {
-    /// Whether all have finished with what the coming step's line holds.
+impl<'a> Hand<'a> {
+    /// So much of this rank's slot for the coming step, if all have finished with what that holds, and with what the line does.
     #[inline]
-    fn may_store(&mut self) -> bool {
-        let step = (self.lane.step + 1).saturating_sub(LINES);
+    fn free_part(&mut self, place: Place, room: usize) -> Option<Dst<'a>> {
+        match place {
+            Place::Line => self.may_store(LINES).then_some(Dst::empty()),
+            // Where there is no memory the long way says so.
+            Place::Slot if self.may_store(SLOTS) => {
+                self.region.own_part(self.rank, self.lane.step + 1, room).ok()
+            }
+            Place::Slot => None,
+        }
+    }
+
+    /// Whether all have finished with the step that is so many before the coming one.
+    #[inline]
+    fn may_store(&mut self, before: u64) -> bool {
+        let step = (self.lane.step + 1).saturating_sub(before);
         self.lane.all_done >= step || {
             let done = self.others().map(|rank| self.region.progress(rank).done()).min();
             // No further than this rank itself, whatever is written there.

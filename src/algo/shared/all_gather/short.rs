@@ -1,0 +1,17 @@
+//! Short blocks: everybody stages its block in a slot, everybody copies all blocks.
+
+use super::inline;
+use crate::algo::shared::one_step::{OneStep, Place};
+use crate::algo::table::{ALWAYS, Algorithm, Body, SHORT};
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather, OpKind::AllGatherV],
+    name: "short",
+    description: "blocks in slots, everybody copies all; one step, at most 4 KiB each",
+    fits: SHORT,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::OneStep(&OneStep { place: Place::Slot, ..inline::STEP }),
+};
