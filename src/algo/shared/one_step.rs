@@ -16,7 +16,7 @@ use crate::transport::line::INLINE_BYTES;
 use crate::transport::region::Region;
 
 /// Such an operation.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct OneStep {
     /// Who has something to say, and to whom.
     pub speakers: Speakers,
@@ -88,6 +88,7 @@ impl OneStep {
     ///
     /// # Errors
     /// What [`OneStep::say`] returns.
+    #[inline(always)]
     pub(super) fn speak(
         &self,
         (plain, part): (&Plain<'_>, Part),
@@ -107,6 +108,7 @@ impl OneStep {
 
     /// What this rank has said, or would have, for itself. What others take away from its slot lies with the caller too, if
     /// it is the same.
+    #[inline(always)]
     pub(super) fn own<'a>(
         &self,
         plain: &Plain<'a>,

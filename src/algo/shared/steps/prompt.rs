@@ -94,9 +94,27 @@ impl Routine {
         (plain, sequence): (&Plain<'_>, u64),
         begins: impl FnOnce(&[u64; 3]),
     ) -> Result<Prompt> {
-        let Self { part, row, room, rank, crowded, folding, .. } = *self;
+        // Each place has code of its own, without what the other one takes.
+        match self.row.place {
+            Place::Line => self.run_at(Place::Line, (domain, lane), (plain, sequence), begins),
+            Place::Slot => self.run_at(Place::Slot, (domain, lane), (plain, sequence), begins),
+        }
+    }
+
+    /// At a place that the compiler knows.
+    #[inline(always)]
+    fn run_at(
+        &self,
+        place: Place,
+        (domain, lane): (&dyn SharedDomain, &mut Lane),
+        (plain, sequence): (&Plain<'_>, u64),
+        begins: impl FnOnce(&[u64; 3]),
+    ) -> Result<Prompt> {
+        let Self { part, room, rank, crowded, folding, .. } = *self;
+        let row = OneStep { place, ..*self.row };
+        let room = if place == Place::Slot { room } else { 0 };
         let mut hand = Hand { domain, region: domain.region(), rank, lane };
-        let Some(slot) = hand.free_part(row.place, room) else { return Ok(Prompt::Untouched) };
+        let Some(slot) = hand.free_part(place, room) else { return Ok(Prompt::Untouched) };
         let words = Descriptor::repeat(&self.words, sequence);
         hand.enter(&words);
         let mut line = [0; INLINE_BYTES];
@@ -105,7 +123,7 @@ impl Routine {
         hand.store(&words, &line[..len], finished, Line::put);
         begins(&words);
         // Somebody may wait until this rank has read its slot, and for nothing else that it does.
-        let is_taker = row.place == Place::Slot && matches!(part, Part::Takes(_));
+        let is_taker = place == Place::Slot && matches!(part, Part::Takes(_));
         if crowded && !is_taker {
             hand.ring();
         }
