@@ -59,6 +59,13 @@ pub(super) enum Part {
     Takes(Option<Rank>),
 }
 
+impl Part {
+    /// Whether others wait for what it says.
+    pub(super) fn is_heard(self) -> bool {
+        !matches!(self, Self::Takes(_))
+    }
+}
+
 impl OneStep {
     /// What a rank does.
     ///
@@ -84,6 +91,11 @@ impl OneStep {
         }
     }
 
+    /// Whether this rank writes to its slot: to be read by others, or by itself, where that is not what the caller has.
+    pub(super) fn fills_slot(&self, plain: &Plain<'_>, part: Part) -> bool {
+        self.place == Place::Slot && (part.is_heard() || !is_said_as_it_is(plain))
+    }
+
     /// Says what this rank has to say at its place, which is the `line` or the `slot`; how much of the line others are to have.
     ///
     /// # Errors
@@ -95,15 +107,13 @@ impl OneStep {
         line: &mut [u8; INLINE_BYTES],
         slot: Dst<'_>,
     ) -> Result<usize> {
-        let (len, is_heard) = (plain.send.len(), !matches!(part, Part::Takes(_)));
-        match self.place {
-            Place::Line => (self.say)(plain, Dst::from(&mut line[..len]))?,
-            Place::Slot if is_heard || !is_said_as_it_is(plain) => {
-                (self.say)(plain, slot.slice(0, len))?;
-            }
-            Place::Slot => {}
+        let len = plain.send.len();
+        if self.place == Place::Line {
+            (self.say)(plain, Dst::from(&mut line[..len]))?;
+        } else if self.fills_slot(plain, part) {
+            (self.say)(plain, slot.slice(0, len))?;
         }
-        Ok(if is_heard && self.place == Place::Line { len } else { 0 })
+        Ok(if self.place == Place::Line && part.is_heard() { len } else { 0 })
     }
 
     /// What this rank has said, or would have, for itself. What others take away from its slot lies with the caller too, if
@@ -183,9 +193,9 @@ impl<'a> Heard<'a> {
 pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>, row: &OneStep) -> Result<()> {
     let plain = &Plain::of(operation);
     let (part, room) = (row.part_of(steps.rank(), plain)?, row.room(plain, steps.size()));
-    let slot = match row.place {
-        Place::Line => Some(Dst::empty()),
-        Place::Slot => steps.part_to_fill(room)?,
+    let slot = match row.fills_slot(plain, part) {
+        true => steps.part_to_fill(room)?,
+        false => Some(Dst::empty()),
     };
     let mut line = [0; INLINE_BYTES];
     let len = match slot {

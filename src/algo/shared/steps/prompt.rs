@@ -114,7 +114,9 @@ impl Routine {
         let row = OneStep { place, ..*self.row };
         let room = if place == Place::Slot { room } else { 0 };
         let mut hand = Hand { domain, region: domain.region(), rank, lane };
-        let Some(slot) = hand.free_part(place, room) else { return Ok(Prompt::Untouched) };
+        let Some(slot) = hand.free_part(row.fills_slot(plain, part), room) else {
+            return Ok(Prompt::Untouched);
+        };
         let words = Descriptor::repeat(&self.words, sequence);
         hand.enter(&words);
         let mut line = [0; INLINE_BYTES];
@@ -123,7 +125,7 @@ impl Routine {
         hand.store(&words, &line[..len], finished, Line::put);
         begins(&words);
         // Somebody may wait until this rank has read its slot, and for nothing else that it does.
-        let is_taker = place == Place::Slot && matches!(part, Part::Takes(_));
+        let is_taker = place == Place::Slot && !part.is_heard();
         if crowded && !is_taker {
             hand.ring();
         }
@@ -163,16 +165,17 @@ pub fn ring_fenced(domain: &dyn SharedDomain) {
 }
 
 impl<'a> Hand<'a> {
-    /// So much of this rank's slot for the coming step, if all have finished with what that holds, and with what the line does.
+    /// So much of this rank's slot for the coming step, if it is filled, once all have finished with what that holds; nothing
+    /// else, once they have with what the line does.
     #[inline]
-    fn free_part(&mut self, place: Place, room: usize) -> Option<Dst<'a>> {
-        match place {
-            Place::Line => self.may_store(LINES).then_some(Dst::empty()),
+    fn free_part(&mut self, is_filled: bool, room: usize) -> Option<Dst<'a>> {
+        if !self.may_store(if is_filled { SLOTS } else { LINES }) {
+            return None;
+        }
+        match is_filled {
             // Where there is no memory the long way says so.
-            Place::Slot if self.may_store(SLOTS) => {
-                self.region.own_part(self.rank, self.lane.step + 1, room).ok()
-            }
-            Place::Slot => None,
+            true => self.region.own_part(self.rank, self.lane.step + 1, room).ok(),
+            false => Some(Dst::empty()),
         }
     }
 
