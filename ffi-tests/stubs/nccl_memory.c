@@ -212,6 +212,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void *buffer, size_t byte
         *window = NULL;
         result = group_submit((struct job){
             .run = run_window, .comm = comm, .bytes = bytes, .flags = flags, .window = window });
+        /* As NCCL: that it goes on behind the caller's back is told by ncclCommGetAsyncError alone. */
+        result = result == ncclInProgress ? ncclSuccess : result;
     }
     return group_note(comm_release(comm, result));
 }

@@ -105,6 +105,11 @@ static ncclResult_t check_values(struct comm *comm, const char *function, struct
     if (it->count > (size_t)1 << 40) {
         return refuse(ncclInvalidArgument, "%s: %zu elements", function, it->count);
     }
+    int is_folded = it->kind == ALL_REDUCE || it->kind == REDUCE || it->kind == REDUCE_SCATTER;
+    if (comm->nranks == 1 && is_folded && it->type >= ncclFloat8e4m3 && it->op >= ncclAvg) {
+        /* As NCCL, whose kernel for one rank does not scale them. */
+        return fail(ncclInvalidArgument, "%s: one rank alone has no factor for type %d", function, (int)it->type);
+    }
     if (it->op >= ncclNumOps) {
         return find_factor(comm, it->op, it->type, it);
     }

@@ -75,7 +75,7 @@ const NEWEST_MINOR: i32 = 99;
 
 fn nccl_does(query: &Query, version: i32) -> bool {
     match query.gpu {
-        Some(_) => nccl::is_known(query, version).is_ok(),
+        Some(_) => nccl::is_known(query, version, 2).is_ok(),
         None => nccl::is_for_host(query).is_ok(),
     }
 }

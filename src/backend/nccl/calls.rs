@@ -181,7 +181,7 @@ impl Caller<'_> {
         let Some(op) = operation.descriptor.op else { return Ok(None) };
         let dtype = operation.dtype();
         let library = self.entry.library();
-        let (elements, operator) = types::folded(dtype, op, library.version())?;
+        let (elements, operator) = types::folded(dtype, op, (library.version(), self.size))?;
         let Operator::Own(op) = operator else {
             let Some(create) = library.functions.create_premul_sum else {
                 return Err(lacks(library.signature(), op));

@@ -425,7 +425,9 @@ impl Entry<'_> {
         let start = std::ptr::with_exposed_provenance_mut(start);
         // SAFETY: memory of NCCL's own, of this length; the place for the window stays.
         let code = unsafe { function(self.handle(), start, bytes, window, SYMMETRIC) };
-        self.settle("ncclCommWindowRegister", code, deadline)?;
+        // It says `SUCCESS` while it goes on behind the caller's back (seen with 2.30.7): the communicator knows.
+        let state = if code == SUCCESS { self.comm.state()? } else { code };
+        self.settle("ncclCommWindowRegister", state, deadline)?;
         // SAFETY: NCCL has written it, and writes no more; it is from a box, above.
         let made = *unsafe { Box::from_raw(window) };
         Ok((made != 0).then(|| self.keep(Registration::Window(made))))

@@ -46,14 +46,15 @@ pub fn symbols() -> [&'static [&'static std::ffi::CStr]; 2] {
     [functions::Functions::REQUIRED, functions::Functions::OPTIONAL]
 }
 
-/// Whether an NCCL of this version (22703 for 2.27.3) with all its functions can do a kind of call, on the memory of a GPU.
+/// Whether an NCCL of this version (22703 for 2.27.3) with all its functions can do a kind of call among so many ranks, on
+/// the memory of a GPU.
 ///
 /// # Errors
 /// `Unsupported`.
-pub fn is_known(query: &Query, version: i32) -> Result<()> {
+pub fn is_known(query: &Query, version: i32, size: WorldSize) -> Result<()> {
     let (Some(op), Some(dtype)) = (query.op, query.dtype) else { return Ok(()) };
     op.check_defined_for(dtype, || "nccl")?;
-    types::folded(dtype, op, version).map(drop)
+    types::folded(dtype, op, (version, size)).map(drop)
 }
 
 /// Whether a group over NCCL alone does a kind of call on host memory: only what it needs itself.
@@ -121,7 +122,7 @@ impl DevicePart for Nccl {
 
     fn supports(&self, query: &Query) -> Result<()> {
         let library = self.watched.comm.library();
-        is_known(query, library.version())
+        is_known(query, library.version(), self.size)
             .map_err(|error| error.context(format_args!("{query} ({})", library.signature())))?;
         let has_factors = library.functions.create_premul_sum.is_some();
         if query.op == Some(ReduceOp::PremulSum) && !has_factors {

@@ -7,6 +7,7 @@ use super::functions::Code;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::WorldSize;
 use crate::base::op::ReduceOp;
 use crate::kernel;
 use std::ffi::c_int;
@@ -68,11 +69,16 @@ pub(super) fn moved(dtype: DataType, version: i32) -> Elements {
     }
 }
 
-/// For what is folded.
+/// For what is folded among so many ranks.
 ///
 /// # Errors
 /// `Unsupported`, naming type and operator.
-pub(super) fn folded(dtype: DataType, op: ReduceOp, version: i32) -> Result<(Elements, Operator)> {
+pub(super) fn folded(
+    dtype: DataType,
+    op: ReduceOp,
+    (version, size): (i32, WorldSize),
+) -> Result<(Elements, Operator)> {
+    let is_f8 = matches!(dtype, DataType::F8E4M3 | DataType::F8E5M2);
     let (real, parts) = match dtype {
         DataType::C64 => (DataType::F32, 2),
         DataType::C128 => (DataType::F64, 2),
@@ -89,7 +95,12 @@ pub(super) fn folded(dtype: DataType, op: ReduceOp, version: i32) -> Result<(Ele
         (ReduceOp::Product, _) => Operator::Own(PRODUCT),
         (ReduceOp::Max, _) => Operator::Own(MAX),
         (ReduceOp::Min, _) => Operator::Own(MIN),
+        // One rank alone has a kernel of its own, which knows no f8 and says "invalid argument"; nor is it needed.
+        (ReduceOp::Avg, _) if size == 1 => Operator::Own(SUM),
         (ReduceOp::Avg, _) => Operator::Own(AVG),
+        (ReduceOp::PremulSum, _) if size == 1 && is_f8 => {
+            return Err(refusal(dtype, op, "NCCL has factors of f8 for two ranks or more"));
+        }
         (ReduceOp::PremulSum, _) => Operator::Scaled,
     };
     match known(real, version) {
@@ -151,14 +162,24 @@ mod tests {
             (DataType::I32, ReduceOp::BitOr),
             (DataType::Bool, ReduceOp::BitAnd),
         ] {
-            let error = folded(dtype, op, 23_000).unwrap_err();
+            let error = folded(dtype, op, (23_000, 2)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             for word in [dtype.name(), op.name(), "nccl"] {
                 assert!(error.message().contains(word), "{error}");
             }
         }
-        let old = folded(DataType::F8E5M2, ReduceOp::Sum, 22_005).unwrap_err();
+        let old = folded(DataType::F8E5M2, ReduceOp::Sum, (22_005, 2)).unwrap_err();
         assert!(old.message().contains("from 2.24 on"), "{old}");
+    }
+
+    #[test]
+    fn one_rank_alone_averages_nothing_and_has_no_factor_of_f8() {
+        let operator = |op, size| folded(DataType::F8E4M3, op, (23_000, size)).map(|(_, it)| it);
+        assert_eq!(operator(ReduceOp::Avg, 1).unwrap(), Operator::Own(SUM));
+        assert_eq!(operator(ReduceOp::Avg, 2).unwrap(), Operator::Own(AVG));
+        assert_eq!(operator(ReduceOp::PremulSum, 2).unwrap(), Operator::Scaled);
+        let error = operator(ReduceOp::PremulSum, 1).unwrap_err();
+        assert!(error.message().contains("two ranks or more"), "{error}");
     }
 
     #[test]
