@@ -7,6 +7,7 @@
 //!
 //! Knows atomics, futexes and clocks; not what is being waited for.
 
+pub mod asking;
 pub mod bell;
 mod habit;
 pub mod io;

@@ -5,14 +5,13 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::Flight;
 use crate::device::Event;
-use crate::wait::pause;
+use crate::wait::asking::Asking;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the first pause between two questions is, and the longest.
-const FIRST_NAP: Duration = Duration::from_micros(20);
+/// The longest pause between two looks at the device.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// What it is, for messages: what one group has enqueued at once.
@@ -84,7 +83,7 @@ impl InFlight {
 
 impl Flight for InFlight {
     fn wait(&self, limit: &Deadline) -> Result<bool> {
-        let mut nap = FIRST_NAP;
+        let mut asking = Asking::new(LONGEST_NAP);
         while !self.look()? {
             if limit.has_passed() {
                 return Ok(false);
@@ -97,8 +96,7 @@ impl Flight for InFlight {
                 );
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
-            pause(nap, limit);
-            nap = (nap * 2).min(LONGEST_NAP);
+            asking.again(limit);
         }
         Ok(true)
     }

@@ -14,14 +14,12 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::Level;
 use crate::device::{Context, Event, Pinned, Stream};
-use crate::wait::pause;
+use crate::wait::asking::Asking;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often one looks before the first pause, how long that is, and the longest.
-const LOOKS: u32 = 16;
-const FIRST_NAP: Duration = Duration::from_micros(10);
+/// The longest pause between two looks at the device.
 const LONGEST_NAP: Duration = Duration::from_micros(200);
 
 /// How long a device has for copies that it has begun, once an operation has failed.
@@ -70,7 +68,7 @@ impl Limits<'_> {
         what: &dyn Display,
         is_over: impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        let (mut looks, mut nap) = (0, FIRST_NAP);
+        let mut asking = Asking::new(LONGEST_NAP);
         while !is_over()? {
             if let Some(error) = (self.halted)() {
                 return Err(error);
@@ -80,13 +78,7 @@ impl Limits<'_> {
                 let message = format!("{what}: the device was not done with it within {ms} ms");
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
-            if looks < LOOKS {
-                looks += 1;
-                std::hint::spin_loop();
-                continue;
-            }
-            pause(nap, self.deadline);
-            nap = (nap * 2).min(LONGEST_NAP);
+            asking.again(self.deadline);
         }
         Ok(())
     }
