@@ -427,8 +427,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error)
         return comm == NULL ? ncclInvalidArgument
                             : comm_let_go(comm, refuse(ncclInvalidArgument, "ncclCommGetAsyncError(NULL)"));
     }
+    uintptr_t nobody = 0;
+    if (!comm->is_blocking && !atomic_compare_exchange_strong(&comm->caller, &nobody, (uintptr_t)pthread_self())) {
+        /* NCCL joins the thread that has launched, and frees what it had, as it is asked: two at once do so twice. */
+        return comm_let_go(comm, refuse(ncclInvalidUsage, "%s while another thread is inside a call on it", __func__));
+    }
+    stub_sleep_us(stub_number("DIST_STUB_NCCL_CALL_US", 0));
     *error = (ncclResult_t)atomic_load(&comm->state);
-    return comm_let_go(comm, ncclSuccess);
+    return comm->is_blocking ? comm_let_go(comm, ncclSuccess) : comm_release(comm, ncclSuccess);
 }
 
 /* A property of a communicator, once it has met. */

@@ -20,15 +20,15 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::Level;
 use crate::device::context::{Context, Current};
+use crate::wait::asking::Asking;
 use crate::wait::bell::Bell;
-use crate::wait::{Interrupt, Pace, pause, until};
+use crate::wait::{Interrupt, Pace, until};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long the first pause between two questions is, and the longest.
-const FIRST_NAP: Duration = Duration::from_micros(20);
+/// The longest pause between two questions.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// How long the watchdog waits for a thread inside before it ends a communicator all the same.
@@ -133,7 +133,7 @@ impl Comm {
     }
 
     fn await_ranks(&self, meeting: &Meeting<'_>) -> Result<()> {
-        let (mut nap, mut next_look) = (FIRST_NAP, Deadline::after(LOOK_AROUND));
+        let (mut asking, mut next_look) = (Asking::new(LONGEST_NAP), Deadline::after(LOOK_AROUND));
         loop {
             match self.state()? {
                 IN_PROGRESS => {}
@@ -155,8 +155,7 @@ impl Comm {
                 }
                 next_look = Deadline::after(LOOK_AROUND);
             }
-            pause(nap, meeting.deadline);
-            nap = (nap * 2).min(LONGEST_NAP);
+            asking.again(meeting.deadline);
         }
     }
 
@@ -172,9 +171,18 @@ impl Comm {
         self.handle.load(Ordering::Acquire)
     }
 
+    /// What NCCL says while nobody is inside; who is inside asks by himself.
+    pub(super) fn state_if_free(&self) -> Result<Code> {
+        if self.occupy().is_none() {
+            return Ok(IN_PROGRESS);
+        }
+        let _inside = Inside(self);
+        self.state()
+    }
+
     /// What NCCL says of the communicator: success, in progress, or what has gone wrong on a thread of its own. Only by
-    /// who is inside, and by the watchdog, which alone ends it.
-    pub(super) fn state(&self) -> Result<Code> {
+    /// who is inside: NCCL puts away what it has launched as it is asked, and two threads at once would do so twice.
+    fn state(&self) -> Result<Code> {
         let mut state = SUCCESS;
         // SAFETY: the communicator lives, and there is room for a number.
         let code =
@@ -285,7 +293,7 @@ impl Comm {
 
     /// Waits until NCCL has done what it was asked.
     fn settle(&self, function: &str, code: Code, deadline: &Deadline) -> Result<()> {
-        let (mut state, mut nap) = (code, FIRST_NAP);
+        let (mut state, mut asking) = (code, Asking::new(LONGEST_NAP));
         while state == IN_PROGRESS {
             if let Some(failure) = self.fate.failure() {
                 return Err(failure);
@@ -298,8 +306,7 @@ impl Comm {
                 );
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
-            pause(nap, deadline);
-            nap = (nap * 2).min(LONGEST_NAP);
+            asking.again(deadline);
             state = self.state()?;
         }
         self.library.check(function, state, self.handle())

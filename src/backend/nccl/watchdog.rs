@@ -102,10 +102,15 @@ impl Watched {
         Ok(watched)
     }
 
-    /// An operation has been enqueued.
+    /// An operation has been enqueued. While others are under way, the watchdog looks often enough.
     pub(super) fn add(&self, flight: Arc<InFlight>) {
-        self.flights().push_back(flight);
-        self.bell.ring();
+        let mut flights = self.flights();
+        let was_idle = flights.is_empty();
+        flights.push_back(flight);
+        drop(flights);
+        if was_idle {
+            self.bell.ring();
+        }
     }
 
     /// The group is left. The ranks of a host end their communicators together, and one thread may have several of them; so
@@ -177,7 +182,7 @@ impl Watched {
 
     /// What has gone wrong, if anything has.
     fn look(&self) -> Result<()> {
-        if let Some(error) = self.comm.asynchronous(self.comm.state()?) {
+        if let Some(error) = self.comm.asynchronous(self.comm.state_if_free()?) {
             let first = self.flights().front().cloned();
             return Err(match first {
                 Some(first) => error.context(format_args!("at {} or later", first.title)),
