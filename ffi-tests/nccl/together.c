@@ -361,6 +361,34 @@ static void messages_behind(struct rank *self)
     free_device(more);
 }
 
+/* One rank has left a group, and uses another one, before the other rank leaves the first: neither waits for the other, though
+ * what the communicator had is freed, for which the device is waited for. */
+static void left_behind(struct rank *self)
+{
+    dist_group_t *other = NULL;
+    dist_work_t *work = NULL;
+    float *memory = floats((float)(self->rank + 1));
+    REQUIRE_OK(make_group(self, "left", &other));
+    /* Both groups connect their ranks. */
+    CHECK_OK(sum(other, memory, self->stream, NULL));
+    CHECK_OK(sum(self->group, memory, self->stream, NULL));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    long began = now_ms();
+    if (self->rank == 1) {
+        await(&may_come);
+    }
+    CHECK_OK(dist_group_release(other));
+    REQUIRE_OK(sum(self->group, memory, self->stream, &work));
+    if (self->rank == 0) {
+        atomic_store(&may_come, 1);
+    }
+    CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
+    CHECK(now_ms() - began < 3000);
+    CHECK_OK(dist_work_release(work));
+    check_floats(self, memory, 12);
+    free_device(memory);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -372,6 +400,7 @@ int main(int argc, char **argv)
         { "late_behind", late_behind },
         { "messages_behind", messages_behind },
         { "first_ones", first_ones },
+        { "left_behind", left_behind },
     };
     REQUIRE(argc == 2);
     for (size_t i = 0; i < sizeof of_two / sizeof of_two[0]; i++) {

@@ -200,7 +200,9 @@ fn several_groups_are_enqueued_together() {
 
 #[test]
 fn what_has_others_before_it_waits_and_blocks_nobody() {
-    for case in ["behind", "aborted_behind", "late_behind", "messages_behind", "first_ones"] {
+    for case in
+        ["behind", "aborted_behind", "late_behind", "messages_behind", "first_ones", "left_behind"]
+    {
         passes("together", Some(case), &[]);
     }
 }

@@ -378,6 +378,19 @@ static ncclResult_t end(struct comm *comm, ncclResult_t result)
     return comm_let_go(comm, result);
 }
 
+/* As NCCL, which frees memory of the device: that waits for all that the device was given. */
+static void free_memory(const struct comm *comm)
+{
+    CUcontext popped;
+    CUdeviceptr memory = 0;
+    if (cuCtxPushCurrent_v2(comm->context) == CUDA_SUCCESS) {
+        if (cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS) {
+            cuMemFree_v2(memory);
+        }
+        cuCtxPopCurrent_v2(&popped);
+    }
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t handle)
 {
     struct comm *comm = comm_hold(handle, __func__);
@@ -407,6 +420,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle)
         refuse(ncclInvalidUsage, "a communicator is destroyed with %d registrations and %d windows",
                comm->registrations, comm->windows);
     }
+    free_memory(comm);
     return end(comm, state);
 }
 

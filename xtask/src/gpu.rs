@@ -43,7 +43,7 @@ struct Round {
 type Words = &'static [&'static str];
 
 /// The programs and their arguments, over NCCL and by way of host memory.
-const OVER_NCCL: [(&str, Words); 10] = [
+const OVER_NCCL: [(&str, Words); 11] = [
     ("operations", &[]),
     ("behaviour", &[]),
     ("together", &["one_thread"]),
@@ -53,6 +53,7 @@ const OVER_NCCL: [(&str, Words); 10] = [
     ("together", &["late_behind"]),
     ("together", &["messages_behind"]),
     ("together", &["first_ones"]),
+    ("together", &["left_behind"]),
     ("death", &["nccl"]),
 ];
 const STAGED: [(&str, Words); 3] =

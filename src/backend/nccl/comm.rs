@@ -254,10 +254,12 @@ impl Comm {
         }
     }
 
-    /// Ends it together with the other ranks, which must do so within the limit; else alone.
-    pub(super) fn part(&self, limit: &Deadline) {
+    /// Ends it together with the other ranks, which must do so within the limit; else alone. What only frees what it had waits for
+    /// `quiet`.
+    pub(super) fn part<Quiet>(&self, limit: &Deadline, quiet: impl FnOnce() -> Quiet) {
         self.evict();
         let finalized = self.finalize(limit);
+        let _quiet = quiet();
         if let Err(error) = &finalized {
             crate::log!(Level::Warn, "NCCL's part of a group ends by force: {error}");
             self.end_by_force();

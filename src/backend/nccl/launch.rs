@@ -18,6 +18,7 @@ use super::calls::{Caller, Folding};
 use super::comm::Entry;
 use super::flight::{InFlight, Title};
 use super::functions::Code;
+use super::quiet::{self, Pass};
 use crate::backend::Operation;
 use crate::backend::device_part::{Bundle, Message};
 use crate::base::deadline::Deadline;
@@ -52,6 +53,8 @@ struct Member<'a> {
     deadline: &'a Deadline,
     entry: Entry<'a>,
     items: Vec<Item<'a>>,
+    /// Until what it has enqueued is known to be under way.
+    _pass: Pass,
 }
 
 /// Enqueues what the bundles have, as one, and says for each how that went. Where one says "blocking wait", also waits until
@@ -96,6 +99,7 @@ impl<'a> Member<'a> {
     fn enter(bundle: &Bundle<'a>) -> Result<Self> {
         let Enqueuer(nccl) = bundle.enqueuer;
         let deadline = bundle.deadline;
+        let pass = quiet::enqueue(deadline)?;
         let entry = nccl.watched.comm.enter(deadline)?;
         let collectives = bundle.operations.iter().map(|operation| {
             let launch = operation.launch.ok_or_else(|| Error::internal("nowhere to enqueue"))?;
@@ -104,7 +108,8 @@ impl<'a> Member<'a> {
         let messages =
             bundle.messages.iter().map(|(message, launch)| Ok((What::Message(message), *launch)));
         let calls = collectives.chain(messages).collect::<Result<Vec<_>>>()?;
-        let mut member = Self { nccl, deadline, entry, items: Vec::with_capacity(calls.len()) };
+        let items = Vec::with_capacity(calls.len());
+        let mut member = Self { nccl, deadline, entry, items, _pass: pass };
         let own = match calls.iter().any(|(_, launch)| launch.gpu.stream.is_none()) {
             true => nccl.own_stream()?,
             false => 0,

@@ -20,6 +20,7 @@ pub mod library;
 mod meet;
 mod memory;
 mod options;
+mod quiet;
 mod types;
 mod watchdog;
 

@@ -7,6 +7,7 @@
 use super::comm::Comm;
 use super::flight::InFlight;
 use super::options::Options;
+use super::quiet::{self, Life};
 use crate::backend::{Fate, Listener};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -15,7 +16,6 @@ use crate::base::log::Level;
 use crate::device::Stream;
 use crate::process::thread;
 use crate::wait::bell::Bell;
-use crate::wait::{Pace, until};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,22 +28,10 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How long a group that is left waits for what is under way, and then for the other ranks.
 const PARTING: Duration = Duration::from_secs(5);
 
-/// The communicators of this process that have not ended: of which group, the end of their threads, and whether their ranks
-/// have left.
-static ALIVE: Mutex<Vec<(GroupId, Arc<End>, bool)>> = Mutex::new(Vec::new());
-
-/// The end of the thread.
-#[derive(Debug, Default)]
-struct End {
-    bell: Bell,
-    has_come: AtomicBool,
-}
-
 /// What the group's threads and the watchdog share.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) comm: Comm,
-    group: GroupId,
     /// How long the group's operations have that name no time.
     pub(super) timeout: Duration,
     /// The library's own stream, for callers that name none. Goes after the communicator has ended.
@@ -53,7 +41,7 @@ pub(super) struct Watched {
     flights: Mutex<VecDeque<Arc<InFlight>>>,
     bell: Bell,
     closing: AtomicBool,
-    end: Arc<End>,
+    life: Arc<Life>,
     /// An error has been told in the log, where nothing else is done about it.
     told: AtomicBool,
 }
@@ -74,11 +62,10 @@ impl Watched {
     ) -> Result<Arc<Self>> {
         let stream = Stream::new(comm.context(), options.high_priority)?;
         let (closing, told) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (flights, bell, end) = (Mutex::default(), Bell::default(), Arc::<End>::default());
-        let ending = Ending(Arc::clone(&end));
+        let (flights, bell, life) = (Mutex::default(), Bell::default(), Life::begin(group));
+        let ending = Ending(Arc::clone(&life));
         let watched = Arc::new(Self {
             comm,
-            group,
             timeout,
             stream,
             fate,
@@ -86,7 +73,7 @@ impl Watched {
             flights,
             bell,
             closing,
-            end,
+            life,
             told,
         });
         let watcher = Arc::clone(&watched);
@@ -97,54 +84,37 @@ impl Watched {
             drop(watcher);
         })?;
         let listener = Arc::clone(&watched) as Arc<dyn Listener>;
-        alive().push((group, Arc::clone(&watched.end), false));
         watched.fate.add_listener(Arc::downgrade(&listener));
         Ok(watched)
     }
 
     /// An operation has been enqueued. While others are under way, the watchdog looks often enough.
     pub(super) fn add(&self, flight: Arc<InFlight>) {
-        let mut flights = self.flights();
-        let was_idle = flights.is_empty();
-        flights.push_back(flight);
-        drop(flights);
+        let was_idle = self.change(|flights| {
+            flights.push_back(flight);
+            flights.len() == 1
+        });
         if was_idle {
             self.bell.ring();
         }
     }
 
-    /// The group is left. The ranks of a host end their communicators together, and one thread may have several of them; so
-    /// whoever leaves last in this process waits, for all. Where the group has failed each waits for its own, which needs nobody
-    /// else, and until then may use the caller's streams.
+    /// The group is left. Its ranks end their communicators together, and one thread may have several of them; so whoever leaves last
+    /// in this process waits, for all, unless other groups are used meanwhile, which goes before. Where the group has failed each
+    /// waits for its own, which needs nobody else, and until then may use the caller's streams.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();
         let limit = Deadline::after(PARTING * 3);
-        let mut ends = self.leave();
-        if ends.is_empty() && self.fate.failure().is_some() {
-            ends.push(Arc::clone(&self.end));
+        let lives = self.life.leave();
+        let have_ended = match self.fate.failure() {
+            Some(_) => self.life.wait(&limit),
+            None => lives.iter().all(|life| life.wait_unless_used(&limit)),
+        };
+        if !have_ended {
+            let which = self.comm.library().signature();
+            crate::log!(Level::Error, "NCCL does not end a communicator ({which})");
         }
-        for end in ends {
-            let ended = || end.has_come.load(Ordering::Acquire).then_some(());
-            if until(&end.bell, Pace::PATIENT, &limit, || None, ended).is_err() {
-                let which = self.comm.library().signature();
-                crate::log!(Level::Error, "NCCL does not end a communicator ({which})");
-            }
-        }
-    }
-
-    /// Notes that this rank has left; all of the group's ends if it is the last one here.
-    fn leave(&self) -> Vec<Arc<End>> {
-        let mut alive = alive();
-        for (_, _, has_left) in alive.iter_mut().filter(|(_, end, _)| Arc::ptr_eq(end, &self.end)) {
-            *has_left = true;
-        }
-        let mut of_group = alive.iter().filter(|(group, ..)| *group == self.group);
-        if of_group.any(|(.., has_left)| !has_left) {
-            return Vec::new();
-        }
-        let ended = alive.extract_if(.., |(group, ..)| *group == self.group);
-        ended.map(|(_, end, _)| end).collect()
     }
 
     /// Fails the group, on all its ranks.
@@ -177,7 +147,15 @@ impl Watched {
             };
             self.bell.doze(nap, || true, must_look);
         }
-        self.flights().clear();
+        self.change(VecDeque::clear);
+    }
+
+    /// Changes what is under way; what `change` gives.
+    fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Arc<InFlight>>) -> T) -> T {
+        let mut flights = self.flights();
+        let changed = change(&mut flights);
+        self.life.has_under_way(flights.len());
+        changed
     }
 
     /// What has gone wrong, if anything has.
@@ -194,7 +172,7 @@ impl Watched {
             if !first.look()? {
                 break;
             }
-            self.flights().pop_front();
+            self.change(VecDeque::pop_front);
         }
         let late = |flight: &&Arc<InFlight>| flight.deadline.has_passed();
         let late = self.flights().iter().find(late).cloned();
@@ -202,7 +180,7 @@ impl Watched {
         match late {
             Some(flight) if !flight.look()? => Err(self.expired(&flight)),
             Some(done) => {
-                self.flights().retain(|flight| !Arc::ptr_eq(flight, &done));
+                self.change(|flights| flights.retain(|flight| !Arc::ptr_eq(flight, &done)));
                 Ok(())
             }
             None => Ok(()),
@@ -249,23 +227,20 @@ impl Watched {
             self.bell.doze(Duration::from_micros(200), || true, || None::<()>);
         }
         if is_idle {
-            self.comm.part(&Deadline::after(PARTING));
+            self.comm.part(&Deadline::after(PARTING), || {
+                quiet::moment(|| self.fate.failure().is_some())
+            });
         } else {
             self.comm.abort();
         }
     }
 }
 
-fn alive() -> MutexGuard<'static, Vec<(GroupId, Arc<End>, bool)>> {
-    ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whatever ends the thread, it has ended.
-struct Ending(Arc<End>);
+struct Ending(Arc<Life>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.has_come.store(true, Ordering::Release);
-        self.0.bell.ring();
+        self.0.end();
     }
 }
