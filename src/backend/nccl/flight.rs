@@ -4,15 +4,19 @@ use crate::backend::Fate;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::Flight;
-use crate::device::Event;
+use crate::device::driver::Handle;
+use crate::device::{Context, Event};
 use crate::wait::asking::Asking;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The longest pause between two looks at the device.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+/// As many events are kept.
+const MOST_SPARES: usize = 256;
 
 /// What it is, for messages: what one group has enqueued at once.
 #[derive(Clone, Debug)]
@@ -36,13 +40,56 @@ impl fmt::Display for Title {
     }
 }
 
+/// Events that nobody uses now. To make one and to destroy it takes the driver longer than to record it.
+#[derive(Debug, Default)]
+pub(super) struct Spares(Mutex<Vec<Event>>);
+
+/// An event that was recorded, and goes back to the spares.
+#[derive(Debug)]
+pub(super) struct Mark {
+    event: Option<Event>,
+    spares: Arc<Spares>,
+}
+
+impl Spares {
+    /// Marks what is in a stream by now.
+    pub(super) fn mark(self: &Arc<Self>, context: &Arc<Context>, stream: Handle) -> Result<Mark> {
+        let spare = self.all().pop();
+        let event = match spare {
+            Some(event) => event,
+            None => Event::new(context)?,
+        };
+        event.record(stream)?;
+        Ok(Mark { event: Some(event), spares: Arc::clone(self) })
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mark {
+    fn is_over(&self) -> Result<bool> {
+        self.event.as_ref().map_or(Ok(true), Event::is_over)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let mut all = self.spares.all();
+        if all.len() < MOST_SPARES {
+            all.extend(self.event.take());
+        }
+    }
+}
+
 /// One operation.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) title: Title,
     pub(super) deadline: Deadline,
     /// Behind it in its stream.
-    event: Event,
+    mark: Mark,
     /// The device was seen to be done with it before its group failed.
     done: AtomicBool,
     fate: Arc<dyn Fate>,
@@ -54,10 +101,10 @@ impl InFlight {
     pub(super) fn new(
         title: Title,
         deadline: Deadline,
-        event: Event,
+        mark: Mark,
         (fate, is_unwatched): (Arc<dyn Fate>, bool),
     ) -> Self {
-        Self { title, deadline, event, done: AtomicBool::new(false), fate, is_unwatched }
+        Self { title, deadline, mark, done: AtomicBool::new(false), fate, is_unwatched }
     }
 
     /// Whether the device is done with it.
@@ -69,7 +116,7 @@ impl InFlight {
             return Ok(true);
         }
         // In this order: an abort comes after the failure, and ends what is in the stream.
-        let is_over = self.event.is_over();
+        let is_over = self.mark.is_over();
         match self.fate.failure() {
             Some(failure) => Err(failure),
             None => {

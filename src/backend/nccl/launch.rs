@@ -24,7 +24,6 @@ use crate::backend::device_part::{Bundle, Message};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::gpu::{Flight, Gpu, Launch};
-use crate::device::Event;
 use crate::device::driver::Handle;
 use std::sync::Arc;
 
@@ -163,10 +162,9 @@ impl<'a> Member<'a> {
 
     fn mark(&self, stream: Handle) -> Result<Arc<InFlight>> {
         let Nccl { watched, .. } = self.nccl;
-        let event = Event::new(watched.comm.context())?;
-        event.record(stream)?;
+        let mark = watched.spares.mark(watched.comm.context(), stream)?;
         let kept = (Arc::clone(&watched.fate), !watched.options.handles_errors);
-        let flight = Arc::new(InFlight::new(self.title(), *self.deadline, event, kept));
+        let flight = Arc::new(InFlight::new(self.title(), *self.deadline, mark, kept));
         watched.add(Arc::clone(&flight));
         for item in self.items.iter().filter(|item| item.stream == stream) {
             // A slot is for one operation.

@@ -5,7 +5,7 @@
 //! nothing is under way it looks ten times a second.
 
 use super::comm::Comm;
-use super::flight::InFlight;
+use super::flight::{InFlight, Spares};
 use super::options::Options;
 use super::quiet::{self, Life};
 use crate::backend::{Fate, Listener};
@@ -38,6 +38,7 @@ pub(super) struct Watched {
     pub(super) stream: Stream,
     pub(super) fate: Arc<dyn Fate>,
     pub(super) options: Options,
+    pub(super) spares: Arc<Spares>,
     flights: Mutex<VecDeque<Arc<InFlight>>>,
     bell: Bell,
     closing: AtomicBool,
@@ -70,6 +71,7 @@ impl Watched {
             stream,
             fate,
             options,
+            spares: Arc::default(),
             flights,
             bell,
             closing,
