@@ -187,14 +187,18 @@ void free_device(void *pointer)
     CHECK(cuMemFree_v2(address(pointer)) == CUDA_SUCCESS);
 }
 
+/* Copies of memory that is not pinned keep everybody else out of the context until the stream has come to them: where ranks have one GPU,
+ * also the rank that the stream waits for. So the stream is waited for before. */
 void write_device(struct rank *self, void *into, const void *from, size_t bytes)
 {
+    REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
     REQUIRE(cuMemcpyHtoDAsync_v2(address(into), from, bytes, self->stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
 }
 
 void read_device(struct rank *self, void *into, const void *from, size_t bytes)
 {
+    REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
     REQUIRE(cuMemcpyDtoHAsync_v2(into, address(from), bytes, self->stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
 }

@@ -232,6 +232,12 @@ impl Suite<'_> {
             command.env("DIST_TEST_MOST_RANKS", round.ranks.to_string());
             failed += self.tell(&format!("{name} {}", words.join(" ")), round, &mut command)?;
         }
+        if round.nccl {
+            let program = self.compile("cost", &["cost.c", "ranks.c"])?;
+            let mut cost = run::command(program);
+            cost.args([round.ranks.to_string().as_str(), if self.quick { "1" } else { "11" }]);
+            failed += self.tell("cost", round, &mut cost)?;
+        }
         if round.nccl && !round.shares {
             let program = self.compile("several_gpus", &["../../c-examples/several_gpus.c"])?;
             let mut example = run::command(program);
@@ -242,7 +248,9 @@ impl Suite<'_> {
             let mut bench = run::command(self.stage.lib.join("dist-bench"));
             bench.args(["--device", if round.nccl { "nccl" } else { "native" }]);
             bench.args(["--ranks", &round.ranks.to_string(), "--ops", "all"]);
-            bench.args(if self.quick { ["--quick"].as_slice() } else { &[] });
+            // Processes that share a GPU have it in turns of milliseconds: of an operation over NCCL each takes some.
+            let is_quick = self.quick || round.shares;
+            bench.args(if is_quick { ["--quick"].as_slice() } else { &[] });
             failed += self.tell("dist-bench", round, &mut bench)?;
         }
         Ok(failed)
@@ -276,13 +284,13 @@ impl Suite<'_> {
         if let Some(folder) = self.libraries {
             command.env("LD_LIBRARY_PATH", folder).env_remove("DIST_NCCL_LIB");
         }
-        let is_bench = what == "dist-bench";
-        let finished = match is_bench {
+        let is_shown = what == "dist-bench" || what == "cost";
+        let finished = match is_shown {
             true => run::shown(command, RUNNING)?,
             false => run::quiet(command, RUNNING)?,
         };
         let passed = finished.success();
-        let said = if passed || is_bench { String::new() } else { finished.tail() };
+        let said = if passed || is_shown { String::new() } else { finished.tail() };
         println!("  {}: {what}{said}", if passed { "passed" } else { "FAILED" });
         Ok(usize::from(!passed))
     }
