@@ -389,6 +389,34 @@ static void left_behind(struct rank *self)
     free_device(memory);
 }
 
+/* A rank calls the first collective of a group alone, for which NCCL connects the ranks: the call ends at its deadline. */
+static void alone_first(struct rank *self)
+{
+    dist_group_t *other = NULL;
+    dist_call_options_t options = on_stream(self);
+    float *memory = floats(1);
+    REQUIRE_OK(make_group(self, "alone", &other));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    if (self->rank == 0) {
+        long began = now_ms();
+        options.timeout_ms = 700;
+        dist_work_t *work = NULL;
+        dist_status_t status = dist_all_reduce(other, memory, memory, N, DIST_F32, DIST_SUM, &options, &work);
+        /* It may be enqueued already, or refused by then. */
+        if (status == DIST_OK) {
+            status = dist_work_synchronize(work, LIMIT_MS);
+            CHECK_OK(dist_work_release(work));
+        }
+        CHECK(status == DIST_ERR_TIMEOUT);
+        CHECK(now_ms() - began >= 600 && now_ms() - began < 4000);
+    } else {
+        CHECK(dist_barrier(other, NULL, NULL) != DIST_OK);
+    }
+    CHECK_OK(dist_group_release(other));
+    CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    free_device(memory);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -401,6 +429,7 @@ int main(int argc, char **argv)
         { "messages_behind", messages_behind },
         { "first_ones", first_ones },
         { "left_behind", left_behind },
+        { "alone_first", alone_first },
     };
     REQUIRE(argc == 2);
     for (size_t i = 0; i < sizeof of_two / sizeof of_two[0]; i++) {

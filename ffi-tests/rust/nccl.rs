@@ -95,7 +95,8 @@ fn passes(name: &str, case: Option<&str>, environment: &[(&str, &str)]) {
     let program = program(&compiler, name, true);
     let mut words = vec![program.as_str()];
     words.extend(case);
-    let test = format!("{name}_{}", case.unwrap_or("all"));
+    let mut test = format!("{name}_{}", case.unwrap_or("all"));
+    environment.iter().for_each(|(variable, value)| test.push_str(&format!("_{variable}_{value}")));
     run_with(&test, environment, &words).expect_success();
 }
 
@@ -121,6 +122,49 @@ fn behaviour_of_slow_calls() {
 }
 
 const LAST_STALLS: (&str, &str) = ("DIST_STUB_NCCL_STALL", "2:1");
+
+/// Cases of `together` with two ranks.
+const OF_TWO: [&str; 7] = [
+    "behind",
+    "aborted_behind",
+    "late_behind",
+    "messages_behind",
+    "first_ones",
+    "left_behind",
+    "alone_first",
+];
+
+/// Calls that may block inside NCCL do the same, but for the time that they take.
+#[test]
+fn calls_that_may_block() {
+    let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
+    passes("operations", None, &[may_block]);
+    passes("behaviour", None, &[may_block]);
+    passes("behaviour", None, &[may_block, ("DIST_STUB_NCCL_SLOW_US", "200")]);
+}
+
+#[test]
+fn calls_that_may_block_of_several_groups_and_ranks() {
+    let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
+    for case in OF_TWO.into_iter().chain(["one_thread", "many_groups"]) {
+        passes("together", Some(case), &[may_block]);
+    }
+}
+
+#[test]
+fn calls_that_may_block_end_at_their_deadline_and_by_an_abort() {
+    let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
+    for case in ["time_out", "time_out_alone", "abort_under_way", "leave_under_way"] {
+        passes("faults", Some(case), &[may_block, LAST_STALLS]);
+    }
+    passes("faults", Some("async_error"), &[may_block, ("DIST_STUB_NCCL_ASYNC_ERROR", "1:1:6")]);
+    passes("faults", Some("never_meets"), &[may_block, ("DIST_STUB_NCCL_STALL", "1:-1")]);
+    passes(
+        "faults",
+        Some("refused_call"),
+        &[may_block, ("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")],
+    );
+}
 
 #[test]
 fn what_is_late_is_told_to_who_waits_for_the_device() {
@@ -200,9 +244,7 @@ fn several_groups_are_enqueued_together() {
 
 #[test]
 fn what_has_others_before_it_waits_and_blocks_nobody() {
-    for case in
-        ["behind", "aborted_behind", "late_behind", "messages_behind", "first_ones", "left_behind"]
-    {
+    for case in OF_TWO {
         passes("together", Some(case), &[]);
     }
 }

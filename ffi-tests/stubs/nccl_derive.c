@@ -68,10 +68,6 @@ static ncclResult_t begin_child(struct comm *parent, ncclComm_t *out, const nccl
 {
     int is_blocking = parent->is_blocking;
     ncclResult_t result = comm_read_config(config, &is_blocking);
-    if (result == ncclSuccess && is_blocking != parent->is_blocking) {
-        result = refuse(ncclInvalidArgument,
-                        "a child that blocks otherwise than its parent: the stub does not do that");
-    }
     if (result == ncclSuccess) {
         struct comm *child = comm_new(0, 1, parent->device, parent->context, is_blocking);
         child->is_child = 1;

@@ -132,6 +132,8 @@ variables! {
         "The same, where TORCH_NCCL_ASYNC_ERROR_HANDLING is not set.";
     TORCH_NCCL_HIGH_PRIORITY = "TORCH_NCCL_HIGH_PRIORITY", "user", "0",
         "1: the library's own streams on a GPU are preferred by it, as with the option nccl.high_priority.";
+    TORCH_NCCL_NON_BLOCKING = "TORCH_NCCL_USE_COMM_NONBLOCKING", "user", "1",
+        "0: calls on a GPU's memory may block inside NCCL until the other ranks have come, and cost less, as with the option nccl.may_block.";
     NCCL_MULTI_RANK_GPU = "NCCL_MULTI_RANK_GPU_ENABLE", "user", "0",
         "NCCL's own: 1 lets several ranks have one GPU, from NCCL 2.30 on; else that is refused before they meet.";
     SPIN_US = "DIST_SPIN_US", "user", "200",

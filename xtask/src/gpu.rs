@@ -43,7 +43,7 @@ struct Round {
 type Words = &'static [&'static str];
 
 /// The programs and their arguments, over NCCL and by way of host memory.
-const OVER_NCCL: [(&str, Words); 11] = [
+const OVER_NCCL: [(&str, Words); 12] = [
     ("operations", &[]),
     ("behaviour", &[]),
     ("together", &["one_thread"]),
@@ -54,6 +54,7 @@ const OVER_NCCL: [(&str, Words); 11] = [
     ("together", &["messages_behind"]),
     ("together", &["first_ones"]),
     ("together", &["left_behind"]),
+    ("together", &["alone_first"]),
     ("death", &["nccl"]),
 ];
 const STAGED: [(&str, Words); 3] =
@@ -61,7 +62,8 @@ const STAGED: [(&str, Words); 3] =
 
 /// Those that need two ranks.
 fn needs_two(program: &str, words: &[&str]) -> bool {
-    program == "death" || words.iter().any(|word| word.ends_with("behind") || *word == "first_ones")
+    program == "death"
+        || words.iter().any(|word| word.ends_with("behind") || word.contains("first"))
 }
 
 impl Machine {

@@ -6,6 +6,10 @@
 //! once, and their end is asked for again and again, until the deadline or the group's failure. Then the thread leaves, and
 //! the communicator is used no more: its state is unknown.
 //!
+//! Where that was asked for ([`Meeting::may_block`]), the ranks meet without blocking, and split off a communicator whose calls may
+//! block, which cost less: NCCL starts a thread for each launch of one whose calls do not. Then who is inside leaves when NCCL lets
+//! him, or because of the abort at his deadline, which the watchdog keeps ([`Comm::overdue`]).
+//!
 //! # The end
 //! The handle is taken away once, by the watchdog, which enters for that. A group that has failed ends its communicator by
 //! `ncclCommAbort`, which ends what is on the device; one that is left in order by `ncclCommFinalize` and
@@ -13,6 +17,7 @@
 
 use super::functions::{Code, CommHandle, Config, IN_PROGRESS, SUCCESS, SYMMETRIC, UniqueId};
 use super::library::Library;
+use super::quiet;
 use super::types::is_fine;
 use crate::backend::Fate;
 use crate::base::deadline::Deadline;
@@ -34,6 +39,12 @@ const LONGEST_NAP: Duration = Duration::from_millis(1);
 /// How long the watchdog waits for a thread inside before it ends a communicator all the same.
 const EVICTION: Duration = Duration::from_secs(5);
 
+/// How long it waits where calls may block: what makes the thread leave is the abort.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// How long a communicator that is not needed any more waits for a quiet moment.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// How often, while the ranks meet, one looks whether another has given up, which costs a question to the store.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 
@@ -44,8 +55,12 @@ pub(super) struct Comm {
     context: Arc<Context>,
     /// 0 once it has ended.
     handle: AtomicUsize,
+    /// Calls may block.
+    blocks: bool,
     /// A thread is inside.
     busy: AtomicBool,
+    /// For which function, and until when, where calls may block.
+    inside_for: Mutex<Option<(&'static str, Deadline)>>,
     bell: Bell,
     fate: Arc<dyn Fate>,
     /// What was registered and not taken back, which must be before the end.
@@ -80,6 +95,8 @@ pub(super) struct Meeting<'a> {
     pub(super) rank: Rank,
     pub(super) size: WorldSize,
     pub(super) deadline: &'a Deadline,
+    /// All ranks want that calls may block.
+    pub(super) may_block: bool,
     /// Why not to go on, as far as others say.
     pub(super) over: &'a dyn Fn() -> Option<Error>,
 }
@@ -107,7 +124,7 @@ impl Comm {
         meeting: &Meeting<'_>,
     ) -> Result<Self> {
         let current = context.enter()?;
-        let mut config = Config::non_blocking(library.version());
+        let mut config = Config::new(library.version(), false);
         let mut handle: CommHandle = 0;
         let (size, rank) = (number(meeting.size)?, number(meeting.rank)?);
         let init = library.functions.comm_init;
@@ -121,23 +138,63 @@ impl Comm {
             library,
             context: Arc::clone(context),
             handle: AtomicUsize::new(handle),
+            blocks: false,
             busy: AtomicBool::new(false),
+            inside_for: Mutex::default(),
             bell: Bell::default(),
             fate,
             registrations: Mutex::default(),
         };
         drop(current);
         // What is dropped on failure is aborted.
-        comm.await_ranks(meeting)?;
-        Ok(comm)
+        comm.await_ranks("ncclCommInitRankConfig", meeting)?;
+        if meeting.may_block { comm.split_off(meeting) } else { Ok(comm) }
     }
 
-    fn await_ranks(&self, meeting: &Meeting<'_>) -> Result<()> {
+    /// Another one with the same ranks, whose calls may block, in the place of this one.
+    fn split_off(mut self, meeting: &Meeting<'_>) -> Result<Self> {
+        let Some(split) = self.library.functions.comm_split else {
+            let which = self.library.signature();
+            let message =
+                format!("nccl.may_block=1 needs ncclCommSplit, which came with 2.18 ({which})");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        let current = self.context.enter()?;
+        let mut config = Config::new(self.library.version(), true);
+        // NCCL writes it once all have come, which may be after this call has given up: then it stays.
+        let child: *mut CommHandle = Box::into_raw(Box::default());
+        let rank = number(meeting.rank)?;
+        // SAFETY: the communicator lives; the configuration is initialised, and read during the call; the place for the handle stays.
+        let code = unsafe { split(self.handle(), 0, rank, child, &raw mut config) };
+        if !is_fine(code) {
+            self.library.check("ncclCommSplit", code, self.handle())?;
+        }
+        self.await_ranks("ncclCommSplit", meeting)?;
+        // SAFETY: NCCL has written it, and writes no more; it is from a box, above.
+        let child = *unsafe { Box::from_raw(child) };
+        if child == 0 {
+            return Err(Error::internal("ncclCommSplit gave no communicator"));
+        }
+        drop(current);
+        let finalized = self.finalize(meeting.deadline);
+        let parent = self.handle.swap(child, Ordering::AcqRel);
+        self.blocks = true;
+        let limit = Deadline::after(QUIET);
+        let _quiet = quiet::moment(|| limit.has_passed());
+        let functions = &self.library.functions;
+        let end = if finalized.is_ok() { functions.comm_destroy } else { functions.comm_abort };
+        // SAFETY: the handle was taken away; nobody else has ever had it.
+        let code = unsafe { end(parent) };
+        finalized.and_then(|()| self.library.check("ncclCommDestroy", code, 0))?;
+        Ok(self)
+    }
+
+    fn await_ranks(&self, function: &str, meeting: &Meeting<'_>) -> Result<()> {
         let (mut asking, mut next_look) = (Asking::new(LONGEST_NAP), Deadline::after(LOOK_AROUND));
         loop {
             match self.state()? {
                 IN_PROGRESS => {}
-                code => return self.library.check("ncclCommInitRankConfig", code, self.handle()),
+                code => return self.library.check(function, code, self.handle()),
             }
             if meeting.deadline.has_passed() {
                 let message = format!(
@@ -157,6 +214,10 @@ impl Comm {
             }
             asking.again(meeting.deadline);
         }
+    }
+
+    pub(super) fn may_block(&self) -> bool {
+        self.blocks
     }
 
     pub(super) fn library(&self) -> &'static Library {
@@ -199,11 +260,15 @@ impl Comm {
         self.library.check("an operation on the device", state, self.handle()).err()
     }
 
-    /// Waits until nobody else is inside.
+    /// Waits until nobody else is inside. Who wants to call a function that may wait for other ranks, until that deadline too, says so.
     ///
     /// # Errors
     /// The group's failure, `Timeout`.
-    pub(super) fn enter(&self, deadline: &Deadline) -> Result<Entry<'_>> {
+    pub(super) fn enter(
+        &self,
+        function: Option<&'static str>,
+        deadline: &Deadline,
+    ) -> Result<Entry<'_>> {
         if let Some(failure) = self.fate.failure() {
             return Err(failure);
         }
@@ -219,6 +284,9 @@ impl Comm {
             }
         }
         let inside = Inside(self);
+        if self.blocks {
+            *self.inside_for() = function.map(|function| (function, *deadline));
+        }
         if self.handle() == 0 {
             let failure = self.fate.failure();
             let ended = || Error::new(ErrorKind::Aborted, "the communicator has ended");
@@ -231,14 +299,38 @@ impl Comm {
         self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok().map(drop)
     }
 
+    fn inside_for(&self) -> MutexGuard<'_, Option<(&'static str, Deadline)>> {
+        self.inside_for.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread is inside a call that blocks beyond its deadline.
+    pub(super) fn overdue(&self) -> Option<Error> {
+        let inside_for = *self.inside_for();
+        let (function, deadline) = inside_for.filter(|(_, deadline)| deadline.has_passed())?;
+        Some(self.late(function, &deadline))
+    }
+
+    /// What other ranks have to do with has not happened in time.
+    fn late(&self, function: &str, deadline: &Deadline) -> Error {
+        let message = format!(
+            "{function} was not launched within {} ms: another rank may not have called it ({})",
+            deadline.elapsed().as_millis(),
+            self.library.signature()
+        );
+        Error::new(ErrorKind::Timeout, message)
+    }
+
     fn leave(&self) {
+        if self.blocks {
+            *self.inside_for() = None;
+        }
         self.busy.store(false, Ordering::Release);
         self.bell.ring();
     }
 
     /// Ends it, and what it does on the device, without the other ranks.
     pub(super) fn abort(&self) {
-        self.evict();
+        self.evict(if self.blocks { GRACE } else { EVICTION });
         self.end_by_force();
         self.leave();
     }
@@ -257,7 +349,7 @@ impl Comm {
     /// Ends it together with the other ranks, which must do so within the limit; else alone. What only frees what it had waits for
     /// `quiet`.
     pub(super) fn part<Quiet>(&self, limit: &Deadline, quiet: impl FnOnce() -> Quiet) {
-        self.evict();
+        self.evict(EVICTION);
         let finalized = self.finalize(limit);
         let _quiet = quiet();
         if let Err(error) = &finalized {
@@ -280,11 +372,11 @@ impl Comm {
     }
 
     /// Waits until nobody is inside, for a while.
-    fn evict(&self) {
-        let limit = Deadline::after(EVICTION);
+    fn evict(&self, patience: Duration) {
+        let limit = Deadline::after(patience);
         if until(&self.bell, Pace::PATIENT, &limit, || None, || self.occupy()).is_err() {
-            let (secs, which) = (EVICTION.as_secs(), self.library.signature());
-            crate::log!(Level::Error, "a call of NCCL has not returned for {secs} s ({which})");
+            let (ms, which) = (patience.as_millis(), self.library.signature());
+            crate::log!(Level::Warn, "a call of NCCL has not returned for {ms} ms ({which})");
         }
     }
 
@@ -301,12 +393,7 @@ impl Comm {
                 return Err(failure);
             }
             if deadline.has_passed() {
-                let message = format!(
-                    "{function} was not launched within {} ms: another rank may not have called it ({})",
-                    deadline.elapsed().as_millis(),
-                    self.library.signature()
-                );
-                return Err(Error::new(ErrorKind::Timeout, message));
+                return Err(self.late(function, deadline));
             }
             asking.again(deadline);
             state = self.state()?;

@@ -57,8 +57,8 @@ const MAGIC: c_uint = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
 
 impl Config {
-    /// For a communicator whose calls return at once, in the form that a library of this version knows.
-    pub(super) fn non_blocking(library_version: i32) -> Self {
+    /// For a communicator whose calls may block, or else return at once, in the form that a library of this version knows.
+    pub(super) fn new(library_version: i32, may_block: bool) -> Self {
         let (size, version) = match library_version {
             22_700.. => (72, 22_700),
             21_700.. => (48, 21_700),
@@ -68,7 +68,7 @@ impl Config {
             size,
             magic: MAGIC,
             version,
-            blocking: 0,
+            blocking: c_int::from(may_block),
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
             max_ctas: UNDEFINED,
@@ -107,6 +107,7 @@ function_table! {
             recv = c"ncclRecv": fn(*mut c_void, usize, c_int, c_int, CommHandle, Handle) -> Code;
         }
         optional {
+            comm_split = c"ncclCommSplit": fn(CommHandle, c_int, c_int, *mut CommHandle, *mut Config) -> Code;
             get_last_error = c"ncclGetLastError": fn(CommHandle) -> *const c_char;
             create_premul_sum = c"ncclRedOpCreatePreMulSum": fn(*mut c_int, *mut c_void, c_int, c_int, CommHandle) -> Code;
             destroy_op = c"ncclRedOpDestroy": fn(c_int, CommHandle) -> Code;

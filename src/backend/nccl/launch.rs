@@ -99,7 +99,7 @@ impl<'a> Member<'a> {
         let Enqueuer(nccl) = bundle.enqueuer;
         let deadline = bundle.deadline;
         let pass = quiet::enqueue(deadline)?;
-        let entry = nccl.watched.comm.enter(deadline)?;
+        let entry = nccl.watched.comm.enter(Some("ncclGroupEnd"), deadline)?;
         let collectives = bundle.operations.iter().map(|operation| {
             let launch = operation.launch.ok_or_else(|| Error::internal("nowhere to enqueue"))?;
             Ok((What::Collective(operation), launch))

@@ -32,6 +32,7 @@ struct Card {
     uuid: String,
     device: i64,
     shares: bool,
+    may_block: bool,
 }
 
 /// What this rank has.
@@ -55,9 +56,9 @@ fn look(context: &Context<'_>) -> Result<Have> {
 }
 
 impl Card {
-    fn of(have: &Result<Have>, map: &str) -> Result<Self> {
+    fn of(have: &Result<Have>, wish: &Wish<'_>) -> Result<Self> {
         let mut card = Self {
-            map: map.to_owned(),
+            map: wish.map.to_owned(),
             lacks: None,
             version: 0,
             file: String::new(),
@@ -65,6 +66,7 @@ impl Card {
             uuid: String::new(),
             device: -1,
             shares: options::may_share_gpus()?,
+            may_block: wish.options.may_block,
         };
         match have {
             Ok(Have { library, context }) => {
@@ -88,6 +90,7 @@ impl Card {
             "uuid": self.uuid,
             "device": self.device,
             "shares": self.shares,
+            "may_block": self.may_block,
         })
     }
 
@@ -101,6 +104,7 @@ impl Card {
             uuid: fields.text("uuid")?,
             device: fields.integer("device")?,
             shares: fields.flag("shares")?,
+            may_block: fields.flag("may_block")?,
         })
     }
 }
@@ -116,7 +120,7 @@ pub(super) fn create(
     wish: &Wish<'_>,
 ) -> Result<Found<Arc<Watched>>> {
     let have = look(context);
-    let card = Card::of(&have, wish.map)?;
+    let card = Card::of(&have, wish)?;
     let over = || fate.failure();
     let cards = cards::exchange(exchange, "nccl", &card.say(), &over, Card::read)?;
     check_maps(cards.iter().map(|card| card.map.as_str()))?;
@@ -140,7 +144,8 @@ pub(super) fn create(
     let id = id.ok_or_else(|| Error::internal("rank 0 gave no id of a communicator"))?;
     let given_up = || exchange.given_up();
     let (rank, size, deadline) = (context.rank, context.size, context.deadline);
-    let meeting = Meeting { id, rank, size, deadline, over: &given_up };
+    let may_block = cards.iter().all(|card| card.may_block);
+    let meeting = Meeting { id, rank, size, deadline, over: &given_up, may_block };
     let comm = Comm::meet(library, &device, Arc::clone(fate), &meeting)
         .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
     exchange.all("nccl-ready", &[], &over)?;

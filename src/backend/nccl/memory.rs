@@ -41,7 +41,7 @@ impl Drop for Allocated {
     fn drop(&mut self) {
         if let Some((watched, registration)) = self.registered.take()
             && let Some(watched) = watched.upgrade()
-            && let Ok(entry) = watched.comm.enter(&Deadline::after(PATIENCE))
+            && let Ok(entry) = watched.comm.enter(None, &Deadline::after(PATIENCE))
         {
             entry.deregister(registration);
         }
@@ -77,13 +77,16 @@ pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Mem
     let mut memory = Allocated { library, context, start, len, registered: None };
     if watched.options.windows {
         let window = window(watched, &memory);
-        // Other ranks may have it, or wait for it.
-        memory.registered = window.inspect_err(|error| watched.fail(error))?;
+        // Other ranks may have it, or wait for it. The first reason counts, of which this may be a consequence.
+        memory.registered = window.map_err(|error| {
+            watched.fail(&error);
+            watched.fate.failure().unwrap_or(error)
+        })?;
         return Ok(Box::new(memory));
     }
     let registered = watched
         .comm
-        .enter(&Deadline::after(PATIENCE))
+        .enter(None, &Deadline::after(PATIENCE))
         .and_then(|entry| registered(watched, &entry, &memory));
     match registered {
         Ok(registration) => memory.registered = registration,
@@ -104,7 +107,7 @@ fn registered(watched: &Arc<Watched>, entry: &Entry<'_>, memory: &Allocated) -> 
 /// Makes it a window together with the other ranks; where there is no such thing, only this rank's registration.
 fn window(watched: &Arc<Watched>, memory: &Allocated) -> Result<Registered> {
     let deadline = Deadline::after(watched.timeout);
-    let entry = watched.comm.enter(&deadline)?;
+    let entry = watched.comm.enter(Some("ncclCommWindowRegister"), &deadline)?;
     match entry.make_window(memory.start, memory.len, &deadline)? {
         Some(window) => Ok(Some((Arc::downgrade(watched), window))),
         None => registered(watched, &entry, memory),

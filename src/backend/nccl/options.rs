@@ -13,6 +13,8 @@ pub(in crate::backend) struct Options {
     pub(super) blocking_wait: bool,
     /// All ranks allocate memory together, which becomes a window.
     pub(super) windows: bool,
+    /// Calls may block inside NCCL until the other ranks have come, and cost less.
+    pub(super) may_block: bool,
     /// The watchdog fails the group on errors and at deadlines.
     pub(super) handles_errors: bool,
 }
@@ -34,7 +36,7 @@ pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
         };
         let wrong = || {
             Error::invalid(format!(
-                "backend_options: \"{option}\" is none of nccl.high_priority=0|1, nccl.blocking_wait=0|1, nccl.windows=0|1"
+                "backend_options: \"{option}\" is none of nccl.high_priority=0|1, nccl.blocking_wait=0|1, nccl.windows=0|1, nccl.may_block=0|1"
             ))
         };
         let (key, value) = own.split_once('=').ok_or_else(wrong)?;
@@ -47,6 +49,7 @@ pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
             "high_priority" => found.high_priority = value,
             "blocking_wait" => found.blocking_wait = value,
             "windows" => found.windows = value,
+            "may_block" => found.may_block = value,
             _ => return Err(wrong()),
         }
     }
@@ -70,7 +73,9 @@ fn from_environment() -> Result<Options> {
     };
     let blocking_wait = switch([config::TORCH_NCCL_BLOCKING_WAIT, config::NCCL_BLOCKING_WAIT])?;
     let high_priority = switch([config::TORCH_NCCL_HIGH_PRIORITY])?;
-    Ok(Options { high_priority, blocking_wait, windows: false, handles_errors })
+    let non_blocking = config::TORCH_NCCL_NON_BLOCKING;
+    let may_block = first([non_blocking])?.is_some() && !switch([non_blocking])?;
+    Ok(Options { high_priority, blocking_wait, windows: false, may_block, handles_errors })
 }
 
 /// The first of some variables that is set.
@@ -105,7 +110,8 @@ mod tests {
     fn options_of_nccl_are_taken_out_of_the_others() {
         let (options, rest) =
             split("transport=tcp; nccl.high_priority=1 ;slot_bytes=4096").unwrap();
-        assert!(options.high_priority);
+        assert!(options.high_priority && !options.may_block);
+        assert!(split("nccl.may_block=1").unwrap().0.may_block);
         assert_eq!(rest, "transport=tcp;slot_bytes=4096");
         for wrong in ["nccl.high_priority=2", "nccl.nothing=1", "nccl.high_priority"] {
             let error = split(wrong).unwrap_err();

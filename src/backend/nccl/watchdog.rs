@@ -142,6 +142,10 @@ impl Watched {
             if let Err(error) = self.look() {
                 self.handle(&error);
             }
+            if let Some(error) = self.comm.overdue() {
+                self.fail(&error);
+                continue;
+            }
             let nap = if self.flights().is_empty() { IDLE } else { BUSY };
             let must_look = || {
                 let is_over = self.closing.load(Ordering::Acquire) || self.fate.failure().is_some();
