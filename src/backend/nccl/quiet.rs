@@ -76,18 +76,18 @@ impl Life {
     }
 
     /// It has ended.
-    pub(super) fn end(&self) {
-        alive().retain(|it| !std::ptr::eq(&*it.life, self));
+    pub(super) fn end(self: &Arc<Self>) {
+        alive().retain(|it| !Arc::ptr_eq(&it.life, self));
         self.has_ended.store(true, Ordering::Release);
         self.bell.ring();
     }
 
     /// Notes that its rank has left. Those that end now without anybody else's doing: where it is the last one of its group in this
     /// process, all whose ranks have left.
-    pub(super) fn leave(&self) -> Vec<Arc<Self>> {
+    pub(super) fn leave(self: &Arc<Self>) -> Vec<Arc<Self>> {
         let mut alive = alive();
         let mut own = None;
-        for it in alive.iter_mut().filter(|it| std::ptr::eq(&*it.life, self)) {
+        for it in alive.iter_mut().filter(|it| Arc::ptr_eq(&it.life, self)) {
             (it.has_left, own) = (true, Some(it.group));
         }
         let is_left = |group| !alive.iter().any(|it| it.group == group && !it.has_left);
