@@ -83,7 +83,14 @@ static void all_types(struct rank *rank)
             for (size_t i = 0; i < N; i++) {
                 put(which, wanted + i * size, expected(op, rank->n, i, is_integer));
             }
-            OK(ncclAllReduce(POINTER(send), POINTER(receive), N, types[which].type, op, rank->comm, rank->stream));
+            ncclResult_t result =
+                ncclAllReduce(POINTER(send), POINTER(receive), N, types[which].type, op, rank->comm, rank->stream);
+            if (op == ncclAvg && rank->n == 1 && types[which].type >= ncclFloat8e4m3) {
+                /* One rank alone cannot, as with NCCL. */
+                CHECK(result == ncclInvalidArgument);
+                continue;
+            }
+            OK(result);
             download(rank, all, receive, N * size);
             CHECK(memcmp(all, wanted, N * size) == 0);
         }

@@ -42,7 +42,9 @@ impl fmt::Display for Title {
 
 /// Events that nobody uses now. To make one and to destroy it takes the driver longer than to record it.
 #[derive(Debug, Default)]
-pub(super) struct Spares(Mutex<Vec<Event>>);
+pub(super) struct Spares {
+    all: Mutex<Vec<Event>>,
+}
 
 /// An event that was recorded, and goes back to the spares.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Spares {
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,6 +80,7 @@ impl Drop for Mark {
     fn drop(&mut self) {
         let mut all = self.spares.all();
         if all.len() < MOST_SPARES {
+            // Else it is destroyed with this, outside of the lock.
             all.extend(self.event.take());
         }
     }

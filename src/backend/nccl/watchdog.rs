@@ -153,7 +153,7 @@ impl Watched {
             };
             self.bell.doze(nap, || true, must_look);
         }
-        self.change(VecDeque::clear);
+        self.change(std::mem::take);
     }
 
     /// Changes what is under way; what `change` gives.
