@@ -311,10 +311,10 @@ static const dist_backend_vtable_t functions = { sizeof(dist_backend_vtable_t),
                                                  describe,
                                                  NULL }; /* run: submit and wait_for do as well */
 
-dist_status_t dist_backend_plugin_v1(const dist_backend_host_t *host, dist_backend_plugin_t *plugin,
+dist_status_t dist_backend_plugin_v2(const dist_backend_host_t *host, dist_backend_plugin_t *plugin,
                                      dist_backend_outcome_t *outcome);
 
-dist_status_t dist_backend_plugin_v1(const dist_backend_host_t *host, dist_backend_plugin_t *plugin,
+dist_status_t dist_backend_plugin_v2(const dist_backend_host_t *host, dist_backend_plugin_t *plugin,
                                      dist_backend_outcome_t *outcome)
 {
     if (host->version < DIST_BACKEND_VERSION) {

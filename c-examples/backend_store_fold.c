@@ -10,8 +10,26 @@
 
 size_t size_of(dist_dtype_t dtype)
 {
-    static const unsigned char sizes[] = { 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1 };
-    return dtype < 0 || (size_t)dtype >= sizeof(sizes) ? 0 : sizes[dtype];
+    switch (dtype) {
+    case DIST_I8:
+    case DIST_U8:
+    case DIST_BOOL:
+    case DIST_F8E4M3:
+    case DIST_F8E5M2: return 1;
+    case DIST_I16:
+    case DIST_U16:
+    case DIST_F16:
+    case DIST_BF16: return 2;
+    case DIST_I32:
+    case DIST_U32:
+    case DIST_F32: return 4;
+    case DIST_I64:
+    case DIST_U64:
+    case DIST_F64:
+    case DIST_C64: return 8;
+    case DIST_C128: return 16;
+    default: return 0;
+    }
 }
 
 int can_fold(dist_dtype_t dtype, dist_op_t op)
@@ -109,13 +127,13 @@ void fold(dist_dtype_t dtype, dist_op_t op, void *into, const void *from, size_t
     if (is_first) {
         memcpy(into, from, count * size_of(dtype));
     } else {
-        arithmetics[dtype].fold(op, into, from, count);
+        arithmetics[dtype - DIST_I8].fold(op, into, from, count);
     }
 }
 
 void divide(dist_dtype_t dtype, void *into, size_t count, int ranks)
 {
-    arithmetics[dtype].divide(into, count, ranks);
+    arithmetics[dtype - DIST_I8].divide(into, count, ranks);
 }
 
 void *scale(dist_dtype_t dtype, const void *from, size_t count, double factor)

@@ -5,7 +5,7 @@
 #ifndef BACKEND_STORE_FOLD_H
 #define BACKEND_STORE_FOLD_H
 
-#include <dist.h>
+#include <dist_backend.h>
 
 /* The size of an element in bytes; 0 for a barrier, which has none. */
 size_t size_of(dist_dtype_t dtype);

@@ -19,7 +19,7 @@ static inline void check(dist_status_t status)
     /* The message first, which begins with the function's name: asking for the rank is a call too, and a call that
      * fails replaces the message. */
     fprintf(stderr, "%s: %s", dist_status_string(status), dist_last_error());
-    fprintf(stderr, " (rank %d)\n", (int)dist_get_rank(NULL));
+    fprintf(stderr, " (rank %d)\n", (int)dist_get_rank(dist_world()));
     exit(3);
 }
 

@@ -36,14 +36,14 @@ static int is_sum(const float *gradient, int layer, int size)
 int main(void)
 {
     check(dist_init(NULL));
-    int rank = (int)dist_get_rank(NULL);
-    int size = (int)dist_get_world_size(NULL);
+    int rank = (int)dist_get_rank(dist_world());
+    int size = (int)dist_get_world_size(dist_world());
     dist_work_t *works[LAYERS];
 
     for (int layer = LAYERS - 1; layer >= 0; layer--) {
         compute(gradients[layer], layer, rank);
         /* The buffer belongs to the library until the work is done. */
-        check(dist_all_reduce(NULL, gradients[layer], gradients[layer], COUNT, DIST_F32, DIST_SUM, NULL,
+        check(dist_all_reduce(dist_world(), gradients[layer], gradients[layer], COUNT, DIST_F32, DIST_SUM, NULL,
                               &works[layer]));
     }
 

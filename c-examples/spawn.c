@@ -23,7 +23,7 @@ static int32_t integrate(int32_t rank, void *arg)
         double x = ((double)i + 0.5) * width;
         sum += width * 4.0 / (1.0 + x * x);
     }
-    check(dist_all_reduce(NULL, &sum, &sum, 1, DIST_F64, DIST_SUM, NULL, NULL));
+    check(dist_all_reduce(dist_world(), &sum, &sum, 1, DIST_F64, DIST_SUM, NULL, NULL));
     if (rank == 0) {
         printf("pi is about %.10f, says each of %d ranks\n", sum, job->ranks);
     }

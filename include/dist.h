@@ -7,7 +7,9 @@
  *   Status     Functions return dist_status_t unless they say otherwise. dist_last_error() has the message
  *              of the calling thread's last failure.
  *   Handles    Pointers to incomplete types. A wrong, released or NULL handle gives
- *              DIST_ERR_INVALID_HANDLE; for groups, NULL means the world.
+ *              DIST_ERR_INVALID_HANDLE. dist_world() is the world. NULL is no group: DIST_ERR_NOT_INITIALIZED before
+ *              dist_init, else DIST_ERR_INVALID_HANDLE.
+ *   Constants  No type, operator or status has the number of another, so exchanged arguments are an error.
  *   Options    Structs that begin with struct_size; initialise them with the DIST_..._INIT macros. Zero in a
  *              field means its default; NULL in place of a struct means all defaults. Fields for which zero
  *              means something count only if their DIST_FIELD_... bit is set in `fields`.
@@ -16,7 +18,6 @@
  *              the function named. (NULL, 0) is a legal empty buffer or list.
  *   Order      All ranks of a group call its collectives in the same order.
  */
-
 
 #ifndef DIST_H
 #define DIST_H
@@ -31,6 +32,38 @@
 #define DIST_VERSION \
     (DIST_VERSION_MAJOR * 10000 + DIST_VERSION_MINOR * 100 + DIST_VERSION_PATCH)
 
+/*
+ * Marks functions whose status must not be ignored. Define it as empty before the header to silence the compiler; GCC warns
+ * in spite of a cast to void, except in C++17 and C23.
+ */
+#ifndef DIST_NODISCARD
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || \
+    (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define DIST_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define DIST_NODISCARD __attribute__((__warn_unused_result__))
+#else
+#define DIST_NODISCARD
+#endif
+#endif
+
+/* A null pointer for the DIST_..._INIT macros. */
+#if defined(__cplusplus) && __cplusplus >= 201103L
+#define DIST_NULL nullptr
+#else
+#define DIST_NULL NULL
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Status and errors
+ *
+ * Outcomes of calls, their messages, and the version of the library.
+ */
+
 /**
  * A time-out that never comes.
  */
@@ -42,167 +75,213 @@
 #define DIST_NO_WAIT -2
 
 /**
- * In place of a rank: whoever sends (dist_recv).
+ * The outcome of a call: DIST_OK, DIST_IN_PROGRESS, or a negative error.
+ *
+ * Errors -1 to -99 are mistakes of the caller, and nothing has changed. -100 to -199 concern peers and
+ * time; a collective that returns one has failed its group. -200 to -299 concern the system or a back
+ * end. -300 is a defect of the library.
  */
-#define DIST_ANY_SOURCE -1
+typedef int32_t dist_status_t;
 
 /**
- * In place of a color: no group (dist_group_split).
+ * Success.
  */
-#define DIST_NO_COLOR -1
+#define DIST_OK 0
 
 /**
- * In place of a tag: any (dist_recv).
+ * A wait has expired and the work goes on.
  */
-#define DIST_ANY_TAG -1
+#define DIST_IN_PROGRESS 1
+
+/**
+ * An argument is out of range, NULL where that is not allowed, or contradicts another.
+ */
+#define DIST_ERR_INVALID_ARGUMENT -1
+
+/**
+ * A handle that was never made, was released, or is of another type.
+ */
+#define DIST_ERR_INVALID_HANDLE -2
+
+/**
+ * dist_init has not been called, dist_finalize has, or this is a forked child.
+ */
+#define DIST_ERR_NOT_INITIALIZED -3
+
+/**
+ * dist_init was called twice.
+ */
+#define DIST_ERR_ALREADY_INITIALIZED -4
+
+/**
+ * The combination asked for does not exist; the message names it.
+ */
+#define DIST_ERR_UNSUPPORTED -5
+
+/**
+ * The key or name does not exist.
+ */
+#define DIST_ERR_NOT_FOUND -6
+
+/**
+ * A queue was empty and the caller did not want to wait.
+ */
+#define DIST_ERR_QUEUE_EMPTY -7
+
+/**
+ * A counter operation met a value that is not a number; the value is unchanged.
+ */
+#define DIST_ERR_NOT_A_NUMBER -8
+
+/**
+ * The deadline of the operation passed; the message names who was missing.
+ */
+#define DIST_ERR_TIMEOUT -100
+
+/**
+ * Another rank died or left; the message names it and what it was doing.
+ */
+#define DIST_ERR_PEER_FAILED -101
+
+/**
+ * Ranks called different operations or with different arguments; the message describes both.
+ */
+#define DIST_ERR_MISMATCH -102
+
+/**
+ * Somebody aborted the group; the message has the reason.
+ */
+#define DIST_ERR_ABORTED -103
+
+/**
+ * The store or a peer cannot be reached, or broke the connection.
+ */
+#define DIST_ERR_CONNECTION -104
+
+/**
+ * A peer could not prove that it belongs to this job.
+ */
+#define DIST_ERR_AUTH -105
+
+/**
+ * Memory, or another limited resource of the host, is exhausted.
+ */
+#define DIST_ERR_OUT_OF_MEMORY -200
+
+/**
+ * The operating system refused a call.
+ */
+#define DIST_ERR_SYSTEM -201
+
+/**
+ * A back end, or a caller's own store, reported an error.
+ */
+#define DIST_ERR_BACKEND -202
+
+/**
+ * A defect of the library.
+ */
+#define DIST_ERR_INTERNAL -300
+
+/**
+ * The version of the library that is loaded: MAJOR * 10000 + MINOR * 100 + PATCH.
+ *
+ * Compare it with DIST_VERSION, the version of the header. Any thread. Since 0.1.
+ */
+uint32_t dist_version(void);
+
+/**
+ * The version of the library that is loaded, as static text. Any thread. Since 0.1.
+ */
+const char *dist_version_string(void);
+
+/**
+ * What a status means, as static text; any number may be asked for. Any thread. Since 0.1.
+ */
+const char *dist_status_string(dist_status_t status);
+
+/**
+ * The message of the calling thread's last failed call: UTF-8, "" if there was none. Valid until the
+ * thread's next failing call. Any thread. Since 0.1.
+ */
+const char *dist_last_error(void);
+
+/**
+ * Copies the message of the calling thread's last failed call.
+ *
+ * `buf`: out, may be NULL if `cap` is 0. `cap`: its size in bytes; a longer message is cut and always
+ * terminated. Returns the bytes that the whole message needs, its terminator included. Any thread.
+ * Since 0.1.
+ */
+size_t dist_last_error_copy(char *buf,
+                            size_t cap);
+
+/**
+ * Where in the program the calling thread's last failed call was made: one or two lines for each frame, from the
+ * function of libdist on, and for the error of a work those of the call that issued it. Names are there as far as
+ * the program has symbols.
+ *
+ * "" where no call has failed, or where neither DIST_SHOW_STACKTRACES or TORCH_SHOW_CPP_STACKTRACES was 1 nor the
+ * debug level DETAIL when it did. Valid until the thread's next failing call. The first call for an error reads
+ * symbols, which may take a moment. Any thread. Since 0.1.
+ */
+const char *dist_last_error_backtrace(void);
+
+/*
+ * Byte strings
+ *
+ * Lists of byte strings that the library makes and the caller releases.
+ */
+
+/**
+ * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
+ * with dist_blob_release.
+ */
+typedef struct dist_blob_t dist_blob_t;
+
+/**
+ * The number of byte strings in a blob.
+ *
+ * `blob`: required, borrowed for the call. Returns 0 for an invalid handle. Does not block. Any
+ * thread. Since 0.1.
+ */
+size_t dist_blob_count(const struct dist_blob_t *blob);
+
+/**
+ * One byte string of a blob.
+ *
+ * `blob`: required, borrowed for the call. `index`: from 0 to dist_blob_count - 1. `data`, `len_bytes`:
+ * out, required; the bytes belong to the blob and stay valid until it is released. A zero byte that
+ * `len_bytes` does not count follows them, so that text can be printed. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for a NULL or an index out of
+ * range. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_blob_data(const struct dist_blob_t *blob,
+                             size_t index,
+                             const void **data,
+                             size_t *len_bytes);
+
+/**
+ * Releases a blob and the bytes that it owns.
+ *
+ * `blob`: NULL does nothing. Does not block. Any thread, but not while another reads its bytes.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_blob_release(struct dist_blob_t *blob);
+
+/*
+ * Initialization
+ *
+ * The world of a process: how it begins and ends.
+ */
 
 /**
  * In place of the index of a device: host memory.
  */
 #define DIST_DEVICE_HOST -1
-
-/**
- * Which operation, for dist_backend_supports: dist_all_reduce.
- */
-#define DIST_KIND_ALL_REDUCE 0
-
-/**
- * dist_reduce.
- */
-#define DIST_KIND_REDUCE 1
-
-/**
- * dist_broadcast.
- */
-#define DIST_KIND_BROADCAST 2
-
-/**
- * dist_all_gather.
- */
-#define DIST_KIND_ALL_GATHER 3
-
-/**
- * dist_reduce_scatter.
- */
-#define DIST_KIND_REDUCE_SCATTER 4
-
-/**
- * dist_barrier.
- */
-#define DIST_KIND_BARRIER 5
-
-/**
- * dist_gather.
- */
-#define DIST_KIND_GATHER 6
-
-/**
- * dist_scatter.
- */
-#define DIST_KIND_SCATTER 7
-
-/**
- * dist_all_to_all.
- */
-#define DIST_KIND_ALL_TO_ALL 8
-
-/**
- * dist_all_gather_v.
- */
-#define DIST_KIND_ALL_GATHER_V 9
-
-/**
- * dist_gather_v.
- */
-#define DIST_KIND_GATHER_V 10
-
-/**
- * dist_scatter_v.
- */
-#define DIST_KIND_SCATTER_V 11
-
-/**
- * dist_reduce_scatter_v.
- */
-#define DIST_KIND_REDUCE_SCATTER_V 12
-
-/**
- * dist_all_to_all_v.
- */
-#define DIST_KIND_ALL_TO_ALL_V 13
-
-/**
- * dist_send.
- */
-#define DIST_KIND_SEND 64
-
-/**
- * dist_recv.
- */
-#define DIST_KIND_RECV 65
-
-/**
- * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
- * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
- */
-#define DIST_CALL_CANONICAL 1
-
-/**
- * In a call's flags: an input or a result with a NaN in it fails the group, as with DIST_CHECK_NAN=1. Each rank says
- * this for itself.
- */
-#define DIST_CALL_CHECK_NAN 2
-
-/**
- * In a call's flags: the same for what is no finite number, infinite ones included.
- */
-#define DIST_CALL_CHECK_INF 4
-
-/**
- * In a call's flags: `device` says where its buffers are.
- */
-#define DIST_CALL_DEVICE 8
-
-/**
- * Nothing is added to calls; the default.
- */
-#define DIST_DEBUG_OFF 0
-
-/**
- * How groups are made and what they have done is told in the log, and so are long waits.
- */
-#define DIST_DEBUG_INFO 1
-
-/**
- * Calls are checked in ways that cost: all ranks come together before each collective, buffers are looked up among
- * those of outstanding works, and errors keep a back-trace.
- */
-#define DIST_DEBUG_DETAIL 2
-
-/**
- * Nothing is logged; the default.
- */
-#define DIST_LOG_OFF 0
-
-/**
- * Failures that no return value can tell.
- */
-#define DIST_LOG_ERROR 1
-
-/**
- * And what is unusual: long waits, dropped peers.
- */
-#define DIST_LOG_WARN 2
-
-/**
- * And what was chosen, and why.
- */
-#define DIST_LOG_INFO 3
-
-/**
- * And every step.
- */
-#define DIST_LOG_DEBUG 4
 
 /**
  * In `fields`: `rank` is set.
@@ -225,58 +304,9 @@
 #define DIST_FIELD_DEVICE 8
 
 /**
- * The version of the interface between the library and a plug-in (dist_backend_load). It changes when something that was
- * there changes its meaning; what is appended to a struct is seen by struct_size.
- */
-#define DIST_BACKEND_VERSION 1
-
-/**
- * In `kinds` of dist_backend_created_t: messages (DIST_KIND_SEND and DIST_KIND_RECV). A collective has the bit of its
- * number: 1 << DIST_KIND_BROADCAST.
- */
-#define DIST_BACKEND_MESSAGES 4294967296
-
-/**
- * In `flags` of dist_backend_operation_t: input and output are the same memory, as the operation allows.
- */
-#define DIST_BACKEND_IN_PLACE 1
-
-/**
- * In `flags` of dist_backend_outcome_t, of run: the operation was small and has taken a moment only, some ten microseconds
- * at most, so that the library need not look at the clock to note its end.
- */
-#define DIST_BACKEND_SHORT 1
-
-/**
- * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
- * with dist_blob_release.
- */
-typedef struct dist_blob_t dist_blob_t;
-
-/**
- * A group of ranks. Any thread may use it; owned by the caller, released with dist_group_release.
- */
-typedef struct dist_group_t dist_group_t;
-
-/**
  * A key-value store. Any thread may use it; owned by the caller, released with dist_store_release.
  */
 typedef struct dist_store_t dist_store_t;
-
-/**
- * An operation that was issued and that may still be under way. Any thread may use it; owned by the caller, released
- * with dist_work_release. It outlives its group and keeps its outcome until it is released.
- */
-typedef struct dist_work_t dist_work_t;
-
-/**
- * The outcome of a call: DIST_OK, DIST_IN_PROGRESS, or a negative error.
- *
- * Errors -1 to -99 are mistakes of the caller, and nothing has changed. -100 to -199 concern peers and
- * time; a collective that returns one has failed its group. -200 to -299 concern the system or a back
- * end. -300 is a defect of the library.
- */
-typedef int32_t dist_status_t;
 
 /**
  * Options of dist_init. Zero in a field means its default.
@@ -346,487 +376,6 @@ typedef struct dist_init_options_t {
 } dist_init_options_t;
 
 /**
- * The type of one element.
- */
-typedef int32_t dist_dtype_t;
-
-/**
- * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
- * precision and rounded once per host, and once more for each step between hosts.
- */
-typedef int32_t dist_op_t;
-
-/**
- * Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
- * given with the function.
- */
-typedef void (*dist_store_sink_fn)(void *sink_arg, const void *bytes, size_t len_bytes);
-
-/**
- * What a function of a plug-in says beside its status. The library sets all fields before each call: culprit, peer, tag
- * and len_bytes to -1, flags to 0, and the text to "".
- */
-typedef struct dist_backend_outcome_t {
-    /**
-     * sizeof(dist_backend_outcome_t), as the library knows it.
-     */
-    size_t struct_size;
-    /**
-     * Of an error: the rank that is to blame, or -1.
-     */
-    int32_t culprit;
-    /**
-     * Of a message that has been received: who sent it.
-     */
-    int32_t peer;
-    /**
-     * Of a message that has been received: its tag.
-     */
-    int64_t tag;
-    /**
-     * Of a message that has been received: its length, whatever the room for it.
-     */
-    int64_t len_bytes;
-    /**
-     * Of an error: room for what happened and what to do, as terminated UTF-8; text_cap bytes.
-     */
-    char *text;
-    /**
-     * At least 256.
-     */
-    size_t text_cap;
-    /**
-     * DIST_BACKEND_SHORT, or 0.
-     */
-    uint64_t flags;
-} dist_backend_outcome_t;
-
-/**
- * What the library does for a plug-in. The struct and `context` stay valid until destroy has returned. All functions may
- * be called from any thread, take `context` first, copy what they are given, and return a status; dist_last_error has the
- * message. Keys are the group's own: no other group, and no other attempt to make this one, sees them.
- */
-typedef struct dist_backend_host_t {
-    /**
-     * sizeof(dist_backend_host_t), as the library knows it.
-     */
-    size_t struct_size;
-    /**
-     * DIST_BACKEND_VERSION of the library.
-     */
-    uint32_t version;
-    /**
-     * The version of the library, as dist_version().
-     */
-    uint32_t library_version;
-    /**
-     * For the functions below.
-     */
-    void *context;
-    /**
-     * Stores a value. This and the next four are DIST_ERR_UNSUPPORTED where nobody has the group's store any more.
-     */
-    dist_status_t (*store_set)(void *context,
-                               const char *key,
-                               const void *value,
-                               size_t len_bytes,
-                               int64_t timeout_ms);
-    /**
-     * Waits until the key exists, and hands its value to `sink(sink_arg, ...)`. Ends with DIST_ERR_TIMEOUT, and with
-     * DIST_ERR_ABORTED within a tenth of a second after the group has failed on this rank.
-     */
-    dist_status_t (*store_get)(void *context,
-                               const char *key,
-                               dist_store_sink_fn sink,
-                               void *sink_arg,
-                               int64_t timeout_ms);
-    /**
-     * Adds to a counter (a missing one is 0) and writes the sum.
-     */
-    dist_status_t (*store_add)(void *context,
-                               const char *key,
-                               int64_t amount,
-                               int64_t *result,
-                               int64_t timeout_ms);
-    /**
-     * Writes 1 if the key exists, else 0, without waiting for it.
-     */
-    dist_status_t (*store_check)(void *context,
-                                 const char *key,
-                                 int32_t *present,
-                                 int64_t timeout_ms);
-    /**
-     * Removes a key; no error where there is none.
-     */
-    dist_status_t (*store_delete)(void *context, const char *key, int64_t timeout_ms);
-    /**
-     * Writes a line to the library's log, at a DIST_LOG_ level.
-     */
-    void (*log)(void *context, int32_t level, const char *text);
-    /**
-     * Not 0 once the group has failed on this rank: whatever waits is to end. Costs next to nothing.
-     */
-    int32_t (*is_aborted)(void *context);
-    /**
-     * Ends the operation with this ticket, for plug-ins without test and wait: the status, and what there is to say
-     * beside it (may be NULL). From any thread, also inside submit. DIST_ERR_INVALID_ARGUMENT where no operation under
-     * way has the ticket.
-     */
-    dist_status_t (*complete)(void *context,
-                              uint64_t ticket,
-                              dist_status_t status,
-                              const struct dist_backend_outcome_t *outcome);
-} dist_backend_host_t;
-
-/**
- * What a plug-in is told about the group that it makes its part of. Valid during create, but for `host`.
- */
-typedef struct dist_backend_setup_t {
-    /**
-     * sizeof(dist_backend_setup_t), as the library knows it.
-     */
-    size_t struct_size;
-    /**
-     * This rank.
-     */
-    int32_t rank;
-    /**
-     * The number of ranks.
-     */
-    int32_t size;
-    /**
-     * How often a failed group was replaced by what was left of it, to come to this one (dist_group_shrink).
-     */
-    uint32_t epoch;
-    /**
-     * The GPU of this rank, or DIST_DEVICE_HOST.
-     */
-    int32_t device;
-    /**
-     * 32 hexadecimal digits that no other group ever had; the same on all ranks.
-     */
-    const char *group_id;
-    /**
-     * The group's name.
-     */
-    const char *group_name;
-    /**
-     * What the caller asked of the back end, "key=value;key=value", or "".
-     */
-    const char *options;
-    /**
-     * The deadline of operations that name none, in milliseconds.
-     */
-    int64_t timeout_ms;
-    /**
-     * How long create may take, in milliseconds; DIST_WAIT_FOREVER for any time.
-     */
-    int64_t create_timeout_ms;
-    /**
-     * The library's services, for as long as the part of the group lasts.
-     */
-    const struct dist_backend_host_t *host;
-    /**
-     * Gives some bytes of this rank under the name of a phase, waits for those of all ranks, and hands them to
-     * `sink(sink_arg, ...)` one by one in the order of ranks. All ranks call it with the same phases in the same order,
-     * on the thread of create. Where a rank gives up, it ends on all.
-     */
-    dist_status_t (*exchange)(void *exchange_arg,
-                              const char *phase,
-                              const void *bytes,
-                              size_t len_bytes,
-                              dist_store_sink_fn sink,
-                              void *sink_arg);
-    /**
-     * For `exchange`.
-     */
-    void *exchange_arg;
-} dist_backend_setup_t;
-
-/**
- * What create has made; the library has set struct_size, and everything else to zero.
- */
-typedef struct dist_backend_created_t {
-    /**
-     * sizeof(dist_backend_created_t), as the library knows it.
-     */
-    size_t struct_size;
-    /**
-     * What the other functions get; may be NULL.
-     */
-    void *part;
-    /**
-     * Which operations the plug-in has: the bits 1 << DIST_KIND_... of collectives, and DIST_BACKEND_MESSAGES; 0 for all.
-     * The library makes others of these where that gives the same result. The same on all ranks.
-     */
-    uint64_t kinds;
-    /**
-     * Not 0: besides host memory, buffers may be in the memory of the setup's device, in the calls for which `supports` says
-     * so; the device's context is current in create, submit, run, test, wait and release then. The same on all ranks.
-     * Else the library copies that memory to host memory and back.
-     */
-    int32_t serves_device;
-    /**
-     * Zero.
-     */
-    int32_t reserved;
-} dist_backend_created_t;
-
-/**
- * One operation. Valid during submit; the buffers that it points to are lent until the operation has ended or has been
- * released, the arrays of places and counts during submit only. A field that an operation does not have is NULL, 0, or -1
- * for types and ranks.
- */
-typedef struct dist_backend_operation_t {
-    /**
-     * sizeof(dist_backend_operation_t), as the library knows it.
-     */
-    size_t struct_size;
-    /**
-     * A DIST_KIND_ constant.
-     */
-    int32_t kind;
-    /**
-     * The element type; -1 for a barrier.
-     */
-    dist_dtype_t dtype;
-    /**
-     * The operator of a reduction, defined for the type; else -1.
-     */
-    dist_op_t op;
-    /**
-     * The root, or -1.
-     */
-    int32_t root;
-    /**
-     * The other rank of a message; DIST_ANY_SOURCE is possible in a receive.
-     */
-    int32_t peer;
-    /**
-     * Where the buffers are: DIST_DEVICE_HOST, or the index of a GPU.
-     */
-    int32_t device;
-    /**
-     * The tag of a message: 0 to 2147483647, of the library's own messages up to 4294967295. DIST_ANY_TAG in a receive
-     * takes callers' tags only.
-     */
-    int64_t tag;
-    /**
-     * What this rank contributes; NULL where it contributes nothing. In a broadcast, the root's buffer on the root. In
-     * the _v forms the lowest address of its blocks.
-     */
-    const void *send;
-    /**
-     * Where its result goes; NULL where it gets none. In a broadcast, the buffer on all but the root. In the _v forms the
-     * lowest address of its blocks.
-     */
-    void *recv;
-    /**
-     * The count argument in elements: of a vector, of a block where there is one for each rank, of a message; of a
-     * receive, the room. 0 in the _v forms, which have send_count and recv_count.
-     */
-    size_t count;
-    /**
-     * In the _v forms, where this rank sends a block for each rank: how long each is in elements; one for each rank.
-     */
-    const size_t *send_counts;
-    /**
-     * And where each begins, in bytes from `send`; they need not follow each other.
-     */
-    const size_t *send_displs;
-    /**
-     * In the _v forms, where this rank gets a block from each rank: how long each is in elements.
-     */
-    const size_t *recv_counts;
-    /**
-     * And where each begins, in bytes from `recv`.
-     */
-    const size_t *recv_displs;
-    /**
-     * In the _v forms: the length of `send` in elements where it is one block, else 0.
-     */
-    size_t send_count;
-    /**
-     * In the _v forms: the length of `recv` in elements where it is one block, else 0.
-     */
-    size_t recv_count;
-    /**
-     * Of DIST_PREMUL_SUM: this rank's own factor.
-     */
-    double factor;
-    /**
-     * The deadline of the operation, in milliseconds from now; DIST_WAIT_FOREVER for none.
-     */
-    int64_t timeout_ms;
-    /**
-     * The number of the collective in its group, from 1, the same on all ranks; 0 for messages.
-     */
-    uint64_t sequence;
-    /**
-     * Which part of that collective, where the library makes it of several, by a number of its own; else 0.
-     */
-    uint64_t part;
-    /**
-     * The caller's stream for a device's operation, as the driver's handle, or NULL: what was in it has been done. NULL for
-     * host memory.
-     */
-    void *stream;
-    /**
-     * DIST_BACKEND_IN_PLACE, or 0.
-     */
-    uint64_t flags;
-    /**
-     * What complete() is called with, by a plug-in without test and wait.
-     */
-    uint64_t ticket;
-    /**
-     * In a receive of a message of any length, in place of `recv`: gives the memory for it, once its length is known, or
-     * NULL where it is too long (then the receive ends with DIST_ERR_MISMATCH). Called once, with `grow_arg`, from any
-     * thread, before the receive ends.
-     */
-    void *(*grow)(void *grow_arg, size_t len_bytes);
-    /**
-     * For `grow`; valid until the operation has ended or has been released.
-     */
-    void *grow_arg;
-} dist_backend_operation_t;
-
-/**
- * What a plug-in is asked whether it does.
- */
-typedef struct dist_backend_query_t {
-    /**
-     * sizeof(dist_backend_query_t), as the library knows it.
-     */
-    size_t struct_size;
-    /**
-     * A DIST_KIND_ constant.
-     */
-    int32_t kind;
-    /**
-     * The element type, or -1.
-     */
-    dist_dtype_t dtype;
-    /**
-     * The operator, or -1.
-     */
-    dist_op_t op;
-    /**
-     * DIST_DEVICE_HOST, or the index of a GPU.
-     */
-    int32_t device;
-} dist_backend_query_t;
-
-/**
- * The functions of a back end (dist_backend_register). None may throw or end the process, and each returns DIST_OK or
- * another status of this header, with details in `outcome` where there is one: any other number is DIST_ERR_BACKEND to
- * the caller. `part` is what create made.
- *
- * Threads: create and destroy are called once for each part, and nothing else during either. Collectives are submitted by
- * one thread at a time, in the order that all ranks have; which thread that is changes. Everything else may come from any
- * thread at any time, also while another is inside wait: messages are submitted, tested and released beside collectives,
- * abort comes from whoever aborts. A request is used by one thread at a time.
- *
- * The life of a request: it begins with submit; it ends when test, wait or complete says that the operation has ended,
- * well or not, and is not used again after that; or it is taken back by release.
- */
-typedef struct dist_backend_vtable_t {
-    /**
-     * sizeof(dist_backend_vtable_t).
-     */
-    size_t struct_size;
-    /**
-     * Makes this rank's part of a group, on all ranks at once, within the setup's time; required. `user`: as it was
-     * registered. `created`: out. After a failure, destroy is not called, and the other ranks are told.
-     */
-    dist_status_t (*create)(void *user,
-                            const struct dist_backend_setup_t *setup,
-                            struct dist_backend_created_t *created,
-                            struct dist_backend_outcome_t *outcome);
-    /**
-     * Ends a part; required. No request is left, and no other rank waited for.
-     */
-    void (*destroy)(void *part);
-    /**
-     * Begins an operation without waiting for other ranks; required. DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on,
-     * and `request` (out) is what test, wait and release get; NULL only in a plug-in without test and wait.
-     * DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED: it is refused, as on every rank, and the group goes on; any
-     * other error of a collective fails the group.
-     */
-    dist_status_t (*submit)(void *part,
-                            const struct dist_backend_operation_t *operation,
-                            void **request,
-                            struct dist_backend_outcome_t *outcome);
-    /**
-     * Takes back an operation that has not ended: its deadline has passed, or the group has failed. DIST_OK: its memory
-     * will not be touched any more; the text may say what it has waited for, and the culprit who is late, which becomes
-     * part of the error. Any other status: that cannot be promised; the caller is told so, and the group fails. The
-     * request has gone in either case. Must not wait for other ranks. Required.
-     */
-    dist_status_t (*release)(void *part, void *request, struct dist_backend_outcome_t *outcome);
-    /**
-     * Whether an operation has ended, without waiting: DIST_OK, DIST_IN_PROGRESS, or the error that it has ended with.
-     * Without it, wait with 0 milliseconds. An operation may make progress here only.
-     */
-    dist_status_t (*test)(void *part, void *request, struct dist_backend_outcome_t *outcome);
-    /**
-     * The same, but waits for up to `timeout_ms` (0 to 1000): the library asks again until the deadline, which it keeps.
-     * Ends soon after abort. Without it the library asks test again and again. Without both, submit's operations end by
-     * the host's complete().
-     */
-    dist_status_t (*wait)(void *part,
-                          void *request,
-                          int64_t timeout_ms,
-                          struct dist_backend_outcome_t *outcome);
-    /**
-     * The group has failed for this reason: every wait of the part ends soon, on the other ranks too where the plug-in
-     * can tell them. Called once at most; must not wait. Optional: without it, waits end within a second.
-     */
-    void (*abort)(void *part, dist_status_t status, const char *reason, int32_t culprit);
-    /**
-     * DIST_OK, or why the part cannot go on: another rank's abort, say. Asked now and then while somebody waits; must not
-     * wait. Optional.
-     */
-    dist_status_t (*failure)(void *part, struct dist_backend_outcome_t *outcome);
-    /**
-     * DIST_OK, or DIST_ERR_UNSUPPORTED: whether it does a call, of an operation in its kinds. The same on all ranks, and
-     * for as long as the part lasts. Optional: without it, all types and operators.
-     */
-    dist_status_t (*supports)(void *part,
-                              const struct dist_backend_query_t *query,
-                              struct dist_backend_outcome_t *outcome);
-    /**
-     * Memory for buffers, at least 64 bytes aligned (dist_mem_alloc); optional, with free_memory.
-     */
-    dist_status_t (*allocate)(void *part,
-                              size_t bytes,
-                              int32_t device,
-                              void **memory,
-                              struct dist_backend_outcome_t *outcome);
-    /**
-     * Frees what allocate has given; the part lasts until then.
-     */
-    void (*free_memory)(void *part, void *memory, size_t bytes);
-    /**
-     * Hands a JSON text that describes the part to the sink, once (dist_group_describe); optional.
-     */
-    dist_status_t (*describe)(void *part, dist_store_sink_fn sink, void *sink_arg);
-    /**
-     * Carries out a collective that its caller waits for, where that takes less than submit and then wait: begins it, and
-     * waits for up to `timeout_ms` (0 to 1000). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
-     * what wait, test and release get; the operation itself is valid during run only. DIST_ERR_INVALID_ARGUMENT and
-     * DIST_ERR_UNSUPPORTED: it is refused, as by submit, and nothing has begun; any other error fails the group. Threads
-     * and order as for submit; ends soon after abort, as wait does. Optional, and only beside test or wait; what the
-     * library makes of several operations is submitted all the same.
-     */
-    dist_status_t (*run)(void *part,
-                         const struct dist_backend_operation_t *operation,
-                         int64_t timeout_ms,
-                         void **request,
-                         struct dist_backend_outcome_t *outcome);
-} dist_backend_vtable_t;
-
-/**
  * What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
  * Must return (or end its process) and must not throw.
  */
@@ -849,12 +398,6 @@ typedef struct dist_spawn_options_t {
      */
     int64_t grace_ms;
 } dist_spawn_options_t;
-
-/**
- * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
- * given with the function. Called from any thread; must not call libdist.
- */
-typedef void (*dist_log_fn)(int32_t level, const char *line, void *user);
 
 /**
  * Options of dist_store_tcp_create.
@@ -918,6 +461,1398 @@ typedef struct dist_store_tcp_options_t {
 } dist_store_tcp_options_t;
 
 /**
+ * Makes the world group together with all other processes of the job.
+ *
+ * All ranks must agree on where they meet, on the world size and on the group's name. `options`: NULL
+ * for all defaults (env://, which understands distrun, torchrun, mpirun and srun); borrowed for the
+ * call. Blocks until all ranks have come, until connect_timeout_ms at the latest; a long wait is
+ * told in the log at level WARN. One thread at a time.
+ *
+ * Returns DIST_OK; DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_ARGUMENT for wrong options or
+ * environment (the message names the variable) or a rank that two processes have; DIST_ERR_NOT_FOUND
+ * for an unknown back end; DIST_ERR_TIMEOUT naming the ranks that did not come; DIST_ERR_CONNECTION
+ * where the store cannot be reached; DIST_ERR_MISMATCH where ranks run different versions or were told
+ * different world sizes; DIST_ERR_UNSUPPORTED where ranks are on several hosts (this version);
+ * DIST_ERR_PEER_FAILED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_init(const struct dist_init_options_t *options);
+
+/**
+ * Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
+ *
+ * Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
+ * to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Blocks until then, and on
+ * the rank that hosts the store, which leaves last, until the others have left: 6 seconds at most in all, and about
+ * one where the group has failed. One thread at a time; blocking calls under way on other threads end as they would.
+ *
+ * Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_finalize(void);
+
+/**
+ * 1 between dist_init and dist_finalize, else 0. Any thread. Since 0.1.
+ */
+int32_t dist_is_initialized(void);
+
+/**
+ * 1 if torchrun or distrun has started this process (TORCHELASTIC_RUN_ID is set), else 0. Any thread.
+ * Since 0.1.
+ */
+int32_t dist_is_elastic_launched(void);
+
+/**
+ * Runs a function in processes of its own, one for each rank, and waits for all of them: for programs and tests without
+ * a launcher.
+ *
+ * Forks this process `nprocs` times (there is no other way to start them: nothing is executed anew). In each child the
+ * environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+ * DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
+ * have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
+ * returns: C's streams are written out, exit handlers do not run. Writing them out waits for each stream that another
+ * thread of the child holds, as one that reads standard input does: such threads must have ended by then, or the child
+ * calls _exit. It may also call exit or _exit itself, and succeeds with status 0. When the first one fails (a result other
+ * than 0, another exit status, a signal), the others get a tenth of a second to fail on their own, then SIGTERM, then
+ * SIGKILL. When this process dies, the kernel kills the children. What children start themselves is theirs to end.
+ *
+ * The caller must have one thread, must never have made a group (dist_init, dist_group_create) or a TCP or file store
+ * (dist_store_tcp_create, dist_store_file_create), even if it has released it, and must not ignore SIGCHLD; it may call
+ * dist_spawn again later, and dist_init after it. Of a hash store every child has a copy of its own. What C's streams hold
+ * back is written out before the forks, so that nothing is written twice. SIGCHLD stays blocked in the calling thread
+ * until the end, so that no handler takes the children's ends; other children and signals of the caller are left alone.
+ *
+ * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
+ * what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit
+ * (ulimit -n) must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended,
+ * and no child and no descriptor of the call is left then.
+ *
+ * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
+ * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
+ * still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
+ * process that has used groups or such stores, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown
+ * options; DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, descriptors are
+ * too few, or somebody else has waited for one of them. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_spawn(dist_spawn_fn function,
+                         void *arg,
+                         int32_t nprocs,
+                         const struct dist_spawn_options_t *options);
+
+/**
+ * Connects to a TCP store, and hosts it if asked to. It speaks the protocol of PyTorch's TCPStore, so
+ * that either side may be torch.
+ *
+ * `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
+ * dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
+ * waited for), until timeout_ms at the latest. Any thread.
+ *
+ * From then on the library refuses calls in a process forked from this one without exec, which would share
+ * the connection, and dist_spawn refuses this process.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
+ * tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
+ * DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *options,
+                                    struct dist_store_t **out);
+
+/* All defaults; assign the fields that differ. */
+#define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, DIST_NULL, DIST_NULL, \
+    DIST_NULL, 0, 0, 0, 0, DIST_NULL, DIST_NULL, 0, 0 }
+#define DIST_STORE_TCP_OPTIONS_INIT { sizeof(dist_store_tcp_options_t), 0, DIST_NULL, 0, 0, 0, \
+    0, 0, 0, 0, DIST_NULL, DIST_NULL, 0 }
+#define DIST_SPAWN_OPTIONS_INIT { sizeof(dist_spawn_options_t), 0, 0 }
+
+/*
+ * Groups
+ *
+ * Groups of ranks: queries, new groups, failure.
+ */
+
+/**
+ * In place of a color: no group (dist_group_split).
+ */
+#define DIST_NO_COLOR -1
+
+/**
+ * A group of ranks. Any thread may use it; owned by the caller, released with dist_group_release.
+ */
+typedef struct dist_group_t dist_group_t;
+
+/**
+ * Options of dist_group_create.
+ */
+typedef struct dist_group_options_t {
+    /**
+     * sizeof(dist_group_options_t).
+     */
+    size_t struct_size;
+    /**
+     * Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
+     */
+    uint64_t fields;
+    /**
+     * Where the ranks meet; required, borrowed for the call.
+     */
+    const dist_store_t *store;
+    /**
+     * This rank, with DIST_FIELD_RANK in fields; required.
+     */
+    int32_t rank;
+    /**
+     * The number of ranks; required.
+     */
+    int32_t world_size;
+    /**
+     * As in dist_init_options_t.
+     */
+    const char *backend;
+    /**
+     * The group's name, the same on all its ranks; required. Two groups that are alive at once in one
+     * store need different names.
+     */
+    const char *name;
+    /**
+     * As in dist_init_options_t.
+     */
+    int64_t timeout_ms;
+    /**
+     * As in dist_init_options_t.
+     */
+    int64_t connect_timeout_ms;
+    /**
+     * As in dist_init_options_t.
+     */
+    const char *backend_options;
+    /**
+     * Which ranks of something larger the group's ranks are, in order, as dist_group_ranks gives them: world_size
+     * ranks, none twice, the same on all ranks. NULL where the group is the outermost; borrowed for the call.
+     */
+    const int32_t *global_ranks;
+    /**
+     * The length of `global_ranks`: world_size, or 0 for NULL.
+     */
+    size_t n_global_ranks;
+    /**
+     * As in dist_init_options_t.
+     */
+    int32_t device;
+    /**
+     * 0.
+     */
+    int32_t reserved;
+} dist_group_options_t;
+
+/**
+ * Options of dist_group_new and dist_group_split.
+ */
+typedef struct dist_group_new_options_t {
+    /**
+     * sizeof(dist_group_new_options_t).
+     */
+    size_t struct_size;
+    /**
+     * The new group's name, the same on all ranks that make it: 1 to 200 bytes without "/". NULL for one made from
+     * the parent's name, the ranks (or the color) and a count.
+     */
+    const char *name;
+    /**
+     * As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
+     */
+    const char *backend;
+    /**
+     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing. What the parent's environment
+     * and tuning file said about algorithms holds also where this is not NULL, but for a tuning_file in it.
+     */
+    const char *backend_options;
+    /**
+     * Deadline of operations in milliseconds; 0 for the parent's.
+     */
+    int64_t timeout_ms;
+    /**
+     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     */
+    int64_t connect_timeout_ms;
+    /**
+     * Not 0: only the group's members call dist_group_new. Not for dist_group_split.
+     */
+    int64_t use_local_synchronization;
+} dist_group_new_options_t;
+
+/**
+ * Options of dist_group_shrink.
+ */
+typedef struct dist_shrink_options_t {
+    /**
+     * sizeof(dist_shrink_options_t).
+     */
+    size_t struct_size;
+    /**
+     * How long a rank may take to come before it is excluded, in milliseconds; 0 for 10 seconds. Ranks call
+     * dist_group_shrink at different times, so it should be longer than the time between two calls in the group.
+     */
+    int64_t timeout_ms;
+    /**
+     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     */
+    int64_t connect_timeout_ms;
+} dist_shrink_options_t;
+
+/**
+ * This process's rank in a group.
+ *
+ * `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
+ * Since 0.1.
+ */
+int32_t dist_get_rank(const struct dist_group_t *group);
+
+/**
+ * The number of ranks of a group.
+ *
+ * `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
+ * Since 0.1.
+ */
+int32_t dist_get_world_size(const struct dist_group_t *group);
+
+/**
+ * The world group, or NULL before dist_init and after dist_finalize.
+ *
+ * Static: never released by the caller. Any thread. Since 0.1.
+ */
+struct dist_group_t *dist_world(void);
+
+/**
+ * Makes a group from a store, without any global state: several groups may live in one process, and
+ * ranks may be threads.
+ *
+ * All ranks must agree on store, world_size and name. `options`: required, borrowed for the call. `out`:
+ * out, required; owned by the caller, released with dist_group_release; NULL on failure. Blocks until
+ * all ranks have come, until connect_timeout_ms at the latest. Any thread.
+ *
+ * Returns as dist_init, and DIST_ERR_INVALID_HANDLE for a wrong store. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_group_create(const struct dist_group_options_t *options,
+                                struct dist_group_t **out);
+
+/**
+ * Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
+ * pending work ends with it, and so does every later call. So it is with groups that were made from it by
+ * dist_group_new and dist_group_split, and from those, on all ranks that have not released `group`.
+ *
+ * `group`: required. `reason`: may be NULL; borrowed for the call. Only the first failure of a
+ * group counts. Does not block. Any thread, also while others are inside a collective.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+dist_status_t dist_group_abort(struct dist_group_t *group,
+                               const char *reason);
+
+/**
+ * Leaves a group and releases it. Its other ranks can go on among what they have already received; a
+ * collective that needs this rank ends there with DIST_ERR_PEER_FAILED. On several hosts, the lowest rank of
+ * each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
+ * own, so that ranks that stay behind it learn of them from their connections and time limits only.
+ *
+ * Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
+ *
+ * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
+ * threads end as they would; so do pending works, until which the group is not left. Does not block, but for groups on
+ * GPUs: these wait for their device and for the other ranks, 10 seconds at most. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
+ */
+dist_status_t dist_group_release(struct dist_group_t *group);
+
+/**
+ * Copies the message of the error that has failed a group; "" while it has not failed.
+ *
+ * `group`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole
+ * message needs, its terminator included; 0 for an invalid handle. Any thread. Since 0.1.
+ */
+size_t dist_group_error(const struct dist_group_t *group, char *buf, size_t cap);
+
+/**
+ * Sets the deadline of operations on a group that name none themselves.
+ *
+ * `group`: required. `timeout_ms`: 0 for the default of 30 minutes, or DIST_WAIT_FOREVER.
+ * Concerns calls from now on, of this process only. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ */
+DIST_NODISCARD dist_status_t dist_group_set_timeout(struct dist_group_t *group, int64_t timeout_ms);
+
+/**
+ * Copies a group's name.
+ *
+ * `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+ */
+size_t dist_group_name(const struct dist_group_t *group, char *buf, size_t cap);
+
+/**
+ * Copies the name of the back end that serves a group.
+ *
+ * `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+ */
+size_t dist_group_backend(const struct dist_group_t *group, char *buf, size_t cap);
+
+/**
+ * This process's rank among the group's ranks of its host.
+ *
+ * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_local_rank(const struct dist_group_t *group);
+
+/**
+ * The number of the group's ranks on this process's host.
+ *
+ * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_local_size(const struct dist_group_t *group);
+
+/**
+ * Which of the group's hosts this process is on, from 0 in order of their lowest ranks.
+ *
+ * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_host_index(const struct dist_group_t *group);
+
+/**
+ * The number of hosts that the group's ranks are on.
+ *
+ * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_group_host_count(const struct dist_group_t *group);
+
+/**
+ * Describes a group as JSON: its ranks and where they are, which ranks of the outermost group they are, the name
+ * of the group that it was made from, the transport, and which algorithm would run
+ * from which size on.
+ *
+ * `group`: required. `json`: out, required; a blob of one text, owned by the caller. Does not
+ * block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_NOT_INITIALIZED.
+ * Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_group_describe(const struct dist_group_t *group,
+                                  dist_blob_t **json);
+
+/**
+ * Makes a group of some ranks of another group, in the order given.
+ *
+ * All ranks of `parent` call it, also those that are not in the new group, in the same order with the parent's
+ * other collectives, and agree on the ranks, the name and the back end. With use_local_synchronization only
+ * the new group's members call it, in no order with anything; they find each other by the name, which no
+ * other group that any of them made this way from `parent` and has not released may have; an unnamed one is
+ * named by its ranks and how often these were made a group.
+ *
+ * `parent`: required. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
+ * borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
+ * owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
+ * not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
+ * released before or after the new group, which then goes on as before; aborting it before that aborts the new one.
+ * Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown
+ * back end, both before anything has happened; DIST_ERR_MISMATCH on all ranks that came where they define the
+ * group differently (the message has each definition and who said it); DIST_ERR_TIMEOUT naming ranks that did
+ * not come; DIST_ERR_PEER_FAILED where another rank could not join or left; DIST_ERR_SYSTEM where a limit of
+ * the system is reached; DIST_ERR_UNSUPPORTED where the parent's back end has no messages; DIST_ERR_INVALID_HANDLE,
+ * DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY. The parent goes on after all of these, except where
+ * ranks of it did not come to a call of all of them, or came to another one, which fails it as with any
+ * collective. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_group_new(struct dist_group_t *parent,
+                             const int32_t *ranks,
+                             size_t n,
+                             const struct dist_group_new_options_t *options,
+                             struct dist_group_t **out);
+
+/**
+ * Splits a group into one group for each color.
+ *
+ * All ranks of `parent` call it, in the same order with the parent's other collectives; those with a color agree
+ * on the name and the back end. Within a color, ranks are ordered by `key`, and where keys are equal by their
+ * ranks in the parent. All groups have the name that the options give.
+ *
+ * `parent`: required. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
+ * NULL for all defaults; borrowed for the call. `out`: out, required; owned by the caller, released with
+ * dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR. Releasing, blocking, threads: as in
+ * dist_group_new.
+ *
+ * Returns as dist_group_new. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_group_split(struct dist_group_t *parent,
+                               int32_t color,
+                               int32_t key,
+                               const struct dist_group_new_options_t *options,
+                               struct dist_group_t **out);
+
+/**
+ * Copies which ranks of the outermost group a group's ranks are, in the order of its own ranks.
+ *
+ * The outermost group is the one that a chain of dist_group_new and dist_group_split began with: the world, or
+ * one made by dist_group_create, which may say otherwise in global_ranks.
+ *
+ * `group`: required. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
+ * longer list is cut. Returns how many there are; 0 for an invalid handle. Any thread. Since 0.1.
+ */
+size_t dist_group_ranks(const struct dist_group_t *group,
+                        int32_t *out,
+                        size_t cap);
+
+/**
+ * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
+ *
+ * `group`: required. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
+ * thread. Since 0.1.
+ */
+int32_t dist_group_rank_from_global(const struct dist_group_t *group,
+                                    int32_t global_rank);
+
+/**
+ * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
+ *
+ * `group`: required. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
+ * thread. Since 0.1.
+ */
+int32_t dist_group_rank_to_global(const struct dist_group_t *group,
+                                  int32_t rank);
+
+/**
+ * Makes a group of those of a failed group's ranks that are left: after DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT or any
+ * other failure, to go on without whoever caused it.
+ *
+ * All ranks that go on call it, each after its calls in `group` have failed; a group that has not failed is aborted by
+ * it ("rank 2 shrinks group world"). They find each other by what they know since the group began, without the store and
+ * without the group's own connections. A rank that has died is passed over at once, one that does not call within
+ * timeout_ms after it has been looked for is excluded, and so is the rank that the failure names where that is
+ * DIST_ERR_PEER_FAILED. Those that are left must be more than half of the ranks that are not proven dead (a closed socket
+ * proves it), or half of them with the lowest: of two parts that do not reach each other, one goes on at most. A rank
+ * that dies while they make the group is left out as well.
+ *
+ * The new group has the ranks in the order they had, numbered from 0; dist_group_ranks says which they are of the outermost
+ * group. It has the back end, the options and the time-outs of the old one, and its name with "#1" behind it, "#2" for
+ * what is left of that, and so on. Results that some ranks had and others had not when the group failed are the
+ * caller's to compare: c-examples/survive.c shows how. The old group stays failed, and is released as before;
+ * for the world that is dist_finalize, which may come before or after the new group's release.
+ *
+ * `group`: required. `options`: NULL for all defaults; borrowed for the call. `out`: out, required; owned by
+ * the caller, released with dist_group_release; NULL on failure. Blocks until all who may come have come, and for
+ * timeout_ms for each that does not answer, until connect_timeout_ms at the latest. Any thread; not inside a
+ * completion callback.
+ *
+ * Returns DIST_OK; DIST_ERR_ABORTED where the others have gone on without this rank, for as long as they do;
+ * DIST_ERR_PEER_FAILED where the group has failed because of this rank, and where those that came are too few (the
+ * message has the others, and why each did not come); DIST_ERR_TIMEOUT; DIST_ERR_INVALID_ARGUMENT where another
+ * thread shrinks the group; DIST_ERR_UNSUPPORTED for a back end whose ranks cannot meet again;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. It may be called again after
+ * a failure. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_group_shrink(struct dist_group_t *group,
+                                const struct dist_shrink_options_t *options,
+                                struct dist_group_t **out);
+
+/* All defaults; assign the fields that differ. */
+#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, DIST_NULL, 0, 0, DIST_NULL, \
+    DIST_NULL, 0, 0, DIST_NULL, DIST_NULL, 0, 0, 0 }
+#define DIST_GROUP_NEW_OPTIONS_INIT { sizeof(dist_group_new_options_t), DIST_NULL, DIST_NULL, \
+    DIST_NULL, 0, 0, 0 }
+#define DIST_SHRINK_OPTIONS_INIT { sizeof(dist_shrink_options_t), 0, 0 }
+
+/*
+ * Element types and operators
+ *
+ * What vectors consist of, and how reductions combine them.
+ */
+
+/**
+ * The type of one element. No operator and no status has the number of a type: an argument in the place of another
+ * kind is DIST_ERR_INVALID_ARGUMENT.
+ */
+typedef int32_t dist_dtype_t;
+
+/**
+ * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
+ * precision and rounded once per host, and once more for each step between hosts.
+ */
+typedef int32_t dist_op_t;
+
+/**
+ * Signed, 8 bits.
+ */
+#define DIST_I8 256
+
+/**
+ * Unsigned, 8 bits.
+ */
+#define DIST_U8 257
+
+/**
+ * Signed, 16 bits.
+ */
+#define DIST_I16 258
+
+/**
+ * Unsigned, 16 bits.
+ */
+#define DIST_U16 259
+
+/**
+ * Signed, 32 bits.
+ */
+#define DIST_I32 260
+
+/**
+ * Unsigned, 32 bits.
+ */
+#define DIST_U32 261
+
+/**
+ * Signed, 64 bits.
+ */
+#define DIST_I64 262
+
+/**
+ * Unsigned, 64 bits.
+ */
+#define DIST_U64 263
+
+/**
+ * IEEE half precision.
+ */
+#define DIST_F16 264
+
+/**
+ * The upper half of an IEEE single.
+ */
+#define DIST_BF16 265
+
+/**
+ * IEEE single precision.
+ */
+#define DIST_F32 266
+
+/**
+ * IEEE double precision.
+ */
+#define DIST_F64 267
+
+/**
+ * Two singles: real, imaginary.
+ */
+#define DIST_C64 268
+
+/**
+ * Two doubles: real, imaginary.
+ */
+#define DIST_C128 269
+
+/**
+ * One byte; every value but 0 is true.
+ */
+#define DIST_BOOL 270
+
+/**
+ * 8 bits: 4 of exponent, 3 of mantissa, no infinities.
+ */
+#define DIST_F8E4M3 271
+
+/**
+ * 8 bits: 5 of exponent, 2 of mantissa.
+ */
+#define DIST_F8E5M2 272
+
+/**
+ * The sum; of bools, or.
+ */
+#define DIST_SUM 512
+
+/**
+ * The product; of bools, and. Not for complex numbers.
+ */
+#define DIST_PRODUCT 513
+
+/**
+ * The smallest; NaN wins. Not for complex numbers.
+ */
+#define DIST_MIN 514
+
+/**
+ * The largest; NaN wins. Not for complex numbers.
+ */
+#define DIST_MAX 515
+
+/**
+ * The sum divided by the number of ranks; of integers, the wrapped sum rounded towards zero. Not for
+ * bools.
+ */
+#define DIST_AVG 516
+
+/**
+ * Bitwise and. Not for floating point.
+ */
+#define DIST_BAND 517
+
+/**
+ * Bitwise or. Not for floating point.
+ */
+#define DIST_BOR 518
+
+/**
+ * Bitwise exclusive or. Not for floating point.
+ */
+#define DIST_BXOR 519
+
+/**
+ * The sum of each rank's elements times its own premul_scale. Only for floating point.
+ */
+#define DIST_PREMUL_SUM 520
+
+/*
+ * Collectives
+ *
+ * Operations that all ranks of a group call in the same order.
+ */
+
+/**
+ * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
+ * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+ */
+#define DIST_CALL_CANONICAL 1
+
+/**
+ * In a call's flags: an input or a result with a NaN in it fails the group, as with DIST_CHECK_NAN=1. Each rank says
+ * this for itself.
+ */
+#define DIST_CALL_CHECK_NAN 2
+
+/**
+ * In a call's flags: the same for what is no finite number, infinite ones included.
+ */
+#define DIST_CALL_CHECK_INF 4
+
+/**
+ * In a call's flags: `device` says where its buffers are.
+ */
+#define DIST_CALL_DEVICE 8
+
+/**
+ * An operation that was issued and that may still be under way. Any thread may use it; owned by the caller, released
+ * with dist_work_release. It outlives its group and keeps its outcome until it is released.
+ */
+typedef struct dist_work_t dist_work_t;
+
+/**
+ * Options of one collective call, or of a message.
+ */
+typedef struct dist_call_options_t {
+    /**
+     * sizeof(dist_call_options_t).
+     */
+    size_t struct_size;
+    /**
+     * Deadline in milliseconds from the time of issue; 0 for the group's, DIST_WAIT_FOREVER for none.
+     */
+    int64_t timeout_ms;
+    /**
+     * This rank's factor for DIST_PREMUL_SUM.
+     */
+    double premul_scale;
+    /**
+     * An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
+     * name the same one.
+     */
+    const char *algorithm;
+    /**
+     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, added up; or 0.
+     */
+    uint64_t flags;
+    /**
+     * The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
+     * result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
+     * device then. CUDA's own default stream is (void *)1. Where native carries the memory of a GPU, the call begins behind
+     * what is in the stream, and what comes later sees the result only if it is put there once the call has ended.
+     */
+    void *stream;
+    /**
+     * Where the buffers are, with DIST_CALL_DEVICE in flags: the index of the group's GPU on this rank, or
+     * DIST_DEVICE_HOST. Without it, the driver is asked.
+     */
+    int32_t device;
+    /**
+     * 0.
+     */
+    int32_t reserved;
+} dist_call_options_t;
+
+/**
+ * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed until the operation is
+ * done, NULL only where count is 0; in place if equal, else they must not overlap. `options`: NULL for
+ * defaults; borrowed for the call. `work`: NULL, or out: the operation is issued only, and its work is owned by
+ * the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
+ * and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
+ * Operations of a group run in the order of their issue, blocking and asynchronous ones alike. On the memory of a GPU
+ * an operation over NCCL is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
+ * threads that use one group must keep the same order on all ranks.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED with nothing done; with a work also
+ * DIST_ERR_OUT_OF_MEMORY (65536 works of the group are outstanding) and DIST_ERR_SYSTEM (no thread can be
+ * started), with nothing done. Without one, and else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
+ * DIST_ERR_MISMATCH, DIST_ERR_ABORTED, after which the group refuses work with the same cause and `recv` is
+ * undefined. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_all_reduce(dist_group_t *group,
+                              const void *send,
+                              void *recv,
+                              size_t count,
+                              dist_dtype_t dtype,
+                              dist_op_t op,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Reduces the vectors of all ranks, and gives the root the result.
+ *
+ * As dist_all_reduce; all ranks must agree on `root` too, a rank of the group. `recv` is used on the root
+ * only and may be NULL elsewhere. Done on the root when all ranks have called; on the others maybe
+ * earlier. In place on the root if `send` and `recv` are equal. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_reduce(dist_group_t *group,
+                          const void *send,
+                          void *recv,
+                          size_t count,
+                          dist_dtype_t dtype,
+                          dist_op_t op,
+                          int32_t root,
+                          const struct dist_call_options_t *options,
+                          struct dist_work_t **work);
+
+/**
+ * Copies the root's vector to all ranks.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `buf`: in on the root, out elsewhere, `count` elements, borrowed until the operation is
+ * done. `root`: a rank of the group. Done when the data is here; the root may return before the others have called.
+ * `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_broadcast(dist_group_t *group,
+                             void *buf,
+                             size_t count,
+                             dist_dtype_t dtype,
+                             int32_t root,
+                             const struct dist_call_options_t *options,
+                             struct dist_work_t **work);
+
+/**
+ * Gives every rank the vectors of all ranks, in rank order.
+ *
+ * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed
+ * until the operation is done; in place if send == recv + rank * count, else they must not overlap. Done when all
+ * ranks have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_all_gather(dist_group_t *group,
+                              const void *send,
+                              void *recv,
+                              size_t count,
+                              dist_dtype_t dtype,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Reduces the vectors of all ranks, and gives each rank its block of the result.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
+ * the result. Both borrowed until the operation is done; in place if recv == send + rank * count, else they
+ * must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_reduce_scatter(dist_group_t *group,
+                                  const void *send,
+                                  void *recv,
+                                  size_t count,
+                                  dist_dtype_t dtype,
+                                  dist_op_t op,
+                                  const struct dist_call_options_t *options,
+                                  struct dist_work_t **work);
+
+/**
+ * Done when all ranks of the group have called it.
+ *
+ * All ranks must agree on the order of calls on the group. `group`: required. `options`, `work`,
+ * threads and results: as dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_barrier(dist_group_t *group,
+                           const struct dist_call_options_t *options,
+                           struct dist_work_t **work);
+
+/**
+ * Gives the root the vectors of all ranks, in rank order.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
+ * be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
+ * count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
+ * the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_gather(dist_group_t *group,
+                          const void *send,
+                          void *recv,
+                          size_t count,
+                          dist_dtype_t dtype,
+                          int32_t root,
+                          const struct dist_call_options_t *options,
+                          struct dist_work_t **work);
+
+/**
+ * Gives each rank its block of the root's vector.
+ *
+ * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
+ * `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
+ * recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
+ * here; the root may return before the others have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_scatter(dist_group_t *group,
+                           const void *send,
+                           void *recv,
+                           size_t count,
+                           dist_dtype_t dtype,
+                           int32_t root,
+                           const struct dist_call_options_t *options,
+                           struct dist_work_t **work);
+
+/**
+ * Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
+ *
+ * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
+ * they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
+ * dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_all_to_all(dist_group_t *group,
+                              const void *send,
+                              void *recv,
+                              size_t count,
+                              dist_dtype_t dtype,
+                              const struct dist_call_options_t *options,
+                              struct dist_work_t **work);
+
+/**
+ * Gives every rank the vectors of all ranks, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: required. `send`: in, `counts[rank]` elements. `recv`: an array of world size pointers, `counts`: an array of world
+ * size counts, in elements; both borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only
+ * where that is 0. The buffers are borrowed until the operation is done; in place if send == `recv[rank]`, else none
+ * may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
+ * Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_all_gather_v(dist_group_t *group,
+                                const void *send,
+                                void *const *recv,
+                                const size_t *counts,
+                                dist_dtype_t dtype,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives the root the vectors of all ranks, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
+ * root's `counts[i]`. `group`: required. `send`: in, `count` elements. `recv`: an array of world size
+ * pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
+ * elsewhere, and are borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only where that is 0.
+ * The buffers are borrowed until the operation is done; in place on the root if send == `recv[rank]`, else none may
+ * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
+ * earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that differ on the
+ * root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
+ * of the two, and on all others at their next call at the latest. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_gather_v(dist_group_t *group,
+                            const void *send,
+                            size_t count,
+                            void *const *recv,
+                            const size_t *counts,
+                            dist_dtype_t dtype,
+                            int32_t root,
+                            const struct dist_call_options_t *options,
+                            struct dist_work_t **work);
+
+/**
+ * Gives each rank its vector of those that the root has, each of its own length, each at its own place.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
+ * root's `counts[i]`. `group`: required. `send`: an array of world size pointers, `counts`: an array of
+ * world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
+ * `send[i]`: in, `counts[i]` elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
+ * buffers are borrowed until the operation is done; in place on the root if recv == `send[rank]`, else `recv` must
+ * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
+ * others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that
+ * differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
+ * on at least one of the two, and on all others at their next call at the latest. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_scatter_v(dist_group_t *group,
+                             const void *const *send,
+                             const size_t *counts,
+                             void *recv,
+                             size_t count,
+                             dist_dtype_t dtype,
+                             int32_t root,
+                             const struct dist_call_options_t *options,
+                             struct dist_work_t **work);
+
+/**
+ * Reduces vectors of all ranks, one for each rank and each of its own length, and gives each rank its own.
+ *
+ * All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: required. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
+ * borrowed for the call. `send[i]`: in, `counts[i]` elements of what rank i gets; NULL only where that is 0. `recv`:
+ * out, `counts[rank]` elements. The buffers are borrowed until the operation is done; in place if recv ==
+ * `send[rank]`, else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
+ * and results: as dist_all_reduce. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_reduce_scatter_v(dist_group_t *group,
+                                    const void *const *send,
+                                    const size_t *counts,
+                                    void *recv,
+                                    dist_dtype_t dtype,
+                                    dist_op_t op,
+                                    const struct dist_call_options_t *options,
+                                    struct dist_work_t **work);
+
+/**
+ * Gives every rank its vector of every rank's, each of its own length, each at its own place: `recv[i]` is
+ * `send[rank]` of rank i.
+ *
+ * All ranks must agree on the order of calls on the group and on dtype; `send_counts[j]` of rank i must be
+ * `recv_counts[i]` of rank j. `group`: required. `send`, `recv`: arrays of world size pointers,
+ * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. `send[i]`: in,
+ * `send_counts[i]` elements; `recv[i]`: out, `recv_counts[i]` elements; NULL only where that is 0. The buffers are
+ * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
+ * have called. `options`, `work`, threads and results: as dist_all_reduce; `send_counts[rank]` and `recv_counts[rank]`
+ * that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
+ * one of the two, and on all others at their next call at the latest. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_all_to_all_v(dist_group_t *group,
+                                const void *const *send,
+                                const size_t *send_counts,
+                                void *const *recv,
+                                const size_t *recv_counts,
+                                dist_dtype_t dtype,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives every rank the root's byte string, of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
+ * owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
+ * until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
+ * NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
+ * sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
+ * group, where a rank has no memory for what it gets. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_broadcast_bytes(dist_group_t *group,
+                                   const void *data,
+                                   size_t len_bytes,
+                                   int32_t root,
+                                   dist_blob_t **out,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Gives every rank the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group. `group`: required. `data`, `len_bytes`: in,
+ * this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
+ * a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_all_gather_bytes(dist_group_t *group,
+                                    const void *data,
+                                    size_t len_bytes,
+                                    dist_blob_t **out,
+                                    const struct dist_call_options_t *options,
+                                    struct dist_work_t **work);
+
+/**
+ * Gives the root the byte strings of all ranks, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
+ * `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
+ * it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_gather_bytes(dist_group_t *group,
+                                const void *data,
+                                size_t len_bytes,
+                                int32_t root,
+                                dist_blob_t **out,
+                                const struct dist_call_options_t *options,
+                                struct dist_work_t **work);
+
+/**
+ * Gives each rank its byte string of those that the root has, each of whatever length.
+ *
+ * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
+ * both used on the root only, may be NULL elsewhere, and are borrowed for the call. `data[i]`: the bytes for rank i,
+ * borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
+ * string. The rest as in dist_broadcast_bytes. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_scatter_bytes(dist_group_t *group,
+                                 const void *const *data,
+                                 const size_t *lens_bytes,
+                                 int32_t root,
+                                 dist_blob_t **out,
+                                 const struct dist_call_options_t *options,
+                                 struct dist_work_t **work);
+
+/**
+ * Waits until all ranks have called it, and says who has not.
+ *
+ * All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
+ * else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
+ * DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
+ * others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
+ * as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
+ * names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
+ * rank order. `n_missing`: in and out, may be NULL; in: how many elements `missing` has room for (the group's size
+ * is always enough), out: how many ranks were missing, of which those that have room are in `missing`.
+ *
+ * A rank that has left or died is missing at once. Where rank 0 itself does not come, the others say so. A rank that
+ * comes late learns at once that this barrier has failed, and who was missing; the next one is a new one for all. It
+ * blocks, and cannot be a part of a batch. Any thread; of one rank and group one at a time.
+ *
+ * Returns DIST_OK; DIST_ERR_TIMEOUT for ranks that did not come, DIST_ERR_PEER_FAILED where one of those has left
+ * or died, on all ranks, with their names in the message; DIST_ERR_INVALID_ARGUMENT (also inside a completion
+ * callback or a batch, and where another thread is in one), DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+ * DIST_ERR_UNSUPPORTED (the group's back end has no messages); the group's failure. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_monitored_barrier(dist_group_t *group,
+                                     int64_t timeout_ms,
+                                     int32_t wait_all_ranks,
+                                     int32_t *missing,
+                                     size_t *n_missing);
+
+/**
+ * Begins a batch on the calling thread: its collectives and messages are only collected from now on, and issued
+ * together by dist_batch_end.
+ *
+ * Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
+ * work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
+ * the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
+ * dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
+ * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
+ * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
+ * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
+ * of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
+ * No call of a batch may use memory that another one of it writes, whatever their sizes and groups; the buffer of
+ * dist_broadcast counts as written on the root too. A rank where two collectives do so fails their groups with
+ * DIST_ERR_INVALID_ARGUMENT, so that all ranks are told and none waits. `groups`: the groups that the batch may
+ * use, borrowed for the call, none of them NULL; (NULL, 0) allows any. `n`: how many there are. Other
+ * threads are not concerned. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT, also where the
+ * thread has begun one already. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_batch_begin(dist_group_t *const *groups,
+                               size_t n);
+
+/**
+ * Issues the calls of the calling thread's batch together: receives first, then sends, then collectives in the
+ * order of the calls, whatever their groups. So no order of sends, receives and groups makes ranks wait for each
+ * other. What NCCL carries goes before all that, as one operation on all its groups, devices and streams.
+ *
+ * `work`: NULL, or out; the work of the whole, owned by the caller, released with dist_work_release; NULL on
+ * failure. It is done when all operations are, with the first error in the order of the calls. With NULL it
+ * blocks until then, which the operations' own deadlines bound. The batch has ended in every case. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT without a batch, or for a blocking call inside a completion callback
+ * (then its operations end with DIST_ERR_ABORTED); without a work, and else from it, the first error of an
+ * operation. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_batch_end(struct dist_work_t **work);
+
+/**
+ * Whether a work is done.
+ *
+ * `work`: required. `done`: out, required; 1 or 0. Does not block. Any thread.
+ *
+ * Returns DIST_OK while it is pending or where it has succeeded, else the operation's error with `done` 1;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT with `done` 0. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_work_test(struct dist_work_t *work,
+                             int32_t *done);
+
+/**
+ * The tag of the message which a work received or sent.
+ *
+ * `work`: required. Returns -1 as dist_work_source does. Does not block. Any thread. Since 0.1.
+ */
+int32_t dist_work_tag(const struct dist_work_t *work);
+
+/* All defaults; assign the fields that differ. */
+#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, DIST_NULL, 0, DIST_NULL, \
+    0, 0 }
+
+/*
+ * Messages
+ *
+ * Messages from one rank to another.
+ */
+
+/**
+ * In place of a rank: whoever sends (dist_recv).
+ */
+#define DIST_ANY_SOURCE -1
+
+/**
+ * In place of a tag: any (dist_recv).
+ */
+#define DIST_ANY_TAG -1
+
+/**
+ * Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
+ *
+ * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
+ * required. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
+ * 0. The rest as in dist_send. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_send_bytes(dist_group_t *group,
+                              const void *data,
+                              size_t len_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              const dist_call_options_t *options,
+                              dist_work_t **work);
+
+/**
+ * Receives a byte string, of whatever length, from one rank of a group.
+ *
+ * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: required.
+ * `out`: out, required; a blob with one string, owned by the caller, released with
+ * dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
+ * longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+ * DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
+ * dist_recv; dist_work_received_count is the length.
+ *
+ * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
+ * DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_recv_bytes(dist_group_t *group,
+                              dist_blob_t **out,
+                              size_t max_bytes,
+                              int32_t peer,
+                              int32_t tag,
+                              int32_t *source,
+                              const dist_call_options_t *options,
+                              dist_work_t **work);
+
+/**
+ * Sends a message to one rank of a group.
+ *
+ * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: required. `buf`:
+ * in, `count` elements, borrowed until the operation is done; NULL only where count is 0. `peer`: a rank of the
+ * group; this rank itself is possible. `tag`: 0 or more. `options`: NULL for defaults; borrowed for the call;
+ * algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. Messages from one rank under one tag are
+ * received in the order of their sending, and never wait behind collectives. With `work` NULL it blocks until the
+ * message has been taken over or delivered, until the deadline at the latest: whether the receiver has asked for
+ * it by then is not said. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
+ * DIST_ERR_UNSUPPORTED (the group's back end has no messages), DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
+ * with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail
+ * nothing else unless a part had been transferred, and the group's failure. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_send(dist_group_t *group,
+                        const void *buf,
+                        size_t count,
+                        dist_dtype_t dtype,
+                        int32_t peer,
+                        int32_t tag,
+                        const dist_call_options_t *options,
+                        dist_work_t **work);
+
+/**
+ * Receives a message from one rank of a group.
+ *
+ * The sender names this rank, the tag and the same dtype. `group`: required. `buf`: out, room for `count`
+ * elements, borrowed until the operation is done; NULL only where count is 0; a shorter message leaves the rest
+ * as it is (dist_work_received_count). `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
+ * DIST_ANY_TAG. `source`: out, may be NULL; the rank that sent it. Only for a call that blocks: with a work or
+ * inside a batch it must be NULL, and dist_work_source tells. `options`: NULL for defaults; borrowed for the
+ * call; algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. A receive takes the first message
+ * that it matches, a message the first receive, in the order of their calls. With `work` NULL it blocks until the
+ * message is here, until the deadline at the latest. Any thread.
+ *
+ * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `count` or of another dtype: then
+ * nothing was written, and the message stays for the next receive. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_recv(dist_group_t *group,
+                        void *buf,
+                        size_t count,
+                        dist_dtype_t dtype,
+                        int32_t peer,
+                        int32_t tag,
+                        int32_t *source,
+                        const dist_call_options_t *options,
+                        dist_work_t **work);
+
+/*
+ * Works
+ *
+ * Operations that were issued and may still be under way.
+ */
+
+/**
+ * Told the outcome of a work: DIST_OK or the error, its message ("" for DIST_OK; valid during the call), and the
+ * pointer given with the function. Called on a thread of the library, one such function at a time; must not throw,
+ * and must not make calls that block (see dist_work_on_complete).
+ */
+typedef void (*dist_work_fn)(dist_status_t status, const char *message, void *user);
+
+/**
+ * Waits until a work is done.
+ *
+ * `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
+ * only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
+ * done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
+ * something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
+ * dist_work_synchronize.
+ *
+ * Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
+ * operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
+ * DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for a wrong time, a work whose batch has not ended, and a
+ * pending one inside a completion callback. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_work_wait(dist_work_t *work,
+                             int64_t timeout_ms);
+
+/**
+ * Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
+ *
+ * Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
+ * the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
+ * native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
+ * deadline. Any thread, any number of times.
+ *
+ * Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
+ * which what it has written is undefined. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_work_synchronize(dist_work_t *work,
+                                    int64_t timeout_ms);
+
+/**
+ * Copies the message of a work's error; "" while it is pending and where it has succeeded.
+ *
+ * `work`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole message needs, its
+ * terminator included; 0 for an invalid handle. Does not block. Any thread. Since 0.1.
+ */
+size_t dist_work_error(const dist_work_t *work,
+                       char *buf,
+                       size_t cap);
+
+/**
+ * Has a function called when a work is done; soon, if it is done already.
+ *
+ * `work`: required; may be released before the function is called. `function`: required. `user`: handed to it;
+ * must stay valid until it has been called, which happens once. Several may be given. The functions run one after
+ * the other on a thread of the library, in the order in which their works were done, and never inside this call.
+ * Inside one, calls that block are refused with DIST_ERR_INVALID_ARGUMENT (collectives and messages without a
+ * work, waits for pending works, dist_init, dist_finalize, making groups, calls of stores); asynchronous calls
+ * are not. The function must not throw. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_OUT_OF_MEMORY (1048576 functions
+ * wait for their works), DIST_ERR_SYSTEM (the thread cannot be started). Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_work_on_complete(dist_work_t *work,
+                                    dist_work_fn function,
+                                    void *user);
+
+/**
+ * The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
+ * counted by themselves.
+ *
+ * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
+ * Since 0.1.
+ */
+uint64_t dist_work_sequence(const dist_work_t *work);
+
+/**
+ * The time from the issue of a work until it was done, or until now, in nanoseconds.
+ *
+ * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
+ * Since 0.1.
+ */
+uint64_t dist_work_elapsed_ns(const dist_work_t *work);
+
+/**
+ * The rank that sent the message which a work received; of a send, the rank that got it.
+ *
+ * `work`: required. Returns -1 for an invalid handle, while it is pending, after an error, and for anything but
+ * a message. Does not block. Any thread. Since 0.1.
+ */
+int32_t dist_work_source(const dist_work_t *work);
+
+/**
+ * How many elements a work has received: those of the message, which may be fewer than there was room for.
+ *
+ * `work`: required. Returns 0 for an invalid handle, while it is pending, after an error, and for anything but a
+ * receive. Does not block. Any thread. Since 0.1.
+ */
+size_t dist_work_received_count(const dist_work_t *work);
+
+/**
+ * Releases a work. A pending one goes on: its buffers stay lent until it is done, and its functions are called.
+ *
+ * `work`: NULL does nothing. Does not block. Any thread.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_work_release(dist_work_t *work);
+
+/*
+ * Stores
+ *
+ * Key-value stores, in which ranks meet and that programs may use.
+ */
+
+/**
  * Options of dist_store_file_create.
  */
 typedef struct dist_store_file_options_t {
@@ -934,6 +1869,12 @@ typedef struct dist_store_file_options_t {
      */
     int64_t timeout_ms;
 } dist_store_file_options_t;
+
+/**
+ * Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
+ * given with the function.
+ */
+typedef void (*dist_store_sink_fn)(void *sink_arg, const void *bytes, size_t len_bytes);
 
 /**
  * The functions of a caller's own store (dist_store_custom_create): etcd, Redis, a torch store. Each gets
@@ -1049,519 +1990,566 @@ typedef struct dist_store_vtable_t {
 } dist_store_vtable_t;
 
 /**
- * Options of dist_group_create.
- */
-typedef struct dist_group_options_t {
-    /**
-     * sizeof(dist_group_options_t).
-     */
-    size_t struct_size;
-    /**
-     * Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
-     */
-    uint64_t fields;
-    /**
-     * Where the ranks meet; required, borrowed for the call.
-     */
-    const struct dist_store_t *store;
-    /**
-     * This rank, with DIST_FIELD_RANK in fields; required.
-     */
-    int32_t rank;
-    /**
-     * The number of ranks; required.
-     */
-    int32_t world_size;
-    /**
-     * As in dist_init_options_t.
-     */
-    const char *backend;
-    /**
-     * The group's name, the same on all its ranks; required. Two groups that are alive at once in one
-     * store need different names.
-     */
-    const char *name;
-    /**
-     * As in dist_init_options_t.
-     */
-    int64_t timeout_ms;
-    /**
-     * As in dist_init_options_t.
-     */
-    int64_t connect_timeout_ms;
-    /**
-     * As in dist_init_options_t.
-     */
-    const char *backend_options;
-    /**
-     * Which ranks of something larger the group's ranks are, in order, as dist_group_ranks gives them: world_size
-     * ranks, none twice, the same on all ranks. NULL where the group is the outermost; borrowed for the call.
-     */
-    const int32_t *global_ranks;
-    /**
-     * The length of `global_ranks`: world_size, or 0 for NULL.
-     */
-    size_t n_global_ranks;
-    /**
-     * As in dist_init_options_t.
-     */
-    int32_t device;
-    /**
-     * 0.
-     */
-    int32_t reserved;
-} dist_group_options_t;
-
-/**
- * Options of dist_group_new and dist_group_split.
- */
-typedef struct dist_group_new_options_t {
-    /**
-     * sizeof(dist_group_new_options_t).
-     */
-    size_t struct_size;
-    /**
-     * The new group's name, the same on all ranks that make it: 1 to 200 bytes without "/". NULL for one made from
-     * the parent's name, the ranks (or the color) and a count.
-     */
-    const char *name;
-    /**
-     * As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
-     */
-    const char *backend;
-    /**
-     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing. What the parent's environment
-     * and tuning file said about algorithms holds also where this is not NULL, but for a tuning_file in it.
-     */
-    const char *backend_options;
-    /**
-     * Deadline of operations in milliseconds; 0 for the parent's.
-     */
-    int64_t timeout_ms;
-    /**
-     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
-     */
-    int64_t connect_timeout_ms;
-    /**
-     * Not 0: only the group's members call dist_group_new. Not for dist_group_split.
-     */
-    int64_t use_local_synchronization;
-} dist_group_new_options_t;
-
-/**
- * Options of dist_group_shrink.
- */
-typedef struct dist_shrink_options_t {
-    /**
-     * sizeof(dist_shrink_options_t).
-     */
-    size_t struct_size;
-    /**
-     * How long a rank may take to come before it is excluded, in milliseconds; 0 for 10 seconds. Ranks call
-     * dist_group_shrink at different times, so it should be longer than the time between two calls in the group.
-     */
-    int64_t timeout_ms;
-    /**
-     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
-     */
-    int64_t connect_timeout_ms;
-} dist_shrink_options_t;
-
-/**
- * Options of one collective call, or of a message.
- */
-typedef struct dist_call_options_t {
-    /**
-     * sizeof(dist_call_options_t).
-     */
-    size_t struct_size;
-    /**
-     * Deadline in milliseconds from the time of issue; 0 for the group's, DIST_WAIT_FOREVER for none.
-     */
-    int64_t timeout_ms;
-    /**
-     * This rank's factor for DIST_PREMUL_SUM.
-     */
-    double premul_scale;
-    /**
-     * An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
-     * name the same one.
-     */
-    const char *algorithm;
-    /**
-     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, added up; or 0.
-     */
-    uint64_t flags;
-    /**
-     * The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
-     * result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
-     * device then. CUDA's own default stream is (void *)1. Where native carries the memory of a GPU, the call begins behind
-     * what is in the stream, and what comes later sees the result only if it is put there once the call has ended.
-     */
-    void *stream;
-    /**
-     * Where the buffers are, with DIST_CALL_DEVICE in flags: the index of the group's GPU on this rank, or
-     * DIST_DEVICE_HOST. Without it, the driver is asked.
-     */
-    int32_t device;
-    /**
-     * 0.
-     */
-    int32_t reserved;
-} dist_call_options_t;
-
-/**
- * Told the outcome of a work: DIST_OK or the error, its message ("" for DIST_OK; valid during the call), and the
- * pointer given with the function. Called on a thread of the library, one such function at a time; must not throw,
- * and must not make calls that block (see dist_work_on_complete).
- */
-typedef void (*dist_work_fn)(dist_status_t status, const char *message, void *user);
-
-/**
- * What a plug-in that is loaded from a file says of itself; the library has set struct_size, and everything else to zero.
- */
-typedef struct dist_backend_plugin_t {
-    /**
-     * sizeof(dist_backend_plugin_t), as the library knows it.
-     */
-    size_t struct_size;
-    /**
-     * DIST_BACKEND_VERSION of the header that the plug-in was compiled with.
-     */
-    uint32_t version;
-    /**
-     * Zero.
-     */
-    uint32_t reserved;
-    /**
-     * The name of the back end, as for dist_backend_register; copied.
-     */
-    const char *name;
-    /**
-     * Its functions; copied.
-     */
-    const struct dist_backend_vtable_t *functions;
-    /**
-     * For create.
-     */
-    void *user;
-} dist_backend_plugin_t;
-
-/**
- * The function that a plug-in exports under the name dist_backend_plugin_v1. `host` has version, library_version and log
- * only. Returns DIST_OK, or why it cannot be used in this process.
- */
-typedef dist_status_t (*dist_backend_plugin_fn)(const struct dist_backend_host_t *host,
-                                                struct dist_backend_plugin_t *plugin,
-                                                struct dist_backend_outcome_t *outcome);
-
-/**
- * Success.
- */
-#define DIST_OK 0
-
-/**
- * A wait has expired and the work goes on.
- */
-#define DIST_IN_PROGRESS 1
-
-/**
- * An argument is out of range, NULL where that is not allowed, or contradicts another.
- */
-#define DIST_ERR_INVALID_ARGUMENT -1
-
-/**
- * A handle that was never made, was released, or is of another type.
- */
-#define DIST_ERR_INVALID_HANDLE -2
-
-/**
- * dist_init has not been called, dist_finalize has, or this is a forked child.
- */
-#define DIST_ERR_NOT_INITIALIZED -3
-
-/**
- * dist_init was called twice.
- */
-#define DIST_ERR_ALREADY_INITIALIZED -4
-
-/**
- * The combination asked for does not exist; the message names it.
- */
-#define DIST_ERR_UNSUPPORTED -5
-
-/**
- * The key or name does not exist.
- */
-#define DIST_ERR_NOT_FOUND -6
-
-/**
- * A queue was empty and the caller did not want to wait.
- */
-#define DIST_ERR_QUEUE_EMPTY -7
-
-/**
- * A counter operation met a value that is not a number; the value is unchanged.
- */
-#define DIST_ERR_NOT_A_NUMBER -8
-
-/**
- * The deadline of the operation passed; the message names who was missing.
- */
-#define DIST_ERR_TIMEOUT -100
-
-/**
- * Another rank died or left; the message names it and what it was doing.
- */
-#define DIST_ERR_PEER_FAILED -101
-
-/**
- * Ranks called different operations or with different arguments; the message describes both.
- */
-#define DIST_ERR_MISMATCH -102
-
-/**
- * Somebody aborted the group; the message has the reason.
- */
-#define DIST_ERR_ABORTED -103
-
-/**
- * The store or a peer cannot be reached, or broke the connection.
- */
-#define DIST_ERR_CONNECTION -104
-
-/**
- * A peer could not prove that it belongs to this job.
- */
-#define DIST_ERR_AUTH -105
-
-/**
- * Memory, or another limited resource of the host, is exhausted.
- */
-#define DIST_ERR_OUT_OF_MEMORY -200
-
-/**
- * The operating system refused a call.
- */
-#define DIST_ERR_SYSTEM -201
-
-/**
- * A back end, or a caller's own store, reported an error.
- */
-#define DIST_ERR_BACKEND -202
-
-/**
- * A defect of the library.
- */
-#define DIST_ERR_INTERNAL -300
-
-/**
- * Signed, 8 bits.
- */
-#define DIST_I8 0
-
-/**
- * Unsigned, 8 bits.
- */
-#define DIST_U8 1
-
-/**
- * Signed, 16 bits.
- */
-#define DIST_I16 2
-
-/**
- * Unsigned, 16 bits.
- */
-#define DIST_U16 3
-
-/**
- * Signed, 32 bits.
- */
-#define DIST_I32 4
-
-/**
- * Unsigned, 32 bits.
- */
-#define DIST_U32 5
-
-/**
- * Signed, 64 bits.
- */
-#define DIST_I64 6
-
-/**
- * Unsigned, 64 bits.
- */
-#define DIST_U64 7
-
-/**
- * IEEE half precision.
- */
-#define DIST_F16 8
-
-/**
- * The upper half of an IEEE single.
- */
-#define DIST_BF16 9
-
-/**
- * IEEE single precision.
- */
-#define DIST_F32 10
-
-/**
- * IEEE double precision.
- */
-#define DIST_F64 11
-
-/**
- * Two singles: real, imaginary.
- */
-#define DIST_C64 12
-
-/**
- * Two doubles: real, imaginary.
- */
-#define DIST_C128 13
-
-/**
- * One byte; every value but 0 is true.
- */
-#define DIST_BOOL 14
-
-/**
- * 8 bits: 4 of exponent, 3 of mantissa, no infinities.
- */
-#define DIST_F8E4M3 15
-
-/**
- * 8 bits: 5 of exponent, 2 of mantissa.
- */
-#define DIST_F8E5M2 16
-
-/**
- * The sum; of bools, or.
- */
-#define DIST_SUM 0
-
-/**
- * The product; of bools, and. Not for complex numbers.
- */
-#define DIST_PRODUCT 1
-
-/**
- * The smallest; NaN wins. Not for complex numbers.
- */
-#define DIST_MIN 2
-
-/**
- * The largest; NaN wins. Not for complex numbers.
- */
-#define DIST_MAX 3
-
-/**
- * The sum divided by the number of ranks; of integers, the wrapped sum rounded towards zero. Not for
- * bools.
- */
-#define DIST_AVG 4
-
-/**
- * Bitwise and. Not for floating point.
- */
-#define DIST_BAND 5
-
-/**
- * Bitwise or. Not for floating point.
- */
-#define DIST_BOR 6
-
-/**
- * Bitwise exclusive or. Not for floating point.
- */
-#define DIST_BXOR 7
-
-/**
- * The sum of each rank's elements times its own premul_scale. Only for floating point.
- */
-#define DIST_PREMUL_SUM 8
-
-#ifdef __cplusplus
-extern "C" {
-#endif /* __cplusplus */
-
-/**
- * The version of the library that is loaded: MAJOR * 10000 + MINOR * 100 + PATCH.
+ * Opens a store in a file, and makes the file where there is none: for processes that share a file system, with
+ * file locks that work across it. The file belongs to this user alone (mode 0600).
  *
- * Compare it with DIST_VERSION, the version of the header. Any thread. Since 0.1.
- */
-uint32_t dist_version(void);
-
-/**
- * The version of the library that is loaded, as static text. Any thread. Since 0.1.
- */
-const char *dist_version_string(void);
-
-/**
- * What a status means, as static text; any number may be asked for. Any thread. Since 0.1.
- */
-const char *dist_status_string(dist_status_t status);
-
-/**
- * The message of the calling thread's last failed call: UTF-8, "" if there was none. Valid until the
- * thread's next failing call. Any thread. Since 0.1.
- */
-const char *dist_last_error(void);
-
-/**
- * Copies the message of the calling thread's last failed call.
+ * All processes give the same `world_size` (the number of times that the file will be opened; 0 where that is not
+ * known) and the same job. Releasing the last handle leaves the file; the last user removes it, once
+ * `world_size` have come. Whatever an earlier run has left behind is an error at once: a file of another job
+ * or size, one that as many have opened already, one whose users on this host have ended without leaving it.
  *
- * `buf`: out, may be NULL if `cap` is 0. `cap`: its size in bytes; a longer message is cut and always
- * terminated. Returns the bytes that the whole message needs, its terminator included. Any thread.
- * Since 0.1.
+ * `path`: required. `options`: optional. Both borrowed for the call. `out`: out, required; owned by the caller,
+ * released with dist_store_release; NULL on failure. Blocks while others lock the file, until
+ * timeout_ms at the latest. Any thread.
+ *
+ * From then on the library refuses calls in a process forked from this one without exec, which would share the
+ * locks, and dist_spawn refuses this process.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_MISMATCH saying what the file is instead, since when and
+ * by whom; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM. A full disk is DIST_ERR_SYSTEM of the call that would have
+ * stored something: nothing is then stored, and the store goes on. Since 0.1.
  */
-size_t dist_last_error_copy(char *buf,
-                            size_t cap);
+DIST_NODISCARD
+dist_status_t dist_store_file_create(const char *path,
+                                     int32_t world_size,
+                                     const struct dist_store_file_options_t *options,
+                                     dist_store_t **out);
 
 /**
- * Makes the world group together with all other processes of the job.
+ * Makes a store in the memory of this process, for ranks that are threads.
  *
- * All ranks must agree on where they meet, on the world size and on the group's name. `options`: NULL
- * for all defaults (env://, which understands distrun, torchrun, mpirun and srun); borrowed for the
- * call. Blocks until all ranks have come, until connect_timeout_ms at the latest; a long wait is
- * told in the log at level WARN. One thread at a time.
+ * `out`: out, required; owned by the caller, released with dist_store_release. Does not block. Any thread.
  *
- * Returns DIST_OK; DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_ARGUMENT for wrong options or
- * environment (the message names the variable) or a rank that two processes have; DIST_ERR_NOT_FOUND
- * for an unknown back end; DIST_ERR_TIMEOUT naming the ranks that did not come; DIST_ERR_CONNECTION
- * where the store cannot be reached; DIST_ERR_MISMATCH where ranks run different versions or were told
- * different world sizes; DIST_ERR_UNSUPPORTED where ranks are on several hosts (this version);
- * DIST_ERR_PEER_FAILED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. Since 0.1.
+ * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
  */
-dist_status_t dist_init(const struct dist_init_options_t *options);
+DIST_NODISCARD
+dist_status_t dist_store_hash_create(dist_store_t **out);
 
 /**
- * Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
+ * Makes a store that puts a prefix and "/" before every key of another store.
  *
- * Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
- * to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Blocks until then, and on
- * the rank that hosts the store, which leaves last, until the others have left: 6 seconds at most in all, and about
- * one where the group has failed. One thread at a time; blocking calls under way on other threads end as they would.
+ * `prefix`: required, borrowed for the call. `inner`: required; the new store keeps it alive. `out`: out,
+ * required; owned by the caller, released with dist_store_release. Does not block. Any thread.
  *
- * Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
+ * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
  */
-dist_status_t dist_finalize(void);
+DIST_NODISCARD
+dist_status_t dist_store_prefix_create(const char *prefix,
+                                       const dist_store_t *inner,
+                                       dist_store_t **out);
 
 /**
- * 1 between dist_init and dist_finalize, else 0. Any thread. Since 0.1.
+ * Makes a second handle on a store, with a time-out of its own.
+ *
+ * `store`: required. `out`: out, required; owned by the caller, released with dist_store_release. Does not
+ * block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
  */
-int32_t dist_is_initialized(void);
+DIST_NODISCARD
+dist_status_t dist_store_clone(const dist_store_t *store,
+                               dist_store_t **out);
 
 /**
- * 1 if torchrun or distrun has started this process (TORCHELASTIC_RUN_ID is set), else 0. Any thread.
- * Since 0.1.
+ * Stores a value under a key, whatever was there before.
+ *
+ * `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
+ * borrowed for the call. Does not wait for an answer: blocks only where the way to the store is congested,
+ * until the store's time-out at the latest. Any thread.
+ *
+ * Concurrency: the whole value is replaced at once; of several at the same time the last to arrive stays.
+ * Every later call of this process on this store, through any handle and thread, finds it done. Others see
+ * it soon, and at the latest when the next call of this process that has an answer returns
+ * (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
+ * returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
+ * dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
+ * visible to all on return.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
+ * DIST_ERR_CONNECTION. Since 0.1.
  */
-int32_t dist_is_elastic_launched(void);
+DIST_NODISCARD
+dist_status_t dist_store_set(dist_store_t *store,
+                             const char *key,
+                             const void *value,
+                             size_t len_bytes);
+
+/**
+ * The value of a key; waits until there is one.
+ *
+ * `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
+ * the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread; others may
+ * use the store meanwhile.
+ *
+ * Concurrency: one whole value, which was there at some time during the call.
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_get(dist_store_t *store,
+                             const char *key,
+                             dist_blob_t **out);
+
+/**
+ * Adds to a counter and gives the sum. A missing counter is 0; counters are kept as decimal text and
+ * wrap around.
+ *
+ * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
+ *
+ * Concurrency: atomic; each caller gets a sum of its own, and no addition is lost. After
+ * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
+ *
+ * Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_add(dist_store_t *store,
+                             const char *key,
+                             int64_t amount,
+                             int64_t *out);
+
+/**
+ * Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
+ *
+ * `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
+ * the call. `out`: out, required; a blob with the value after the call (where the key is missing and
+ * `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
+ *
+ * Concurrency: atomic; of several that expect the same value, one stores its own. After
+ * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_compare_set(dist_store_t *store,
+                                     const char *key,
+                                     const void *expected,
+                                     size_t expected_len_bytes,
+                                     const void *desired,
+                                     size_t desired_len_bytes,
+                                     dist_blob_t **out);
+
+/**
+ * Waits until all keys exist.
+ *
+ * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
+ * `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
+ * meanwhile. On a store with queues of its own, a queue that is not empty counts as a key.
+ *
+ * Concurrency: each key has existed at some time since the call began, not necessarily all at once.
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_wait(dist_store_t *store,
+                              const char *const *keys,
+                              size_t n,
+                              int64_t timeout_ms);
+
+/**
+ * Tells whether all keys exist now.
+ *
+ * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
+ * `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
+ *
+ * Concurrency: looks at all keys at one time (a custom store: as its function does).
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_check(dist_store_t *store,
+                               const char *const *keys,
+                               size_t n,
+                               int32_t *all_present);
+
+/**
+ * The number of keys of the whole store, whoever set them and under whatever prefix.
+ *
+ * `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
+ *
+ * Concurrency: the number at some time during the call.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD dist_status_t dist_store_num_keys(dist_store_t *store, int64_t *out);
+
+/**
+ * All keys of a store, in no order; of a prefix store, those under its prefix, without it.
+ *
+ * `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. Blocks for a
+ * round trip. Any thread.
+ *
+ * Concurrency: all keys of one time during the call (a custom store: as its function does).
+ *
+ * Returns as dist_store_set; DIST_ERR_UNSUPPORTED for a store that cannot tell, such as a server of an
+ * older torch. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_list_keys(dist_store_t *store,
+                                   dist_blob_t **out);
+
+/**
+ * Removes a key.
+ *
+ * `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
+ * 0. Blocks for a round trip. Any thread.
+ *
+ * Concurrency: atomic; of several that delete a key, one is told that it was there. Those who wait for it
+ * go on waiting.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_delete_key(dist_store_t *store,
+                                    const char *key,
+                                    int32_t *deleted);
+
+/**
+ * Adds bytes to the end of a value, which is made if it is missing.
+ *
+ * Concurrency: atomic; the bytes of one call stay together, in the order of arrival. In all else, and in
+ * when it is visible, as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_append(dist_store_t *store,
+                                const char *key,
+                                const void *value,
+                                size_t len_bytes);
+
+/**
+ * The values of several keys; waits until all exist.
+ *
+ * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
+ * out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
+ * until the keys exist, until the store's time-out at the latest. Any thread; others may use the store
+ * meanwhile.
+ *
+ * Concurrency: all values are of one time (a custom store: each of its own time).
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_multi_get(dist_store_t *store,
+                                   const char *const *keys,
+                                   size_t n,
+                                   dist_blob_t **out);
+
+/**
+ * Stores several values at once.
+ *
+ * `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
+ * lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
+ * the call. Blocks as dist_store_set. Any thread.
+ *
+ * Concurrency: others see all of the values or none (a custom store: one after the other). When they do
+ * is as with dist_store_set.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_multi_set(dist_store_t *store,
+                                   const char *const *keys,
+                                   const void *const *values,
+                                   const size_t *lens_bytes,
+                                   size_t n);
+
+/**
+ * Sets the time-out of calls through this handle.
+ *
+ * `store`: required. `timeout_ms`: 0 for the default of 5 minutes, or DIST_WAIT_FOREVER. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_set_timeout(dist_store_t *store,
+                                     int64_t timeout_ms);
+
+/**
+ * The time-out of calls through this handle in milliseconds, or DIST_WAIT_FOREVER; 0 for an invalid
+ * handle. Any thread. Since 0.1.
+ */
+int64_t dist_store_get_timeout(const dist_store_t *store);
+
+/**
+ * The port of a TCP store; -1 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+ */
+int32_t dist_store_port(const dist_store_t *store);
+
+/**
+ * Copies the host of a TCP store.
+ *
+ * `store`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole name needs,
+ * its terminator included; 0 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+ */
+size_t dist_store_host(const dist_store_t *store,
+                       char *buf,
+                       size_t cap);
+
+/**
+ * Releases a store handle. The store itself lives on while groups, prefix stores or other handles use
+ * it; with the last of them, the process that hosts it stops serving.
+ *
+ * `store`: NULL does nothing. Any thread.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ */
+dist_status_t dist_store_release(dist_store_t *store);
+
+/**
+ * Adds an item to the end of a queue. Queues are beside the keys: one name may be both, and only
+ * dist_store_wait and the queue functions see queues.
+ *
+ * `store`: required. `key`: the queue's name, required, a terminated string. `value`: `len_bytes` bytes,
+ * NULL only if 0. All borrowed for the call. Blocks as dist_store_set. Any thread.
+ *
+ * Concurrency: any number of processes may push and pop at once; items keep the order in which they
+ * arrive. When others see it is as with dist_store_set.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_queue_push(dist_store_t *store,
+                                    const char *key,
+                                    const void *value,
+                                    size_t len_bytes);
+
+/**
+ * Takes the first item of a queue.
+ *
+ * `store`, `key`: required, borrowed for the call. `block`: not 0 waits until there is an item, until the
+ * store's time-out at the latest. `out`: out, required; a blob of one byte string, owned by the caller. Any
+ * thread; others may use the store meanwhile.
+ *
+ * Concurrency: each item is given to one caller; a TCP store serves waiting callers in the order in which
+ * they came. A caller that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may
+ * be lost.
+ *
+ * Returns as dist_store_set; DIST_ERR_QUEUE_EMPTY where `block` is 0 and there is no item;
+ * DIST_ERR_TIMEOUT names the queue. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_queue_pop(dist_store_t *store,
+                                   const char *key,
+                                   int32_t block,
+                                   dist_blob_t **out);
+
+/**
+ * The number of items in a queue; 0 for one that was never used.
+ *
+ * Concurrency: the number at some time during the call.
+ *
+ * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any
+ * thread.
+ *
+ * Returns as dist_store_set. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_queue_len(dist_store_t *store,
+                                   const char *key,
+                                   int64_t *out);
+
+/**
+ * Waits until `world_size` callers have come to a barrier.
+ *
+ * `store`, `key`: required, borrowed for the call. `world_size`: how many; all name the same number; 0
+ * returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use
+ * the store meanwhile.
+ *
+ * Concurrency: nobody passes before `world_size` calls have been made. A key serves one barrier: later
+ * callers pass at once. A caller that timed out has been counted all the same. All callers use the same
+ * kind of store: a prefix store has its barrier elsewhere than the store under it.
+ *
+ * Returns as dist_store_set; DIST_ERR_TIMEOUT says how many have come. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_barrier(dist_store_t *store,
+                                 const char *key,
+                                 int32_t world_size,
+                                 int64_t timeout_ms);
+
+/**
+ * Makes a store from the caller's own functions.
+ *
+ * `functions`: required, copied; those that are not optional must be set. `user`: handed to each; must stay
+ * valid until destroy has been called. `out`: out, required; owned by the caller, released with
+ * dist_store_release. Barriers, and queues unless the caller has functions for them, are composed of
+ * keys; compare_set, append, num_keys and list_keys cannot be, and are DIST_ERR_UNSUPPORTED without a
+ * function. Does not block. Any thread.
+ *
+ * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT, naming the function that is missing. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functions,
+                                       void *user,
+                                       dist_store_t **out);
+
+/* All defaults; assign the fields that differ. */
+#define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), DIST_NULL, 0 }
+#define DIST_STORE_VTABLE_INIT { sizeof(dist_store_vtable_t), DIST_NULL, DIST_NULL, DIST_NULL, \
+    DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, \
+    DIST_NULL, DIST_NULL, DIST_NULL }
+
+/*
+ * Memory
+ *
+ * Memory that operations reach without copies.
+ */
+
+/**
+ * Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
+ *
+ * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it. Where all
+ * ranks are on one host, and what all of them give to an all_reduce, all_gather, reduce_scatter or all_to_all lies in such
+ * memory (for an all_reduce also the results), it is read (and written) where it lies, without a copy: from 4 KiB a vector
+ * or block on, or 64 KiB where the host has fewer cores than ranks. For that the other ranks map the whole segment, if the
+ * system lets them look into this process. When an all_reduce has failed, a rank that was stopped in the middle of it may
+ * still change up to 16 KiB of the result: free it and allocate another one; where that is so it is not handed out again.
+ *
+ * It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
+ * back, in pieces of 2 MiB that small allocations share.
+ *
+ * `group`: required; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
+ * the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
+ * which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
+ * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
+ * not free it. Does not wait for others, but for a GPU's memory in a group with the back-end option nccl.windows=1, where all
+ * ranks call it together, with the same length. Any thread. A child forked by the caller shares the memory, and must leave it
+ * alone.
+ *
+ * Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of
+ * a device that the back end does not serve; DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT,
+ * DIST_ERR_NOT_INITIALIZED, DIST_ERR_SYSTEM. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_mem_alloc(const dist_group_t *group,
+                             size_t bytes,
+                             int32_t device,
+                             void **ptr);
+
+/**
+ * Frees memory of dist_mem_alloc.
+ *
+ * `ptr`: what dist_mem_alloc wrote; NULL does nothing. No operation may be using it any more. Also after the group's
+ * release and after dist_finalize. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for any other pointer, one that was freed before included. Since 0.1.
+ */
+dist_status_t dist_mem_free(void *ptr);
+
+/**
+ * Tells a group of memory that its calls will use again and again.
+ *
+ * A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
+ * or not. No rank has to agree on it.
+ *
+ * `group`: required. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
+ * size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,
+ * and for wrong arguments; DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_mem_register(dist_group_t *group,
+                                void *ptr,
+                                size_t bytes);
+
+/**
+ * Takes back what dist_mem_register told.
+ *
+ * `group`: as it was then. `ptr`: required; the pointer of then. No operation may be using the memory any more. Does
+ * not wait for others. Any thread.
+ *
+ * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where no memory that begins there is registered with the group;
+ * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_mem_deregister(dist_group_t *group,
+                                  void *ptr);
+
+/*
+ * Back ends
+ *
+ * Which back ends there are and what they do; dist_backend.h is for those who write one.
+ */
+
+/**
+ * Which operation, for dist_backend_supports: dist_all_reduce.
+ */
+#define DIST_KIND_ALL_REDUCE 0
+
+/**
+ * dist_reduce.
+ */
+#define DIST_KIND_REDUCE 1
+
+/**
+ * dist_broadcast.
+ */
+#define DIST_KIND_BROADCAST 2
+
+/**
+ * dist_all_gather.
+ */
+#define DIST_KIND_ALL_GATHER 3
+
+/**
+ * dist_reduce_scatter.
+ */
+#define DIST_KIND_REDUCE_SCATTER 4
+
+/**
+ * dist_barrier.
+ */
+#define DIST_KIND_BARRIER 5
+
+/**
+ * dist_gather.
+ */
+#define DIST_KIND_GATHER 6
+
+/**
+ * dist_scatter.
+ */
+#define DIST_KIND_SCATTER 7
+
+/**
+ * dist_all_to_all.
+ */
+#define DIST_KIND_ALL_TO_ALL 8
+
+/**
+ * dist_all_gather_v.
+ */
+#define DIST_KIND_ALL_GATHER_V 9
+
+/**
+ * dist_gather_v.
+ */
+#define DIST_KIND_GATHER_V 10
+
+/**
+ * dist_scatter_v.
+ */
+#define DIST_KIND_SCATTER_V 11
+
+/**
+ * dist_reduce_scatter_v.
+ */
+#define DIST_KIND_REDUCE_SCATTER_V 12
+
+/**
+ * dist_all_to_all_v.
+ */
+#define DIST_KIND_ALL_TO_ALL_V 13
+
+/**
+ * dist_send.
+ */
+#define DIST_KIND_SEND 64
+
+/**
+ * dist_recv.
+ */
+#define DIST_KIND_RECV 65
 
 /**
  * 1 if there is a back end of this name, in any case, else 0: the native one, one that was registered or loaded, or
@@ -1574,7 +2562,7 @@ int32_t dist_backend_is_available(const char *name);
 /**
  * Whether a group does a kind of call, without making one.
  *
- * `group`: NULL for the world. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
+ * `group`: required. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
  * DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
  * number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
  * not block. Any thread.
@@ -1583,57 +2571,15 @@ int32_t dist_backend_is_available(const char *name);
  * DIST_ERR_INVALID_ARGUMENT for a number that names nothing; DIST_ERR_INVALID_HANDLE,
  * DIST_ERR_NOT_INITIALIZED. Since 0.1.
  */
-dist_status_t dist_backend_supports(const struct dist_group_t *group,
+DIST_NODISCARD
+dist_status_t dist_backend_supports(const dist_group_t *group,
                                     int32_t kind,
                                     dist_dtype_t dtype,
                                     dist_op_t op,
                                     int32_t device);
 
 /**
- * What the flight recorder knows: the last 2000 operations of the process, messages included, and the groups that
- * they belong to with their members and failures, as JSON. dist-doctor reads such texts from files.
- *
- * `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
- * owned by the caller. Does not block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
- */
-dist_status_t dist_flight_recorder_dump(const struct dist_group_t *group,
-                                        struct dist_blob_t **json);
-
-/**
- * This process's rank in a group.
- *
- * `group`: NULL for the world. Returns -1 for an invalid handle or before dist_init. Any thread.
- * Since 0.1.
- */
-int32_t dist_get_rank(const struct dist_group_t *group);
-
-/**
- * The number of ranks of a group.
- *
- * `group`: NULL for the world. Returns -1 for an invalid handle or before dist_init. Any thread.
- * Since 0.1.
- */
-int32_t dist_get_world_size(const struct dist_group_t *group);
-
-/**
- * Makes a back end known to this process: groups can be made with its name as `backend` from then on.
- *
- * `name`: required, 1 to 64 letters, digits, "_" and "-", whose case does not count; none that a back end has
- * already. `functions`: required, copied; those that are not optional must be set. `user`: handed to create; may be
- * NULL. Both must stay usable until the process ends: a back end cannot be taken back. Ranks of one group must have
- * registered the same back end. Does not block. Any thread.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, naming the function that is missing or what is wrong with the name;
- * DIST_ERR_OUT_OF_MEMORY. Since 0.1.
- */
-dist_status_t dist_backend_register(const char *name,
-                                    const struct dist_backend_vtable_t *functions,
-                                    void *user);
-
-/**
- * Loads a back end from a shared object, which exports a dist_backend_plugin_fn as dist_backend_plugin_v1, and makes
+ * Loads a back end from a shared object, which exports a dist_backend_plugin_fn as dist_backend_plugin_v2, and makes
  * it known under the name that it gives itself. It is never unloaded.
  *
  * `path`: required, borrowed for the call: the path of the file, or without a "/" a name that the dynamic loader
@@ -1645,44 +2591,74 @@ dist_status_t dist_backend_register(const char *name,
  * both versions; DIST_ERR_INVALID_ARGUMENT as dist_backend_register, so also where it has been loaded before; and
  * whatever the back end returns. Since 0.1.
  */
+DIST_NODISCARD
 dist_status_t dist_backend_load(const char *path);
 
-/**
- * Runs a function in processes of its own, one for each rank, and waits for all of them: for programs and tests without
- * a launcher.
+/*
+ * Diagnostics
  *
- * Forks this process `nprocs` times (there is no other way to start them: nothing is executed anew). In each child the
- * environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
- * DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
- * have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
- * returns: C's streams are written out, exit handlers do not run. Writing them out waits for each stream that another
- * thread of the child holds, as one that reads standard input does: such threads must have ended by then, or the child
- * calls _exit. It may also call exit or _exit itself, and succeeds with status 0. When the first one fails (a result other
- * than 0, another exit status, a signal), the others get a tenth of a second to fail on their own, then SIGTERM, then
- * SIGKILL. When this process dies, the kernel kills the children. What children start themselves is theirs to end.
- *
- * The caller must have one thread, must never have made a group (dist_init, dist_group_create) or a TCP or file store
- * (dist_store_tcp_create, dist_store_file_create), even if it has released it, and must not ignore SIGCHLD; it may call
- * dist_spawn again later, and dist_init after it. Of a hash store every child has a copy of its own. What C's streams hold
- * back is written out before the forks, so that nothing is written twice. SIGCHLD stays blocked in the calling thread
- * until the end, so that no handler takes the children's ends; other children and signals of the caller are left alone.
- *
- * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
- * what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit
- * (ulimit -n) must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended,
- * and no child and no descriptor of the call is left then.
- *
- * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
- * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
- * still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
- * process that has used groups or such stores, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown
- * options; DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, descriptors are
- * too few, or somebody else has waited for one of them. Since 0.1.
+ * Logs, debug levels, the flight recorder and traces.
  */
-dist_status_t dist_spawn(dist_spawn_fn function,
-                         void *arg,
-                         int32_t nprocs,
-                         const struct dist_spawn_options_t *options);
+
+/**
+ * Nothing is added to calls; the default.
+ */
+#define DIST_DEBUG_OFF 0
+
+/**
+ * How groups are made and what they have done is told in the log, and so are long waits.
+ */
+#define DIST_DEBUG_INFO 1
+
+/**
+ * Calls are checked in ways that cost: all ranks come together before each collective, buffers are looked up among
+ * those of outstanding works, and errors keep a back-trace.
+ */
+#define DIST_DEBUG_DETAIL 2
+
+/**
+ * Nothing is logged; the default.
+ */
+#define DIST_LOG_OFF 0
+
+/**
+ * Failures that no return value can tell.
+ */
+#define DIST_LOG_ERROR 1
+
+/**
+ * And what is unusual: long waits, dropped peers.
+ */
+#define DIST_LOG_WARN 2
+
+/**
+ * And what was chosen, and why.
+ */
+#define DIST_LOG_INFO 3
+
+/**
+ * And every step.
+ */
+#define DIST_LOG_DEBUG 4
+
+/**
+ * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
+ * given with the function. Called from any thread; must not call libdist.
+ */
+typedef void (*dist_log_fn)(int32_t level, const char *line, void *user);
+
+/**
+ * What the flight recorder knows: the last 2000 operations of the process, messages included, and the groups that
+ * they belong to with their members and failures, as JSON. dist-doctor reads such texts from files.
+ *
+ * `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
+ * owned by the caller. Does not block. Any thread.
+ *
+ * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ */
+DIST_NODISCARD
+dist_status_t dist_flight_recorder_dump(const dist_group_t *group,
+                                        dist_blob_t **json);
 
 /**
  * Sends log lines to a function instead of standard error.
@@ -1736,1351 +2712,6 @@ int32_t dist_get_debug_level(void);
 dist_status_t dist_set_debug_level_from_env(void);
 
 /**
- * Where in the program the calling thread's last failed call was made: one or two lines for each frame, from the
- * function of libdist on, and for the error of a work those of the call that issued it. Names are there as far as
- * the program has symbols.
- *
- * "" where no call has failed, or where neither DIST_SHOW_STACKTRACES or TORCH_SHOW_CPP_STACKTRACES was 1 nor the
- * debug level DETAIL when it did. Valid until the thread's next failing call. The first call for an error reads
- * symbols, which may take a moment. Any thread. Since 0.1.
- */
-const char *dist_last_error_backtrace(void);
-
-/**
- * The number of byte strings in a blob.
- *
- * `blob`: required, borrowed for the call. Returns 0 for an invalid handle. Does not block. Any
- * thread. Since 0.1.
- */
-size_t dist_blob_count(const struct dist_blob_t *blob);
-
-/**
- * One byte string of a blob.
- *
- * `blob`: required, borrowed for the call. `index`: from 0 to dist_blob_count - 1. `data`, `len_bytes`:
- * out, required; the bytes belong to the blob and stay valid until it is released. A zero byte that
- * `len_bytes` does not count follows them, so that text can be printed. Does not block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for a NULL or an index out of
- * range. Since 0.1.
- */
-dist_status_t dist_blob_data(const struct dist_blob_t *blob,
-                             size_t index,
-                             const void **data,
-                             size_t *len_bytes);
-
-/**
- * Releases a blob and the bytes that it owns.
- *
- * `blob`: NULL does nothing. Does not block. Any thread, but not while another reads its bytes.
- *
- * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
- */
-dist_status_t dist_blob_release(struct dist_blob_t *blob);
-
-/**
- * Connects to a TCP store, and hosts it if asked to. It speaks the protocol of PyTorch's TCPStore, so
- * that either side may be torch.
- *
- * `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
- * dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
- * waited for), until timeout_ms at the latest. Any thread.
- *
- * From then on the library refuses calls in a process forked from this one without exec, which would share
- * the connection, and dist_spawn refuses this process.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
- * tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
- * DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
- */
-dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *options,
-                                    struct dist_store_t **out);
-
-/**
- * Opens a store in a file, and makes the file where there is none: for processes that share a file system, with
- * file locks that work across it. The file belongs to this user alone (mode 0600).
- *
- * All processes give the same `world_size` (the number of times that the file will be opened; 0 where that is not
- * known) and the same job. Releasing the last handle leaves the file; the last user removes it, once
- * `world_size` have come. Whatever an earlier run has left behind is an error at once: a file of another job
- * or size, one that as many have opened already, one whose users on this host have ended without leaving it.
- *
- * `path`: required. `options`: optional. Both borrowed for the call. `out`: out, required; owned by the caller,
- * released with dist_store_release; NULL on failure. Blocks while others lock the file, until
- * timeout_ms at the latest. Any thread.
- *
- * From then on the library refuses calls in a process forked from this one without exec, which would share the
- * locks, and dist_spawn refuses this process.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_MISMATCH saying what the file is instead, since when and
- * by whom; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM. A full disk is DIST_ERR_SYSTEM of the call that would have
- * stored something: nothing is then stored, and the store goes on. Since 0.1.
- */
-dist_status_t dist_store_file_create(const char *path,
-                                     int32_t world_size,
-                                     const struct dist_store_file_options_t *options,
-                                     struct dist_store_t **out);
-
-/**
- * Makes a store in the memory of this process, for ranks that are threads.
- *
- * `out`: out, required; owned by the caller, released with dist_store_release. Does not block. Any thread.
- *
- * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
- */
-dist_status_t dist_store_hash_create(struct dist_store_t **out);
-
-/**
- * Makes a store that puts a prefix and "/" before every key of another store.
- *
- * `prefix`: required, borrowed for the call. `inner`: required; the new store keeps it alive. `out`: out,
- * required; owned by the caller, released with dist_store_release. Does not block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
- */
-dist_status_t dist_store_prefix_create(const char *prefix,
-                                       const struct dist_store_t *inner,
-                                       struct dist_store_t **out);
-
-/**
- * Makes a second handle on a store, with a time-out of its own.
- *
- * `store`: required. `out`: out, required; owned by the caller, released with dist_store_release. Does not
- * block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
- */
-dist_status_t dist_store_clone(const struct dist_store_t *store,
-                               struct dist_store_t **out);
-
-/**
- * Stores a value under a key, whatever was there before.
- *
- * `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
- * borrowed for the call. Does not wait for an answer: blocks only where the way to the store is congested,
- * until the store's time-out at the latest. Any thread.
- *
- * Concurrency: the whole value is replaced at once; of several at the same time the last to arrive stays.
- * Every later call of this process on this store, through any handle and thread, finds it done. Others see
- * it soon, and at the latest when the next call of this process that has an answer returns
- * (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
- * returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
- * dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
- * visible to all on return.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
- * DIST_ERR_CONNECTION. Since 0.1.
- */
-dist_status_t dist_store_set(struct dist_store_t *store,
-                             const char *key,
-                             const void *value,
-                             size_t len_bytes);
-
-/**
- * The value of a key; waits until there is one.
- *
- * `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
- * the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread; others may
- * use the store meanwhile.
- *
- * Concurrency: one whole value, which was there at some time during the call.
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
- */
-dist_status_t dist_store_get(struct dist_store_t *store,
-                             const char *key,
-                             struct dist_blob_t **out);
-
-/**
- * Adds to a counter and gives the sum. A missing counter is 0; counters are kept as decimal text and
- * wrap around.
- *
- * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
- *
- * Concurrency: atomic; each caller gets a sum of its own, and no addition is lost. After
- * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
- *
- * Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
- */
-dist_status_t dist_store_add(struct dist_store_t *store,
-                             const char *key,
-                             int64_t amount,
-                             int64_t *out);
-
-/**
- * Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
- *
- * `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
- * the call. `out`: out, required; a blob with the value after the call (where the key is missing and
- * `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
- *
- * Concurrency: atomic; of several that expect the same value, one stores its own. After
- * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
- *
- * Returns as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_compare_set(struct dist_store_t *store,
-                                     const char *key,
-                                     const void *expected,
-                                     size_t expected_len_bytes,
-                                     const void *desired,
-                                     size_t desired_len_bytes,
-                                     struct dist_blob_t **out);
-
-/**
- * Waits until all keys exist.
- *
- * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
- * `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
- * meanwhile. On a store with queues of its own, a queue that is not empty counts as a key.
- *
- * Concurrency: each key has existed at some time since the call began, not necessarily all at once.
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
- */
-dist_status_t dist_store_wait(struct dist_store_t *store,
-                              const char *const *keys,
-                              size_t n,
-                              int64_t timeout_ms);
-
-/**
- * Tells whether all keys exist now.
- *
- * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
- * `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
- *
- * Concurrency: looks at all keys at one time (a custom store: as its function does).
- *
- * Returns as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_check(struct dist_store_t *store,
-                               const char *const *keys,
-                               size_t n,
-                               int32_t *all_present);
-
-/**
- * The number of keys of the whole store, whoever set them and under whatever prefix.
- *
- * `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
- *
- * Concurrency: the number at some time during the call.
- *
- * Returns as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_num_keys(struct dist_store_t *store, int64_t *out);
-
-/**
- * All keys of a store, in no order; of a prefix store, those under its prefix, without it.
- *
- * `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. Blocks for a
- * round trip. Any thread.
- *
- * Concurrency: all keys of one time during the call (a custom store: as its function does).
- *
- * Returns as dist_store_set; DIST_ERR_UNSUPPORTED for a store that cannot tell, such as a server of an
- * older torch. Since 0.1.
- */
-dist_status_t dist_store_list_keys(struct dist_store_t *store,
-                                   struct dist_blob_t **out);
-
-/**
- * Removes a key.
- *
- * `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
- * 0. Blocks for a round trip. Any thread.
- *
- * Concurrency: atomic; of several that delete a key, one is told that it was there. Those who wait for it
- * go on waiting.
- *
- * Returns as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_delete_key(struct dist_store_t *store,
-                                    const char *key,
-                                    int32_t *deleted);
-
-/**
- * Adds bytes to the end of a value, which is made if it is missing.
- *
- * Concurrency: atomic; the bytes of one call stay together, in the order of arrival. In all else, and in
- * when it is visible, as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_append(struct dist_store_t *store,
-                                const char *key,
-                                const void *value,
-                                size_t len_bytes);
-
-/**
- * The values of several keys; waits until all exist.
- *
- * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
- * out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
- * until the keys exist, until the store's time-out at the latest. Any thread; others may use the store
- * meanwhile.
- *
- * Concurrency: all values are of one time (a custom store: each of its own time).
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
- */
-dist_status_t dist_store_multi_get(struct dist_store_t *store,
-                                   const char *const *keys,
-                                   size_t n,
-                                   struct dist_blob_t **out);
-
-/**
- * Stores several values at once.
- *
- * `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
- * lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
- * the call. Blocks as dist_store_set. Any thread.
- *
- * Concurrency: others see all of the values or none (a custom store: one after the other). When they do
- * is as with dist_store_set.
- *
- * Returns as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_multi_set(struct dist_store_t *store,
-                                   const char *const *keys,
-                                   const void *const *values,
-                                   const size_t *lens_bytes,
-                                   size_t n);
-
-/**
- * Sets the time-out of calls through this handle.
- *
- * `store`: required. `timeout_ms`: 0 for the default of 5 minutes, or DIST_WAIT_FOREVER. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
- */
-dist_status_t dist_store_set_timeout(struct dist_store_t *store,
-                                     int64_t timeout_ms);
-
-/**
- * The time-out of calls through this handle in milliseconds, or DIST_WAIT_FOREVER; 0 for an invalid
- * handle. Any thread. Since 0.1.
- */
-int64_t dist_store_get_timeout(const struct dist_store_t *store);
-
-/**
- * The port of a TCP store; -1 for a store that has none, or an invalid handle. Any thread. Since 0.1.
- */
-int32_t dist_store_port(const struct dist_store_t *store);
-
-/**
- * Copies the host of a TCP store.
- *
- * `store`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole name needs,
- * its terminator included; 0 for a store that has none, or an invalid handle. Any thread. Since 0.1.
- */
-size_t dist_store_host(const struct dist_store_t *store,
-                       char *buf,
-                       size_t cap);
-
-/**
- * Releases a store handle. The store itself lives on while groups, prefix stores or other handles use
- * it; with the last of them, the process that hosts it stops serving.
- *
- * `store`: NULL does nothing. Any thread.
- *
- * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
- */
-dist_status_t dist_store_release(struct dist_store_t *store);
-
-/**
- * Adds an item to the end of a queue. Queues are beside the keys: one name may be both, and only
- * dist_store_wait and the queue functions see queues.
- *
- * `store`: required. `key`: the queue's name, required, a terminated string. `value`: `len_bytes` bytes,
- * NULL only if 0. All borrowed for the call. Blocks as dist_store_set. Any thread.
- *
- * Concurrency: any number of processes may push and pop at once; items keep the order in which they
- * arrive. When others see it is as with dist_store_set.
- *
- * Returns as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_queue_push(struct dist_store_t *store,
-                                    const char *key,
-                                    const void *value,
-                                    size_t len_bytes);
-
-/**
- * Takes the first item of a queue.
- *
- * `store`, `key`: required, borrowed for the call. `block`: not 0 waits until there is an item, until the
- * store's time-out at the latest. `out`: out, required; a blob of one byte string, owned by the caller. Any
- * thread; others may use the store meanwhile.
- *
- * Concurrency: each item is given to one caller; a TCP store serves waiting callers in the order in which
- * they came. A caller that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may
- * be lost.
- *
- * Returns as dist_store_set; DIST_ERR_QUEUE_EMPTY where `block` is 0 and there is no item;
- * DIST_ERR_TIMEOUT names the queue. Since 0.1.
- */
-dist_status_t dist_store_queue_pop(struct dist_store_t *store,
-                                   const char *key,
-                                   int32_t block,
-                                   struct dist_blob_t **out);
-
-/**
- * The number of items in a queue; 0 for one that was never used.
- *
- * Concurrency: the number at some time during the call.
- *
- * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any
- * thread.
- *
- * Returns as dist_store_set. Since 0.1.
- */
-dist_status_t dist_store_queue_len(struct dist_store_t *store,
-                                   const char *key,
-                                   int64_t *out);
-
-/**
- * Waits until `world_size` callers have come to a barrier.
- *
- * `store`, `key`: required, borrowed for the call. `world_size`: how many; all name the same number; 0
- * returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use
- * the store meanwhile.
- *
- * Concurrency: nobody passes before `world_size` calls have been made. A key serves one barrier: later
- * callers pass at once. A caller that timed out has been counted all the same. All callers use the same
- * kind of store: a prefix store has its barrier elsewhere than the store under it.
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT says how many have come. Since 0.1.
- */
-dist_status_t dist_store_barrier(struct dist_store_t *store,
-                                 const char *key,
-                                 int32_t world_size,
-                                 int64_t timeout_ms);
-
-/**
- * Makes a store from the caller's own functions.
- *
- * `functions`: required, copied; those that are not optional must be set. `user`: handed to each; must stay
- * valid until destroy has been called. `out`: out, required; owned by the caller, released with
- * dist_store_release. Barriers, and queues unless the caller has functions for them, are composed of
- * keys; compare_set, append, num_keys and list_keys cannot be, and are DIST_ERR_UNSUPPORTED without a
- * function. Does not block. Any thread.
- *
- * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT, naming the function that is missing. Since 0.1.
- */
-dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functions,
-                                       void *user,
-                                       struct dist_store_t **out);
-
-/**
- * The world group, or NULL before dist_init and after dist_finalize.
- *
- * Static: never released by the caller. NULL means the world everywhere, so that few programs need
- * this. Any thread. Since 0.1.
- */
-struct dist_group_t *dist_world(void);
-
-/**
- * Makes a group from a store, without any global state: several groups may live in one process, and
- * ranks may be threads.
- *
- * All ranks must agree on store, world_size and name. `options`: required, borrowed for the call. `out`:
- * out, required; owned by the caller, released with dist_group_release; NULL on failure. Blocks until
- * all ranks have come, until connect_timeout_ms at the latest. Any thread.
- *
- * Returns as dist_init, and DIST_ERR_INVALID_HANDLE for a wrong store. Since 0.1.
- */
-dist_status_t dist_group_create(const struct dist_group_options_t *options,
-                                struct dist_group_t **out);
-
-/**
- * Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
- * pending work ends with it, and so does every later call. So it is with groups that were made from it by
- * dist_group_new and dist_group_split, and from those, on all ranks that have not released `group`.
- *
- * `group`: NULL for the world. `reason`: may be NULL; borrowed for the call. Only the first failure of a
- * group counts. Does not block. Any thread, also while others are inside a collective.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
- */
-dist_status_t dist_group_abort(struct dist_group_t *group,
-                               const char *reason);
-
-/**
- * Leaves a group and releases it. Its other ranks can go on among what they have already received; a
- * collective that needs this rank ends there with DIST_ERR_PEER_FAILED. On several hosts, the lowest rank of
- * each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
- * own, so that ranks that stay behind it learn of them from their connections and time limits only.
- *
- * Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
- *
- * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
- * threads end as they would; so do pending works, until which the group is not left. Does not block, but for groups on
- * GPUs: these wait for their device and for the other ranks, 10 seconds at most. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
- */
-dist_status_t dist_group_release(struct dist_group_t *group);
-
-/**
- * Copies the message of the error that has failed a group; "" while it has not failed.
- *
- * `group`: NULL for the world. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole
- * message needs, its terminator included; 0 for an invalid handle. Any thread. Since 0.1.
- */
-size_t dist_group_error(const struct dist_group_t *group,
-                        char *buf,
-                        size_t cap);
-
-/**
- * Sets the deadline of operations on a group that name none themselves.
- *
- * `group`: NULL for the world. `timeout_ms`: 0 for the default of 30 minutes, or DIST_WAIT_FOREVER.
- * Concerns calls from now on, of this process only. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
- */
-dist_status_t dist_group_set_timeout(struct dist_group_t *group, int64_t timeout_ms);
-
-/**
- * Copies a group's name.
- *
- * `group`: NULL for the world. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
- */
-size_t dist_group_name(const struct dist_group_t *group, char *buf, size_t cap);
-
-/**
- * Copies the name of the back end that serves a group.
- *
- * `group`: NULL for the world. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
- */
-size_t dist_group_backend(const struct dist_group_t *group, char *buf, size_t cap);
-
-/**
- * This process's rank among the group's ranks of its host.
- *
- * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
- */
-int32_t dist_group_local_rank(const struct dist_group_t *group);
-
-/**
- * The number of the group's ranks on this process's host.
- *
- * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
- */
-int32_t dist_group_local_size(const struct dist_group_t *group);
-
-/**
- * Which of the group's hosts this process is on, from 0 in order of their lowest ranks.
- *
- * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
- */
-int32_t dist_group_host_index(const struct dist_group_t *group);
-
-/**
- * The number of hosts that the group's ranks are on.
- *
- * `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
- */
-int32_t dist_group_host_count(const struct dist_group_t *group);
-
-/**
- * Describes a group as JSON: its ranks and where they are, which ranks of the outermost group they are, the name
- * of the group that it was made from, the transport, and which algorithm would run
- * from which size on.
- *
- * `group`: NULL for the world. `json`: out, required; a blob of one text, owned by the caller. Does not
- * block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_NOT_INITIALIZED.
- * Since 0.1.
- */
-dist_status_t dist_group_describe(const struct dist_group_t *group,
-                                  struct dist_blob_t **json);
-
-/**
- * Makes a group of some ranks of another group, in the order given.
- *
- * All ranks of `parent` call it, also those that are not in the new group, in the same order with the parent's
- * other collectives, and agree on the ranks, the name and the back end. With use_local_synchronization only
- * the new group's members call it, in no order with anything; they find each other by the name, which no
- * other group that any of them made this way from `parent` and has not released may have; an unnamed one is
- * named by its ranks and how often these were made a group.
- *
- * `parent`: NULL for the world. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
- * borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
- * owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
- * not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
- * released before or after the new group, which then goes on as before; aborting it before that aborts the new one.
- * Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown
- * back end, both before anything has happened; DIST_ERR_MISMATCH on all ranks that came where they define the
- * group differently (the message has each definition and who said it); DIST_ERR_TIMEOUT naming ranks that did
- * not come; DIST_ERR_PEER_FAILED where another rank could not join or left; DIST_ERR_SYSTEM where a limit of
- * the system is reached; DIST_ERR_UNSUPPORTED where the parent's back end has no messages; DIST_ERR_INVALID_HANDLE,
- * DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY. The parent goes on after all of these, except where
- * ranks of it did not come to a call of all of them, or came to another one, which fails it as with any
- * collective. Since 0.1.
- */
-dist_status_t dist_group_new(struct dist_group_t *parent,
-                             const int32_t *ranks,
-                             size_t n,
-                             const struct dist_group_new_options_t *options,
-                             struct dist_group_t **out);
-
-/**
- * Splits a group into one group for each color.
- *
- * All ranks of `parent` call it, in the same order with the parent's other collectives; those with a color agree
- * on the name and the back end. Within a color, ranks are ordered by `key`, and where keys are equal by their
- * ranks in the parent. All groups have the name that the options give.
- *
- * `parent`: NULL for the world. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
- * NULL for all defaults; borrowed for the call. `out`: out, required; owned by the caller, released with
- * dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR. Releasing, blocking, threads: as in
- * dist_group_new.
- *
- * Returns as dist_group_new. Since 0.1.
- */
-dist_status_t dist_group_split(struct dist_group_t *parent,
-                               int32_t color,
-                               int32_t key,
-                               const struct dist_group_new_options_t *options,
-                               struct dist_group_t **out);
-
-/**
- * Copies which ranks of the outermost group a group's ranks are, in the order of its own ranks.
- *
- * The outermost group is the one that a chain of dist_group_new and dist_group_split began with: the world, or
- * one made by dist_group_create, which may say otherwise in global_ranks.
- *
- * `group`: NULL for the world. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
- * longer list is cut. Returns how many there are; 0 for an invalid handle. Any thread. Since 0.1.
- */
-size_t dist_group_ranks(const struct dist_group_t *group,
-                        int32_t *out,
-                        size_t cap);
-
-/**
- * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
- *
- * `group`: NULL for the world. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
- * thread. Since 0.1.
- */
-int32_t dist_group_rank_from_global(const struct dist_group_t *group,
-                                    int32_t global_rank);
-
-/**
- * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
- *
- * `group`: NULL for the world. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
- * thread. Since 0.1.
- */
-int32_t dist_group_rank_to_global(const struct dist_group_t *group,
-                                  int32_t rank);
-
-/**
- * Makes a group of those of a failed group's ranks that are left: after DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT or any
- * other failure, to go on without whoever caused it.
- *
- * All ranks that go on call it, each after its calls in `group` have failed; a group that has not failed is aborted by
- * it ("rank 2 shrinks group world"). They find each other by what they know since the group began, without the store and
- * without the group's own connections. A rank that has died is passed over at once, one that does not call within
- * timeout_ms after it has been looked for is excluded, and so is the rank that the failure names where that is
- * DIST_ERR_PEER_FAILED. Those that are left must be more than half of the ranks that are not proven dead (a closed socket
- * proves it), or half of them with the lowest: of two parts that do not reach each other, one goes on at most. A rank
- * that dies while they make the group is left out as well.
- *
- * The new group has the ranks in the order they had, numbered from 0; dist_group_ranks says which they are of the outermost
- * group. It has the back end, the options and the time-outs of the old one, and its name with "#1" behind it, "#2" for
- * what is left of that, and so on. Results that some ranks had and others had not when the group failed are the
- * caller's to compare: c-examples/survive.c shows how. The old group stays failed, and is released as before;
- * for the world that is dist_finalize, which may come before or after the new group's release.
- *
- * `group`: NULL for the world. `options`: NULL for all defaults; borrowed for the call. `out`: out, required; owned by
- * the caller, released with dist_group_release; NULL on failure. Blocks until all who may come have come, and for
- * timeout_ms for each that does not answer, until connect_timeout_ms at the latest. Any thread; not inside a
- * completion callback.
- *
- * Returns DIST_OK; DIST_ERR_ABORTED where the others have gone on without this rank, for as long as they do;
- * DIST_ERR_PEER_FAILED where the group has failed because of this rank, and where those that came are too few (the
- * message has the others, and why each did not come); DIST_ERR_TIMEOUT; DIST_ERR_INVALID_ARGUMENT where another
- * thread shrinks the group; DIST_ERR_UNSUPPORTED for a back end whose ranks cannot meet again;
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. It may be called again after
- * a failure. Since 0.1.
- */
-dist_status_t dist_group_shrink(struct dist_group_t *group,
-                                const struct dist_shrink_options_t *options,
-                                struct dist_group_t **out);
-
-/**
- * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
- *
- * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
- * the world. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed until the operation is
- * done, NULL only where count is 0; in place if equal, else they must not overlap. `options`: NULL for
- * defaults; borrowed for the call. `work`: NULL, or out: the operation is issued only, and its work is owned by
- * the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
- * and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
- * Operations of a group run in the order of their issue, blocking and asynchronous ones alike. On the memory of a GPU
- * an operation over NCCL is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
- * threads that use one group must keep the same order on all ranks.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED with nothing done; with a work also
- * DIST_ERR_OUT_OF_MEMORY (65536 works of the group are outstanding) and DIST_ERR_SYSTEM (no thread can be
- * started), with nothing done. Without one, and else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
- * DIST_ERR_MISMATCH, DIST_ERR_ABORTED, after which the group refuses work with the same cause and `recv` is
- * undefined. Since 0.1.
- */
-dist_status_t dist_all_reduce(struct dist_group_t *group,
-                              const void *send,
-                              void *recv,
-                              size_t count,
-                              dist_dtype_t dtype,
-                              dist_op_t op,
-                              const struct dist_call_options_t *options,
-                              struct dist_work_t **work);
-
-/**
- * Reduces the vectors of all ranks, and gives the root the result.
- *
- * As dist_all_reduce; all ranks must agree on `root` too, a rank of the group. `recv` is used on the root
- * only and may be NULL elsewhere. Done on the root when all ranks have called; on the others maybe
- * earlier. In place on the root if `send` and `recv` are equal. Since 0.1.
- */
-dist_status_t dist_reduce(struct dist_group_t *group,
-                          const void *send,
-                          void *recv,
-                          size_t count,
-                          dist_dtype_t dtype,
-                          dist_op_t op,
-                          int32_t root,
-                          const struct dist_call_options_t *options,
-                          struct dist_work_t **work);
-
-/**
- * Copies the root's vector to all ranks.
- *
- * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for
- * the world. `buf`: in on the root, out elsewhere, `count` elements, borrowed until the operation is
- * done. `root`: a rank of the group. Done when the data is here; the root may return before the others have called.
- * `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_broadcast(struct dist_group_t *group,
-                             void *buf,
-                             size_t count,
-                             dist_dtype_t dtype,
-                             int32_t root,
-                             const struct dist_call_options_t *options,
-                             struct dist_work_t **work);
-
-/**
- * Gives every rank the vectors of all ranks, in rank order.
- *
- * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
- * world. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed
- * until the operation is done; in place if send == recv + rank * count, else they must not overlap. Done when all
- * ranks have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_all_gather(struct dist_group_t *group,
-                              const void *send,
-                              void *recv,
-                              size_t count,
-                              dist_dtype_t dtype,
-                              const struct dist_call_options_t *options,
-                              struct dist_work_t **work);
-
-/**
- * Reduces the vectors of all ranks, and gives each rank its block of the result.
- *
- * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
- * the world. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
- * the result. Both borrowed until the operation is done; in place if recv == send + rank * count, else they
- * must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
- * dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_reduce_scatter(struct dist_group_t *group,
-                                  const void *send,
-                                  void *recv,
-                                  size_t count,
-                                  dist_dtype_t dtype,
-                                  dist_op_t op,
-                                  const struct dist_call_options_t *options,
-                                  struct dist_work_t **work);
-
-/**
- * Done when all ranks of the group have called it.
- *
- * All ranks must agree on the order of calls on the group. `group`: NULL for the world. `options`, `work`,
- * threads and results: as dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_barrier(struct dist_group_t *group,
-                           const struct dist_call_options_t *options,
-                           struct dist_work_t **work);
-
-/**
- * Gives the root the vectors of all ranks, in rank order.
- *
- * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
- * world. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
- * be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
- * count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
- * the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_gather(struct dist_group_t *group,
-                          const void *send,
-                          void *recv,
-                          size_t count,
-                          dist_dtype_t dtype,
-                          int32_t root,
-                          const struct dist_call_options_t *options,
-                          struct dist_work_t **work);
-
-/**
- * Gives each rank its block of the root's vector.
- *
- * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
- * world. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
- * `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
- * recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
- * here; the root may return before the others have called. `options`, `work`, threads and results: as
- * dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_scatter(struct dist_group_t *group,
-                           const void *send,
-                           void *recv,
-                           size_t count,
-                           dist_dtype_t dtype,
-                           int32_t root,
-                           const struct dist_call_options_t *options,
-                           struct dist_work_t **work);
-
-/**
- * Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
- *
- * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
- * world. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
- * they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
- * dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_all_to_all(struct dist_group_t *group,
-                              const void *send,
-                              void *recv,
-                              size_t count,
-                              dist_dtype_t dtype,
-                              const struct dist_call_options_t *options,
-                              struct dist_work_t **work);
-
-/**
- * Gives every rank the vectors of all ranks, each of its own length, each at its own place.
- *
- * All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: NULL for the
- * world. `send`: in, `counts[rank]` elements. `recv`: an array of world size pointers, `counts`: an array of world
- * size counts, in elements; both borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only
- * where that is 0. The buffers are borrowed until the operation is done; in place if send == `recv[rank]`, else none
- * may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
- * Since 0.1.
- */
-dist_status_t dist_all_gather_v(struct dist_group_t *group,
-                                const void *send,
-                                void *const *recv,
-                                const size_t *counts,
-                                dist_dtype_t dtype,
-                                const struct dist_call_options_t *options,
-                                struct dist_work_t **work);
-
-/**
- * Gives the root the vectors of all ranks, each of its own length, each at its own place.
- *
- * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
- * root's `counts[i]`. `group`: NULL for the world. `send`: in, `count` elements. `recv`: an array of world size
- * pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
- * elsewhere, and are borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only where that is 0.
- * The buffers are borrowed until the operation is done; in place on the root if send == `recv[rank]`, else none may
- * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
- * earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that differ on the
- * root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
- * of the two, and on all others at their next call at the latest. Since 0.1.
- */
-dist_status_t dist_gather_v(struct dist_group_t *group,
-                            const void *send,
-                            size_t count,
-                            void *const *recv,
-                            const size_t *counts,
-                            dist_dtype_t dtype,
-                            int32_t root,
-                            const struct dist_call_options_t *options,
-                            struct dist_work_t **work);
-
-/**
- * Gives each rank its vector of those that the root has, each of its own length, each at its own place.
- *
- * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
- * root's `counts[i]`. `group`: NULL for the world. `send`: an array of world size pointers, `counts`: an array of
- * world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
- * `send[i]`: in, `counts[i]` elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
- * buffers are borrowed until the operation is done; in place on the root if recv == `send[rank]`, else `recv` must
- * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
- * others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that
- * differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
- * on at least one of the two, and on all others at their next call at the latest. Since 0.1.
- */
-dist_status_t dist_scatter_v(struct dist_group_t *group,
-                             const void *const *send,
-                             const size_t *counts,
-                             void *recv,
-                             size_t count,
-                             dist_dtype_t dtype,
-                             int32_t root,
-                             const struct dist_call_options_t *options,
-                             struct dist_work_t **work);
-
-/**
- * Reduces vectors of all ranks, one for each rank and each of its own length, and gives each rank its own.
- *
- * All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: NULL for the
- * world. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
- * borrowed for the call. `send[i]`: in, `counts[i]` elements of what rank i gets; NULL only where that is 0. `recv`:
- * out, `counts[rank]` elements. The buffers are borrowed until the operation is done; in place if recv ==
- * `send[rank]`, else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
- * and results: as dist_all_reduce. Since 0.1.
- */
-dist_status_t dist_reduce_scatter_v(struct dist_group_t *group,
-                                    const void *const *send,
-                                    const size_t *counts,
-                                    void *recv,
-                                    dist_dtype_t dtype,
-                                    dist_op_t op,
-                                    const struct dist_call_options_t *options,
-                                    struct dist_work_t **work);
-
-/**
- * Gives every rank its vector of every rank's, each of its own length, each at its own place: `recv[i]` is
- * `send[rank]` of rank i.
- *
- * All ranks must agree on the order of calls on the group and on dtype; `send_counts[j]` of rank i must be
- * `recv_counts[i]` of rank j. `group`: NULL for the world. `send`, `recv`: arrays of world size pointers,
- * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. `send[i]`: in,
- * `send_counts[i]` elements; `recv[i]`: out, `recv_counts[i]` elements; NULL only where that is 0. The buffers are
- * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
- * have called. `options`, `work`, threads and results: as dist_all_reduce; `send_counts[rank]` and `recv_counts[rank]`
- * that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
- * one of the two, and on all others at their next call at the latest. Since 0.1.
- */
-dist_status_t dist_all_to_all_v(struct dist_group_t *group,
-                                const void *const *send,
-                                const size_t *send_counts,
-                                void *const *recv,
-                                const size_t *recv_counts,
-                                dist_dtype_t dtype,
-                                const struct dist_call_options_t *options,
-                                struct dist_work_t **work);
-
-/**
- * Gives every rank the root's byte string, of whatever length.
- *
- * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
- * world. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
- * `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
- * owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
- * until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
- * NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
- * sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
- * group, where a rank has no memory for what it gets. Since 0.1.
- */
-dist_status_t dist_broadcast_bytes(struct dist_group_t *group,
-                                   const void *data,
-                                   size_t len_bytes,
-                                   int32_t root,
-                                   struct dist_blob_t **out,
-                                   const struct dist_call_options_t *options,
-                                   struct dist_work_t **work);
-
-/**
- * Gives every rank the byte strings of all ranks, each of whatever length.
- *
- * All ranks must agree on the order of calls on the group. `group`: NULL for the world. `data`, `len_bytes`: in,
- * this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
- * a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
- */
-dist_status_t dist_all_gather_bytes(struct dist_group_t *group,
-                                    const void *data,
-                                    size_t len_bytes,
-                                    struct dist_blob_t **out,
-                                    const struct dist_call_options_t *options,
-                                    struct dist_work_t **work);
-
-/**
- * Gives the root the byte strings of all ranks, each of whatever length.
- *
- * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
- * world. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
- * `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
- * it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
- */
-dist_status_t dist_gather_bytes(struct dist_group_t *group,
-                                const void *data,
-                                size_t len_bytes,
-                                int32_t root,
-                                struct dist_blob_t **out,
-                                const struct dist_call_options_t *options,
-                                struct dist_work_t **work);
-
-/**
- * Gives each rank its byte string of those that the root has, each of whatever length.
- *
- * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
- * world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
- * both used on the root only, may be NULL elsewhere, and are borrowed for the call. `data[i]`: the bytes for rank i,
- * borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
- * string. The rest as in dist_broadcast_bytes. Since 0.1.
- */
-dist_status_t dist_scatter_bytes(struct dist_group_t *group,
-                                 const void *const *data,
-                                 const size_t *lens_bytes,
-                                 int32_t root,
-                                 struct dist_blob_t **out,
-                                 const struct dist_call_options_t *options,
-                                 struct dist_work_t **work);
-
-/**
- * Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
- *
- * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
- * NULL for the world. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
- * 0. The rest as in dist_send. Since 0.1.
- */
-dist_status_t dist_send_bytes(struct dist_group_t *group,
-                              const void *data,
-                              size_t len_bytes,
-                              int32_t peer,
-                              int32_t tag,
-                              const struct dist_call_options_t *options,
-                              struct dist_work_t **work);
-
-/**
- * Receives a byte string, of whatever length, from one rank of a group.
- *
- * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: NULL
- * for the world. `out`: out, required; a blob with one string, owned by the caller, released with
- * dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
- * longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
- * DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
- * dist_recv; dist_work_received_count is the length.
- *
- * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
- * DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
- */
-dist_status_t dist_recv_bytes(struct dist_group_t *group,
-                              struct dist_blob_t **out,
-                              size_t max_bytes,
-                              int32_t peer,
-                              int32_t tag,
-                              int32_t *source,
-                              const struct dist_call_options_t *options,
-                              struct dist_work_t **work);
-
-/**
- * Waits until all ranks have called it, and says who has not.
- *
- * All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
- * else. `group`: NULL for the world. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
- * DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
- * others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
- * as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
- * names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
- * rank order. `n_missing`: in and out, may be NULL; in: how many elements `missing` has room for (the group's size
- * is always enough), out: how many ranks were missing, of which those that have room are in `missing`.
- *
- * A rank that has left or died is missing at once. Where rank 0 itself does not come, the others say so. A rank that
- * comes late learns at once that this barrier has failed, and who was missing; the next one is a new one for all. It
- * blocks, and cannot be a part of a batch. Any thread; of one rank and group one at a time.
- *
- * Returns DIST_OK; DIST_ERR_TIMEOUT for ranks that did not come, DIST_ERR_PEER_FAILED where one of those has left
- * or died, on all ranks, with their names in the message; DIST_ERR_INVALID_ARGUMENT (also inside a completion
- * callback or a batch, and where another thread is in one), DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
- * DIST_ERR_UNSUPPORTED (the group's back end has no messages); the group's failure. Since 0.1.
- */
-dist_status_t dist_monitored_barrier(struct dist_group_t *group,
-                                     int64_t timeout_ms,
-                                     int32_t wait_all_ranks,
-                                     int32_t *missing,
-                                     size_t *n_missing);
-
-/**
- * Sends a message to one rank of a group.
- *
- * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
- * in, `count` elements, borrowed until the operation is done; NULL only where count is 0. `peer`: a rank of the
- * group; this rank itself is possible. `tag`: 0 or more. `options`: NULL for defaults; borrowed for the call;
- * algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. Messages from one rank under one tag are
- * received in the order of their sending, and never wait behind collectives. With `work` NULL it blocks until the
- * message has been taken over or delivered, until the deadline at the latest: whether the receiver has asked for
- * it by then is not said. Any thread.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
- * DIST_ERR_UNSUPPORTED (the group's back end has no messages), DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
- * with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail
- * nothing else unless a part had been transferred, and the group's failure. Since 0.1.
- */
-dist_status_t dist_send(struct dist_group_t *group,
-                        const void *buf,
-                        size_t count,
-                        dist_dtype_t dtype,
-                        int32_t peer,
-                        int32_t tag,
-                        const struct dist_call_options_t *options,
-                        struct dist_work_t **work);
-
-/**
- * Receives a message from one rank of a group.
- *
- * The sender names this rank, the tag and the same dtype. `group`: NULL for the world. `buf`: out, room for `count`
- * elements, borrowed until the operation is done; NULL only where count is 0; a shorter message leaves the rest
- * as it is (dist_work_received_count). `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
- * DIST_ANY_TAG. `source`: out, may be NULL; the rank that sent it. Only for a call that blocks: with a work or
- * inside a batch it must be NULL, and dist_work_source tells. `options`: NULL for defaults; borrowed for the
- * call; algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. A receive takes the first message
- * that it matches, a message the first receive, in the order of their calls. With `work` NULL it blocks until the
- * message is here, until the deadline at the latest. Any thread.
- *
- * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `count` or of another dtype: then
- * nothing was written, and the message stays for the next receive. Since 0.1.
- */
-dist_status_t dist_recv(struct dist_group_t *group,
-                        void *buf,
-                        size_t count,
-                        dist_dtype_t dtype,
-                        int32_t peer,
-                        int32_t tag,
-                        int32_t *source,
-                        const struct dist_call_options_t *options,
-                        struct dist_work_t **work);
-
-/**
- * Begins a batch on the calling thread: its collectives and messages are only collected from now on, and issued
- * together by dist_batch_end.
- *
- * Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
- * work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
- * the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
- * dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
- * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
- * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
- * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
- * of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
- * No call of a batch may use memory that another one of it writes, whatever their sizes and groups; the buffer of
- * dist_broadcast counts as written on the root too. A rank where two collectives do so fails their groups with
- * DIST_ERR_INVALID_ARGUMENT, so that all ranks are told and none waits. `groups`: the groups that the batch may
- * use, borrowed for the call, a NULL among them is the world; (NULL, 0) allows any. `n`: how many there are. Other
- * threads are not concerned. Does not block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT, also where the
- * thread has begun one already. Since 0.1.
- */
-dist_status_t dist_batch_begin(struct dist_group_t *const *groups,
-                               size_t n);
-
-/**
- * Issues the calls of the calling thread's batch together: receives first, then sends, then collectives in the
- * order of the calls, whatever their groups. So no order of sends, receives and groups makes ranks wait for each
- * other. What NCCL carries goes before all that, as one operation on all its groups, devices and streams.
- *
- * `work`: NULL, or out; the work of the whole, owned by the caller, released with dist_work_release; NULL on
- * failure. It is done when all operations are, with the first error in the order of the calls. With NULL it
- * blocks until then, which the operations' own deadlines bound. The batch has ended in every case. Any thread.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT without a batch, or for a blocking call inside a completion callback
- * (then its operations end with DIST_ERR_ABORTED); without a work, and else from it, the first error of an
- * operation. Since 0.1.
- */
-dist_status_t dist_batch_end(struct dist_work_t **work);
-
-/**
- * Waits until a work is done.
- *
- * `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
- * only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
- * done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
- * something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
- * dist_work_synchronize.
- *
- * Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
- * operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
- * DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for a wrong time, a work whose batch has not ended, and a
- * pending one inside a completion callback. Since 0.1.
- */
-dist_status_t dist_work_wait(struct dist_work_t *work,
-                             int64_t timeout_ms);
-
-/**
- * Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
- *
- * Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
- * the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
- * native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
- * deadline. Any thread, any number of times.
- *
- * Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
- * which what it has written is undefined. Since 0.1.
- */
-dist_status_t dist_work_synchronize(struct dist_work_t *work,
-                                    int64_t timeout_ms);
-
-/**
- * Whether a work is done.
- *
- * `work`: required. `done`: out, required; 1 or 0. Does not block. Any thread.
- *
- * Returns DIST_OK while it is pending or where it has succeeded, else the operation's error with `done` 1;
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT with `done` 0. Since 0.1.
- */
-dist_status_t dist_work_test(struct dist_work_t *work,
-                             int32_t *done);
-
-/**
- * Copies the message of a work's error; "" while it is pending and where it has succeeded.
- *
- * `work`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole message needs, its
- * terminator included; 0 for an invalid handle. Does not block. Any thread. Since 0.1.
- */
-size_t dist_work_error(const struct dist_work_t *work,
-                       char *buf,
-                       size_t cap);
-
-/**
- * Has a function called when a work is done; soon, if it is done already.
- *
- * `work`: required; may be released before the function is called. `function`: required. `user`: handed to it;
- * must stay valid until it has been called, which happens once. Several may be given. The functions run one after
- * the other on a thread of the library, in the order in which their works were done, and never inside this call.
- * Inside one, calls that block are refused with DIST_ERR_INVALID_ARGUMENT (collectives and messages without a
- * work, waits for pending works, dist_init, dist_finalize, making groups, calls of stores); asynchronous calls
- * are not. The function must not throw. Does not block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_OUT_OF_MEMORY (1048576 functions
- * wait for their works), DIST_ERR_SYSTEM (the thread cannot be started). Since 0.1.
- */
-dist_status_t dist_work_on_complete(struct dist_work_t *work,
-                                    dist_work_fn function,
-                                    void *user);
-
-/**
- * The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
- * counted by themselves.
- *
- * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
- * Since 0.1.
- */
-uint64_t dist_work_sequence(const struct dist_work_t *work);
-
-/**
- * The time from the issue of a work until it was done, or until now, in nanoseconds.
- *
- * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
- * Since 0.1.
- */
-uint64_t dist_work_elapsed_ns(const struct dist_work_t *work);
-
-/**
- * The rank that sent the message which a work received; of a send, the rank that got it.
- *
- * `work`: required. Returns -1 for an invalid handle, while it is pending, after an error, and for anything but
- * a message. Does not block. Any thread. Since 0.1.
- */
-int32_t dist_work_source(const struct dist_work_t *work);
-
-/**
- * The tag of the message which a work received or sent.
- *
- * `work`: required. Returns -1 as dist_work_source does. Does not block. Any thread. Since 0.1.
- */
-int32_t dist_work_tag(const struct dist_work_t *work);
-
-/**
- * How many elements a work has received: those of the message, which may be fewer than there was room for.
- *
- * `work`: required. Returns 0 for an invalid handle, while it is pending, after an error, and for anything but a
- * receive. Does not block. Any thread. Since 0.1.
- */
-size_t dist_work_received_count(const struct dist_work_t *work);
-
-/**
- * Releases a work. A pending one goes on: its buffers stay lent until it is done, and its functions are called.
- *
- * `work`: NULL does nothing. Does not block. Any thread.
- *
- * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
- */
-dist_status_t dist_work_release(struct dist_work_t *work);
-
-/**
- * Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
- *
- * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it. Where all
- * ranks are on one host, and what all of them give to an all_reduce, all_gather, reduce_scatter or all_to_all lies in such
- * memory (for an all_reduce also the results), it is read (and written) where it lies, without a copy: from 4 KiB a vector
- * or block on, or 64 KiB where the host has fewer cores than ranks. For that the other ranks map the whole segment, if the
- * system lets them look into this process. When an all_reduce has failed, a rank that was stopped in the middle of it may
- * still change up to 16 KiB of the result: free it and allocate another one; where that is so it is not handed out again.
- *
- * It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
- * back, in pieces of 2 MiB that small allocations share.
- *
- * `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
- * the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
- * which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
- * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
- * not free it. Does not wait for others, but for a GPU's memory in a group with the back-end option nccl.windows=1, where all
- * ranks call it together, with the same length. Any thread. A child forked by the caller shares the memory, and must leave it
- * alone.
- *
- * Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of
- * a device that the back end does not serve; DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT,
- * DIST_ERR_NOT_INITIALIZED, DIST_ERR_SYSTEM. Since 0.1.
- */
-dist_status_t dist_mem_alloc(const struct dist_group_t *group,
-                             size_t bytes,
-                             int32_t device,
-                             void **ptr);
-
-/**
- * Frees memory of dist_mem_alloc.
- *
- * `ptr`: what dist_mem_alloc wrote; NULL does nothing. No operation may be using it any more. Also after the group's
- * release and after dist_finalize. Does not wait for others. Any thread.
- *
- * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for any other pointer, one that was freed before included. Since 0.1.
- */
-dist_status_t dist_mem_free(void *ptr);
-
-/**
- * Tells a group of memory that its calls will use again and again.
- *
- * A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
- * or not. No rank has to agree on it.
- *
- * `group`: NULL for the world. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
- * size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,
- * and for wrong arguments; DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
- */
-dist_status_t dist_mem_register(struct dist_group_t *group,
-                                void *ptr,
-                                size_t bytes);
-
-/**
- * Takes back what dist_mem_register told.
- *
- * `group`: as it was then. `ptr`: required; the pointer of then. No operation may be using the memory any more. Does
- * not wait for others. Any thread.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where no memory that begins there is registered with the group;
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
- */
-dist_status_t dist_mem_deregister(struct dist_group_t *group,
-                                  void *ptr);
-
-/**
  * Begins to write what this process does to a file, in the trace event format of Chrome, which Perfetto and
  * chrome://tracing open.
  *
@@ -3100,6 +2731,7 @@ dist_status_t dist_mem_deregister(struct dist_group_t *group,
  * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for NULL, text that is not UTF-8, and while another trace is being written;
  * DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY where the file or the thread that writes it cannot be made. Since 0.1.
  */
+DIST_NODISCARD
 dist_status_t dist_trace_start(const char *path);
 
 /**
@@ -3110,26 +2742,11 @@ dist_status_t dist_trace_start(const char *path);
  * Returns DIST_OK; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY for what ended the trace before (a disk that was full);
  * DIST_ERR_TIMEOUT where the file is not written by then; what there is of it can be read. Since 0.1.
  */
+DIST_NODISCARD
 dist_status_t dist_trace_stop(void);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif /* __cplusplus */
+}
+#endif
 
 #endif /* DIST_H */
-
-/* All defaults; assign the fields that differ. */
-#define DIST_INIT_OPTIONS_INIT { sizeof(dist_init_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_GROUP_NEW_OPTIONS_INIT { sizeof(dist_group_new_options_t), 0, 0, 0, 0, 0, 0 }
-#define DIST_SHRINK_OPTIONS_INIT { sizeof(dist_shrink_options_t), 0, 0 }
-#define DIST_STORE_TCP_OPTIONS_INIT \
-    { sizeof(dist_store_tcp_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), 0, 0 }
-#define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, 0, 0, 0, 0, 0 }
-#define DIST_SPAWN_OPTIONS_INIT { sizeof(dist_spawn_options_t), 0, 0 }
-#define DIST_STORE_VTABLE_INIT \
-    { sizeof(dist_store_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_BACKEND_VTABLE_INIT \
-    { sizeof(dist_backend_vtable_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define DIST_BACKEND_OUTCOME_INIT { sizeof(dist_backend_outcome_t), -1, -1, -1, -1, 0, 0, 0 }

@@ -4,7 +4,7 @@
 #   check.sh            compares; 0: compatible, 1: incompatible, 77: a tool is missing
 #   check.sh --update   writes the baseline and symbols.txt anew, after a change that was meant
 #
-# What is compared is the debug information of a stub: a shared library with every function of dist.h,
+# What is compared is the debug information of a stub: a shared library with every function of the headers,
 # compiled by the C compiler. So the baseline is small and the same for every version of the Rust compiler.
 # That the real library matches the header is what the tests header, exports and ctests show. New functions,
 # and fields appended to structs with struct_size, are compatible; everything else needs a new soname.
@@ -26,9 +26,9 @@ trap 'rm -rf "$work"' EXIT
 
 # Declarations become definitions. After the preprocessor there are no comments, and the only parentheses
 # outside of typedefs and structs are those of functions.
-$cc -E -P "-I$include" -include dist.h -x c /dev/null -o "$work/plain.c"
+$cc -E -P "-I$include" -include dist_backend.h -x c /dev/null -o "$work/plain.c"
 awk '
-    BEGIN { print "#include <dist.h>" }
+    BEGIN { print "#include <dist_backend.h>" }
     { text = text " " $0 }
     END {
         depth = 0

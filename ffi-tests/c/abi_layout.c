@@ -2,7 +2,7 @@
  * Prints the size of every public type and the place of every field, as the C compiler sees them. The
  * Rust test compares each line with its own.
  */
-#include <dist.h>
+#include <dist_backend.h>
 
 #include <stddef.h>
 #include <stdio.h>

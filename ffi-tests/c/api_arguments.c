@@ -11,33 +11,35 @@ static float b[8];
 
 static dist_status_t reduce_all(size_t count, dist_dtype_t dtype, dist_op_t op)
 {
-    return dist_all_reduce(NULL, a, b, count, dtype, op, NULL, NULL);
+    return dist_all_reduce(dist_world(), a, b, count, dtype, op, NULL, NULL);
 }
 
 static void types_and_operators(void)
 {
     CHECK_REFUSED(reduce_all(1, -1, DIST_SUM), INVALID, "-1");
     CHECK_REFUSED(reduce_all(1, 17, DIST_SUM), INVALID, "17");
+    CHECK_REFUSED(reduce_all(1, DIST_F8E5M2 + 1, DIST_SUM), INVALID, "not a dist_dtype_t");
     CHECK_REFUSED(reduce_all(1, INT32_MAX, DIST_SUM), INVALID, "2147483647");
     CHECK_REFUSED(reduce_all(1, DIST_F32, -1), INVALID, "-1");
-    CHECK_REFUSED(reduce_all(1, DIST_F32, 9), INVALID, "9");
-    CHECK_REFUSED(dist_broadcast(NULL, b, 1, 99, 0, NULL, NULL), INVALID, "99");
-    CHECK_REFUSED(dist_all_gather(NULL, a, b, 1, 99, NULL, NULL), INVALID, "99");
-    CHECK_REFUSED(dist_reduce_scatter(NULL, a, b, 1, 99, DIST_SUM, NULL, NULL), INVALID, "99");
-    CHECK_REFUSED(dist_reduce(NULL, a, b, 1, 99, DIST_SUM, 0, NULL, NULL), INVALID, "99");
+    CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_PREMUL_SUM + 1), INVALID, "not a dist_op_t");
+    CHECK_REFUSED(reduce_all(1, DIST_MAX, DIST_I32), INVALID, "exchanged");
+    CHECK_REFUSED(dist_broadcast(dist_world(), b, 1, 99, 0, NULL, NULL), INVALID, "99");
+    CHECK_REFUSED(dist_all_gather(dist_world(), a, b, 1, 99, NULL, NULL), INVALID, "99");
+    CHECK_REFUSED(dist_reduce_scatter(dist_world(), a, b, 1, 99, DIST_SUM, NULL, NULL), INVALID, "99");
+    CHECK_REFUSED(dist_reduce(dist_world(), a, b, 1, 99, DIST_SUM, 0, NULL, NULL), INVALID, "99");
     /* What is not defined is refused with its names, the back end's among them. */
     CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_BAND), UNSUPPORTED, "native");
-    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_REDUCE, DIST_F16, DIST_AVG, DIST_DEVICE_HOST));
-    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_BARRIER, -1, -1, DIST_DEVICE_HOST));
-    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_SEND, DIST_C64, -1, DIST_DEVICE_HOST));
-    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_REDUCE_SCATTER_V, DIST_C64, DIST_MAX,
+    CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_REDUCE, DIST_F16, DIST_AVG, DIST_DEVICE_HOST));
+    CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_BARRIER, -1, -1, DIST_DEVICE_HOST));
+    CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_SEND, DIST_C64, -1, DIST_DEVICE_HOST));
+    CHECK_REFUSED(dist_backend_supports(dist_world(), DIST_KIND_REDUCE_SCATTER_V, DIST_C64, DIST_MAX,
                                         DIST_DEVICE_HOST),
                   UNSUPPORTED, "MAX is not defined on c64 elements (back end native)");
-    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, 0), UNSUPPORTED,
+    CHECK_REFUSED(dist_backend_supports(dist_world(), DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, 0), UNSUPPORTED,
                   "all_reduce (f32, SUM) in memory of device 0: the back end native");
-    CHECK_REFUSED(dist_backend_supports(NULL, 14, DIST_F32, DIST_SUM, DIST_DEVICE_HOST), INVALID, "14");
-    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_SEND, 99, 0, DIST_DEVICE_HOST), INVALID, "99");
-    CHECK_REFUSED(dist_backend_supports(NULL, DIST_KIND_SEND, DIST_F32, 0, -2), INVALID, "-2");
+    CHECK_REFUSED(dist_backend_supports(dist_world(), 14, DIST_F32, DIST_SUM, DIST_DEVICE_HOST), INVALID, "14");
+    CHECK_REFUSED(dist_backend_supports(dist_world(), DIST_KIND_SEND, 99, 0, DIST_DEVICE_HOST), INVALID, "99");
+    CHECK_REFUSED(dist_backend_supports(dist_world(), DIST_KIND_SEND, DIST_F32, 0, -2), INVALID, "-2");
     CHECK_REFUSED(reduce_all(1, DIST_C64, DIST_MAX), UNSUPPORTED, "MAX");
     CHECK_REFUSED(reduce_all(1, DIST_C64, DIST_PRODUCT), UNSUPPORTED, "PRODUCT");
     CHECK_REFUSED(reduce_all(1, DIST_BOOL, DIST_AVG), UNSUPPORTED, "AVG");
@@ -50,8 +52,8 @@ static void roots(void)
     static const int32_t wrong[] = { -1, 1, INT32_MAX, INT32_MIN };
     size_t i;
     for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        CHECK_REFUSED(dist_broadcast(NULL, b, 1, DIST_F32, wrong[i], NULL, NULL), INVALID, "root");
-        CHECK_REFUSED(dist_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, wrong[i], NULL, NULL), INVALID,
+        CHECK_REFUSED(dist_broadcast(dist_world(), b, 1, DIST_F32, wrong[i], NULL, NULL), INVALID, "root");
+        CHECK_REFUSED(dist_reduce(dist_world(), a, b, 1, DIST_F32, DIST_SUM, wrong[i], NULL, NULL), INVALID,
                       "root");
     }
 }
@@ -62,11 +64,11 @@ static void counts(void)
     size_t i;
     for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         CHECK_REFUSED(reduce_all(wrong[i], DIST_F64, DIST_SUM), INVALID, "address space");
-        CHECK_REFUSED(dist_broadcast(NULL, b, wrong[i], DIST_F64, 0, NULL, NULL), INVALID, "f64");
-        CHECK_REFUSED(dist_all_gather(NULL, a, b, wrong[i], DIST_F64, NULL, NULL), INVALID, "f64");
-        CHECK_REFUSED(dist_reduce(NULL, a, b, wrong[i], DIST_F64, DIST_SUM, 0, NULL, NULL), INVALID,
+        CHECK_REFUSED(dist_broadcast(dist_world(), b, wrong[i], DIST_F64, 0, NULL, NULL), INVALID, "f64");
+        CHECK_REFUSED(dist_all_gather(dist_world(), a, b, wrong[i], DIST_F64, NULL, NULL), INVALID, "f64");
+        CHECK_REFUSED(dist_reduce(dist_world(), a, b, wrong[i], DIST_F64, DIST_SUM, 0, NULL, NULL), INVALID,
                       "f64");
-        CHECK_REFUSED(dist_reduce_scatter(NULL, a, b, wrong[i], DIST_F64, DIST_SUM, NULL, NULL),
+        CHECK_REFUSED(dist_reduce_scatter(dist_world(), a, b, wrong[i], DIST_F64, DIST_SUM, NULL, NULL),
                       INVALID, "f64");
     }
 }
@@ -81,35 +83,35 @@ static void store_lengths(void)
 
 static void overlaps(void)
 {
-    CHECK_REFUSED(dist_all_reduce(NULL, b, b + 1, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
-    CHECK_REFUSED(dist_all_reduce(NULL, b + 1, b, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
-    CHECK_REFUSED(dist_reduce(NULL, b, b + 3, 4, DIST_F32, DIST_SUM, 0, NULL, NULL), INVALID, "overlap");
-    CHECK_REFUSED(dist_all_gather(NULL, b, b + 1, 4, DIST_F32, NULL, NULL), INVALID, "rank * count");
-    CHECK_REFUSED(dist_reduce_scatter(NULL, b, b + 1, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID,
+    CHECK_REFUSED(dist_all_reduce(dist_world(), b, b + 1, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
+    CHECK_REFUSED(dist_all_reduce(dist_world(), b + 1, b, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
+    CHECK_REFUSED(dist_reduce(dist_world(), b, b + 3, 4, DIST_F32, DIST_SUM, 0, NULL, NULL), INVALID, "overlap");
+    CHECK_REFUSED(dist_all_gather(dist_world(), b, b + 1, 4, DIST_F32, NULL, NULL), INVALID, "rank * count");
+    CHECK_REFUSED(dist_reduce_scatter(dist_world(), b, b + 1, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID,
                   "rank * count");
-    CHECK_OK(dist_all_reduce(NULL, b, b + 4, 4, DIST_F32, DIST_SUM, NULL, NULL));
-    CHECK_OK(dist_all_reduce(NULL, b, b, 4, DIST_F32, DIST_SUM, NULL, NULL));
-    CHECK_OK(dist_all_gather(NULL, b, b, 4, DIST_F32, NULL, NULL));
-    CHECK_OK(dist_reduce_scatter(NULL, b, b, 4, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), b, b + 4, 4, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), b, b, 4, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_gather(dist_world(), b, b, 4, DIST_F32, NULL, NULL));
+    CHECK_OK(dist_reduce_scatter(dist_world(), b, b, 4, DIST_F32, DIST_SUM, NULL, NULL));
 }
 
 static void call_options(void)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     options.timeout_ms = -2;
-    CHECK_REFUSED(dist_barrier(NULL, &options, NULL), INVALID, "timeout_ms");
+    CHECK_REFUSED(dist_barrier(dist_world(), &options, NULL), INVALID, "timeout_ms");
     options.timeout_ms = DIST_WAIT_FOREVER;
-    CHECK_OK(dist_barrier(NULL, &options, NULL));
+    CHECK_OK(dist_barrier(dist_world(), &options, NULL));
     options.timeout_ms = 0;
     options.premul_scale = 0.5;
-    CHECK_OK(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_PREMUL_SUM, &options, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), a, b, 8, DIST_F32, DIST_PREMUL_SUM, &options, NULL));
     CHECK(b[0] == 0.5f && b[7] == 4.0f);
     options.algorithm = "nonesuch";
-    CHECK_REFUSED(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_SUM, &options, NULL), INVALID, "nonesuch");
+    CHECK_REFUSED(dist_all_reduce(dist_world(), a, b, 8, DIST_F32, DIST_SUM, &options, NULL), INVALID, "nonesuch");
     options.algorithm = "two_shot";
-    CHECK_OK(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_SUM, &options, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), a, b, 8, DIST_F32, DIST_SUM, &options, NULL));
     options.algorithm = "\xff";
-    CHECK_REFUSED(dist_barrier(NULL, &options, NULL), INVALID, "algorithm");
+    CHECK_REFUSED(dist_barrier(dist_world(), &options, NULL), INVALID, "algorithm");
 }
 
 /* Every collective gives a work, or none where it is refused; a time-out that only waits know is refused. */
@@ -120,22 +122,22 @@ static void works(void)
     dist_work_t *none = (dist_work_t *)a;
     uint64_t first;
     int i;
-    CHECK_OK(dist_all_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &works[0]));
+    CHECK_OK(dist_all_reduce(dist_world(), a, b, 1, DIST_F32, DIST_SUM, NULL, &works[0]));
     first = dist_work_sequence(works[0]);
-    CHECK_OK(dist_reduce(NULL, a, b, 1, DIST_F32, DIST_SUM, 0, NULL, &works[1]));
-    CHECK_OK(dist_reduce_scatter(NULL, a, b, 1, DIST_F32, DIST_SUM, NULL, &works[2]));
-    CHECK_OK(dist_broadcast(NULL, b, 1, DIST_F32, 0, NULL, &works[3]));
-    CHECK_OK(dist_all_gather(NULL, a, b, 1, DIST_F32, NULL, &works[4]));
-    CHECK_OK(dist_barrier(NULL, NULL, &works[5]));
+    CHECK_OK(dist_reduce(dist_world(), a, b, 1, DIST_F32, DIST_SUM, 0, NULL, &works[1]));
+    CHECK_OK(dist_reduce_scatter(dist_world(), a, b, 1, DIST_F32, DIST_SUM, NULL, &works[2]));
+    CHECK_OK(dist_broadcast(dist_world(), b, 1, DIST_F32, 0, NULL, &works[3]));
+    CHECK_OK(dist_all_gather(dist_world(), a, b, 1, DIST_F32, NULL, &works[4]));
+    CHECK_OK(dist_barrier(dist_world(), NULL, &works[5]));
     for (i = 0; i < 6; i++) {
         CHECK_OK(dist_work_wait(works[i], 0));
         CHECK(dist_work_sequence(works[i]) == first + (uint64_t)i);
         CHECK_OK(dist_work_release(works[i]));
     }
-    CHECK_REFUSED(dist_broadcast(NULL, b, 1, DIST_F32, 7, NULL, &none), INVALID, "root");
+    CHECK_REFUSED(dist_broadcast(dist_world(), b, 1, DIST_F32, 7, NULL, &none), INVALID, "root");
     CHECK(none == NULL);
     options.timeout_ms = DIST_NO_WAIT;
-    CHECK_REFUSED(dist_barrier(NULL, &options, &none), INVALID, "DIST_NO_WAIT");
+    CHECK_REFUSED(dist_barrier(dist_world(), &options, &none), INVALID, "DIST_NO_WAIT");
 }
 
 /* All of it once more with a group of two, whose other rank is never called. */
@@ -184,7 +186,7 @@ int main(void)
     call_options();
     works();
     refused_calls_leave_no_trace();
-    CHECK_OK(dist_all_reduce(NULL, a, b, 8, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), a, b, 8, DIST_F32, DIST_SUM, NULL, NULL));
     CHECK(memcmp(a, b, sizeof(a)) == 0);
     CHECK_OK(dist_finalize());
     return check_report();

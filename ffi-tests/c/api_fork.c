@@ -29,7 +29,7 @@ static int in_child(void (*body)(void))
 static void before_first_use(void)
 {
     start_world();
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_OK(dist_finalize());
 }
 
@@ -37,12 +37,12 @@ static void after_use(void)
 {
     float x[2] = { 1, 2 };
     dist_store_t *store = (dist_store_t *)x;
-    CHECK_REFUSED(dist_all_reduce(NULL, x, x, 2, DIST_F32, DIST_SUM, NULL, NULL),
+    CHECK_REFUSED(dist_all_reduce(dist_world(), x, x, 2, DIST_F32, DIST_SUM, NULL, NULL),
                   DIST_ERR_NOT_INITIALIZED, "forked");
     CHECK_REFUSED(dist_init(NULL), DIST_ERR_NOT_INITIALIZED, "forked");
     CHECK_REFUSED(dist_finalize(), DIST_ERR_NOT_INITIALIZED, "exec");
     CHECK_REFUSED(dist_store_hash_create(&store), DIST_ERR_NOT_INITIALIZED, "forked");
-    CHECK(dist_get_rank(NULL) == -1 && dist_is_initialized() == 0);
+    CHECK(dist_get_rank(dist_world()) == -1 && dist_is_initialized() == 0);
     CHECK(dist_world() == NULL);
     /* What only reads constants or the thread's own message works, so that the refusal can be told. */
     CHECK(dist_version() == DIST_VERSION);
@@ -114,7 +114,7 @@ int main(void)
     with_a_file_store_in_a_folder();
     start_world();
     CHECK(in_child(after_use));
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_OK(dist_finalize());
     CHECK(in_child(after_use));
     start_world();

@@ -11,26 +11,26 @@ static void no_world(void)
     dist_blob_t *json = NULL;
     CHECK(dist_is_initialized() == 0);
     CHECK(dist_world() == NULL);
-    CHECK(dist_get_rank(NULL) == -1 && dist_get_world_size(NULL) == -1);
-    CHECK(dist_group_local_rank(NULL) == -1 && dist_group_local_size(NULL) == -1);
-    CHECK(dist_group_host_index(NULL) == -1 && dist_group_host_count(NULL) == -1);
-    CHECK(dist_group_name(NULL, text, sizeof(text)) == 0);
-    CHECK(dist_group_backend(NULL, text, sizeof(text)) == 0);
-    CHECK(dist_group_error(NULL, text, sizeof(text)) == 0);
+    CHECK(dist_get_rank(dist_world()) == -1 && dist_get_world_size(dist_world()) == -1);
+    CHECK(dist_group_local_rank(dist_world()) == -1 && dist_group_local_size(dist_world()) == -1);
+    CHECK(dist_group_host_index(dist_world()) == -1 && dist_group_host_count(dist_world()) == -1);
+    CHECK(dist_group_name(dist_world(), text, sizeof(text)) == 0);
+    CHECK(dist_group_backend(dist_world(), text, sizeof(text)) == 0);
+    CHECK(dist_group_error(dist_world(), text, sizeof(text)) == 0);
     CHECK(strcmp(text, "unchanged") == 0);
-    CHECK_STATUS(dist_group_abort(NULL, "no"), DIST_ERR_NOT_INITIALIZED);
-    CHECK_STATUS(dist_group_set_timeout(NULL, 5), DIST_ERR_NOT_INITIALIZED);
-    CHECK_STATUS(dist_group_describe(NULL, &json), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_group_abort(dist_world(), "no"), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_group_set_timeout(dist_world(), 5), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_group_describe(dist_world(), &json), DIST_ERR_NOT_INITIALIZED);
     CHECK(json == NULL);
-    CHECK_STATUS(dist_all_reduce(NULL, x, x, 1, DIST_F32, DIST_SUM, NULL, NULL),
+    CHECK_STATUS(dist_all_reduce(dist_world(), x, x, 1, DIST_F32, DIST_SUM, NULL, NULL),
                  DIST_ERR_NOT_INITIALIZED);
-    CHECK_STATUS(dist_reduce(NULL, x, x, 1, DIST_F32, DIST_SUM, 0, NULL, NULL),
+    CHECK_STATUS(dist_reduce(dist_world(), x, x, 1, DIST_F32, DIST_SUM, 0, NULL, NULL),
                  DIST_ERR_NOT_INITIALIZED);
-    CHECK_STATUS(dist_reduce_scatter(NULL, x, x, 1, DIST_F32, DIST_SUM, NULL, NULL),
+    CHECK_STATUS(dist_reduce_scatter(dist_world(), x, x, 1, DIST_F32, DIST_SUM, NULL, NULL),
                  DIST_ERR_NOT_INITIALIZED);
-    CHECK_STATUS(dist_broadcast(NULL, x, 1, DIST_F32, 0, NULL, NULL), DIST_ERR_NOT_INITIALIZED);
-    CHECK_STATUS(dist_all_gather(NULL, x, x, 1, DIST_F32, NULL, NULL), DIST_ERR_NOT_INITIALIZED);
-    CHECK_REFUSED(dist_barrier(NULL, NULL, NULL), DIST_ERR_NOT_INITIALIZED, "dist_init");
+    CHECK_STATUS(dist_broadcast(dist_world(), x, 1, DIST_F32, 0, NULL, NULL), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_all_gather(dist_world(), x, x, 1, DIST_F32, NULL, NULL), DIST_ERR_NOT_INITIALIZED);
+    CHECK_REFUSED(dist_barrier(dist_world(), NULL, NULL), DIST_ERR_NOT_INITIALIZED, "dist_init");
     CHECK_REFUSED(dist_finalize(), DIST_ERR_NOT_INITIALIZED, "dist_init");
     CHECK_OK(dist_group_release(NULL));
 }
@@ -60,13 +60,13 @@ static void with_a_world(void)
     double in[3] = { 1.5, -2, 0 };
     double out[3] = { 0, 0, 0 };
     CHECK(dist_is_initialized() == 1);
-    CHECK(dist_get_rank(NULL) == 0 && dist_get_world_size(NULL) == 1);
     CHECK(dist_get_rank(dist_world()) == 0 && dist_get_world_size(dist_world()) == 1);
-    CHECK(dist_group_name(NULL, text, sizeof(text)) == 6 && strcmp(text, "world") == 0);
-    CHECK(dist_group_error(NULL, text, sizeof(text)) == 1 && strcmp(text, "") == 0);
-    CHECK_OK(dist_all_reduce(NULL, in, out, 3, DIST_F64, DIST_SUM, NULL, NULL));
+    CHECK(dist_get_rank(dist_world()) == 0 && dist_get_world_size(dist_world()) == 1);
+    CHECK(dist_group_name(dist_world(), text, sizeof(text)) == 6 && strcmp(text, "world") == 0);
+    CHECK(dist_group_error(dist_world(), text, sizeof(text)) == 1 && strcmp(text, "") == 0);
+    CHECK_OK(dist_all_reduce(dist_world(), in, out, 3, DIST_F64, DIST_SUM, NULL, NULL));
     CHECK(memcmp(in, out, sizeof(in)) == 0);
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
 }
 
 /* A text that does not fit is cut, terminated, and its length told. */
@@ -74,9 +74,9 @@ static void cut_texts(void)
 {
     char text[8] = "zzzzzzz";
     size_t needed;
-    CHECK(dist_group_name(NULL, text, 4) == 6);
+    CHECK(dist_group_name(dist_world(), text, 4) == 6);
     CHECK(memcmp(text, "wor\0zzz", 8) == 0);
-    CHECK(dist_group_name(NULL, text, 1) == 6 && text[0] == '\0');
+    CHECK(dist_group_name(dist_world(), text, 1) == 6 && text[0] == '\0');
     CHECK_STATUS(dist_init(NULL), DIST_ERR_ALREADY_INITIALIZED);
     needed = dist_last_error_copy(NULL, 0);
     CHECK(needed == strlen(dist_last_error()) + 1);
@@ -95,7 +95,7 @@ static void messages_per_thread(void)
     pthread_t thread;
     int seen = 0;
     CHECK_REFUSED(dist_init(NULL), DIST_ERR_ALREADY_INITIALIZED, "dist_finalize");
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_MESSAGE("dist_init");
     REQUIRE(pthread_create(&thread, NULL, other_thread, &seen) == 0);
     REQUIRE(pthread_join(thread, NULL) == 0);

@@ -25,13 +25,13 @@ static void call_sizes(void)
     call.known = init;
     for (i = 0; i < WRONG_SIZES; i++) {
         call.known.struct_size = wrong_sizes[i];
-        CHECK_REFUSED(dist_barrier(NULL, &call.known, NULL), INVALID, "dist_call_options_t");
+        CHECK_REFUSED(dist_barrier(dist_world(), &call.known, NULL), INVALID, "dist_call_options_t");
     }
     call.known.struct_size = sizeof(call);
     call.unknown = 0;
-    CHECK_OK(dist_barrier(NULL, &call.known, NULL));
+    CHECK_OK(dist_barrier(dist_world(), &call.known, NULL));
     call.unknown = 1;
-    CHECK_REFUSED(dist_barrier(NULL, &call.known, NULL), DIST_ERR_UNSUPPORTED, "does not know");
+    CHECK_REFUSED(dist_barrier(dist_world(), &call.known, NULL), DIST_ERR_UNSUPPORTED, "does not know");
 }
 
 static void group_sizes(dist_store_t *store)
@@ -204,7 +204,7 @@ int main(void)
     store_sizes();
     wrong_tcp_options();
     wrong_group_options(store);
-    CHECK_REFUSED(dist_group_set_timeout(NULL, -2), INVALID, "timeout_ms");
+    CHECK_REFUSED(dist_group_set_timeout(dist_world(), -2), INVALID, "timeout_ms");
     CHECK_REFUSED(dist_store_set_timeout(store, -2), INVALID, "timeout_ms");
     CHECK_OK(dist_store_set_timeout(store, DIST_WAIT_FOREVER));
     CHECK(dist_store_get_timeout(store) == DIST_WAIT_FOREVER);

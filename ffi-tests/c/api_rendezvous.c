@@ -166,7 +166,7 @@ static void alone(void)
     options.fields = DIST_FIELD_RANK;
     options.world_size = 1;
     CHECK_OK(dist_init(&options));
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_OK(dist_finalize());
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "1", 1);
@@ -177,7 +177,7 @@ static void alone(void)
     CHECK_OK(init_with("env://?rank=0&world_size=1"));
     CHECK_OK(dist_finalize());
     CHECK_OK(init_with("tcp://127.0.0.1:0?rank=0&world_size=1"));
-    CHECK(dist_get_world_size(NULL) == 1);
+    CHECK(dist_get_world_size(dist_world()) == 1);
     CHECK_OK(dist_finalize());
 }
 

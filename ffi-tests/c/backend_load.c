@@ -17,10 +17,10 @@ static void as_a_rank(void)
     options.backend = "store";
     options.timeout_ms = LIMIT_MS;
     REQUIRE_OK(dist_init(&options));
-    CHECK_OK(dist_all_reduce(NULL, &one, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL));
-    CHECK(sum == dist_get_world_size(NULL) && dist_group_local_size(NULL) == sum && dist_group_host_count(NULL) == 1);
-    CHECK(dist_group_backend(NULL, name, sizeof(name)) == 6 && strcmp(name, "store") == 0);
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), &one, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(sum == dist_get_world_size(dist_world()) && dist_group_local_size(dist_world()) == sum && dist_group_host_count(dist_world()) == 1);
+    CHECK(dist_group_backend(dist_world(), name, sizeof(name)) == 6 && strcmp(name, "store") == 0);
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_OK(dist_finalize());
 }
 
@@ -34,10 +34,10 @@ int main(int argc, char **argv)
     REQUIRE(argc == 7);
     CHECK_REFUSED(dist_backend_load("/nonexistent/backend.so"), DIST_ERR_NOT_FOUND, "/nonexistent/backend.so");
     CHECK_REFUSED(dist_backend_load("/dev/null"), DIST_ERR_SYSTEM, "/dev/null");
-    CHECK_REFUSED(dist_backend_load(argv[2]), DIST_ERR_UNSUPPORTED, "does not export dist_backend_plugin_v1");
+    CHECK_REFUSED(dist_backend_load(argv[2]), DIST_ERR_UNSUPPORTED, "does not export dist_backend_plugin_v2");
     CHECK_MESSAGE(argv[2]);
-    CHECK_REFUSED(dist_backend_load(argv[3]), DIST_ERR_UNSUPPORTED, "version 2 of the back-end interface");
-    CHECK_MESSAGE("has version 1");
+    CHECK_REFUSED(dist_backend_load(argv[3]), DIST_ERR_UNSUPPORTED, "version 1 of the back-end interface");
+    CHECK_MESSAGE("has version 2");
     CHECK_REFUSED(dist_backend_load(argv[4]), DIST_ERR_UNSUPPORTED, "version 7 of the back-end interface");
     CHECK_REFUSED(dist_backend_load(argv[5]), DIST_ERR_SYSTEM, "flu");
     CHECK_REFUSED(dist_backend_load(argv[6]), DIST_ERR_INVALID_ARGUMENT, "name is NULL");
@@ -59,6 +59,6 @@ int main(int argc, char **argv)
     CHECK_MESSAGE("/nonexistent/mpi.so");
     REQUIRE(setenv("DIST_MPI_PLUGIN", argv[2], 1) == 0);
     CHECK(!dist_backend_is_available("MPI"));
-    CHECK_MESSAGE("does not export dist_backend_plugin_v1");
+    CHECK_MESSAGE("does not export dist_backend_plugin_v2");
     return check_report();
 }

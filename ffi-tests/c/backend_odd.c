@@ -2,7 +2,7 @@
  * Shared objects that are no back end for this library, one for each way: compiled with ENTRY, the name of what they
  * export, VERSION, which they say that they have, and STATUS, which they return. None gives itself a name.
  */
-#include <dist.h>
+#include <dist_backend.h>
 
 #ifndef VERSION
 #define VERSION DIST_BACKEND_VERSION

@@ -8,6 +8,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include <dist_backend.h>
+
 #include <stddef.h>
 #include <time.h>
 

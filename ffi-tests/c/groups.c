@@ -154,7 +154,7 @@ static void exhaust(const struct rank *me)
     int n;
     int i;
     for (n = 0; n < MOST_GROUPS; n++) {
-        status = dist_group_split(NULL, 0, 0, NULL, &groups[n]);
+        status = dist_group_split(dist_world(), 0, 0, NULL, &groups[n]);
         if (status != DIST_OK) {
             break;
         }
@@ -163,12 +163,12 @@ static void exhaust(const struct rank *me)
     CHECK_MESSAGE("ulimit -n");
     CHECK(n > 0);
     printf("rank %d has %d groups: %s\n", me->rank, n, dist_last_error());
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     for (i = 0; i < n; i++) {
         CHECK_OK(dist_barrier(groups[i], NULL, NULL));
         CHECK_OK(dist_group_release(groups[i]));
     }
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
 }
 
 int main(int argc, char **argv)
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
         return check_report();
     }
     REQUIRE_OK(dist_init(NULL));
-    me.rank = dist_get_rank(NULL);
+    me.rank = dist_get_rank(dist_world());
     if (strcmp(argv[1], "exhaust") == 0) {
         exhaust(&me);
     } else {

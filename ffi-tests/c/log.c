@@ -84,8 +84,8 @@ static void work(void)
     CHECK_STATUS(dist_store_get(store, "absent", &blob), DIST_ERR_TIMEOUT);
     CHECK_OK(dist_store_release(store));
     start_world();
-    CHECK_OK(dist_group_abort(NULL, "for the log"));
-    CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_ERR_ABORTED);
+    CHECK_OK(dist_group_abort(dist_world(), "for the log"));
+    CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_ERR_ABORTED);
     CHECK_OK(dist_finalize());
 }
 

@@ -151,7 +151,7 @@ static void places_are_apart_aligned_and_used_again(void)
     for (i = 0; i < MANY; i++) {
         void *ptr = NULL;
         sizes[i] = 1 + i * i % 977;
-        REQUIRE_OK(dist_mem_alloc(NULL, sizes[i], DIST_DEVICE_HOST, &ptr));
+        REQUIRE_OK(dist_mem_alloc(dist_world(), sizes[i], DIST_DEVICE_HOST, &ptr));
         CHECK((uintptr_t)ptr % 64 == 0);
         blocks[i] = ptr;
         memset(ptr, (int)i, sizes[i]);
@@ -162,11 +162,11 @@ static void places_are_apart_aligned_and_used_again(void)
         CHECK(j == sizes[i]);
         CHECK_OK(dist_mem_free(blocks[i]));
     }
-    REQUIRE_OK(dist_mem_alloc(NULL, LARGE, DIST_DEVICE_HOST, &large));
+    REQUIRE_OK(dist_mem_alloc(dist_world(), LARGE, DIST_DEVICE_HOST, &large));
     CHECK((uintptr_t)large % LARGE == 0);
     memset(large, 1, LARGE);
     CHECK_OK(dist_mem_free(large));
-    REQUIRE_OK(dist_mem_alloc(NULL, LARGE, DIST_DEVICE_HOST, &again));
+    REQUIRE_OK(dist_mem_alloc(dist_world(), LARGE, DIST_DEVICE_HOST, &again));
     CHECK(again == large);
     CHECK_OK(dist_mem_free(again));
 }
@@ -180,7 +180,7 @@ static void too_much_is_refused_with_numbers(void)
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char number[32];
         void *ptr = &ptr;
-        CHECK_STATUS(dist_mem_alloc(NULL, sizes[i], DIST_DEVICE_HOST, &ptr), DIST_ERR_OUT_OF_MEMORY);
+        CHECK_STATUS(dist_mem_alloc(dist_world(), sizes[i], DIST_DEVICE_HOST, &ptr), DIST_ERR_OUT_OF_MEMORY);
         snprintf(number, sizeof number, "%lu bytes", (unsigned long)sizes[i]);
         CHECK_MESSAGE(number);
         CHECK(ptr == NULL);
@@ -198,7 +198,7 @@ static int32_t may_make_small_files(int32_t rank, void *arg)
     limit.rlim_cur = 1 << 20;
     REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
     REQUIRE_OK(dist_init(NULL));
-    CHECK_REFUSED(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &ptr), DIST_ERR_OUT_OF_MEMORY, "ulimit -f");
+    CHECK_REFUSED(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &ptr), DIST_ERR_OUT_OF_MEMORY, "ulimit -f");
     CHECK(ptr == NULL);
     CHECK_OK(dist_finalize());
     return checks.failed;
@@ -239,7 +239,7 @@ static int32_t is_interrupted(int32_t rank, void *arg)
     checks.failed = 0;
     REQUIRE_OK(dist_init(NULL));
     interrupt_every(2000);
-    CHECK_OK(dist_mem_alloc(NULL, 32 * LARGE, DIST_DEVICE_HOST, &ptr));
+    CHECK_OK(dist_mem_alloc(dist_world(), 32 * LARGE, DIST_DEVICE_HOST, &ptr));
     interrupt_every(0);
     CHECK_OK(dist_mem_free(ptr));
     CHECK_OK(dist_finalize());
@@ -257,13 +257,13 @@ static void wrong_pointers_are_refused(void)
 {
     int local = 0;
     void *ptr = NULL;
-    REQUIRE_OK(dist_mem_alloc(NULL, 100, DIST_DEVICE_HOST, &ptr));
+    REQUIRE_OK(dist_mem_alloc(dist_world(), 100, DIST_DEVICE_HOST, &ptr));
     CHECK_REFUSED(dist_mem_free(&local), DIST_ERR_INVALID_ARGUMENT, "dist_mem_alloc");
     CHECK_REFUSED(dist_mem_free((char *)ptr + 64), DIST_ERR_INVALID_ARGUMENT, "inside the allocation");
     CHECK_OK(dist_mem_free(ptr));
     CHECK_REFUSED(dist_mem_free(ptr), DIST_ERR_INVALID_ARGUMENT, "freed before");
     ptr = &local;
-    CHECK_OK(dist_mem_alloc(NULL, 0, DIST_DEVICE_HOST, &ptr));
+    CHECK_OK(dist_mem_alloc(dist_world(), 0, DIST_DEVICE_HOST, &ptr));
     CHECK(ptr == NULL);
     CHECK_OK(dist_mem_free(NULL));
 }
@@ -271,10 +271,10 @@ static void wrong_pointers_are_refused(void)
 static void other_devices_are_refused(void)
 {
     void *ptr = &ptr;
-    CHECK_REFUSED(dist_mem_alloc(NULL, 8, 0, &ptr), DIST_ERR_UNSUPPORTED, "device 0");
+    CHECK_REFUSED(dist_mem_alloc(dist_world(), 8, 0, &ptr), DIST_ERR_UNSUPPORTED, "device 0");
     CHECK_MESSAGE("native");
     CHECK(ptr == NULL);
-    CHECK_REFUSED(dist_mem_alloc(NULL, 8, -2, &ptr), DIST_ERR_INVALID_ARGUMENT, "device is -2");
+    CHECK_REFUSED(dist_mem_alloc(dist_world(), 8, -2, &ptr), DIST_ERR_INVALID_ARGUMENT, "device is -2");
 }
 
 static void registrations_do_not_overlap(void)
@@ -283,17 +283,17 @@ static void registrations_do_not_overlap(void)
     dist_store_t *other_store = new_store();
     dist_group_t *other = NULL;
     REQUIRE_OK(join_group(other_store, "other", 0, 1, &other));
-    CHECK_OK(dist_mem_register(NULL, memory + 100, 100));
-    CHECK_REFUSED(dist_mem_register(NULL, memory, 101), DIST_ERR_INVALID_ARGUMENT, "overlap");
-    CHECK_REFUSED(dist_mem_register(NULL, memory + 199, 1), DIST_ERR_INVALID_ARGUMENT, "overlap");
-    CHECK_OK(dist_mem_register(NULL, memory, 100));
-    CHECK_OK(dist_mem_register(NULL, memory + 200, 100));
+    CHECK_OK(dist_mem_register(dist_world(), memory + 100, 100));
+    CHECK_REFUSED(dist_mem_register(dist_world(), memory, 101), DIST_ERR_INVALID_ARGUMENT, "overlap");
+    CHECK_REFUSED(dist_mem_register(dist_world(), memory + 199, 1), DIST_ERR_INVALID_ARGUMENT, "overlap");
+    CHECK_OK(dist_mem_register(dist_world(), memory, 100));
+    CHECK_OK(dist_mem_register(dist_world(), memory + 200, 100));
     CHECK_OK(dist_mem_register(other, memory, 300));
-    CHECK_REFUSED(dist_mem_deregister(NULL, memory + 1), DIST_ERR_INVALID_ARGUMENT, "registered");
-    CHECK_OK(dist_mem_deregister(NULL, memory));
-    CHECK_REFUSED(dist_mem_deregister(NULL, memory), DIST_ERR_INVALID_ARGUMENT, "registered");
-    CHECK_REFUSED(dist_mem_register(NULL, memory, 0), DIST_ERR_INVALID_ARGUMENT, "bytes");
-    CHECK_REFUSED(dist_mem_register(NULL, memory, SIZE_MAX), DIST_ERR_INVALID_ARGUMENT, "address space");
+    CHECK_REFUSED(dist_mem_deregister(dist_world(), memory + 1), DIST_ERR_INVALID_ARGUMENT, "registered");
+    CHECK_OK(dist_mem_deregister(dist_world(), memory));
+    CHECK_REFUSED(dist_mem_deregister(dist_world(), memory), DIST_ERR_INVALID_ARGUMENT, "registered");
+    CHECK_REFUSED(dist_mem_register(dist_world(), memory, 0), DIST_ERR_INVALID_ARGUMENT, "bytes");
+    CHECK_REFUSED(dist_mem_register(dist_world(), memory, SIZE_MAX), DIST_ERR_INVALID_ARGUMENT, "address space");
     CHECK_OK(dist_group_release(other));
     CHECK_OK(dist_store_release(other_store));
 }
@@ -301,7 +301,7 @@ static void registrations_do_not_overlap(void)
 int main(void)
 {
     void *kept = NULL;
-    CHECK_STATUS(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
+    CHECK_STATUS(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
     /* While there are no threads. */
     ranks_that_are_processes();
     a_limit_of_file_sizes_is_told();
@@ -313,7 +313,7 @@ int main(void)
     wrong_pointers_are_refused();
     other_devices_are_refused();
     registrations_do_not_overlap();
-    REQUIRE_OK(dist_mem_alloc(NULL, 8, DIST_DEVICE_HOST, &kept));
+    REQUIRE_OK(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &kept));
     CHECK_OK(dist_finalize());
     memset(kept, 1, 8);
     CHECK_OK(dist_mem_free(kept));

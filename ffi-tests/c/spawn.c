@@ -49,9 +49,9 @@ static void reduce_once(const struct plan *plan, int32_t rank)
 {
     int32_t value = plan->base + rank;
     CHECK_OK(dist_init(NULL));
-    CHECK(dist_get_rank(NULL) == rank);
-    CHECK(dist_get_world_size(NULL) == plan->size);
-    CHECK_OK(dist_all_reduce(NULL, &value, &value, 1, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(dist_get_rank(dist_world()) == rank);
+    CHECK(dist_get_world_size(dist_world()) == plan->size);
+    CHECK_OK(dist_all_reduce(dist_world(), &value, &value, 1, DIST_I32, DIST_SUM, NULL, NULL));
     CHECK(value == plan->size * plan->base + plan->size * (plan->size - 1) / 2);
     CHECK_OK(dist_finalize());
 }
@@ -154,7 +154,7 @@ static int32_t fails_while_others_wait(int32_t rank, void *arg)
     if (rank == 2) {
         raise(SIGKILL);
     }
-    return dist_all_reduce(NULL, &value, &value, 1, DIST_I32, DIST_SUM, NULL, NULL) == DIST_OK ? 0 : 4;
+    return dist_all_reduce(dist_world(), &value, &value, 1, DIST_I32, DIST_SUM, NULL, NULL) == DIST_OK ? 0 : 4;
 }
 
 static int32_t makes_a_mistake(int32_t rank, void *arg)
@@ -164,7 +164,7 @@ static int32_t makes_a_mistake(int32_t rank, void *arg)
     if (dist_init(NULL) != DIST_OK) {
         return 2;
     }
-    return dist_all_reduce(NULL, &value, &value, 1, 99, DIST_SUM, NULL, NULL);
+    return dist_all_reduce(dist_world(), &value, &value, 1, 99, DIST_SUM, NULL, NULL);
 }
 
 static void failures_are_told(void)

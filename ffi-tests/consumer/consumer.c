@@ -18,8 +18,8 @@ int main(void)
     if (dist_init(NULL) != DIST_OK) {
         return fail();
     }
-    size = dist_get_world_size(NULL);
-    sum = dist_get_rank(NULL) + 1;
+    size = dist_get_world_size(dist_world());
+    sum = dist_get_rank(dist_world()) + 1;
     if (dist_all_reduce(dist_world(), &sum, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL) != DIST_OK) {
         return fail();
     }

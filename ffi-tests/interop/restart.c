@@ -32,7 +32,7 @@ static void read_id(char *id, size_t cap)
     dist_blob_t *json = NULL;
     size_t len = 0, i = 0;
     char *text;
-    REQUIRE_OK(dist_group_describe(NULL, &json));
+    REQUIRE_OK(dist_group_describe(dist_world(), &json));
     REQUIRE_OK(dist_blob_data(json, 0, &data, &len));
     text = calloc(len + 1, 1);
     REQUIRE(text != NULL);
@@ -57,7 +57,7 @@ static int sums_are_right(int rank, int size, int attempt)
     for (i = 0; i < COUNT; i++) {
         values[i] = (float)((rank + 1) * i + attempt);
     }
-    REQUIRE_OK(dist_all_reduce(NULL, values, values, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
+    REQUIRE_OK(dist_all_reduce(dist_world(), values, values, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
     for (i = 0; i < COUNT; i++) {
         wrong += values[i] != (float)(size * (size + 1) / 2 * i + size * attempt);
     }
@@ -114,19 +114,19 @@ int main(void)
     }
 
     REQUIRE_OK(dist_init(NULL));
-    rank = (int)dist_get_rank(NULL);
-    size = (int)dist_get_world_size(NULL);
+    rank = (int)dist_get_rank(dist_world());
+    size = (int)dist_get_world_size(dist_world());
     REQUIRE(sums_are_right(rank, size, attempt));
     read_id(id, sizeof(id));
     if (attempt == 0) {
         note(store, published, noted);
         REQUIRE_OK(dist_store_set(store, "noted id", id, strlen(id)));
-        REQUIRE_OK(dist_barrier(NULL, NULL, NULL));
+        REQUIRE_OK(dist_barrier(dist_world(), NULL, NULL));
         if (rank == size - 1) {
             exit(7);
         }
         /* The others learn of it, or are ended by the launcher. */
-        CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_ERR_PEER_FAILED);
+        CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_ERR_PEER_FAILED);
         exit(8);
     }
     CHECK(!same(store, published, noted));

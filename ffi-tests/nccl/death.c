@@ -27,19 +27,19 @@ int main(int argc, char **argv)
     options.connect_timeout_ms = LIMIT_MS;
     REQUIRE_OK(dist_init(&options));
     float *memory = device_memory(N * sizeof(float), NULL);
-    CHECK_OK(dist_all_reduce(NULL, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
     /* Now all are done with that: a rank that dies ends what the others have not. */
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     if (rank == size - 1) {
         _exit(0);
     }
-    CHECK_STATUS(dist_all_reduce(NULL, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL), DIST_ERR_PEER_FAILED);
+    CHECK_STATUS(dist_all_reduce(dist_world(), memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL), DIST_ERR_PEER_FAILED);
     char who[32];
     snprintf(who, sizeof who, "rank %d", size - 1);
     CHECK_MESSAGE(who);
     dist_shrink_options_t shrink = DIST_SHRINK_OPTIONS_INIT;
     dist_group_t *rest = NULL;
-    REQUIRE_OK(dist_group_shrink(NULL, &shrink, &rest));
+    REQUIRE_OK(dist_group_shrink(dist_world(), &shrink, &rest));
     CHECK(dist_get_world_size(rest) == size - 1);
     CHECK_OK(dist_all_reduce(rest, memory, memory, N, DIST_F32, DIST_MAX, NULL, NULL));
     CHECK_OK(dist_group_release(rest));

@@ -19,8 +19,13 @@ static size_t count_of_all = 5;
 static int supported_folds;
 
 static const size_t sizes[] = { 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1 };
-#define DTYPES ((int)(sizeof sizes / sizeof sizes[0]))
-#define OPS 9
+#define DTYPES (DIST_I8 + (int)(sizeof sizes / sizeof sizes[0])) /* one after the last type */
+#define OPS (DIST_PREMUL_SUM + 1) /* one after the last operator */
+
+static size_t size_of(int dtype)
+{
+    return sizes[dtype - DIST_I8];
+}
 
 /* A small whole number as an element of few bits. */
 static unsigned encode(double value, int mantissa, int bias)
@@ -76,10 +81,10 @@ static void put(int dtype, void *into, int value)
         memcpy(into, &whole, 1);
         return;
     default:
-        memcpy(into, &whole, sizes[dtype]);
+        memcpy(into, &whole, size_of(dtype));
         return;
     }
-    memcpy(into, &bits, sizes[dtype]);
+    memcpy(into, &bits, size_of(dtype));
 }
 
 static double get(int dtype, const void *from)
@@ -87,7 +92,7 @@ static double get(int dtype, const void *from)
     uint64_t bits = 0;
     float single;
     double twice;
-    memcpy(&bits, from, sizes[dtype] > 8 ? 8 : sizes[dtype]);
+    memcpy(&bits, from, size_of(dtype) > 8 ? 8 : size_of(dtype));
     switch (dtype) {
     case DIST_F16:
         return decode((unsigned)bits, 10, 15);
@@ -171,7 +176,7 @@ struct reduction {
 static dist_status_t reduce(const struct reduction *it, const dist_call_options_t *options)
 {
     struct rank *self = it->self;
-    size_t element = sizes[it->dtype];
+    size_t element = size_of(it->dtype);
     const void *sends[MOST_RANKS];
     size_t counts[MOST_RANKS];
     size_t at = 0;
@@ -195,7 +200,7 @@ static dist_status_t reduce(const struct reduction *it, const dist_call_options_
 static void check_reduction(const struct reduction *it)
 {
     struct rank *self = it->self;
-    size_t element = sizes[it->dtype];
+    size_t element = size_of(it->dtype);
     unsigned char result[MOST_BYTES];
     size_t count = COUNT, first = 0;
     if (it->kind == DIST_KIND_REDUCE && self->rank != self->size - 1) {
@@ -226,13 +231,13 @@ static void all_reductions(struct rank *self)
     static const int kinds[] = { DIST_KIND_ALL_REDUCE, DIST_KIND_REDUCE, DIST_KIND_REDUCE_SCATTER, DIST_KIND_REDUCE_SCATTER_V };
     unsigned char values[MOST_BYTES];
     int done = 0;
-    for (int dtype = 0; dtype < DTYPES; dtype++) {
+    for (int dtype = DIST_I8; dtype < DTYPES; dtype++) {
         for (size_t i = 0; i < MOST_RANKS * COUNT; i++) {
-            put(dtype, values + i * sizes[dtype], value_of(self->rank, i));
+            put(dtype, values + i * size_of(dtype), value_of(self->rank, i));
         }
-        void *send = device_memory(MOST_RANKS * COUNT * sizes[dtype], values);
-        void *recv = device_memory(MOST_RANKS * COUNT * sizes[dtype], NULL);
-        for (int op = 0; op < OPS; op++) {
+        void *send = device_memory(MOST_RANKS * COUNT * size_of(dtype), values);
+        void *recv = device_memory(MOST_RANKS * COUNT * size_of(dtype), NULL);
+        for (int op = DIST_SUM; op < OPS; op++) {
             for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
                 struct reduction it = { self, kinds[k], dtype, op, send, recv };
                 dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
@@ -322,7 +327,7 @@ static dist_status_t carry(struct move *it)
 static void check_move(struct move *it)
 {
     struct rank *self = it->self;
-    size_t element = sizes[it->dtype], at = 0;
+    size_t element = size_of(it->dtype), at = 0;
     int is_rooted_in = it->kind == DIST_KIND_GATHER || it->kind == DIST_KIND_GATHER_V;
     int from_one = it->kind == DIST_KIND_BROADCAST || it->kind == DIST_KIND_SCATTER || it->kind == DIST_KIND_SCATTER_V;
     unsigned char result[MOST_BYTES];
@@ -353,7 +358,7 @@ static void all_moves(struct rank *self)
                                  DIST_KIND_SCATTER,      DIST_KIND_ALL_TO_ALL, DIST_KIND_ALL_GATHER_V,
                                  DIST_KIND_GATHER_V,     DIST_KIND_SCATTER_V,  DIST_KIND_ALL_TO_ALL_V };
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        for (int dtype = 0; dtype < DTYPES; dtype++) {
+        for (int dtype = DIST_I8; dtype < DTYPES; dtype++) {
             struct move it = { .self = self, .kind = kinds[k], .dtype = dtype, .root = (int)k % self->size };
             unsigned char bytes[MOST_BYTES] = { 0 };
             size_t at = 0, into = 0;
@@ -364,12 +369,12 @@ static void all_moves(struct rank *self)
                 it.recvs[other] = it.recv + into;
                 it.send_counts[other] = count_of(&it, self->rank, other);
                 it.recv_counts[other] = count_of(&it, other, self->rank);
-                size_t length = it.send_counts[other] * sizes[dtype];
+                size_t length = it.send_counts[other] * size_of(dtype);
                 for (size_t i = 0; i < length; i++) {
                     bytes[at + i] = byte_of(self->rank, is_shared(it.kind) ? 0 : other, i);
                 }
                 at += is_shared(it.kind) ? 0 : length;
-                into += it.recv_counts[other] * sizes[dtype];
+                into += it.recv_counts[other] * size_of(dtype);
             }
             write_device(self, it.send, bytes, MOST_BYTES);
             CHECK_OK(dist_backend_supports(self->group, it.kind, dtype, 0, self->gpu));

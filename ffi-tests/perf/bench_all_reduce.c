@@ -165,7 +165,7 @@ static void verify(const float *vector, size_t count, int ranks)
 /* The calls of one size in one turn; the first of them is not counted, it has the caches of another size. */
 static void take_turn(const struct plan *plan, struct size *size, float *send, float *recv)
 {
-    int rank = (int)dist_get_rank(NULL);
+    int rank = (int)dist_get_rank(dist_world());
     memset(recv, 0, size->bytes);
     fill(send, size->count, rank);
     for (size_t call = 0; call <= size->calls; call++) {
@@ -173,13 +173,13 @@ static void take_turn(const struct plan *plan, struct size *size, float *send, f
             fill(send, size->count, rank);
         }
         double start = now_us();
-        check(dist_all_reduce(NULL, send, recv, size->count, DIST_F32, DIST_SUM, NULL, NULL));
+        check(dist_all_reduce(dist_world(), send, recv, size->count, DIST_F32, DIST_SUM, NULL, NULL));
         double end = now_us();
         if (call > 0) {
             size->us[size->measured++] = end - start;
         }
     }
-    verify(recv, size->count, (int)dist_get_world_size(NULL));
+    verify(recv, size->count, (int)dist_get_world_size(dist_world()));
 }
 
 static int compare(const void *left, const void *right)
@@ -191,14 +191,14 @@ static int compare(const void *left, const void *right)
 /* Median, 99th percentile and minimum of the rank with the largest median. */
 static void worst_rank(struct size *size, double figures[3])
 {
-    int ranks = (int)dist_get_world_size(NULL);
+    int ranks = (int)dist_get_world_size(dist_world());
     double *all = malloc((size_t)ranks * 3 * sizeof(double));
     if (all == NULL) {
         refuse("no memory for", "the figures");
     }
     qsort(size->us, size->measured, sizeof(double), compare);
     double mine[3] = {size->us[size->measured / 2], size->us[size->measured * 99 / 100], size->us[0]};
-    check(dist_all_gather(NULL, mine, all, 3, DIST_F64, NULL, NULL));
+    check(dist_all_gather(dist_world(), mine, all, 3, DIST_F64, NULL, NULL));
     memcpy(figures, all, 3 * sizeof(double));
     for (int rank = 1; rank < ranks; rank++) {
         if (all[3 * rank] > figures[0]) {
@@ -229,9 +229,9 @@ int main(int argc, char **argv)
         }
     }
 
-    int is_first = dist_get_rank(NULL) == 0;
+    int is_first = dist_get_rank(dist_world()) == 0;
     if (is_first) {
-        printf("dist_all_reduce, f32, sum, %d ranks, %s input\n", (int)dist_get_world_size(NULL),
+        printf("dist_all_reduce, f32, sum, %d ranks, %s input\n", (int)dist_get_world_size(dist_world()),
                plan.rewrite ? "rewritten" : "unchanged");
         printf("%10s %10s %8s %11s %11s %11s\n", "bytes", "count", "calls", "median us", "p99 us", "min us");
     }

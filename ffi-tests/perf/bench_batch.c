@@ -44,12 +44,12 @@ static double batch(float *vectors, size_t calls, size_t count, const dist_call_
 {
     double start;
     size_t i;
-    check(dist_barrier(NULL, NULL, NULL));
+    check(dist_barrier(dist_world(), NULL, NULL));
     start = now_us();
     check(dist_batch_begin(NULL, 0));
     for (i = 0; i < calls; i++) {
         float *vector = vectors + i * count;
-        check(dist_all_reduce(NULL, vector, vector, count, DIST_F32, DIST_MAX, options, NULL));
+        check(dist_all_reduce(dist_world(), vector, vector, count, DIST_F32, DIST_MAX, options, NULL));
     }
     check(dist_batch_end(NULL));
     return now_us() - start;
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     }
     qsort(us[0], TURNS, sizeof(double), compare);
     qsort(us[1], TURNS, sizeof(double), compare);
-    if (dist_get_rank(NULL) == 0) {
+    if (dist_get_rank(dist_world()) == 0) {
         printf("%zu calls of %zu bytes: alone %.1f us, fused %.1f us, ratio %.2f\n", calls, count * sizeof(float),
                us[0][TURNS / 2], us[1][TURNS / 2], us[0][TURNS / 2] / us[1][TURNS / 2]);
     }

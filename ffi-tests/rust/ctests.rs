@@ -51,7 +51,9 @@ programs!(
     api_rendezvous,
     attach_denied,
     bytes,
+    constants,
     debug,
+    group_null,
     groups,
     late_write,
     log,
@@ -83,10 +85,10 @@ const CONFORMANCE: &[&str] = &[
 /// A shared object that is none, of no version, and of another.
 const ODD_BACKENDS: &[(&str, &[&str])] = &[
     ("no_backend", &["-DENTRY=something_else"]),
-    ("newer_backend", &["-DENTRY=dist_backend_plugin_v2"]),
-    ("other_backend", &["-DENTRY=dist_backend_plugin_v1", "-DVERSION=7"]),
-    ("sick_backend", &["-DENTRY=dist_backend_plugin_v1", "-DSTATUS=DIST_ERR_SYSTEM"]),
-    ("nameless_backend", &["-DENTRY=dist_backend_plugin_v1", "-DVERSION=1"]),
+    ("old_backend", &["-DENTRY=dist_backend_plugin_v1"]),
+    ("other_backend", &["-DENTRY=dist_backend_plugin_v2", "-DVERSION=7"]),
+    ("sick_backend", &["-DENTRY=dist_backend_plugin_v2", "-DSTATUS=DIST_ERR_SYSTEM"]),
+    ("nameless_backend", &["-DENTRY=dist_backend_plugin_v2", "-DVERSION=2"]),
 ];
 
 /// Runs a program of the tests of back ends, with the example's shared object.
@@ -399,10 +401,13 @@ fn every_pointer_of_every_function_is_tried_as_null() {
 
 const WARNINGS: &[&str] = &["-pedantic-errors", "-Wall", "-Wextra", "-Werror"];
 
+/// What C++ projects often ask of the headers that they include.
+const CXX_WARNINGS: &[&str] = &["-Wzero-as-null-pointer-constant"];
+
 #[test]
 fn the_header_is_clean_in_every_standard() {
     let c = ["c89", "c99", "c11", "c17", "c2x"];
-    let cxx = ["c++98", "c++03", "c++11", "c++14", "c++17", "c++20"];
+    let cxx = ["c++98", "c++03", "c++11", "c++14", "c++17", "c++20", "c++23"];
     let mut tried = 0;
     for (names, standards, file) in [
         (["cc", "gcc", "clang"], c.as_slice(), "hdr_c89.c"),
@@ -412,7 +417,8 @@ fn the_header_is_clean_in_every_standard() {
             for standard in standards {
                 let standard = format!("-std={standard}");
                 if compiler.knows(&standard, file) {
-                    compiler.check(file, &[&[standard.as_str()], WARNINGS].concat());
+                    let more: &[&str] = if file.ends_with(".cpp") { CXX_WARNINGS } else { &[] };
+                    compiler.check(file, &[&[standard.as_str()], WARNINGS, more].concat());
                     tried += 1;
                 } else {
                     println!("skipped: {compiler:?} does not know {standard}");
@@ -435,13 +441,14 @@ fn the_header_is_clean_in_two_files_of_one_program() {
 #[test]
 fn c_sees_the_types_as_rust_does() {
     let lines = layout::lines();
-    let structs = interface::HEADER.matches("typedef struct dist_").count();
-    let incomplete = interface::HEADER
+    let headers = [interface::HEADER, interface::BACKEND_HEADER].concat();
+    let structs = headers.matches("typedef struct dist_").count();
+    let incomplete = headers
         .lines()
         .filter(|line| line.starts_with("typedef struct dist_") && line.ends_with(';'));
     let complete = structs - incomplete.count();
     let covered = lines.iter().filter(|line| line.contains(".struct_size ")).count();
-    assert_eq!(complete, covered, "a struct of the header is missing here and in abi_layout.c");
+    assert_eq!(complete, covered, "a struct of the headers is missing here and in abi_layout.c");
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("abi_layout", &["abi_layout.c"]);
     let Outcome { output, .. } = run(&[&program.display().to_string()], LIMIT).expect_success();

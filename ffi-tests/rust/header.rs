@@ -1,10 +1,10 @@
-//! The committed header is the one that the source generates, and its version is the library's.
+//! The committed headers are those that the source generates, and their version is the library's.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(unsafe_code, reason = "calls exported functions")]
 
 mod interface;
 
-use interface::{GENERATED_HEADER, HEADER, functions};
+use interface::{BACKEND_HEADER, GENERATED_BACKEND_HEADER, GENERATED_HEADER, HEADER, functions};
 use std::ffi::CStr;
 
 /// The number that a macro of the header stands for.
@@ -15,15 +15,20 @@ fn macro_value(name: &str) -> String {
 }
 
 #[test]
-fn the_committed_header_is_the_generated_one() {
-    let differs = HEADER.lines().zip(GENERATED_HEADER.lines()).position(|(a, b)| a != b);
-    let line =
-        differs.map_or(HEADER.lines().count().min(GENERATED_HEADER.lines().count()), |n| n + 1);
-    assert!(
-        HEADER == GENERATED_HEADER,
-        "include/dist.h is not what the source generates (first difference at line {line}): run \
-         `cargo xtask header`, and look at the diff, which is a change of the C interface"
-    );
+fn committed_headers_are_the_generated_ones() {
+    for (name, committed, generated) in [
+        ("dist.h", HEADER, GENERATED_HEADER),
+        ("dist_backend.h", BACKEND_HEADER, GENERATED_BACKEND_HEADER),
+    ] {
+        let differs = committed.lines().zip(generated.lines()).position(|(a, b)| a != b);
+        let shorter = committed.lines().count().min(generated.lines().count());
+        let line = differs.map_or(shorter, |n| n + 1);
+        assert!(
+            committed == generated,
+            "include/{name} is not what the source generates (first difference at line {line}): run \
+             `cargo xtask header`, and look at the diff, which is a change of the C interface"
+        );
+    }
 }
 
 #[test]

@@ -4,11 +4,14 @@
 
 use std::path::PathBuf;
 
-/// The header as it is committed and installed.
+/// The headers as they are committed and installed.
 pub(crate) const HEADER: &str = include_str!("../../include/dist.h");
+pub(crate) const BACKEND_HEADER: &str = include_str!("../../include/dist_backend.h");
 
-/// The header as `build.rs` has generated it from the source.
+/// The headers as the build script generated them from the source.
 pub(crate) const GENERATED_HEADER: &str = include_str!(concat!(env!("OUT_DIR"), "/dist.h"));
+pub(crate) const GENERATED_BACKEND_HEADER: &str =
+    include_str!(concat!(env!("OUT_DIR"), "/dist_backend.h"));
 
 /// The names that `dist_export!` defines.
 pub(crate) const EXPORTS: &str = include_str!(concat!(env!("OUT_DIR"), "/exports.txt"));
@@ -32,26 +35,28 @@ pub(crate) struct Parameter {
     pub(crate) is_pointer: bool,
 }
 
-/// The functions of the header with their comments, in its order.
+/// The functions of the headers with their comments, in the order of the headers.
 pub(crate) fn functions() -> Vec<Function> {
-    let (_, declarations) =
-        HEADER.split_once("extern \"C\" {").expect("the header has a part for functions");
-    declarations.split("/**").skip(1).map(function).collect()
+    [HEADER, BACKEND_HEADER]
+        .iter()
+        .flat_map(|header| header.split("/**").skip(1))
+        .filter_map(function)
+        .collect()
 }
 
-/// A comment (without its start) and the declaration after it.
-fn function(text: &str) -> Function {
+/// A comment (without its start) and the declaration after it, if that declares a function.
+fn function(text: &str) -> Option<Function> {
     let (comment, declaration) = text.split_once("*/").expect("every comment ends");
     let declaration = declaration.split(';').next().expect("there is a declaration");
-    let (head, tail) = declaration.split_once('(').expect("every declaration is of a function");
+    let (head, tail) = declaration.split_once('(')?;
+    let name = last_word(head);
+    if head.contains('#') || !name.starts_with("dist_") {
+        return None;
+    }
     let (parameters, _) = tail.rsplit_once(')').expect("parameters end");
     let parameters =
         parameters.split(',').map(str::trim).filter(|&text| text != "void").map(parameter);
-    Function {
-        name: last_word(head),
-        comment: comment.to_owned(),
-        parameters: parameters.collect(),
-    }
+    Some(Function { name, comment: comment.to_owned(), parameters: parameters.collect() })
 }
 
 fn parameter(text: &str) -> Parameter {

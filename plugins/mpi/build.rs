@@ -1,11 +1,11 @@
-//! Makes Rust of the interface in dist.h, and compiles what mpi-sys leaves out with MPI's own compiler.
+//! Makes Rust of the interface in dist_backend.h, and compiles what mpi-sys leaves out with MPI's own compiler.
 
 use std::path::Path;
 use std::{env, error::Error};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let header = "../../include/dist.h";
-    println!("cargo:rerun-if-changed={header}");
+    let header = "../../include/dist_backend.h";
+    println!("cargo:rerun-if-changed=../../include");
     println!("cargo:rerun-if-changed=src/mpi/constants.c");
     println!("cargo:rerun-if-env-changed=MPICC");
     let out = env::var("OUT_DIR")?;

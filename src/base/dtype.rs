@@ -1,9 +1,10 @@
-//! Element types: their C numbers, names and sizes.
+//! Element types: names, sizes, and the numbers of the C constants.
 
 use super::error::{Error, Result};
+use super::op::ReduceOp;
 use std::fmt;
 
-/// The type of one element of a buffer. The discriminants are the C API's numbers.
+/// The type of one element of a buffer. The discriminants are internal: [`DataType::number`] gives the C constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are their own documentation")]
@@ -115,20 +116,38 @@ impl DataType {
         matches!(self, Self::C64 | Self::C128)
     }
 
-    /// The type with this C number.
+    /// The number of the C constant of the first type. Types, operators and statuses have disjoint ranges of numbers, so
+    /// that exchanged arguments of a C call are an error.
+    const FIRST_NUMBER: i32 = 0x100;
+
+    /// The number of the type's C constant.
+    pub const fn number(self) -> i32 {
+        Self::FIRST_NUMBER + self as i32
+    }
+
+    /// The type with this number in the C interface.
     ///
     /// # Errors
     /// `InvalidArgument` for a number that names no type.
     #[inline]
     pub fn from_number(number: i32) -> Result<Self> {
-        let known = usize::try_from(number).ok().and_then(|i| Self::ALL.get(i));
-        known.copied().ok_or_else(|| unknown(number))
+        Self::find(number).ok_or_else(|| unknown(number))
+    }
+
+    #[inline]
+    pub(super) fn find(number: i32) -> Option<Self> {
+        let place = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
+        Self::ALL.get(place).copied()
     }
 }
 
 #[cold]
 fn unknown(number: i32) -> Error {
-    Error::invalid(format!("{number} is not a dist_dtype_t (they run from 0 to 16)"))
+    let cause = match ReduceOp::find(number) {
+        Some(op) => format!("it is the operator DIST_{op}; were dtype and op exchanged?"),
+        None => "pass a DIST_ constant of a type, such as DIST_F32".to_owned(),
+    };
+    Error::invalid(format!("argument dtype: {number} is not a dist_dtype_t; {cause}"))
 }
 
 impl fmt::Display for DataType {
@@ -149,9 +168,10 @@ mod tests {
                 (16 / dtype.size(), 15 / dtype.size())
             );
             assert_eq!(dtype as usize, number);
-            assert_eq!(DataType::from_number(i32::try_from(number).unwrap()).unwrap(), dtype);
+            assert_eq!(DataType::from_number(dtype.number()).unwrap(), dtype);
         }
-        assert!(DataType::from_number(-1).is_err());
-        assert!(DataType::from_number(17).is_err());
+        for number in [i32::MIN, -1, 0, 16, 0xff, 0x111, 0x200, i32::MAX] {
+            assert!(DataType::from_number(number).is_err(), "{number}");
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! Reduction operators: their C numbers, names, and which element types they are defined for.
+//! Reduction operators: names, the numbers of the C constants, and the element types that they are defined for.
 
 use super::dtype::DataType;
 use super::error::{Error, ErrorKind, Result};
 use std::fmt;
 
-/// How elements of different ranks become one. The discriminants are the C API's numbers.
+/// How elements of different ranks become one. The discriminants are internal: [`ReduceOp::number`] gives the C constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -70,14 +70,27 @@ impl ReduceOp {
         }
     }
 
-    /// The operator with this C number.
+    /// The number of the C constant of the first operator; no element type and no status has a number in its range.
+    const FIRST_NUMBER: i32 = 0x200;
+
+    /// The number of the operator's C constant.
+    pub const fn number(self) -> i32 {
+        Self::FIRST_NUMBER + self as i32
+    }
+
+    /// The operator with this number in the C interface.
     ///
     /// # Errors
     /// `InvalidArgument` for a number that names no operator.
+    #[inline]
     pub fn from_number(number: i32) -> Result<Self> {
-        usize::try_from(number).ok().and_then(|i| Self::ALL.get(i)).copied().ok_or_else(|| {
-            Error::invalid(format!("{number} is not a dist_op_t (they run from 0 to 8)"))
-        })
+        Self::find(number).ok_or_else(|| unknown(number))
+    }
+
+    #[inline]
+    pub(super) fn find(number: i32) -> Option<Self> {
+        let place = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
+        Self::ALL.get(place).copied()
     }
 
     /// Refuses a combination that means nothing, naming operator, type and back end.
@@ -98,6 +111,15 @@ impl ReduceOp {
     }
 }
 
+#[cold]
+fn unknown(number: i32) -> Error {
+    let cause = match DataType::find(number) {
+        Some(dtype) => format!("it is the element type {dtype}; were dtype and op exchanged?"),
+        None => "pass a DIST_ constant of an operator, such as DIST_SUM".to_owned(),
+    };
+    Error::invalid(format!("argument op: {number} is not a dist_op_t; {cause}"))
+}
+
 impl fmt::Display for ReduceOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -112,9 +134,11 @@ mod tests {
     fn numbers_are_positions() {
         for (number, op) in ReduceOp::ALL.into_iter().enumerate() {
             assert_eq!(op as usize, number);
-            assert_eq!(ReduceOp::from_number(i32::try_from(number).unwrap()).unwrap(), op);
+            assert_eq!(ReduceOp::from_number(op.number()).unwrap(), op);
         }
-        assert!(ReduceOp::from_number(9).is_err());
+        for number in [i32::MIN, -1, 0, 8, 0x100, 0x1ff, 0x209, i32::MAX] {
+            assert!(ReduceOp::from_number(number).is_err(), "{number}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ dist_export! {
 }
 
 dist_export! {
-    /// Loads a back end from a shared object, which exports a dist_backend_plugin_fn as dist_backend_plugin_v1, and makes
+    /// Loads a back end from a shared object, which exports a dist_backend_plugin_fn as dist_backend_plugin_v2, and makes
     /// it known under the name that it gives itself. It is never unloaded.
     ///
     /// `path`: required, borrowed for the call: the path of the file, or without a "/" a name that the dynamic loader
@@ -86,11 +86,11 @@ type Entry = unsafe extern "C" fn(
     *mut dist_backend_outcome_t,
 ) -> dist_status_t;
 
-const ENTRY: &CStr = c"dist_backend_plugin_v1";
+const ENTRY: &CStr = c"dist_backend_plugin_v2";
 
 /// What plug-ins of other versions would export.
 const OTHER_ENTRIES: [(&CStr, u32); 4] = [
-    (c"dist_backend_plugin_v2", 2),
+    (c"dist_backend_plugin_v1", 1),
     (c"dist_backend_plugin_v3", 3),
     (c"dist_backend_plugin_v4", 4),
     (c"dist_backend_plugin_v5", 5),
@@ -101,7 +101,9 @@ pub(super) fn load(path: &str) -> Result<&'static str> {
     let library = Library::open(path)?;
     let Some(entry) = library.symbol(ENTRY) else {
         let other = OTHER_ENTRIES.iter().find(|(name, _)| library.symbol(name).is_some());
-        return Err(other.map_or_else(|| no_plugin(path), |(_, version)| newer(path, *version)));
+        return Err(
+            other.map_or_else(|| no_plugin(path), |(_, version)| other_version(path, *version))
+        );
     };
     // SAFETY: what is exported under this name is such a function, as the interface says.
     let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(entry.as_ptr()) };
@@ -113,13 +115,13 @@ pub(super) fn load(path: &str) -> Result<&'static str> {
         functions: ptr::null(),
         user: ptr::null_mut(),
     };
-    let called = Called { plugin: path, function: "dist_backend_plugin_v1", size: 0 };
+    let called = Called { plugin: path, function: "dist_backend_plugin_v2", size: 0 };
     ask_once(called, |outcome| {
         // SAFETY: the plug-in's function, with structs that outlive the call.
         unsafe { entry(services().table(), &raw mut said, outcome) }
     })?;
     if said.version != DIST_BACKEND_VERSION {
-        return Err(newer(path, said.version));
+        return Err(other_version(path, said.version));
     }
     let name = required_str(said.name, "name").context(|| path)?;
     register(name, said.functions, said.user).context(|| path)
@@ -133,12 +135,12 @@ fn services() -> &'static Arc<Services> {
 
 fn no_plugin(path: &str) -> Error {
     let message = format!(
-        "{path} is no back end for this library: it does not export dist_backend_plugin_v1"
+        "{path} is no back end for this library: it does not export dist_backend_plugin_v2"
     );
     Error::new(ErrorKind::Unsupported, message)
 }
 
-fn newer(path: &str, version: u32) -> Error {
+fn other_version(path: &str, version: u32) -> Error {
     let message = format!(
         "{path} was built for version {version} of the back-end interface, and this library has version \
          {DIST_BACKEND_VERSION}: build it with the header of this library"

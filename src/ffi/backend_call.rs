@@ -239,8 +239,8 @@ pub(super) fn operation(task: &Task<'_>, rank: usize, ticket: u64) -> dist_backe
     let mut operation = dist_backend_operation_t {
         struct_size: size_of::<dist_backend_operation_t>(),
         kind: number(task.what),
-        dtype: task.dtype.map_or(-1, |dtype| dtype as i32),
-        op: task.op.map_or(-1, |op| op as i32),
+        dtype: task.dtype.map_or(-1, |dtype| dtype.number()),
+        op: task.op.map_or(-1, |op| op.number()),
         root: index(task.root),
         peer: index(task.peer),
         device: task.gpu.map_or(DIST_DEVICE_HOST, |gpu| index(Some(gpu.device))),

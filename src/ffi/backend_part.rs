@@ -379,8 +379,8 @@ impl Communicator for Shared {
         let asked = dist_backend_query_t {
             struct_size: size_of::<dist_backend_query_t>(),
             kind,
-            dtype: query.dtype.map_or(-1, |dtype| dtype as i32),
-            op: query.op.map_or(-1, |op| op as i32),
+            dtype: query.dtype.map_or(-1, |dtype| dtype.number()),
+            op: query.op.map_or(-1, |op| op.number()),
             device,
         };
         let answer = ask_once(part.called("supports"), |outcome| {

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_void};
 
 /// The version of the interface between the library and a plug-in (dist_backend_load). It changes when something that was
 /// there changes its meaning; what is appended to a struct is seen by struct_size.
-pub const DIST_BACKEND_VERSION: u32 = 1;
+pub const DIST_BACKEND_VERSION: u32 = 2;
 
 /// In `kinds` of dist_backend_created_t: messages (DIST_KIND_SEND and DIST_KIND_RECV). A collective has the bit of its
 /// number: 1 << DIST_KIND_BROADCAST.
@@ -423,7 +423,7 @@ pub struct dist_backend_plugin_t {
     pub user: *mut c_void,
 }
 
-/// The function that a plug-in exports under the name dist_backend_plugin_v1. `host` has version, library_version and log
+/// The function that a plug-in exports under the name dist_backend_plugin_v2. `host` has version, library_version and log
 /// only. Returns DIST_OK, or why it cannot be used in this process.
 pub type dist_backend_plugin_fn = Option<
     unsafe extern "C" fn(

@@ -24,7 +24,7 @@ dist_export! {
     /// No call of a batch may use memory that another one of it writes, whatever their sizes and groups; the buffer of
     /// dist_broadcast counts as written on the root too. A rank where two collectives do so fails their groups with
     /// DIST_ERR_INVALID_ARGUMENT, so that all ranks are told and none waits. `groups`: the groups that the batch may
-    /// use, borrowed for the call, a NULL among them is the world; (NULL, 0) allows any. `n`: how many there are. Other
+    /// use, borrowed for the call, none of them NULL; (NULL, 0) allows any. `n`: how many there are. Other
     /// threads are not concerned. Does not block. Any thread.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT, also where the

@@ -61,8 +61,7 @@ fn submit(
 dist_export! {
     /// Gives every rank the root's byte string, of whatever length.
     ///
-    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
-    /// world. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
+    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
     /// `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
     /// owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
     /// until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
@@ -90,7 +89,7 @@ dist_export! {
 dist_export! {
     /// Gives every rank the byte strings of all ranks, each of whatever length.
     ///
-    /// All ranks must agree on the order of calls on the group. `group`: NULL for the world. `data`, `len_bytes`: in,
+    /// All ranks must agree on the order of calls on the group. `group`: required. `data`, `len_bytes`: in,
     /// this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
     /// a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
     pub fn dist_all_gather_bytes(
@@ -112,8 +111,7 @@ dist_export! {
 dist_export! {
     /// Gives the root the byte strings of all ranks, each of whatever length.
     ///
-    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
-    /// world. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
+    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
     /// `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
     /// it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
     pub fn dist_gather_bytes(
@@ -141,8 +139,7 @@ dist_export! {
 dist_export! {
     /// Gives each rank its byte string of those that the root has, each of whatever length.
     ///
-    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: NULL for the
-    /// world. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
+    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
     /// both used on the root only, may be NULL elsewhere, and are borrowed for the call. `data[i]`: the bytes for rank i,
     /// borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
     /// string. The rest as in dist_broadcast_bytes. Since 0.1.
@@ -184,7 +181,7 @@ dist_export! {
     /// Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
     ///
     /// It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
-    /// NULL for the world. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
+    /// required. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
     /// 0. The rest as in dist_send. Since 0.1.
     pub fn dist_send_bytes(
         group: *mut dist_group_t,
@@ -212,8 +209,8 @@ dist_export! {
 dist_export! {
     /// Receives a byte string, of whatever length, from one rank of a group.
     ///
-    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: NULL
-    /// for the world. `out`: out, required; a blob with one string, owned by the caller, released with
+    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: required.
+    /// `out`: out, required; a blob with one string, owned by the caller, released with
     /// dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
     /// longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
     /// DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in

@@ -13,8 +13,7 @@ use std::ffi::c_void;
 dist_export! {
     /// Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
-    /// the world. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed until the operation is
+    /// All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed until the operation is
     /// done, NULL only where count is 0; in place if equal, else they must not overlap. `options`: NULL for
     /// defaults; borrowed for the call. `work`: NULL, or out: the operation is issued only, and its work is owned by
     /// the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
@@ -81,8 +80,7 @@ dist_export! {
 dist_export! {
     /// Copies the root's vector to all ranks.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for
-    /// the world. `buf`: in on the root, out elsewhere, `count` elements, borrowed until the operation is
+    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `buf`: in on the root, out elsewhere, `count` elements, borrowed until the operation is
     /// done. `root`: a rank of the group. Done when the data is here; the root may return before the others have called.
     /// `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
     pub fn dist_broadcast(
@@ -108,8 +106,7 @@ dist_export! {
 dist_export! {
     /// Gives every rank the vectors of all ranks, in rank order.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
-    /// world. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed
+    /// All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed
     /// until the operation is done; in place if send == recv + rank * count, else they must not overlap. Done when all
     /// ranks have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
     pub fn dist_all_gather(
@@ -134,8 +131,7 @@ dist_export! {
 dist_export! {
     /// Reduces the vectors of all ranks, and gives each rank its block of the result.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: NULL for
-    /// the world. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
+    /// All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
     /// the result. Both borrowed until the operation is done; in place if recv == send + rank * count, else they
     /// must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
     /// dist_all_reduce. Since 0.1.
@@ -162,7 +158,7 @@ dist_export! {
 dist_export! {
     /// Done when all ranks of the group have called it.
     ///
-    /// All ranks must agree on the order of calls on the group. `group`: NULL for the world. `options`, `work`,
+    /// All ranks must agree on the order of calls on the group. `group`: required. `options`, `work`,
     /// threads and results: as dist_all_reduce. Since 0.1.
     pub fn dist_barrier(
         group: *mut dist_group_t,
@@ -178,8 +174,7 @@ dist_export! {
 dist_export! {
     /// Gives the root the vectors of all ranks, in rank order.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
-    /// world. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
+    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
     /// be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
     /// count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
     /// the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
@@ -207,8 +202,7 @@ dist_export! {
 dist_export! {
     /// Gives each rank its block of the root's vector.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: NULL for the
-    /// world. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
+    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
     /// `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
     /// recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
     /// here; the root may return before the others have called. `options`, `work`, threads and results: as
@@ -237,8 +231,7 @@ dist_export! {
 dist_export! {
     /// Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count and dtype. `group`: NULL for the
-    /// world. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
+    /// All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
     /// they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
     /// dist_all_reduce. Since 0.1.
     pub fn dist_all_to_all(

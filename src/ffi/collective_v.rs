@@ -13,8 +13,7 @@ use std::ffi::c_void;
 dist_export! {
     /// Gives every rank the vectors of all ranks, each of its own length, each at its own place.
     ///
-    /// All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: NULL for the
-    /// world. `send`: in, `counts[rank]` elements. `recv`: an array of world size pointers, `counts`: an array of world
+    /// All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: required. `send`: in, `counts[rank]` elements. `recv`: an array of world size pointers, `counts`: an array of world
     /// size counts, in elements; both borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only
     /// where that is 0. The buffers are borrowed until the operation is done; in place if send == `recv[rank]`, else none
     /// may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
@@ -42,7 +41,7 @@ dist_export! {
     /// Gives the root the vectors of all ranks, each of its own length, each at its own place.
     ///
     /// All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
-    /// root's `counts[i]`. `group`: NULL for the world. `send`: in, `count` elements. `recv`: an array of world size
+    /// root's `counts[i]`. `group`: required. `send`: in, `count` elements. `recv`: an array of world size
     /// pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
     /// elsewhere, and are borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only where that is 0.
     /// The buffers are borrowed until the operation is done; in place on the root if send == `recv[rank]`, else none may
@@ -78,7 +77,7 @@ dist_export! {
     /// Gives each rank its vector of those that the root has, each of its own length, each at its own place.
     ///
     /// All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
-    /// root's `counts[i]`. `group`: NULL for the world. `send`: an array of world size pointers, `counts`: an array of
+    /// root's `counts[i]`. `group`: required. `send`: an array of world size pointers, `counts`: an array of
     /// world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
     /// `send[i]`: in, `counts[i]` elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
     /// buffers are borrowed until the operation is done; in place on the root if recv == `send[rank]`, else `recv` must
@@ -113,8 +112,7 @@ dist_export! {
 dist_export! {
     /// Reduces vectors of all ranks, one for each rank and each of its own length, and gives each rank its own.
     ///
-    /// All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: NULL for the
-    /// world. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
+    /// All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: required. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
     /// borrowed for the call. `send[i]`: in, `counts[i]` elements of what rank i gets; NULL only where that is 0. `recv`:
     /// out, `counts[rank]` elements. The buffers are borrowed until the operation is done; in place if recv ==
     /// `send[rank]`, else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
@@ -144,7 +142,7 @@ dist_export! {
     /// `send[rank]` of rank i.
     ///
     /// All ranks must agree on the order of calls on the group and on dtype; `send_counts[j]` of rank i must be
-    /// `recv_counts[i]` of rank j. `group`: NULL for the world. `send`, `recv`: arrays of world size pointers,
+    /// `recv_counts[i]` of rank j. `group`: required. `send`, `recv`: arrays of world size pointers,
     /// `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. `send[i]`: in,
     /// `send_counts[i]` elements; `recv[i]`: out, `recv_counts[i]` elements; NULL only where that is 0. The buffers are
     /// borrowed until the operation is done, and none may overlap another that is written. Done when all ranks

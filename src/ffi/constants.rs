@@ -52,65 +52,66 @@ pub const DIST_ERR_BACKEND: dist_status_t = -202;
 /// A defect of the library.
 pub const DIST_ERR_INTERNAL: dist_status_t = -300;
 
-/// The type of one element.
+/// The type of one element. No operator and no status has the number of a type: an argument in the place of another
+/// kind is DIST_ERR_INVALID_ARGUMENT.
 pub type dist_dtype_t = i32;
 /// Signed, 8 bits.
-pub const DIST_I8: dist_dtype_t = 0;
+pub const DIST_I8: dist_dtype_t = 0x100;
 /// Unsigned, 8 bits.
-pub const DIST_U8: dist_dtype_t = 1;
+pub const DIST_U8: dist_dtype_t = 0x101;
 /// Signed, 16 bits.
-pub const DIST_I16: dist_dtype_t = 2;
+pub const DIST_I16: dist_dtype_t = 0x102;
 /// Unsigned, 16 bits.
-pub const DIST_U16: dist_dtype_t = 3;
+pub const DIST_U16: dist_dtype_t = 0x103;
 /// Signed, 32 bits.
-pub const DIST_I32: dist_dtype_t = 4;
+pub const DIST_I32: dist_dtype_t = 0x104;
 /// Unsigned, 32 bits.
-pub const DIST_U32: dist_dtype_t = 5;
+pub const DIST_U32: dist_dtype_t = 0x105;
 /// Signed, 64 bits.
-pub const DIST_I64: dist_dtype_t = 6;
+pub const DIST_I64: dist_dtype_t = 0x106;
 /// Unsigned, 64 bits.
-pub const DIST_U64: dist_dtype_t = 7;
+pub const DIST_U64: dist_dtype_t = 0x107;
 /// IEEE half precision.
-pub const DIST_F16: dist_dtype_t = 8;
+pub const DIST_F16: dist_dtype_t = 0x108;
 /// The upper half of an IEEE single.
-pub const DIST_BF16: dist_dtype_t = 9;
+pub const DIST_BF16: dist_dtype_t = 0x109;
 /// IEEE single precision.
-pub const DIST_F32: dist_dtype_t = 10;
+pub const DIST_F32: dist_dtype_t = 0x10a;
 /// IEEE double precision.
-pub const DIST_F64: dist_dtype_t = 11;
+pub const DIST_F64: dist_dtype_t = 0x10b;
 /// Two singles: real, imaginary.
-pub const DIST_C64: dist_dtype_t = 12;
+pub const DIST_C64: dist_dtype_t = 0x10c;
 /// Two doubles: real, imaginary.
-pub const DIST_C128: dist_dtype_t = 13;
+pub const DIST_C128: dist_dtype_t = 0x10d;
 /// One byte; every value but 0 is true.
-pub const DIST_BOOL: dist_dtype_t = 14;
+pub const DIST_BOOL: dist_dtype_t = 0x10e;
 /// 8 bits: 4 of exponent, 3 of mantissa, no infinities.
-pub const DIST_F8E4M3: dist_dtype_t = 15;
+pub const DIST_F8E4M3: dist_dtype_t = 0x10f;
 /// 8 bits: 5 of exponent, 2 of mantissa.
-pub const DIST_F8E5M2: dist_dtype_t = 16;
+pub const DIST_F8E5M2: dist_dtype_t = 0x110;
 
 /// How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
 /// precision and rounded once per host, and once more for each step between hosts.
 pub type dist_op_t = i32;
 /// The sum; of bools, or.
-pub const DIST_SUM: dist_op_t = 0;
+pub const DIST_SUM: dist_op_t = 0x200;
 /// The product; of bools, and. Not for complex numbers.
-pub const DIST_PRODUCT: dist_op_t = 1;
+pub const DIST_PRODUCT: dist_op_t = 0x201;
 /// The smallest; NaN wins. Not for complex numbers.
-pub const DIST_MIN: dist_op_t = 2;
+pub const DIST_MIN: dist_op_t = 0x202;
 /// The largest; NaN wins. Not for complex numbers.
-pub const DIST_MAX: dist_op_t = 3;
+pub const DIST_MAX: dist_op_t = 0x203;
 /// The sum divided by the number of ranks; of integers, the wrapped sum rounded towards zero. Not for
 /// bools.
-pub const DIST_AVG: dist_op_t = 4;
+pub const DIST_AVG: dist_op_t = 0x204;
 /// Bitwise and. Not for floating point.
-pub const DIST_BAND: dist_op_t = 5;
+pub const DIST_BAND: dist_op_t = 0x205;
 /// Bitwise or. Not for floating point.
-pub const DIST_BOR: dist_op_t = 6;
+pub const DIST_BOR: dist_op_t = 0x206;
 /// Bitwise exclusive or. Not for floating point.
-pub const DIST_BXOR: dist_op_t = 7;
+pub const DIST_BXOR: dist_op_t = 0x207;
 /// The sum of each rank's elements times its own premul_scale. Only for floating point.
-pub const DIST_PREMUL_SUM: dist_op_t = 8;
+pub const DIST_PREMUL_SUM: dist_op_t = 0x208;
 
 /// A time-out that never comes.
 pub const DIST_WAIT_FOREVER: i64 = -1;

@@ -9,7 +9,7 @@ use super::store::STORES;
 use super::types::*;
 use super::{blob, options};
 use crate::api::{Group, GroupOptions, runtime};
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -19,9 +19,29 @@ pub(super) static GROUPS: Table<Group> = Table::new(Kind::Group);
 /// The world group's handle while there is one.
 static WORLD: AtomicPtr<dist_group_t> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The group that a handle names; NULL is the world.
+/// Returns the group that a handle names. The world, the most frequent one, takes no lock of the table.
 pub(super) fn group(handle: *const dist_group_t) -> Result<Arc<Group>> {
-    if handle.is_null() { runtime::world() } else { GROUPS.get(handle) }
+    if handle.is_null() {
+        Err(no_group())
+    } else if handle == WORLD.load(Ordering::Acquire) {
+        runtime::world()
+    } else {
+        GROUPS.get(handle)
+    }
+}
+
+/// NULL names no group: it is what a rank outside a new group gets for it.
+#[cold]
+fn no_group() -> Error {
+    if !runtime::is_initialized() {
+        return Error::new(
+            ErrorKind::NotInitialized,
+            "the group is NULL, and dist_init has not been called: call it, then pass dist_world()",
+        );
+    }
+    let message = "the group is NULL: pass dist_world() for the world; a rank that belongs to no new group \
+                   gets NULL and makes no calls in it";
+    Error::new(ErrorKind::InvalidHandle, message)
 }
 
 /// Gives the world a handle.
@@ -43,8 +63,7 @@ dist_export! {
     #[on_error(std::ptr::null_mut())]
     /// The world group, or NULL before dist_init and after dist_finalize.
     ///
-    /// Static: never released by the caller. NULL means the world everywhere, so that few programs need
-    /// this. Any thread. Since 0.1.
+    /// Static: never released by the caller. Any thread. Since 0.1.
     pub fn dist_world() -> *mut dist_group_t {
         Ok(WORLD.load(Ordering::Acquire))
     }
@@ -96,7 +115,7 @@ dist_export! {
     /// pending work ends with it, and so does every later call. So it is with groups that were made from it by
     /// dist_group_new and dist_group_split, and from those, on all ranks that have not released `group`.
     ///
-    /// `group`: NULL for the world. `reason`: may be NULL; borrowed for the call. Only the first failure of a
+    /// `group`: required. `reason`: may be NULL; borrowed for the call. Only the first failure of a
     /// group counts. Does not block. Any thread, also while others are inside a collective.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
@@ -135,7 +154,7 @@ dist_export! {
     #[on_error(0)]
     /// Copies the message of the error that has failed a group; "" while it has not failed.
     ///
-    /// `group`: NULL for the world. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole
+    /// `group`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole
     /// message needs, its terminator included; 0 for an invalid handle. Any thread. Since 0.1.
     pub fn dist_group_error(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         let failure = self::group(group)?.failure();
@@ -146,7 +165,7 @@ dist_export! {
 dist_export! {
     /// Sets the deadline of operations on a group that name none themselves.
     ///
-    /// `group`: NULL for the world. `timeout_ms`: 0 for the default of 30 minutes, or DIST_WAIT_FOREVER.
+    /// `group`: required. `timeout_ms`: 0 for the default of 30 minutes, or DIST_WAIT_FOREVER.
     /// Concerns calls from now on, of this process only. Any thread.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
@@ -160,7 +179,7 @@ dist_export! {
     #[on_error(0)]
     /// Copies a group's name.
     ///
-    /// `group`: NULL for the world. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+    /// `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
     pub fn dist_group_name(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(self::group(group)?.name(), buf, cap)
     }
@@ -170,7 +189,7 @@ dist_export! {
     #[on_error(0)]
     /// Copies the name of the back end that serves a group.
     ///
-    /// `group`: NULL for the world. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+    /// `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
     pub fn dist_group_backend(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(self::group(group)?.backend_name(), buf, cap)
     }
@@ -180,7 +199,7 @@ dist_export! {
     #[on_error(-1)]
     /// This process's rank among the group's ranks of its host.
     ///
-    /// `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
     pub fn dist_group_local_rank(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.place().local_rank)
     }
@@ -190,7 +209,7 @@ dist_export! {
     #[on_error(-1)]
     /// The number of the group's ranks on this process's host.
     ///
-    /// `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
     pub fn dist_group_local_size(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.local_size())
     }
@@ -200,7 +219,7 @@ dist_export! {
     #[on_error(-1)]
     /// Which of the group's hosts this process is on, from 0 in order of their lowest ranks.
     ///
-    /// `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
     pub fn dist_group_host_index(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.place().host_index)
     }
@@ -210,7 +229,7 @@ dist_export! {
     #[on_error(-1)]
     /// The number of hosts that the group's ranks are on.
     ///
-    /// `group`: NULL for the world. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
     pub fn dist_group_host_count(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.host_count())
     }
@@ -221,7 +240,7 @@ dist_export! {
     /// of the group that it was made from, the transport, and which algorithm would run
     /// from which size on.
     ///
-    /// `group`: NULL for the world. `json`: out, required; a blob of one text, owned by the caller. Does not
+    /// `group`: required. `json`: out, required; a blob of one text, owned by the caller. Does not
     /// block. Any thread.
     ///
     /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_NOT_INITIALIZED.

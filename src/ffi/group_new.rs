@@ -39,7 +39,7 @@ dist_export! {
     /// other group that any of them made this way from `parent` and has not released may have; an unnamed one is
     /// named by its ranks and how often these were made a group.
     ///
-    /// `parent`: NULL for the world. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
+    /// `parent`: required. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
     /// borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
     /// owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
     /// not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
@@ -75,7 +75,7 @@ dist_export! {
     /// on the name and the back end. Within a color, ranks are ordered by `key`, and where keys are equal by their
     /// ranks in the parent. All groups have the name that the options give.
     ///
-    /// `parent`: NULL for the world. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
+    /// `parent`: required. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
     /// NULL for all defaults; borrowed for the call. `out`: out, required; owned by the caller, released with
     /// dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR. Releasing, blocking, threads: as in
     /// dist_group_new.
@@ -107,7 +107,7 @@ dist_export! {
     /// The outermost group is the one that a chain of dist_group_new and dist_group_split began with: the world, or
     /// one made by dist_group_create, which may say otherwise in global_ranks.
     ///
-    /// `group`: NULL for the world. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
+    /// `group`: required. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
     /// longer list is cut. Returns how many there are; 0 for an invalid handle. Any thread. Since 0.1.
     pub fn dist_group_ranks(group: *const dist_group_t, out: *mut i32, cap: usize) -> usize {
         let group = self::group(group)?;
@@ -126,7 +126,7 @@ dist_export! {
     #[on_error(-1)]
     /// Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
     ///
-    /// `group`: NULL for the world. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
+    /// `group`: required. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
     /// thread. Since 0.1.
     pub fn dist_group_rank_from_global(group: *const dist_group_t, global_rank: i32) -> i32 {
         let group = self::group(group)?;
@@ -140,7 +140,7 @@ dist_export! {
     #[on_error(-1)]
     /// Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
     ///
-    /// `group`: NULL for the world. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
+    /// `group`: required. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
     /// thread. Since 0.1.
     pub fn dist_group_rank_to_global(group: *const dist_group_t, rank: i32) -> i32 {
         let group = self::group(group)?;

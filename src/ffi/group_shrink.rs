@@ -25,7 +25,7 @@ dist_export! {
     /// caller's to compare: c-examples/survive.c shows how. The old group stays failed, and is released as before;
     /// for the world that is dist_finalize, which may come before or after the new group's release.
     ///
-    /// `group`: NULL for the world. `options`: NULL for all defaults; borrowed for the call. `out`: out, required; owned by
+    /// `group`: required. `options`: NULL for all defaults; borrowed for the call. `out`: out, required; owned by
     /// the caller, released with dist_group_release; NULL on failure. Blocks until all who may come have come, and for
     /// timeout_ms for each that does not answer, until connect_timeout_ms at the latest. Any thread; not inside a
     /// completion callback.

@@ -16,7 +16,7 @@ use crate::process::thread::{self, MARKS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// Defines one exported function. `build.rs` reads these invocations for the header and for the list of
+/// Defines one exported function. `build-script/items.rs` reads these invocations for the header and for the list of
 /// exports, so each holds exactly one function.
 macro_rules! dist_export {
     (

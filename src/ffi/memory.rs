@@ -20,7 +20,7 @@ dist_export! {
     /// It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
     /// back, in pieces of 2 MiB that small allocations share.
     ///
-    /// `group`: NULL for the world; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
+    /// `group`: required; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
     /// the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
     /// which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
     /// `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
@@ -66,7 +66,7 @@ dist_export! {
     /// A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
     /// or not. No rank has to agree on it.
     ///
-    /// `group`: NULL for the world. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
+    /// `group`: required. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
     /// size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
     ///
     /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,

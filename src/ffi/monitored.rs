@@ -45,7 +45,7 @@ dist_export! {
     /// Waits until all ranks have called it, and says who has not.
     ///
     /// All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
-    /// else. `group`: NULL for the world. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
+    /// else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
     /// DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
     /// others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
     /// as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and

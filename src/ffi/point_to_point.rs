@@ -48,7 +48,7 @@ pub(super) fn run(call: Prepared) -> Result<Option<usize>> {
 dist_export! {
     /// Sends a message to one rank of a group.
     ///
-    /// The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: NULL for the world. `buf`:
+    /// The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: required. `buf`:
     /// in, `count` elements, borrowed until the operation is done; NULL only where count is 0. `peer`: a rank of the
     /// group; this rank itself is possible. `tag`: 0 or more. `options`: NULL for defaults; borrowed for the call;
     /// algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. Messages from one rank under one tag are
@@ -90,7 +90,7 @@ dist_export! {
 dist_export! {
     /// Receives a message from one rank of a group.
     ///
-    /// The sender names this rank, the tag and the same dtype. `group`: NULL for the world. `buf`: out, room for `count`
+    /// The sender names this rank, the tag and the same dtype. `group`: required. `buf`: out, room for `count`
     /// elements, borrowed until the operation is done; NULL only where count is 0; a shorter message leaves the rest
     /// as it is (dist_work_received_count). `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
     /// DIST_ANY_TAG. `source`: out, may be NULL; the rank that sent it. Only for a call that blocks: with a work or

@@ -180,7 +180,7 @@ dist_export! {
 dist_export! {
     /// Whether a group does a kind of call, without making one.
     ///
-    /// `group`: NULL for the world. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
+    /// `group`: required. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
     /// DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
     /// number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
     /// not block. Any thread.
@@ -225,7 +225,7 @@ dist_export! {
     #[on_error(-1)]
     /// This process's rank in a group.
     ///
-    /// `group`: NULL for the world. Returns -1 for an invalid handle or before dist_init. Any thread.
+    /// `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
     /// Since 0.1.
     pub fn dist_get_rank(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.rank())
@@ -236,7 +236,7 @@ dist_export! {
     #[on_error(-1)]
     /// The number of ranks of a group.
     ///
-    /// `group`: NULL for the world. Returns -1 for an invalid handle or before dist_init. Any thread.
+    /// `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
     /// Since 0.1.
     pub fn dist_get_world_size(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.size())

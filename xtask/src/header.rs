@@ -1,6 +1,6 @@
-//! `cargo xtask header`: writes `include/dist.h` anew.
+//! `cargo xtask header`: writes the headers of `include/` again.
 //!
-//! The build script generates the header into its own folder; this command is the only thing that copies it into the
+//! The build script generates the headers into its own folder; this command is the only thing that copies them into the
 //! tree. A test compares the two, so that a change of the interface is a visible change of the file.
 
 use crate::{Arguments, Outcome, run, workspace};
@@ -8,34 +8,37 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+const HEADERS: [&str; 2] = ["dist.h", "dist_backend.h"];
+
 /// Runs the command.
 pub(crate) fn main(rest: &[String]) -> Outcome {
     Arguments::new(rest).finish()?;
-    let generated = generated_header()?;
-    let committed = workspace::root().join("include/dist.h");
-    let text = fs::read(&generated)
-        .map_err(|cause| format!("reading {}: {cause}", generated.display()))?;
-    if fs::read(&committed).is_ok_and(|present| present == text) {
-        println!("include/dist.h is up to date");
-        return Ok(true);
+    let generated = generated_headers()?;
+    for name in HEADERS {
+        let (generated, committed) =
+            (generated.join(name), workspace::root().join("include").join(name));
+        let text = fs::read(&generated)
+            .map_err(|cause| format!("reading {}: {cause}", generated.display()))?;
+        if fs::read(&committed).is_ok_and(|present| present == text) {
+            println!("include/{name} is up to date");
+            continue;
+        }
+        fs::write(&committed, text)
+            .map_err(|cause| format!("writing {}: {cause}", committed.display()))?;
+        println!("include/{name} has changed; CHANGELOG.md needs an entry under \"ABI\"");
     }
-    fs::write(&committed, text)
-        .map_err(|cause| format!("writing {}: {cause}", committed.display()))?;
-    println!(
-        "include/dist.h is written anew; an entry under \"ABI\" in CHANGELOG.md belongs to it"
-    );
     Ok(true)
 }
 
 /// Builds, and asks cargo where the build script wrote.
-fn generated_header() -> Result<PathBuf, String> {
+fn generated_headers() -> Result<PathBuf, String> {
     let mut build = workspace::cargo();
     build.args(["check", "--package", "dist", "--lib", "--message-format", "json"]);
     let text = run::must(&mut build, Duration::from_secs(1800))?.text;
     text.lines()
         .filter(|line| line.contains("\"reason\":\"build-script-executed\""))
         .filter_map(|line| workspace::json_string(line, "out_dir"))
-        .map(|folder| PathBuf::from(folder).join("dist.h"))
-        .find(|file| file.is_file())
-        .ok_or_else(|| "the build script wrote no dist.h".to_string())
+        .map(PathBuf::from)
+        .find(|folder| HEADERS.iter().all(|name| folder.join(name).is_file()))
+        .ok_or_else(|| "the build script wrote no headers".to_string())
 }

@@ -75,7 +75,7 @@ cargo xtask <command>
                       --look only says what there is and what would be run
   tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                       standard library (rustup component add rust-src)
-  header              write include/dist.h anew from the source
+  header              write the headers in include/ from the source
   support-table       write the table of what back ends support into docs/backends.md
   interop [--venv DIR] [--only WORDS] [--no-install]
                       torch's store clients on our server and ours on torch's, both on one, and our

@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "limits of a process have no safe interface")]
 
 use crate::buffer::Buffer;
-use crate::library::{self, Failure, Group, Join, Message, Outcome, Role, Store, WORLD};
+use crate::library::{self, Failure, Group, Join, Message, Outcome, Role, Store, world};
 use crate::operation::{Operation, Watched, message, room, wrong_message};
 use crate::scenario::{Injection, Kind, Scenario, Step};
 use crate::worker::belongings::Belongings;
@@ -170,7 +170,7 @@ impl<'a, 'b> Runner<'a, 'b> {
     /// calls of a program that does not look at it, and its end.
     fn aftermath(&mut self, number: usize, failure: &Failure) {
         let last = self.scenario.steps.len();
-        drop(WORLD.abort(&failure.message));
+        drop(world().abort(&failure.message));
         drop(self.report(last, |rank| rank.calls((Kind::Barrier, 0), 1, 1, last * 1_000_000)));
         // What was stored is what is there, or there is an error.
         let (key, value) = (format!("after{}", self.rank), format!("step {number}"));
@@ -250,7 +250,7 @@ impl<'a, 'b> Runner<'a, 'b> {
     }
 
     fn calls(&mut self, call: (Kind, usize), times: usize, ahead: usize, turn: usize) -> Outcome {
-        self.calls_of(WORLD, call, times, ahead, turn)
+        self.calls_of(world(), call, times, ahead, turn)
     }
 
     fn calls_of(
@@ -325,8 +325,8 @@ impl<'a, 'b> Runner<'a, 'b> {
         let (sent, mut came) = (message(turn, rank, count), room(count));
         let outcome = self.timed(limit, |_| {
             let from = Message { peer: before, tag: 7 };
-            let incoming = WORLD.receive(from, &mut came, false)?;
-            let outgoing = WORLD.send(Message { peer: next, tag: 7 }, &sent, false);
+            let incoming = world().receive(from, &mut came, false)?;
+            let outgoing = world().send(Message { peer: next, tag: 7 }, &sent, false);
             // Both are waited for, since both have memory lent to them.
             let outgoing = outgoing.and_then(|work| work.map_or(Ok(()), |work| work.wait()));
             let incoming = incoming.map_or(Ok(()), |work| work.wait());
@@ -345,11 +345,11 @@ impl<'a, 'b> Runner<'a, 'b> {
         let (sent, mut came) = (message(turn, self.rank, count), room(count));
         let other = Message { peer, tag: 9 };
         let outcome = if self.rank < peer {
-            self.timed(limit, |_| WORLD.send(other, &sent, true))
-                .and_then(|_| self.timed(limit, |_| WORLD.receive(other, &mut came, true)))
+            self.timed(limit, |_| world().send(other, &sent, true))
+                .and_then(|_| self.timed(limit, |_| world().receive(other, &mut came, true)))
         } else {
-            self.timed(limit, |_| WORLD.receive(other, &mut came, true))
-                .and_then(|_| self.timed(limit, |_| WORLD.send(other, &sent, true)))
+            self.timed(limit, |_| world().receive(other, &mut came, true))
+                .and_then(|_| self.timed(limit, |_| world().send(other, &sent, true)))
         };
         let outcome = outcome.map(drop);
         self.close_message(sent, came, (turn, peer), &outcome);
@@ -388,10 +388,10 @@ impl<'a, 'b> Runner<'a, 'b> {
         let Scenario { size, timeout_ms, connect_ms, .. } = *self.scenario;
         let limit = timeout_ms + connect_ms;
         let group = if split {
-            Some(self.timed(limit, |rank| WORLD.split(rank.rank % 2, connect_ms))?)
+            Some(self.timed(limit, |rank| world().split(rank.rank % 2, connect_ms))?)
         } else {
             let members: Vec<usize> = (0..size.max(3) - 1).collect();
-            self.timed(limit, |_| WORLD.some(&members, connect_ms))?
+            self.timed(limit, |_| world().some(&members, connect_ms))?
         };
         let Some(group) = group else { return Ok(()) };
         self.use_up(group, turn)
@@ -402,7 +402,7 @@ impl<'a, 'b> Runner<'a, 'b> {
         let entered = self.calls((Kind::Barrier, 0), 1, 1, turn);
         if self.rank == aborter {
             std::thread::sleep(Duration::from_millis(after_ms));
-            drop(WORLD.abort(&format!("rank {aborter} goes on with the rest")));
+            drop(world().abort(&format!("rank {aborter} goes on with the rest")));
         }
         // They end with the abort, or with what has gone wrong meanwhile.
         let ended =
@@ -410,7 +410,7 @@ impl<'a, 'b> Runner<'a, 'b> {
         let is_panic = ended.is_err_and(|failure| failure.status == DIST_ERR_INTERNAL);
         self.expect(!is_panic, || "there was a panic".to_owned());
         let (window_ms, connect_ms) = (self.scenario.window_ms(), self.scenario.connect_ms);
-        let group = self.timed(connect_ms, |_| WORLD.shrink(window_ms, connect_ms))?;
+        let group = self.timed(connect_ms, |_| world().shrink(window_ms, connect_ms))?;
         self.use_up(group, turn + 500_000)
     }
 

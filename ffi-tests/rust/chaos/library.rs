@@ -11,7 +11,7 @@ use dist::ffi::collective::{
 use dist::ffi::collective_v::{
     dist_all_gather_v, dist_all_to_all_v, dist_gather_v, dist_reduce_scatter_v, dist_scatter_v,
 };
-use dist::ffi::group::{dist_group_abort, dist_group_release};
+use dist::ffi::group::{dist_group_abort, dist_group_release, dist_world};
 use dist::ffi::group_new::{dist_group_new, dist_group_split};
 use dist::ffi::group_shrink::dist_group_shrink;
 use dist::ffi::memory::{dist_mem_alloc, dist_mem_free};
@@ -58,8 +58,9 @@ fn outcome(status: dist_status_t) -> Outcome {
 /// Memory of the library's for so many numbers; none where there is none, or no world any more.
 pub(crate) fn allocate(len: usize) -> Option<NonNull<i32>> {
     let mut ptr = null_mut();
+    let world = world().0;
     // SAFETY: the place for the pointer lives during the call.
-    let status = unsafe { dist_mem_alloc(null(), 4 * len, DIST_DEVICE_HOST, &raw mut ptr) };
+    let status = unsafe { dist_mem_alloc(world, 4 * len, DIST_DEVICE_HOST, &raw mut ptr) };
     NonNull::new(ptr.cast()).filter(|_| status == DIST_OK)
 }
 
@@ -227,7 +228,10 @@ impl Drop for Work {
 pub(crate) struct Group(*mut dist_group_t);
 
 /// The world group.
-pub(crate) const WORLD: Group = Group(null_mut());
+pub(crate) fn world() -> Group {
+    // SAFETY: takes nothing.
+    Group(unsafe { dist_world() })
+}
 
 /// One message.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,7 @@ use crate::matrix::{
 use crate::model::Prepared;
 use crate::values::{Inputs, factor, mix};
 use dist::base::buffer::{Dst, Src};
+use dist::base::op::ReduceOp;
 use dist::ffi::collective::*;
 use dist::ffi::collective_v::*;
 use dist::ffi::group::{dist_group_create, dist_group_release};
@@ -108,8 +109,8 @@ fn call(
     let (sends, send_counts) = (sends.all.as_ptr(), sends.counts.as_ptr());
     let (recvs, recv_counts) = (recvs.all.as_ptr(), recvs.counts.as_ptr());
     let buf = if recv.is_null() { send.cast_mut() } else { recv };
-    let op = scene.op.map_or(0, |op| op as i32);
-    let (dtype, root, o) = (dtype as i32, i32::try_from(root).unwrap(), &raw const *options);
+    let op = scene.op.map_or(0, ReduceOp::number);
+    let (dtype, root, o) = (dtype.number(), i32::try_from(root).unwrap(), &raw const *options);
     // SAFETY (all): the buffers have the sizes that the call says and outlive the operation, the lists are as long as
     // the group is large where the rank uses them, and the options outlive the call.
     use OpKind::*;

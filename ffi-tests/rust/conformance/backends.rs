@@ -16,6 +16,7 @@ use crate::toolchain::{BACKEND, Compiler};
 use crate::values::mix;
 use dist::api::{Group, GroupOptions};
 use dist::base::error::ErrorKind;
+use dist::base::op::ReduceOp;
 use dist::ffi::backend::dist_backend_load;
 use dist::ffi::runtime::dist_last_error;
 use dist::store::HashStore;
@@ -71,8 +72,8 @@ pub(crate) fn cases(
 ) -> (Vec<Case>, usize) {
     let group = alone(served);
     let is_done = |scene: &Scene| {
-        let op = scene.op.map_or(0, |op| op as i32);
-        match group.supports(scene.kind as i32, scene.dtype as i32, op, -1) {
+        let op = scene.op.map_or(0, ReduceOp::number);
+        match group.supports(scene.kind as i32, scene.dtype.number(), op, -1) {
             Ok(()) => true,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");

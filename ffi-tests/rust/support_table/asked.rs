@@ -108,8 +108,8 @@ fn over(backend: &'static str, size: usize) -> Ask {
     Box::new(move |query| {
         let kind =
             query.kind.map_or(if query.name == "send" { 64 } else { 65 }, |kind| kind as i32);
-        let dtype = query.dtype.map_or(-1, |dtype| dtype as i32);
-        let op = query.op.map_or(-1, |op| op as i32);
+        let dtype = query.dtype.map_or(-1, |dtype| dtype.number());
+        let op = query.op.map_or(-1, |op| op.number());
         let device = query.gpu.map_or(-1, |gpu| i32::try_from(gpu).unwrap());
         match groups[0].supports(kind, dtype, op, device) {
             Ok(()) => true,

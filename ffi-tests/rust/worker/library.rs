@@ -10,7 +10,7 @@ use dist::ffi::collective::{
 };
 use dist::ffi::debug::dist_set_debug_level;
 use dist::ffi::group::{
-    dist_group_abort, dist_group_create, dist_group_describe, dist_group_release,
+    dist_group_abort, dist_group_create, dist_group_describe, dist_group_release, dist_world,
 };
 use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::runtime::{
@@ -52,7 +52,10 @@ pub(super) struct Store(*mut dist_store_t);
 unsafe impl Send for Store {}
 
 /// The world group.
-pub(super) const WORLD: Group = Group(null_mut());
+pub(super) fn world() -> Group {
+    // SAFETY: takes nothing.
+    Group(unsafe { dist_world() })
+}
 
 /// A handle that was never given.
 pub(super) const NOBODY: Group = Group(std::ptr::without_provenance_mut(usize::MAX));
@@ -115,8 +118,8 @@ pub(super) fn create_group(words: &Words<'_>, store: Store) -> Result<Group, Out
     options.fields = DIST_FIELD_RANK;
     options.store = store.0;
     options.name = terminated(words.at(0));
-    options.rank = words.number("rank").unwrap_or_else(|| rank(WORLD));
-    options.world_size = words.number("size").unwrap_or_else(|| size(WORLD));
+    options.rank = words.number("rank").unwrap_or_else(|| rank(world()));
+    options.world_size = words.number("size").unwrap_or_else(|| size(world()));
     options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
     options.connect_timeout_ms = words.number("connect_timeout_ms").unwrap_or(0);
     let mut group = null_mut();

@@ -48,7 +48,7 @@ mod words;
 mod works;
 
 use belongings::Belongings;
-use library::{Call, Group, Outcome, Store, WORLD, WRONG_RESULT};
+use library::{Call, Group, Outcome, Store, WRONG_RESULT, world};
 use messages::Message;
 use serde_json::json;
 use std::collections::HashMap;
@@ -229,7 +229,7 @@ impl Worker {
     fn group(&self, words: &Words<'_>) -> Group {
         // A group that was not made is one that no call accepts.
         let known = |name| self.groups.get(name).copied().unwrap_or(library::NOBODY);
-        words.text("on").map_or(WORLD, known)
+        words.text("on").map_or_else(world, known)
     }
 
     fn init(&mut self, words: &Words<'_>) -> Outcome {
@@ -287,7 +287,7 @@ impl Worker {
     fn many(&mut self, words: &Words<'_>) -> Outcome {
         let count = words.at(0).parse().unwrap();
         for _ in 0..count {
-            match families::derive(words, WORLD) {
+            match families::derive(words, world()) {
                 Ok(group) => self.many.extend(group),
                 Err(outcome) => return outcome,
             }

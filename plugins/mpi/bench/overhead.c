@@ -29,7 +29,7 @@ static void fail(const char *what)
 
 static void over_dist(int count)
 {
-    if (dist_all_reduce(NULL, input, output, (size_t)count, DIST_F32, DIST_SUM, NULL, NULL) != DIST_OK) {
+    if (dist_all_reduce(dist_world(), input, output, (size_t)count, DIST_F32, DIST_SUM, NULL, NULL) != DIST_OK) {
         fail("dist_all_reduce");
     }
 }

@@ -36,9 +36,6 @@ pub(crate) fn dtype(number: i32) -> Result<DataType> {
 
 /// The operator with this number.
 pub(crate) fn op(number: i32) -> Result<ReduceOp> {
-    let place = usize::try_from(number).ok();
-    place
-        .and_then(|place| ReduceOp::ALL.get(place))
-        .copied()
-        .ok_or_else(|| Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operator {number}")))
+    ReduceOp::from_number(number)
+        .map_err(|_| Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operator {number}")))
 }

@@ -46,7 +46,7 @@ fn guarded(
 /// # Safety
 /// As dist.h says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dist_backend_plugin_v1(
+pub unsafe extern "C" fn dist_backend_plugin_v2(
     host: *const dist_backend_host_t,
     plugin: *mut dist_backend_plugin_t,
     outcome: *mut dist_backend_outcome_t,

@@ -24,16 +24,16 @@ static void messages_by_tag_and_sender(void)
     int i;
     for (i = 0; i < 6; i++) {
         sent[i] = 1000 * rank + i;
-        CHECK_STATUS(dist_send(NULL, &sent[i], 1, DIST_I64, right, tags[i], NULL, &works[i]), DIST_OK);
+        CHECK_STATUS(dist_send(dist_world(), &sent[i], 1, DIST_I64, right, tags[i], NULL, &works[i]), DIST_OK);
     }
     /* Against the order of sending, and the last two by any tag in it. */
     for (i = 3; i >= 0; i--) {
         int32_t source = -1;
-        CHECK_STATUS(dist_recv(NULL, &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &source, NULL, NULL), DIST_OK);
+        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &source, NULL, NULL), DIST_OK);
         CHECK(got == 1000 * left + i && source == left);
     }
     for (i = 4; i < 6; i++) {
-        CHECK_STATUS(dist_recv(NULL, &got, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);
+        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);
         CHECK(got == 1000 * left + i);
     }
     for (i = 0; i < 6; i++) {
@@ -52,9 +52,9 @@ static void receives_before_their_messages(void)
     for (i = 0; i < n; i++) {
         out[i] = (float)(i % 1000) + (float)rank;
     }
-    CHECK_STATUS(dist_recv(NULL, in, n, DIST_F32, left, 5, NULL, NULL, &receive), DIST_OK);
-    CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_OK);
-    CHECK_STATUS(dist_send(NULL, out, n, DIST_F32, right, 5, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_recv(dist_world(), in, n, DIST_F32, left, 5, NULL, NULL, &receive), DIST_OK);
+    CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_send(dist_world(), out, n, DIST_F32, right, 5, NULL, &send), DIST_OK);
     CHECK_STATUS(dist_work_wait(receive, DIST_WAIT_FOREVER), DIST_OK);
     CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
     CHECK(in[0] == (float)left && in[n - 1] == (float)((n - 1) % 1000) + (float)left);
@@ -69,10 +69,10 @@ static void a_message_that_is_too_long_stays(void)
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
     int32_t out[4] = { rank, 1, 2, 3 }, in[4] = { -1, -1, -1, -1 };
     dist_work_t *send;
-    CHECK_STATUS(dist_send(NULL, out, 4, DIST_I32, right, 9, NULL, &send), DIST_OK);
-    CHECK_STATUS(dist_recv(NULL, in, 3, DIST_I32, left, 9, NULL, NULL, NULL), DIST_ERR_MISMATCH);
+    CHECK_STATUS(dist_send(dist_world(), out, 4, DIST_I32, right, 9, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_recv(dist_world(), in, 3, DIST_I32, left, 9, NULL, NULL, NULL), DIST_ERR_MISMATCH);
     CHECK(in[0] == -1);
-    CHECK_STATUS(dist_recv(NULL, in, 4, DIST_I32, left, 9, NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_recv(dist_world(), in, 4, DIST_I32, left, 9, NULL, NULL, NULL), DIST_OK);
     CHECK(in[0] == left && in[3] == 3);
     CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
     dist_work_release(send);
@@ -84,10 +84,10 @@ static void a_receive_that_nobody_matches_is_taken_back(void)
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size, in = -1, out = 40 + rank;
     dist_work_t *send;
     soon.timeout_ms = 100;
-    CHECK_STATUS(dist_recv(NULL, &in, 1, DIST_I32, left, 11, NULL, &soon, NULL), DIST_ERR_TIMEOUT);
-    CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_OK);
-    CHECK_STATUS(dist_send(NULL, &out, 1, DIST_I32, right, 11, NULL, &send), DIST_OK);
-    CHECK_STATUS(dist_recv(NULL, &in, 1, DIST_I32, left, 11, NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_recv(dist_world(), &in, 1, DIST_I32, left, 11, NULL, &soon, NULL), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_send(dist_world(), &out, 1, DIST_I32, right, 11, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_recv(dist_world(), &in, 1, DIST_I32, left, 11, NULL, NULL, NULL), DIST_OK);
     CHECK(in == 40 + left);
     CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
     dist_work_release(send);
@@ -103,8 +103,8 @@ static void bytes_whose_length_the_receiver_does_not_know(void)
     dist_work_t *send;
     REQUIRE(out != NULL);
     memset(out, 'a' + rank, n);
-    CHECK_STATUS(dist_send_bytes(NULL, out, n, right, 3, NULL, &send), DIST_OK);
-    CHECK_STATUS(dist_recv_bytes(NULL, &in, 1 << 20, left, 3, NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_send_bytes(dist_world(), out, n, right, 3, NULL, &send), DIST_OK);
+    CHECK_STATUS(dist_recv_bytes(dist_world(), &in, 1 << 20, left, 3, NULL, NULL, NULL), DIST_OK);
     CHECK_STATUS(dist_blob_data(in, 0, &data, &got), DIST_OK);
     CHECK(got == 1000 * (size_t)left + 3);
     CHECK(((const char *)data)[0] == 'a' + left && ((const char *)data)[got - 1] == 'a' + left);
@@ -120,7 +120,7 @@ static void groups_of_some_ranks(void)
     for (round = 0; round < 3; round++) {
         dist_group_t *half = NULL;
         int32_t sum = rank, wanted = 0, r;
-        CHECK_STATUS(dist_group_split(NULL, rank % 2, -rank, NULL, &half), DIST_OK);
+        CHECK_STATUS(dist_group_split(dist_world(), rank % 2, -rank, NULL, &half), DIST_OK);
         CHECK_STATUS(dist_all_reduce(half, &sum, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL), DIST_OK);
         for (r = rank % 2; r < size; r += 2) {
             wanted += r;
@@ -140,7 +140,7 @@ static void ranks_that_are_not_in_place_alike(void)
     for (i = 0; i < n; i++) {
         out[i] = (double)rank + (double)i;
     }
-    CHECK_STATUS(dist_all_reduce(NULL, out, result, n, DIST_F64, DIST_SUM, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_all_reduce(dist_world(), out, result, n, DIST_F64, DIST_SUM, NULL, NULL), DIST_OK);
     for (i = 0; i < n; i++) {
         wrong += result[i] != (double)(size * (size - 1) / 2) + (double)size * (double)i;
     }
@@ -156,7 +156,7 @@ static void works_beside_messages(void)
     int i;
     for (i = 0; i < 8; i++) {
         values[i] = rank + i;
-        CHECK_STATUS(dist_all_reduce(NULL, &values[i], &values[i], 1, DIST_I64, DIST_SUM, NULL, &works[i]), DIST_OK);
+        CHECK_STATUS(dist_all_reduce(dist_world(), &values[i], &values[i], 1, DIST_I64, DIST_SUM, NULL, &works[i]), DIST_OK);
     }
     messages_by_tag_and_sender();
     for (i = 0; i < 8; i++) {
@@ -168,14 +168,14 @@ static void works_beside_messages(void)
 
 static void everybody_comes_to_a_monitored_barrier(void)
 {
-    CHECK_STATUS(dist_monitored_barrier(NULL, DIST_WAIT_FOREVER, 1, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_monitored_barrier(dist_world(), DIST_WAIT_FOREVER, 1, NULL, NULL), DIST_OK);
 }
 
 /* The thread that has not initialised MPI is refused, with what to do. */
 static void *call_elsewhere(void *refused)
 {
     int32_t value = 1;
-    int status = dist_send(NULL, &value, 1, DIST_I32, rank, 1, NULL, NULL);
+    int status = dist_send(dist_world(), &value, 1, DIST_I32, rank, 1, NULL, NULL);
     *(int *)refused = status != DIST_OK && strstr(dist_last_error(), "MPI_THREAD_SERIALIZED") != NULL;
     return NULL;
 }
@@ -196,13 +196,13 @@ static void a_rank_that_does_not_come(void)
     dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
     soon.timeout_ms = 300;
     if (rank > 0) {
-        CHECK_STATUS(dist_all_reduce(NULL, &value, &sum, 1, DIST_I64, DIST_SUM, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_STATUS(dist_all_reduce(dist_world(), &value, &sum, 1, DIST_I64, DIST_SUM, &soon, NULL), DIST_ERR_TIMEOUT);
         CHECK_MESSAGE("may still use the buffers");
         CHECK_MESSAGE("MPI cannot take back a collective");
     } else {
         int32_t in;
         /* The others' failure ends a wait of this rank. */
-        CHECK_STATUS(dist_recv(NULL, &in, 1, DIST_I32, 1, 1, NULL, NULL, NULL), DIST_ERR_ABORTED);
+        CHECK_STATUS(dist_recv(dist_world(), &in, 1, DIST_I32, 1, 1, NULL, NULL, NULL), DIST_ERR_ABORTED);
     }
 }
 
@@ -224,8 +224,8 @@ int main(int argc, char **argv)
     how.backend = "mpi";
     how.timeout_ms = 60000;
     REQUIRE(CHECK_STATUS(dist_init(&how), DIST_OK));
-    rank = dist_get_rank(NULL);
-    size = dist_get_world_size(NULL);
+    rank = dist_get_rank(dist_world());
+    size = dist_get_world_size(dist_world());
     if (is_late) {
         a_rank_that_does_not_come();
         return check_report();
@@ -243,7 +243,7 @@ int main(int argc, char **argv)
     } else {
         another_thread_is_refused();
     }
-    CHECK_STATUS(dist_barrier(NULL, NULL, NULL), DIST_OK);
+    CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_OK);
     CHECK_STATUS(dist_finalize(), DIST_OK);
     if (!is_own) {
         MPI_Finalize();

@@ -52,7 +52,7 @@ static void what_it_says(struct rank *self)
     dist_blob_t *json = NULL;
     const void *data = NULL;
     size_t length = 0;
-    REQUIRE_OK(dist_group_describe(NULL, &json));
+    REQUIRE_OK(dist_group_describe(dist_world(), &json));
     REQUIRE_OK(dist_blob_data(json, 0, &data, &length));
     char *text = calloc(1, length + 1);
     memcpy(text, data, length);
@@ -61,8 +61,8 @@ static void what_it_says(struct rank *self)
     CHECK((strstr(text, "\"direct\":[]") != NULL) == !is_direct);
     free(text);
     CHECK_OK(dist_blob_release(json));
-    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_ALL_REDUCE, DIST_F16, DIST_AVG, self->device));
-    CHECK_OK(dist_backend_supports(NULL, DIST_KIND_SEND, DIST_F16, 0, self->device));
+    CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_ALL_REDUCE, DIST_F16, DIST_AVG, self->device));
+    CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_SEND, DIST_F16, 0, self->device));
 }
 
 /* Around the ring: more than one piece, with a work and without, by name and from anybody. */
@@ -71,15 +71,15 @@ static void messages(struct rank *self)
     int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size, from = -1;
     int32_t *out = numbers(1000 * self->rank, COUNT), *in = device_memory(COUNT * sizeof(int32_t), NULL);
     dist_work_t *send = NULL, *receive = NULL;
-    CHECK_OK(dist_recv(NULL, in, COUNT, DIST_I32, left, 7, NULL, NULL, &receive));
-    CHECK_OK(dist_send(NULL, out, COUNT, DIST_I32, right, 7, NULL, &send));
+    CHECK_OK(dist_recv(dist_world(), in, COUNT, DIST_I32, left, 7, NULL, NULL, &receive));
+    CHECK_OK(dist_send(dist_world(), out, COUNT, DIST_I32, right, 7, NULL, &send));
     CHECK_OK(dist_work_wait(receive, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_release(receive));
     CHECK_OK(dist_work_release(send));
     CHECK(holds(in, 1000 * left, COUNT));
-    CHECK_OK(dist_send(NULL, out + 1, 5, DIST_I32, right, 9, NULL, &send));
-    CHECK_OK(dist_recv(NULL, in + 2, 5, DIST_I32, DIST_ANY_SOURCE, 9, &from, NULL, NULL));
+    CHECK_OK(dist_send(dist_world(), out + 1, 5, DIST_I32, right, 9, NULL, &send));
+    CHECK_OK(dist_recv(dist_world(), in + 2, 5, DIST_I32, DIST_ANY_SOURCE, 9, &from, NULL, NULL));
     CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_release(send));
     CHECK(from == left && holds(in + 2, 1000 * left + 1, 5) && holds(in, 1000 * left, 2));
@@ -96,14 +96,14 @@ static void streams(struct rank *self)
     struct delay delay = { 1, 0, bytes_at(out, 100), (unsigned char)(self->rank + 1), 100 };
     dist_work_t *send = NULL;
     REQUIRE(cuLaunchHostFunc(self->stream, hold, &delay) == CUDA_SUCCESS);
-    CHECK_OK(dist_send(NULL, out, 100, DIST_U8, right, 1, &options, &send));
-    CHECK_OK(dist_recv(NULL, in, 100, DIST_U8, left, 1, NULL, NULL, NULL));
+    CHECK_OK(dist_send(dist_world(), out, 100, DIST_U8, right, 1, &options, &send));
+    CHECK_OK(dist_recv(dist_world(), in, 100, DIST_U8, left, 1, NULL, NULL, NULL));
     CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_release(send));
     CHECK(bytes_at(in, 100)[0] == left + 1 && bytes_at(in, 100)[99] == left + 1);
     struct delay later = { 1, 0, bytes_at(out, 100), (unsigned char)(self->rank + 11), 100 };
     REQUIRE(cuLaunchHostFunc(self->stream, hold, &later) == CUDA_SUCCESS);
-    CHECK_OK(dist_all_gather(NULL, out, all, 100, DIST_U8, &options, NULL));
+    CHECK_OK(dist_all_gather(dist_world(), out, all, 100, DIST_U8, &options, NULL));
     for (int rank = 0; rank < self->size; rank++) {
         CHECK(bytes_at(all, 400)[100 * rank] == rank + 11 && bytes_at(all, 400)[100 * rank + 99] == rank + 11);
     }
@@ -120,10 +120,10 @@ static void a_stream_that_does_not_come(struct rank *self)
     dist_call_options_t options = on_stream(self);
     options.timeout_ms = 200;
     REQUIRE(cuLaunchHostFunc(self->stream, hold, &delay) == CUDA_SUCCESS);
-    CHECK_REFUSED(dist_send(NULL, out, 10, DIST_I32, right, 3, &options, NULL), DIST_ERR_TIMEOUT, " within 2");
+    CHECK_REFUSED(dist_send(dist_world(), out, 10, DIST_I32, right, 3, &options, NULL), DIST_ERR_TIMEOUT, " within 2");
     atomic_store(&delay.may_go_on, 1);
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     free_device(out);
 }
 
@@ -137,20 +137,20 @@ static void in_place(struct rank *self)
     for (int i = 0; i < 100; i++) {
         seen[own + i] = own + i;
     }
-    CHECK_OK(dist_all_gather(NULL, all + own, all, 100, DIST_I32, NULL, NULL));
+    CHECK_OK(dist_all_gather(dist_world(), all + own, all, 100, DIST_I32, NULL, NULL));
     CHECK(holds(all, 0, (size_t)self->size * 100));
     int root = self->size - 1;
-    CHECK_OK(dist_gather(NULL, all + own, self->rank == root ? all : NULL, 100, DIST_I32, root, NULL, NULL));
+    CHECK_OK(dist_gather(dist_world(), all + own, self->rank == root ? all : NULL, 100, DIST_I32, root, NULL, NULL));
     CHECK(holds(all, 0, (size_t)self->size * 100));
     for (int i = 0; i < 100; i++) {
         seen[i] = 1;
     }
-    CHECK_OK(dist_all_reduce(NULL, all, all, 100, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), all, all, 100, DIST_I32, DIST_SUM, NULL, NULL));
     CHECK(seen[0] == self->size && seen[99] == self->size);
     dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
     soon.timeout_ms = 100;
-    CHECK_REFUSED(dist_recv(NULL, all, 1, DIST_I32, root, 77, NULL, &soon, NULL), DIST_ERR_TIMEOUT, "not matched");
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
+    CHECK_REFUSED(dist_recv(dist_world(), all, 1, DIST_I32, root, 77, NULL, &soon, NULL), DIST_ERR_TIMEOUT, "not matched");
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     free_device(all);
 }
 
@@ -160,9 +160,9 @@ static void beside(struct rank *self)
     int64_t value = self->rank + 1, sum = 0;
     int32_t ranks[MOST_RANKS] = { 0, 1, 2, 3 };
     dist_group_t *group = NULL;
-    CHECK_OK(dist_all_reduce(NULL, &value, &sum, 1, DIST_I64, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(dist_world(), &value, &sum, 1, DIST_I64, DIST_SUM, NULL, NULL));
     CHECK(sum == self->size * (self->size + 1) / 2);
-    REQUIRE_OK(dist_group_new(NULL, ranks, (size_t)self->size, NULL, &group));
+    REQUIRE_OK(dist_group_new(dist_world(), ranks, (size_t)self->size, NULL, &group));
     int32_t *all = numbers(0, 400);
     long before = given_to_mpi();
     CHECK_OK(dist_all_gather(group, all + self->rank * 100, all, 100, DIST_I32, NULL, NULL));

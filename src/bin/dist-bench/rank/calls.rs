@@ -6,10 +6,10 @@ use crate::ops::{Op, ROOT};
 use crate::order::Order;
 use dist::ffi::types::{
     DIST_DEVICE_HOST, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED, DIST_FIELD_DEVICE,
-    DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_call_options_t, dist_init_options_t,
-    dist_status_t, dist_work_t,
+    DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_call_options_t, dist_group_t,
+    dist_init_options_t, dist_status_t, dist_work_t,
 };
-use dist::ffi::{collective, memory, point_to_point, runtime, work};
+use dist::ffi::{collective, group, memory, point_to_point, runtime, work};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
@@ -21,14 +21,21 @@ const _: () = assert!(ROOT == 0, "the two are the same rank");
 const BALL: i32 = 0;
 const WHISTLE: i32 = 1;
 
+/// The world group, or NULL where this process has joined none.
+fn world() -> *mut dist_group_t {
+    // SAFETY: takes nothing.
+    unsafe { group::dist_world() }
+}
+
 /// Memory of the library.
 ///
 /// # Errors
 /// The library's reason.
 pub(super) fn allocate(bytes: usize) -> Result<*mut u8, String> {
     let mut ptr: *mut c_void = null_mut();
-    // SAFETY: `ptr` takes the result; NULL is the world.
-    check(unsafe { memory::dist_mem_alloc(null(), bytes, DIST_DEVICE_HOST, &raw mut ptr) })?;
+    let world = world();
+    // SAFETY: `ptr` takes the result.
+    check(unsafe { memory::dist_mem_alloc(world, bytes, DIST_DEVICE_HOST, &raw mut ptr) })?;
     Ok(ptr.cast())
 }
 
@@ -114,8 +121,8 @@ impl Call {
             input: buffers.input().cast(),
             output: buffers.output().cast(),
             count: order.count,
-            dtype: i32::from(order.dtype as u8),
-            redop: i32::from(order.redop as u8),
+            dtype: order.dtype.number(),
+            redop: order.redop.number(),
             asynchronous: order.asynchronous,
         }
     }
@@ -143,6 +150,7 @@ impl Call {
 pub(super) struct World {
     pub(super) rank: usize,
     pub(super) ranks: usize,
+    group: *mut dist_group_t,
 }
 
 impl World {
@@ -181,7 +189,7 @@ impl World {
         };
         // SAFETY: the structure and its texts live until the call returns.
         check(unsafe { runtime::dist_init(&raw const options) })?;
-        Ok(Self { rank, ranks })
+        Ok(Self { rank, ranks, group: world() })
     }
 
     /// Leaves it.
@@ -198,8 +206,8 @@ impl World {
     /// # Errors
     /// The library's reason.
     pub(super) fn barrier(&self) -> Result<(), String> {
-        // SAFETY: NULL is the world, no options, and no work.
-        Ok(check(unsafe { collective::dist_barrier(null_mut(), null(), null_mut()) })?)
+        // SAFETY: no options, and no work.
+        Ok(check(unsafe { collective::dist_barrier(self.group, null(), null_mut()) })?)
     }
 
     /// The starter of a ping-pong waits until the other one is ready.
@@ -209,7 +217,7 @@ impl World {
     pub(super) fn ready(&self) -> Result<(), String> {
         let mut byte = 0u8;
         let buf: *mut c_void = (&raw mut byte).cast();
-        let (group, none, source) = (null_mut(), null(), null_mut());
+        let (group, none, source) = (self.group, null(), null_mut());
         let met = if self.rank == ROOT {
             // SAFETY: one byte, which lives until the call returns.
             check(unsafe {
@@ -270,7 +278,7 @@ impl World {
 
     fn make(&self, call: &Call) -> Result<(), Refusal> {
         let Call { op, input, output, count, dtype, redop, options, .. } = *call;
-        let (world, block) = (null_mut(), count / self.ranks);
+        let (world, block) = (self.group, count / self.ranks);
         match op {
             // SAFETY: `Buffers` has made room for what the operation reads and writes on this rank, in place where both are in one
             // buffer, and keeps it until the call, or the wait for its work, has returned.
@@ -326,7 +334,7 @@ impl World {
     /// One round trip; the other rank's half of it.
     fn ping_pong(&self, call: &Call) -> Result<(), Refusal> {
         let Call { input, output, count, dtype, .. } = *call;
-        let (world, none, source) = (null_mut(), null(), null_mut());
+        let (world, none, source) = (self.group, null(), null_mut());
         let peer = if self.rank == ROOT { 1 } else { ROOT_RANK };
         let send = || {
             // SAFETY: the first buffer has `count` elements.

@@ -1,0 +1,121 @@
+//! The constants, types and functions of the C interface, as plain Rust items.
+
+use quote::ToTokens as _;
+use std::path::Path;
+use syn::parse::Parser as _;
+
+pub(crate) const FFI: &str = "src/ffi";
+
+/// The files of that folder that the headers are made of, in their order within a section.
+const FILES: &[&str] = &[
+    "constants",
+    "types",
+    "backend_types",
+    "runtime",
+    "backend",
+    "spawn",
+    "log",
+    "debug",
+    "blob",
+    "store_create",
+    "store",
+    "store_queue",
+    "store_custom",
+    "group",
+    "group_new",
+    "group_shrink",
+    "collective",
+    "collective_v",
+    "bytes",
+    "monitored",
+    "point_to_point",
+    "batch",
+    "work",
+    "memory",
+    "trace",
+];
+
+/// Functions whose status a caller may ignore without missing a failed operation, besides all `_release` functions.
+const IGNORABLE: &[&str] = &[
+    "dist_group_abort",
+    "dist_set_log_callback",
+    "dist_set_log_level",
+    "dist_set_debug_level",
+    "dist_set_debug_level_from_env",
+    "dist_mem_free",
+];
+
+/// A constant, type or function.
+pub(crate) struct Item {
+    pub(crate) name: String,
+    pub(crate) item: syn::Item,
+}
+
+/// All items, in the order of the files.
+pub(crate) fn read() -> Vec<Item> {
+    let mut items = Vec::new();
+    for name in FILES {
+        let path = Path::new(FFI).join(format!("{name}.rs"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        let has_types = ["constants", "types", "backend_types"].contains(name);
+        items.extend(
+            file.items
+                .into_iter()
+                .filter_map(|item| if has_types { plain_type(item) } else { exported(item) }),
+        );
+    }
+    items
+}
+
+/// The names of the exported functions.
+pub(crate) fn exports(items: &[Item]) -> Vec<&str> {
+    let functions = items.iter().filter(|item| matches!(item.item, syn::Item::Fn(_)));
+    functions.map(|item| item.name.as_str()).collect()
+}
+
+/// A constant or type; incomplete types lose their representation, so that cbindgen only declares them.
+fn plain_type(item: syn::Item) -> Option<Item> {
+    let (name, item) = match item {
+        syn::Item::Struct(mut item) => {
+            let is_opaque =
+                item.fields.iter().any(|f| f.ident.as_ref().is_some_and(|i| i == "_opaque"));
+            if is_opaque {
+                item.attrs.retain(|attribute| !attribute.path().is_ident("repr"));
+            }
+            (item.ident.to_string(), syn::Item::Struct(item))
+        }
+        syn::Item::Type(item) => (item.ident.to_string(), syn::Item::Type(item)),
+        syn::Item::Const(item) if item.ident != "_" => {
+            (item.ident.to_string(), syn::Item::Const(item))
+        }
+        _ => return None,
+    };
+    Some(Item { name, item })
+}
+
+/// The function inside a `dist_export!`, as cbindgen wants to see it.
+fn exported(item: syn::Item) -> Option<Item> {
+    let syn::Item::Macro(invocation) = item else { return None };
+    if !invocation.mac.path.is_ident("dist_export") {
+        return None;
+    }
+    let parse = <syn::ItemFn as syn::parse::Parse>::parse;
+    let mut function = parse
+        .parse2(invocation.mac.tokens)
+        .unwrap_or_else(|e| panic!("a dist_export! does not hold one function: {e}"));
+    let is_for_rust = |path: &syn::Path| {
+        ["on_error", "anywhere", "in_progress"].iter().any(|name| path.is_ident(name))
+    };
+    function.attrs.retain(|attribute| !is_for_rust(attribute.path()));
+    function.attrs.push(syn::parse_quote!(#[unsafe(no_mangle)]));
+    function.sig.abi = Some(syn::parse_quote!(extern "C"));
+    function.block = syn::parse_quote!({});
+    let name = function.sig.ident.to_string();
+    let has_status = matches!(&function.sig.output, syn::ReturnType::Type(_, ty)
+        if ty.to_token_stream().to_string() == "dist_status_t");
+    if has_status && !name.ends_with("_release") && !IGNORABLE.contains(&name.as_str()) {
+        function.attrs.push(syn::parse_quote!(#[must_use]));
+    }
+    Some(Item { name, item: syn::Item::Fn(function) })
+}

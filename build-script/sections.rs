@@ -1,0 +1,184 @@
+//! The order of the headers: which constant, type and function stands in which section.
+//!
+//! A name belongs to the section with the longest pattern that it begins with; a name that no pattern fits fails the build.
+
+/// A part of a header about one subject.
+pub(crate) struct Section {
+    pub(crate) title: &'static str,
+    /// What the section is for, one sentence.
+    pub(crate) about: &'static str,
+    /// Beginnings of names.
+    pub(crate) names: &'static [&'static str],
+}
+
+/// `include/dist.h`, in the order of use.
+pub(crate) const DIST: &[Section] = &[
+    Section {
+        title: "Status and errors",
+        about: "Outcomes of calls, their messages, and the version of the library.",
+        names: &[
+            "dist_status_",
+            "DIST_OK",
+            "DIST_IN_PROGRESS",
+            "DIST_ERR_",
+            "dist_last_error",
+            "dist_version",
+            "DIST_WAIT_FOREVER",
+            "DIST_NO_WAIT",
+        ],
+    },
+    Section {
+        title: "Byte strings",
+        about: "Lists of byte strings that the library makes and the caller releases.",
+        names: &["dist_blob_"],
+    },
+    Section {
+        title: "Initialization",
+        about: "The world of a process: how it begins and ends.",
+        names: &[
+            "dist_init",
+            "dist_finalize",
+            "dist_is_",
+            "dist_spawn",
+            "DIST_FIELD_",
+            "DIST_DEVICE_HOST",
+            "dist_store_t",
+        ],
+    },
+    Section {
+        title: "Groups",
+        about: "Groups of ranks: queries, new groups, failure.",
+        names: &[
+            "dist_group_",
+            "dist_get_rank",
+            "dist_get_world_size",
+            "dist_world",
+            "DIST_NO_COLOR",
+            "dist_shrink_",
+            "dist_culprit_",
+            "DIST_CULPRIT_",
+        ],
+    },
+    Section {
+        title: "Element types and operators",
+        about: "What vectors consist of, and how reductions combine them.",
+        names: &[
+            "dist_dtype_",
+            "dist_op_",
+            "DIST_I8",
+            "DIST_U8",
+            "DIST_I16",
+            "DIST_U16",
+            "DIST_I32",
+            "DIST_U32",
+            "DIST_I64",
+            "DIST_U64",
+            "DIST_F16",
+            "DIST_BF16",
+            "DIST_F32",
+            "DIST_F64",
+            "DIST_C64",
+            "DIST_C128",
+            "DIST_BOOL",
+            "DIST_F8",
+            "DIST_OPAQUE",
+            "DIST_SUM",
+            "DIST_PRODUCT",
+            "DIST_MIN",
+            "DIST_MAX",
+            "DIST_AVG",
+            "DIST_BAND",
+            "DIST_BOR",
+            "DIST_BXOR",
+            "DIST_PREMUL_SUM",
+            "DIST_OP_",
+        ],
+    },
+    Section {
+        title: "Collectives",
+        about: "Operations that all ranks of a group call in the same order.",
+        names: &[
+            "dist_work_t",
+            "dist_call_options_t",
+            "DIST_CALL_",
+            "dist_all_",
+            "dist_reduce",
+            "dist_broadcast",
+            "dist_barrier",
+            "dist_gather",
+            "dist_scatter",
+            "dist_monitored_barrier",
+            "dist_scan",
+            "dist_exscan",
+            "dist_batch_",
+        ],
+    },
+    Section {
+        title: "Messages",
+        about: "Messages from one rank to another.",
+        names: &["DIST_ANY_", "dist_send", "dist_recv", "dist_probe", "dist_message_"],
+    },
+    Section {
+        title: "Works",
+        about: "Operations that were issued and may still be under way.",
+        names: &["dist_work_", "dist_callbacks_", "dist_group_fd", "dist_group_take_done"],
+    },
+    Section {
+        title: "Stores",
+        about: "Key-value stores, in which ranks meet and that programs may use.",
+        names: &["dist_store_", "DIST_KEY_", "dist_key_"],
+    },
+    Section {
+        title: "Memory",
+        about: "Memory that operations reach without copies.",
+        names: &["dist_mem_"],
+    },
+    Section {
+        title: "Back ends",
+        about: "Which back ends there are and what they do; dist_backend.h is for those who write one.",
+        names: &[
+            "dist_backend_is_available",
+            "dist_backend_supports",
+            "dist_backend_load",
+            "DIST_KIND_",
+        ],
+    },
+    Section {
+        title: "Diagnostics",
+        about: "Logs, debug levels, the flight recorder and traces.",
+        names: &[
+            "DIST_LOG_",
+            "dist_log_",
+            "dist_set_log_",
+            "DIST_DEBUG_",
+            "dist_set_debug_",
+            "dist_get_debug_",
+            "dist_flight_recorder_",
+            "dist_trace_",
+        ],
+    },
+];
+
+/// `include/dist_backend.h`.
+pub(crate) const BACKEND: &[Section] = &[Section {
+    title: "The interface of back ends",
+    about: "What a plug-in gets from the library, and what it gives.",
+    names: &["DIST_BACKEND_", "dist_backend_"],
+}];
+
+/// The header and the section that a name belongs to.
+pub(crate) fn place_of(name: &str) -> (usize, usize) {
+    let all = [DIST, BACKEND];
+    let fits = all.iter().enumerate().flat_map(|(header, sections)| {
+        sections.iter().enumerate().flat_map(move |(section, it)| {
+            it.names
+                .iter()
+                .filter(|&&start| name.starts_with(start))
+                .map(move |start| (start.len(), (header, section)))
+        })
+    });
+    let longest = fits.max_by_key(|&(length, _)| length);
+    longest
+        .unwrap_or_else(|| panic!("{name} is in no section: add it to build-script/sections.rs"))
+        .1
+}
