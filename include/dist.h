@@ -359,9 +359,9 @@ typedef struct dist_init_options_t {
     /**
      * What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
      * transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
-     * rank 0 count, attach=0|1 (as DIST_ATTACH), and host_id=LABEL: ranks with the same label are on one host, whatever
-     * the truth (for tests). NCCL's part knows nccl.high_priority, nccl.blocking_wait, nccl.windows and nccl.may_block, each
-     * 0 or 1; where native carries the memory of GPUs, staging.chunk_bytes=N is how much of it at once.
+     * rank 0 count, cma=0|1 (as DIST_CMA), and host_id=LABEL: ranks with the same label are on one host, whatever
+     * the truth (for tests). NCCL's part knows nccl.high_priority, nccl.blocking_wait, nccl.windows and nccl.blocking, each
+     * 0 or 1. If native carries the memory of GPUs, staging.chunk_bytes=N is the size of a chunk.
      */
     const char *backend_options;
     /**

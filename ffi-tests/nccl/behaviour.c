@@ -393,7 +393,7 @@ static void odd_names(struct rank *self)
     self->backend_options = "nccl.high_priority=7";
     CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "nccl.high_priority");
     self->device = 77;
-    self->backend_options = "nccl.high_priority=1;attach=0";
+    self->backend_options = "nccl.high_priority=1;cma=0";
     CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "device 77");
     CHECK(dist_backend_is_available("NCCL") == 1);
 }

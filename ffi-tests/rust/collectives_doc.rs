@@ -7,6 +7,7 @@ mod interface;
 mod toolchain;
 
 use dist::algo::algorithms;
+use dist::base::renamed::{NameKind, RENAMED};
 use dist::transport::OpKind;
 use interface::ROOT;
 use std::path::Path;
@@ -82,5 +83,40 @@ fn every_algorithm_is_in_the_table_of_its_operation() {
             );
         }
         assert_eq!(rows.len(), names.len(), "{}: what else is in the table?", kind.name());
+    }
+}
+
+fn tuning_page() -> String {
+    std::fs::read_to_string(Path::new(ROOT).join("docs/tuning.md")).expect("docs/tuning.md")
+}
+
+#[test]
+fn the_tuning_page_has_every_renamed_name() {
+    let page = tuning_page();
+    let row = |kind, old, new| {
+        let what = match kind {
+            NameKind::Algorithm => "algorithm",
+            NameKind::BackendOption => "back-end option",
+            NameKind::Variable => "variable",
+        };
+        format!("| {what} `{old}` | `{new}` |\n")
+    };
+    let rows: String =
+        RENAMED.iter().map(|change| row(change.kind, change.old, change.new)).collect();
+    let head = "<!-- renamed:begin -->\n| former name | present name |\n|---|---|\n";
+    assert!(page.contains(&format!("{head}{rows}<!-- renamed:end -->")), "write this:\n{rows}");
+}
+
+#[test]
+fn the_tuning_page_explains_every_algorithm() {
+    let page = tuning_page();
+    let explained: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .filter_map(|line| line.split('|').nth(1))
+        .collect();
+    for row in OpKind::ALL.into_iter().flat_map(algorithms) {
+        let name = format!("`{}`", row.name);
+        assert!(explained.iter().any(|names| names.contains(&name)), "no row for {name}");
     }
 }

@@ -58,6 +58,7 @@ programs!(
     late_write,
     log,
     memory,
+    renamed,
     send_recv,
     spawn,
     store_custom,

@@ -279,7 +279,7 @@ fn an_all_reduce_is_shown_as_a_share_of_its_bound() {
         .filter(|(_, bound)| !bound.is_null())
         .collect();
     for (buffers, bound) in &bounds {
-        let name = if *buffers == json!("arena") { "direct" } else { "pull attach" };
+        let name = if *buffers == json!("arena") { "direct" } else { "cma_read" };
         assert_eq!(bound["engine"], json!(name));
         all_right(bound);
     }

@@ -291,7 +291,9 @@ fn last_is_named(told: &[(Value, String)]) -> bool {
 fn a_rank_that_is_late_again_and_again_is_named_by_the_others() {
     // On one host it is seen who has come; between hosts messages say for whom their sender waited. (In a ring only the
     // neighbour sees it.)
-    for (size, apart) in [(4, None), (2, None), (4, Some("direct")), (4, Some("doubling"))] {
+    for (size, apart) in
+        [(4, None), (2, None), (4, Some("linear")), (4, Some("recursive_doubling"))]
+    {
         let late = size - 1;
         let mut tries = NAPS_MS.iter().map(|&nap_ms| (nap_ms, stragglers(size, apart, nap_ms)));
         let found = tries.find(|(_, told)| last_is_named(told));
@@ -313,7 +315,7 @@ fn equal_ranks_on_few_cores_have_no_straggler() {
         println!("{} {}", told["straggler"], told["skew"]);
         told["straggler"].is_null() && !log.contains("keeps the others waiting")
     };
-    for apart in [None, Some("direct")] {
+    for apart in [None, Some("linear")] {
         assert!((0..3).any(|_| stragglers(4, apart, 0).iter().all(has_none)), "{apart:?}");
     }
 }

@@ -7,6 +7,7 @@
 use super::select::Shape;
 use super::table::{Algorithm, algorithms};
 use crate::base::error::{Error, Result};
+use crate::base::renamed::{self, NameKind};
 use crate::transport::OpKind;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -110,16 +111,27 @@ pub fn operation(name: &str) -> Result<OpKind> {
 /// The algorithm of an operation with this name.
 ///
 /// # Errors
-/// `InvalidArgument`, listing those there are.
+/// `InvalidArgument`, with the present name if this is a former one, else with the names of all algorithms of the
+/// operation.
 pub fn algorithm(kind: OpKind, name: &str) -> Result<&'static Algorithm> {
     algorithms(kind).find(|row| row.name == name).ok_or_else(|| {
+        if let Some(error) = former_name(kind, name) {
+            return error;
+        }
         let names: Vec<&str> = algorithms(kind).map(|row| row.name).collect();
         let (kind, names) = (kind.name(), names.join(", "));
         Error::invalid(format!("{kind} has no algorithm \"{name}\"; there are: {names}"))
     })
 }
 
-/// What "all_reduce=ring;broadcast=tree" asks for; commas are as good as semicolons.
+/// The refusal of a former name of one of the operation's algorithms; `None` for any other name.
+pub fn former_name(kind: OpKind, name: &str) -> Option<Error> {
+    let new = renamed::new_name(NameKind::Algorithm, name)?;
+    let is_of_kind = algorithms(kind).any(|row| row.name == new);
+    renamed::refusal(NameKind::Algorithm, name).filter(|_| is_of_kind)
+}
+
+/// What "all_reduce=ring;broadcast=binomial" asks for; commas are as good as semicolons.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the entry and what there is.
@@ -134,4 +146,63 @@ pub fn parse(text: &str, source: Source) -> Result<Vec<Rule>> {
         Ok(Rule::always(kind, algorithm(kind, name.trim())?, source))
     };
     entries.map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::select::{Wanted, select};
+    use crate::base::nodes::Nodes;
+    use crate::base::renamed::RENAMED;
+
+    fn renamed_algorithms() -> impl Iterator<Item = (OpKind, &'static str, &'static str)> {
+        let changes = RENAMED.iter().filter(|change| change.kind == NameKind::Algorithm);
+        changes.flat_map(|change| {
+            let of_kind = |&kind: &OpKind| algorithms(kind).any(|row| row.name == change.new);
+            let kinds: Vec<_> = OpKind::ALL.into_iter().filter(of_kind).collect();
+            assert!(!kinds.is_empty(), "no operation has an algorithm {}", change.new);
+            kinds.into_iter().map(|kind| (kind, change.old, change.new))
+        })
+    }
+
+    #[test]
+    fn rules_refuse_former_names_with_the_present_name() {
+        for (kind, old, new) in renamed_algorithms() {
+            let error = parse(&format!("{}={old}", kind.name()), Source::Environment).unwrap_err();
+            let expected = format!("algorithm \"{old}\" is now called \"{new}\"");
+            assert!(error.message().starts_with(&expected), "{error}");
+            assert_eq!(parse(&format!("{}={new}", kind.name()), Source::Options).unwrap().len(), 1);
+        }
+    }
+
+    #[test]
+    fn calls_refuse_former_names_with_the_present_name() {
+        let rules = Rules::default();
+        for (kind, old, new) in renamed_algorithms() {
+            for canonical in [false, true] {
+                let wanted = Wanted { name: Some(old), canonical };
+                for labels in [[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]] {
+                    let shape = Shape::of(&Nodes::by_label(&labels), false);
+                    let error = select(kind, 8, &shape, wanted, &rules).unwrap_err();
+                    let expected = format!("algorithm \"{old}\" is now called \"{new}\"");
+                    assert!(error.message().starts_with(&expected), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_algorithm_has_a_former_name() {
+        for kind in OpKind::ALL {
+            for row in algorithms(kind) {
+                assert!(renamed::new_name(NameKind::Algorithm, row.name).is_none(), "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_former_name_of_another_operation_gets_the_list() {
+        let error = algorithm(OpKind::AllReduce, "tree").unwrap_err();
+        assert!(error.message().contains("there are: inline, eager"), "{error}");
+    }
 }

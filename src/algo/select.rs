@@ -3,7 +3,7 @@
 //! The choice is a pure function of what all ranks agree on (the call's arguments and the group's
 //! [`Shape`] and [`Rules`]), so that ranks never choose differently.
 
-use super::rules::{Rule, Rules};
+use super::rules::{Rule, Rules, former_name};
 use super::table::{Algorithm, algorithms};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
@@ -101,6 +101,9 @@ pub fn select<'r>(
 
 #[cold]
 fn refusal(kind: OpKind, bytes: usize, shape: &Shape, wanted: Wanted<'_>, name: &str) -> Error {
+    if let Some(error) = former_name(kind, name) {
+        return error;
+    }
     let able = |row: &&Algorithm| row.can(bytes, shape) && (row.ordered || !wanted.canonical);
     let names: Vec<_> = algorithms(kind).filter(able).map(|row| row.name).collect();
     let order = if wanted.canonical { " that folds in rank order" } else { "" };
@@ -192,15 +195,24 @@ mod tests {
         let sizes = [8, 4 << 10, 32 << 10, 1 << 20, 2 << 20];
         assert_eq!(
             sizes.map(|bytes| chosen(&apart, bytes)),
-            ["doubling", "doubling", "doubling", "rabenseifner", "ring"]
+            [
+                "recursive_doubling",
+                "recursive_doubling",
+                "recursive_doubling",
+                "rabenseifner",
+                "ring"
+            ]
         );
-        assert_eq!(chosen(&[0, 1], 8), "direct");
-        assert_eq!(sizes.map(|bytes| chosen(&[0, 0, 1, 1], bytes))[2..4], ["leader", "lanes"]);
-        assert_eq!(chosen(&[0, 0, 1], 1 << 20), "leader");
-        for name in ["ring", "direct", "lanes"] {
+        assert_eq!(chosen(&[0, 1], 8), "linear");
+        assert_eq!(
+            sizes.map(|bytes| chosen(&[0, 0, 1, 1], bytes))[2..4],
+            ["two_level", "split_rail"]
+        );
+        assert_eq!(chosen(&[0, 0, 1], 1 << 20), "two_level");
+        for name in ["ring", "linear", "split_rail"] {
             assert!(choose(OpKind::AllReduce, 8, &shape(&[0, 1, 1]), Some(name)).is_ok());
         }
-        assert!(choose(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("lanes")).is_err());
+        assert!(choose(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("split_rail")).is_err());
         assert!(choose(OpKind::AllReduce, 8, &shape(&[0, 1]), Some("two_shot")).is_err());
     }
 
@@ -211,7 +223,7 @@ mod tests {
         let choose = |kind, bytes, name| select(kind, bytes, &apart, wanted(name), &none);
         let error = choose(OpKind::AllReduce, 100, Some("ring")).unwrap_err();
         assert!(error.message().contains("\"ring\" that folds in rank order"), "{error}");
-        assert!(error.message().ends_with("there are: direct, ordered"), "{error}");
+        assert!(error.message().ends_with("there are: linear, ordered"), "{error}");
         assert_eq!(choose(OpKind::AllReduce, 1 << 20, None).unwrap().algorithm.name, "ordered");
         assert_eq!(choose(OpKind::Broadcast, 8, Some("chain")).unwrap().algorithm.name, "chain");
     }
@@ -223,7 +235,7 @@ mod tests {
         let file = |name, bytes, nodes| Rule { bytes, nodes, ..rule(name, Source::File(1)) };
         let rules = vec![
             file("rabenseifner", 0..=1000, 2..=2),
-            file("doubling", 0..=usize::MAX, 3..=9),
+            file("recursive_doubling", 0..=usize::MAX, 3..=9),
             file("two_shot", 0..=usize::MAX, 0..=usize::MAX),
             rule("inline", Source::Environment),
         ];
@@ -237,9 +249,9 @@ mod tests {
         assert_eq!(chosen(&[0, 0], 8, false), ("inline", env));
         assert_eq!(chosen(&[0, 0], 100, false), ("two_shot", row));
         assert_eq!(chosen(&[0, 1], 100, false), ("rabenseifner", row));
-        assert_eq!(chosen(&[0, 1], 100, true), ("direct", None));
-        assert_eq!(chosen(&[0, 1], 1001, false), ("direct", None));
-        assert_eq!(chosen(&[0, 1, 2], 8, false), ("doubling", row));
-        assert_eq!(chosen(&[0, 1, 2], usize::MAX, false), ("doubling", row));
+        assert_eq!(chosen(&[0, 1], 100, true), ("linear", None));
+        assert_eq!(chosen(&[0, 1], 1001, false), ("linear", None));
+        assert_eq!(chosen(&[0, 1, 2], 8, false), ("recursive_doubling", row));
+        assert_eq!(chosen(&[0, 1, 2], usize::MAX, false), ("recursive_doubling", row));
     }
 }

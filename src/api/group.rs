@@ -140,6 +140,7 @@ impl Group {
     /// whatever keeps the ranks from meeting before the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
         callbacks::refuse_to_block("making a group")?;
+        config::refuse_former_names()?;
         check(&options)?;
         recorder::look_at_environment()?;
         debug::read_environment()?;

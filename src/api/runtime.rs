@@ -142,7 +142,8 @@ pub fn init(options: InitOptions) -> Result<()> {
 }
 
 fn make_world(options: InitOptions) -> Result<()> {
-    // Before anybody is waited for.
+    // Before any other rank is waited for.
+    config::refuse_former_names()?;
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
     let connect_ms = match options.connect_timeout_ms {

@@ -403,8 +403,8 @@ impl Backend for Map {
             Err(why) => json!({ "missing": why }),
         };
         json!({
-            "cpu": { "backend": self.cpu.name(), "says": self.cpu.describe() },
-            "cuda": { "backend": if self.serves.is_empty() { "none" } else { self.serves }, "says": cuda },
+            "cpu": { "backend": self.cpu.name(), "details": self.cpu.describe() },
+            "cuda": { "backend": if self.serves.is_empty() { "none" } else { self.serves }, "details": cuda },
         })
     }
 }

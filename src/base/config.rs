@@ -4,6 +4,7 @@
 //! checked here; a wrong one is an error that names the variable, never a silent default.
 
 use super::error::{Error, ErrorKind, Result};
+use super::renamed::{NameKind, RENAMED, refusal};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -101,8 +102,8 @@ variables! {
         "How ranks meet: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for those), or tcp (also inside a host).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
         "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
-    ATTACH = "DIST_ATTACH", "user", "1",
-        "0: no other rank reads this process's memory, or writes what it receives there (process_vm_readv, process_vm_writev), so that large vectors and messages go through shared memory, which is slower. Where one rank of a group says so, its collectives do without. Memory of dist_mem_alloc is reached all the same.";
+    CMA = "DIST_CMA", "user", "1",
+        "0: no cross-memory attach (CMA). Other ranks neither read this process's memory nor write received data there (process_vm_readv, process_vm_writev). Large vectors and messages go through shared memory, which is slower. If one rank of a group sets 0, the group's collectives do not use CMA. Memory of dist_mem_alloc is mapped by other ranks in any case.";
     SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "On AMD's processors 524288 for 2 ranks on a host, 262144 for 4, 131072 from 8 on; on others 131072 where each rank has a core, else 262144 to 4 ranks, 131072 from 8 on",
         "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
     SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the one that leads to the store",
@@ -115,7 +116,7 @@ variables! {
     TCP_LANES = "DIST_TCP_LANES", "user", "one for each named interface",
         "How many TCP connections to each peer share large messages; 1 to 8. That of rank 0 counts.";
     ALGORITHM = "DIST_ALGORITHM", "user", "the library's choice",
-        "Which algorithms to take, for instance `all_reduce=ring;broadcast=tree`, where they can do a call. That of rank 0 counts.";
+        "Which algorithms to take, for instance `all_reduce=ring;broadcast=binomial`, where they can do a call. That of rank 0 counts.";
     TUNING_FILE = "DIST_TUNING_FILE", "user", "none",
         "A file that says which algorithm to take from which size on (docs/tuning.md). That of rank 0 counts.";
     TRACE_FILE = "DIST_TRACE_FILE", "user", "none",
@@ -133,7 +134,7 @@ variables! {
     TORCH_NCCL_HIGH_PRIORITY = "TORCH_NCCL_HIGH_PRIORITY", "user", "0",
         "1: the library's own streams on a GPU are preferred by it, as with the option nccl.high_priority.";
     TORCH_NCCL_NON_BLOCKING = "TORCH_NCCL_USE_COMM_NONBLOCKING", "user", "1",
-        "0: calls on a GPU's memory may block inside NCCL until the other ranks have come, and cost less, as with the option nccl.may_block.";
+        "0: calls on a GPU's memory may block inside NCCL until the other ranks have come, and cost less, as with the option nccl.blocking.";
     NCCL_MULTI_RANK_GPU = "NCCL_MULTI_RANK_GPU_ENABLE", "user", "0",
         "NCCL's own: 1 lets several ranks have one GPU, from NCCL 2.30 on; else that is refused before they meet.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
@@ -154,6 +155,21 @@ pub fn text(variable: Variable) -> Result<Option<String>> {
             Err(Error::invalid(format!("{} is not valid UTF-8", variable.name)))
         }
     }
+}
+
+/// Checks that no variable is set by a former name.
+///
+/// # Errors
+/// `InvalidArgument`, with the present name of the variable.
+pub fn refuse_former_names() -> Result<()> {
+    let variables = RENAMED.iter().filter(|change| change.kind == NameKind::Variable);
+    let set = variables.map(|change| change.old).find(|name| is_set(name));
+    set.and_then(|name| refusal(NameKind::Variable, name)).map_or(Ok(()), Err)
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the one reader")]
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
 /// The number in a variable; `None` where it is unset or empty.
@@ -232,6 +248,14 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), VARIABLES.len());
+    }
+
+    #[test]
+    fn renamed_variables_have_their_present_name_in_the_table() {
+        let is_known = |name: &str| VARIABLES.iter().any(|variable| variable.name == name);
+        for change in RENAMED.iter().filter(|change| change.kind == NameKind::Variable) {
+            assert!(is_known(change.new) && !is_known(change.old), "{}", change.old);
+        }
     }
 
     #[test]

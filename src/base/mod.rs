@@ -19,6 +19,7 @@ pub mod nodes;
 pub mod op;
 pub mod probe;
 pub mod processor;
+pub mod renamed;
 pub mod spin;
 pub mod sync;
 pub mod values;

@@ -45,7 +45,7 @@ pub fn read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'_>) 
         }
         let part = into.slice(done, (into.len() - done).min(READ_BYTES));
         let refused = |cause: &std::io::Error| {
-            let what = "reading its memory (process_vm_readv; DIST_ATTACH=0 does without)";
+            let what = "reading its memory (process_vm_readv; DIST_CMA=0 does without)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
         match sys::attach::read(peer.pid, address + done as u64, part).map_err(|e| refused(&e))? {
@@ -84,7 +84,7 @@ pub fn write(domain: &dyn SharedDomain, purpose: Purpose, to: Target, from: Src<
         let part = from.slice(done, (from.len() - done).min(WRITE_BYTES));
         let pieces = [(to.address.wrapping_add(done as u64), part), (word, Src::from(&NOBODY[..]))];
         let refused = |cause: &std::io::Error| {
-            let what = "writing its memory (process_vm_writev; DIST_ATTACH=0 does without)";
+            let what = "writing its memory (process_vm_writev; DIST_CMA=0 does without)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
         match sys::attach::write_each(peer.pid, pieces).map_err(|e| refused(&e))? {

@@ -123,7 +123,7 @@ fn canonical_results_are_the_same_bits_wherever_ranks_are_and_by_every_algorithm
 #[test]
 fn overrides_of_rank_0_count_for_all_and_those_of_the_call_for_more() {
     let file = std::env::temp_dir().join(format!("dist-tuning-{}.json", std::process::id()));
-    let rows = r#"{"rows": [{"operation": "all_reduce", "algorithm": "doubling", "max_bytes": 999},
+    let rows = r#"{"rows": [{"operation": "all_reduce", "algorithm": "recursive_doubling", "max_bytes": 999},
         {"operation": "reduce", "algorithm": "ordered"}]}"#;
     std::fs::write(&file, rows).unwrap();
     let options = |rank: usize| match rank {
@@ -131,19 +131,19 @@ fn overrides_of_rank_0_count_for_all_and_those_of_the_call_for_more() {
             let list = "all_reduce=two_shot,all_reduce=rabenseifner,broadcast=chain";
             format!("transport=inproc;host_id=0;algorithm={list};tuning_file={}", file.display())
         }
-        _ => format!("transport=inproc;host_id={rank};algorithm=broadcast=tree"),
+        _ => format!("transport=inproc;host_id={rank};algorithm=broadcast=binomial"),
     };
     run_with(options, 3, |rank| {
         let described = rank.group().describe();
         let chosen = |kind: &str| {
             let first = &described["native"]["algorithms"][kind]["chosen"][0];
-            (first["algorithm"].as_str().unwrap(), first["because"].as_str().unwrap())
+            (first["algorithm"].as_str().unwrap(), first["source"].as_str().unwrap())
         };
         assert_eq!(chosen("all_reduce"), ("rabenseifner", "options"), "{described}");
         assert_eq!(chosen("broadcast"), ("chain", "options"));
         assert_eq!(chosen("reduce"), ("ordered", "tuning file, row 2"));
         assert_eq!(chosen("all_gather"), ("bruck", "table"));
-        for name in [None, Some("doubling".to_owned())] {
+        for name in [None, Some("recursive_doubling".to_owned())] {
             let mut output = [0; 4];
             let (send, recv) = (Src::from(&[1_u8; 4][..]), Dst::from(&mut output[..]));
             let options = CallOptions { algorithm: name, ..CallOptions::default() };
@@ -173,7 +173,7 @@ fn many_narrow_vectors_are_summed_without_losing_small_ones() {
                 let is_root = rank.group().rank() == 7;
                 let mut output = vec![0; if is_root { input.len() } else { 0 }];
                 let (send, recv) = (Src::from(&input[..]), Dst::from(&mut output[..]));
-                let algorithm = Some("scatter_gather".to_owned());
+                let algorithm = Some("reduce_scatter_gather".to_owned());
                 let options =
                     CallOptions { algorithm, premul_scale: 0.5, ..CallOptions::default() };
                 rank.group().run(Call::reduce(send, recv, *dtype, *op, 7), &options).unwrap();

@@ -124,7 +124,7 @@ fn another_root_or_order_is_named_on_all_sides() {
 
 #[test]
 fn another_algorithm_is_named_on_all_sides() {
-    let cases = [("aa", ["inline", "one_shot"]), ("ab", ["direct", "ring"])];
+    let cases = [("aa", ["inline", "one_shot"]), ("ab", ["linear", "ring"])];
     for (layout, names) in cases {
         let name = move |rank: &RankUnderTest| names[rank.group().rank()].to_owned();
         let body = move |rank: &RankUnderTest| {
@@ -165,7 +165,7 @@ fn a_rank_that_finished_long_ago_is_not_blamed() {
             let me = rank.group().rank();
             let soon = CallOptions {
                 timeout_ms: if me == 7 { 600 } else { 20_000 },
-                algorithm: Some("tree".to_owned()),
+                algorithm: Some("binomial".to_owned()),
                 ..CallOptions::default()
             };
             let mut data = vec![0; 400];

@@ -189,7 +189,7 @@ fn a_group_of_one_makes_groups_too() {
 fn chosen(group: &Group, kind: &str) -> (String, String) {
     let first = &group.describe()["native"]["algorithms"][kind]["chosen"][0];
     let text = |key: &str| first[key].as_str().unwrap().to_owned();
-    (text("algorithm"), text("because"))
+    (text("algorithm"), text("source"))
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn over_shared_memory_and_tcp() {
 
 #[test]
 fn another_algorithm_is_a_difference() {
-    let cases = [(("shm", "a"), ["inline", "one_shot"]), (("tcp", "abcd"), ["direct", "ring"])];
+    let cases = [(("shm", "a"), ["inline", "one_shot"]), (("tcp", "abcd"), ["linear", "ring"])];
     for (layout, names) in cases {
         let by = |name| What { algorithm: Some(name), ..What::usual(OpKind::AllReduce, 10) };
         let case = ("algorithm", (vec![by(names[0])], vec![by(names[1])]));

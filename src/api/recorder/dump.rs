@@ -30,8 +30,8 @@ pub fn dump(group: Option<GroupId>, why: Why) -> Value {
         "format": "libdist flight recorder",
         "version": VERSION,
         "library": env!("CARGO_PKG_VERSION"),
-        "why": match why {
-            Why::Asked => "asked",
+        "reason": match why {
+            Why::Asked => "request",
             Why::Failure => "failure",
             Why::Trigger => "trigger",
         },

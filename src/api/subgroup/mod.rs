@@ -35,6 +35,7 @@ use super::group::{
 };
 use super::{activity, callbacks, keys};
 use crate::backend::{self, Context, Exchange, Parent};
+use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -130,6 +131,7 @@ impl Group {
     /// What can be checked alone; when the group must be there.
     fn check_birth(&self, ranks: &[Rank], options: &SubgroupOptions) -> Result<Deadline> {
         callbacks::refuse_to_block("making a group")?;
+        config::refuse_former_names()?;
         if let Some(&rank) = ranks.iter().find(|&&rank| rank >= self.size()) {
             let message = format!("rank {rank} does not exist in a group of {}", self.size());
             return Err(Error::invalid(message));

@@ -52,7 +52,7 @@ impl Room {
 
 /// How many calls have gone directly.
 fn direct(group: &Arc<Group>) -> u64 {
-    group.describe()["native"]["direct"].as_u64().unwrap()
+    group.describe()["native"]["zero_copy_operations"].as_u64().unwrap()
 }
 
 fn integer(rank: usize, index: usize) -> [u8; 4] {
@@ -67,7 +67,7 @@ fn sum(size: usize, index: usize) -> [u8; 4] {
 #[test]
 fn vectors_in_arenas_go_directly_in_place_and_not() {
     // Also where nobody may read memory that was not made for others.
-    let closed = "transport=shm;attach=0";
+    let closed = "transport=shm;cma=0";
     for (place, size) in [(PLACES[0], 2), (closed, 2), (PLACES[0], 5), (PLACES[1], 3)] {
         ranks::run(place, size, |group| {
             for count in [COUNT, 16 << 10, 500_001] {
@@ -167,7 +167,7 @@ fn check_all_blocks(group: &Arc<Group>, are_arenas: (bool, bool)) {
 
 #[test]
 fn blocks_in_arenas_are_read_where_they_lie() {
-    for (way, slot_bytes) in [("staged", 65_536), ("pull", 65_536), ("staged", 8192)] {
+    for (way, slot_bytes) in [("staged", 65_536), ("cma_read", 65_536), ("staged", 8192)] {
         let rules = ["all_gather", "reduce_scatter", "all_to_all"].map(|op| format!("{op}={way}"));
         let place = format!("transport=shm;algorithm={};slot_bytes={slot_bytes}", rules.join(","));
         ranks::run(&place, 3, |group| {
@@ -191,7 +191,7 @@ fn blocks_in_arenas_are_read_where_they_lie() {
 
 #[test]
 fn where_one_vector_is_ordinary_all_go_the_way_of_ordinary_ones() {
-    let ways = ["one_shot", "two_shot", "pull", "two_shot;slot_bytes=8192"];
+    let ways = ["one_shot", "two_shot", "cma_read", "two_shot;slot_bytes=8192"];
     for place in ways.map(|way| format!("transport=shm;algorithm=all_reduce={way}")) {
         ranks::run(&place, 3, |group| {
             let before = direct(group);

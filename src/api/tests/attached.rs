@@ -23,7 +23,7 @@ fn unreadable() -> Src<'static> {
 
 /// Whether ranks of this machine read each other's memory; a sandbox may forbid that.
 fn is_attached(group: &Arc<Group>) -> bool {
-    group.describe()["native"]["attached"] == true
+    group.describe()["native"]["cma_read"] == true
 }
 
 fn options(algorithm: &str) -> CallOptions {
@@ -32,7 +32,9 @@ fn options(algorithm: &str) -> CallOptions {
 
 #[test]
 fn a_buffer_that_nobody_can_read_goes_through_slots() {
-    for (place, way) in PLACES.into_iter().flat_map(|place| [(place, "pull"), (place, "push")]) {
+    for (place, way) in
+        PLACES.into_iter().flat_map(|place| [(place, "cma_read"), (place, "cma_write")])
+    {
         ranks::run(place, 3, |group| {
             if !is_attached(group) {
                 return;
@@ -64,12 +66,12 @@ fn a_buffer_that_nobody_can_read_goes_through_slots() {
 
 #[test]
 fn whoever_may_not_be_read_keeps_all_from_reading() {
-    ranks::run("transport=shm;attach=0", 2, |group| {
+    ranks::run("transport=shm;cma=0", 2, |group| {
         assert!(!is_attached(group));
         let (own, mut sum) = ([1_u8; COUNT], [0; COUNT]);
         let recv = Dst::from(&mut sum[..]);
         let call = Call::all_reduce(Src::from(&own[..]), recv, DataType::U8, ReduceOp::Sum);
-        let refused = group.run(call.clone(), &options("pull")).unwrap_err();
+        let refused = group.run(call.clone(), &options("cma_read")).unwrap_err();
         assert!(refused.message().contains("there are:"), "{refused}");
         group.run(call, &CallOptions::default()).unwrap();
         assert_eq!(sum, [2; COUNT]);

@@ -88,7 +88,7 @@ fn an_operation_is_a_span_with_its_phases_inside() {
     let (turn, work) = (only("wait for its turn"), only("work"));
     assert!(begins(&turn) >= begins(&span) && ends(&turn) <= begins(&work) + 0.001);
     assert!(begins(&work) <= begins(&wait) && ends(&wait) <= ends(&work) + 0.001);
-    assert!((args["turn_us"].as_f64().unwrap() - begins(&work)).abs() < 0.001);
+    assert!((args["started_us"].as_f64().unwrap() - begins(&work)).abs() < 0.001);
     assert_eq!(only("process_name")["args"]["name"].as_str().unwrap().find("rank 4 on "), Some(0));
     assert_eq!(only("thread_name")["args"]["name"], "data \"0\"");
     let head = only("libdist_trace");

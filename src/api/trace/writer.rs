@@ -135,7 +135,7 @@ impl<W: Write> Writer<W> {
                 let mut args = describe(&event.track, descriptor);
                 args.insert("algorithm".into(), json!(algorithm));
                 if let Some(turn) = turn {
-                    args.insert("turn_us".into(), json!(self.us(*turn)));
+                    args.insert("started_us".into(), json!(self.us(*turn)));
                 }
                 let name = descriptor.kind.name();
                 self.span(event, "collective", name, args, failure.as_deref())?;

@@ -8,6 +8,7 @@ use crate::base::config;
 use crate::base::debug;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::Nonce;
+use crate::base::renamed::{self, NameKind};
 use crate::sys::host;
 use crate::transport::Reuse;
 use serde_json::{Value, json};
@@ -62,14 +63,14 @@ impl Card {
             0 => wishes.overrides(context.parent)?,
             _ => Vec::new(),
         };
-        let Wishes { transport, slot_bytes, heartbeat_ms, host_id, attach, .. } = wishes;
+        let Wishes { transport, slot_bytes, heartbeat_ms, host_id, cma, .. } = wishes;
         let process = host::process_nonce()?;
         Ok(Self {
             host_id: host_id.unwrap_or_else(host::identity),
             host_name: host::name(),
             pid: host::pid(),
             process,
-            mark: attach.then(host::process_nonce_address).flatten(),
+            mark: cma.then(host::process_nonce_address).flatten(),
             nonce: host::random_nonce()?,
             socket: socket.to_owned(),
             cores: Cores::of_this_thread()?,
@@ -173,8 +174,8 @@ struct Wishes {
     slot_bytes: Option<usize>,
     heartbeat_ms: u64,
     host_id: Option<String>,
-    /// The ranks of a host may read each other's memory.
-    attach: bool,
+    /// Other ranks of the host may read and write this process's memory (cross-memory attach).
+    cma: bool,
     rules: Vec<Rule>,
     /// In the options; nothing where they ask for none.
     own_file: Option<String>,
@@ -195,7 +196,7 @@ impl Wishes {
         let variable = config::HEARTBEAT_LIMIT_MS;
         let asked = config::number(variable)?.unwrap_or(DEFAULT_HEARTBEAT);
         let mut heartbeat_ms = check_heartbeat(asked, variable.name)?;
-        let mut attach = config::switch(config::ATTACH)?.unwrap_or(true);
+        let mut cma = config::switch(config::CMA)?.unwrap_or(true);
         let mut own_file = None;
         let name = config::ALGORITHM.name;
         let wanted = config::text(config::ALGORITHM)?.unwrap_or_default();
@@ -208,8 +209,8 @@ impl Wishes {
                     rules.extend(rules::parse(list, Source::Options).context(|| "algorithm")?);
                 }
                 Some(("tuning_file", path)) => own_file = Some(path.to_owned()),
-                Some(("attach", "1")) => attach = true,
-                Some(("attach", "0")) => attach = false,
+                Some(("cma", "1")) => cma = true,
+                Some(("cma", "0")) => cma = false,
                 Some(("slot_bytes", bytes)) => {
                     let wanted = bytes.parse().ok().filter(|bytes| (low..=high).contains(bytes));
                     slot_bytes = Some(wanted.ok_or_else(|| {
@@ -225,10 +226,14 @@ impl Wishes {
                     heartbeat_ms = check_heartbeat(wanted, "heartbeat_ms")?;
                 }
                 _ => {
+                    let key = option.split('=').next().unwrap_or(option).trim();
+                    if let Some(error) = renamed::refusal(NameKind::BackendOption, key) {
+                        return Err(error);
+                    }
                     return Err(Error::invalid(format!(
                         "the native back end has no option \"{option}\"; it has \
                          transport=auto|shm|inproc|tcp, host_id=LABEL, slot_bytes=N, \
-                         heartbeat_ms=N, attach=0|1, algorithm=OPERATION=ALGORITHM,... and tuning_file=PATH"
+                         heartbeat_ms=N, cma=0|1, algorithm=OPERATION=ALGORITHM,... and tuning_file=PATH"
                     )));
                 }
             }
@@ -238,7 +243,7 @@ impl Wishes {
             slot_bytes: slot_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
             heartbeat_ms,
             host_id,
-            attach,
+            cma,
             rules,
             own_file,
             general_file: config::text(config::TUNING_FILE)?,
@@ -288,6 +293,9 @@ mod tests {
             ("heartbeat_ms=soon", "heartbeat_ms=soon"),
             ("tarnsport=shm", "tarnsport"),
             ("x", "\"x\""),
+            ("cma=2", "cma=0|1"),
+            ("attach=0", "\"attach\" is now called \"cma\""),
+            ("algorithm=all_reduce=pull", "\"pull\" is now called \"cma_read\""),
             ("algorithm=all_reduce=rnig", "rabenseifner"),
             ("algorithm=ring", "OPERATION=ALGORITHM"),
         ] {
@@ -325,7 +333,8 @@ mod tests {
             let context = Context { rank, size: 2, options, ..bare(&deadline) };
             Card::of_this_rank("some-socket", &context)
         };
-        let options = "algorithm=all_reduce=ring,broadcast=tree;slot_bytes=8192;heartbeat_ms=700";
+        let options =
+            "algorithm=all_reduce=ring,broadcast=binomial;slot_bytes=8192;heartbeat_ms=700";
         let first = card(options, 0).unwrap();
         assert_eq!(first.rules.len(), 2);
         assert_eq!(Card::decode(&first.encode()), Some(first));
@@ -353,7 +362,7 @@ mod tests {
         assert_eq!(taken("tuning_file=/nonexistent", true), Ok(all));
         assert_eq!(taken("slot_bytes=8192", false), Ok(vec![environment, file]));
         assert_eq!(taken("tuning_file=", false), Ok(vec![environment]));
-        let own = taken("algorithm=broadcast=tree", false);
+        let own = taken("algorithm=broadcast=binomial", false);
         assert_eq!(own, Ok(vec![environment, file, options]));
         assert!(taken("tuning_file=/nonexistent", false).is_err());
     }

@@ -28,7 +28,7 @@ fn chosen(kind: OpKind, shape: &Shape, rules: &Rules) -> Vec<Value> {
     let say = |(bytes, choice): (usize, Option<(&str, Option<Source>)>)| {
         let (name, because) = choice?;
         let said = because.map_or("table".to_owned(), |source| source.to_string());
-        Some(json!({ "from_bytes": bytes, "algorithm": name, "because": said }))
+        Some(json!({ "from_bytes": bytes, "algorithm": name, "source": said }))
     };
     changes(&sizes(kind, rules), choose).into_iter().filter_map(say).collect()
 }
@@ -84,14 +84,14 @@ mod tests {
         let all = describe(&shape, &rules);
         let expected = [
             (0, "inline", "table"),
-            (INLINE_BYTES + 1, "short", "table"),
+            (INLINE_BYTES + 1, "eager", "table"),
             (1001, "two_shot", "tuning file, row 3"),
-            (2001, "short", "table"),
+            (2001, "eager", "table"),
             (4096, "one_shot", "table"),
             ((64 << 10) + 1, "two_shot", "table"),
         ];
         let expected = expected.map(|(from, name, because)| {
-            json!({ "from_bytes": from, "algorithm": name, "because": because })
+            json!({ "from_bytes": from, "algorithm": name, "source": because })
         });
         assert_eq!(all["all_reduce"]["chosen"], json!(expected));
         assert_eq!(all["gather_v"]["chosen"].as_array().unwrap().len(), 1);

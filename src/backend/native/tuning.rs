@@ -166,7 +166,7 @@ mod tests {
             {"operation": "all_reduce", "min_bytes": 100, "max_bytes": 200, "ranks": [2, 4],
              "nodes": [1, 1], "algorithm": "two_shot", "comment": "measured"},
             {"operation": "barrier", "algorithm": "flags"},
-            {"operation": "scatter_v", "algorithm": "direct", "ranks": [2, 4]}]}"#;
+            {"operation": "scatter_v", "algorithm": "linear", "ranks": [2, 4]}]}"#;
         let rules = parse(text).unwrap();
         assert_eq!((rules[0].kind, rules[0].algorithm.name), (OpKind::AllReduce, "two_shot"));
         assert_eq!(
@@ -198,7 +198,7 @@ mod tests {
             (format!(r#"{{{barrier}, "min_bytes": -1}}"#), "min_bytes"),
             (format!(r#"{{{barrier}, "min_bytes": 2, "max_bytes": 1}}"#), "2 > 1"),
             (
-                r#"{"operation": "gather_v", "algorithm": "direct", "min_bytes": 9}"#.to_owned(),
+                r#"{"operation": "gather_v", "algorithm": "linear", "min_bytes": 9}"#.to_owned(),
                 "gather_v has no min_bytes",
             ),
             (

@@ -179,7 +179,7 @@ impl DevicePart for Nccl {
             "high_priority": options.high_priority,
             "blocking_wait": options.blocking_wait,
             "windows": options.windows,
-            "may_block": self.watched.comm.may_block(),
+            "blocking": self.watched.comm.may_block(),
             "async_error_handling": options.handles_errors,
         })
     }

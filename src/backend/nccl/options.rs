@@ -3,6 +3,7 @@
 
 use crate::base::config::{self, Variable};
 use crate::base::error::{Error, Result};
+use crate::base::renamed::{self, NameKind};
 
 /// How a group's part behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +35,13 @@ pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
             rest.push(option);
             continue;
         };
+        let name = option.split('=').next().unwrap_or(option).trim();
+        if let Some(error) = renamed::refusal(NameKind::BackendOption, name) {
+            return Err(error);
+        }
         let wrong = || {
             Error::invalid(format!(
-                "backend_options: \"{option}\" is none of nccl.high_priority=0|1, nccl.blocking_wait=0|1, nccl.windows=0|1, nccl.may_block=0|1"
+                "backend_options: \"{option}\" is none of nccl.high_priority=0|1, nccl.blocking_wait=0|1, nccl.windows=0|1, nccl.blocking=0|1"
             ))
         };
         let (key, value) = own.split_once('=').ok_or_else(wrong)?;
@@ -49,7 +54,7 @@ pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
             "high_priority" => found.high_priority = value,
             "blocking_wait" => found.blocking_wait = value,
             "windows" => found.windows = value,
-            "may_block" => found.may_block = value,
+            "blocking" => found.may_block = value,
             _ => return Err(wrong()),
         }
     }
@@ -111,8 +116,11 @@ mod tests {
         let (options, rest) =
             split("transport=tcp; nccl.high_priority=1 ;slot_bytes=4096").unwrap();
         assert!(options.high_priority && !options.may_block);
-        assert!(split("nccl.may_block=1").unwrap().0.may_block);
+        assert!(split("nccl.blocking=1").unwrap().0.may_block);
         assert_eq!(rest, "transport=tcp;slot_bytes=4096");
+        let error = split("nccl.may_block=1").unwrap_err();
+        let expected = "back-end option \"nccl.may_block\" is now called \"nccl.blocking\"";
+        assert!(error.message().starts_with(expected), "{error}");
         for wrong in ["nccl.high_priority=2", "nccl.nothing=1", "nccl.high_priority"] {
             let error = split(wrong).unwrap_err();
             assert!(error.message().contains(wrong), "{error}");

@@ -371,7 +371,7 @@ impl Backend for PluginGroup {
         let mut operations: Map<String, Value> = ways.into_iter().collect();
         let messages = if self.messages.is_some() { "own" } else { "none" };
         operations.insert("send, recv".to_owned(), messages.into());
-        json!({ "operations": operations, "says": self.communicator.describe() })
+        json!({ "operations": operations, "details": self.communicator.describe() })
     }
 }
 

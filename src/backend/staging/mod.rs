@@ -248,7 +248,7 @@ impl DevicePart for Staging {
             "driver": self.context.driver().file(),
             "chunk_bytes": self.chunk,
             "direct": self.direct.names(),
-            "not_nccl": self.instead,
+            "nccl_unavailable": self.instead,
         })
     }
 }

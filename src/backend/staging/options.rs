@@ -49,9 +49,9 @@ mod tests {
 
     #[test]
     fn options_of_staging_are_taken_out_of_the_others() {
-        let (options, rest) = split("transport=tcp; staging.chunk_bytes=65536 ;attach=0").unwrap();
+        let (options, rest) = split("transport=tcp; staging.chunk_bytes=65536 ;cma=0").unwrap();
         assert_eq!(options.chunk, 65_536);
-        assert_eq!(rest, "transport=tcp;attach=0");
+        assert_eq!(rest, "transport=tcp;cma=0");
         assert_eq!(split("").unwrap().0.chunk, CHUNK);
         for wrong in [
             "staging.chunk_bytes=4095",

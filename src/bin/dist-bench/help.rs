@@ -44,7 +44,7 @@ Peers:
   turns with ours, in pairs: a run of calls of ours, one of each peer's. Their ranks wait in the kernel
   when it is not their turn. Open MPI runs with ob1 and vader, single copy (CMA); also with a
   segmented ring of 128 KiB and 1 MiB for all_reduce; and yielding where ranks are more than cores.
-  openmpi-staged is the same without single copy: what DIST_ATTACH=0 makes of ours is compared with that.
+  openmpi-staged is the same without single copy: what DIST_CMA=0 makes of ours is compared with that.
   MPICH runs as it is installed. gloo is Gloo through the torch of python3, or of the Python that
   DIST_BENCH_PYTHON names; gloo-cpp is Gloo from C++. Both use one thread and the loopback interface.
   torch reduces in place only, and has other results in buffers of their own only. What a library has
@@ -62,7 +62,7 @@ Peers:
 Limits:
   --limits measures copies, sums, cache lines and wake-ups, and lets a program by hand take turns with
   all_reduce (f32, sum, in place) of two ranks from 4 KiB on: in ordinary memory each rank reads the
-  other's half out of its process, adds, and reads the sums of the other half (pull attach, in the
+  other's half out of its process, adds, and reads the sums of the other half (cma_read, in the
   pieces that are best in a trial); in memory that both map each adds one half for both (direct).
   Its time by ours is our share of what is possible. For 4 bytes that is 2.5 times the way of a cache
   line and 60 ns. It makes no promise that a library makes.

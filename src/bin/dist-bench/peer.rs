@@ -12,7 +12,7 @@ use dist::base::dtype::DataType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
     Openmpi,
-    /// Without reading the memory of other processes: beside ours with DIST_ATTACH=0.
+    /// Without cross-memory attach: compared with ours under DIST_CMA=0.
     OpenmpiStaged,
     Mpich,
     /// Through PyTorch.

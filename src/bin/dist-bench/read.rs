@@ -126,7 +126,7 @@ mod tests {
         let mut broadcast = measured(Op::Broadcast, 64, &[("mpich", 500.0)]);
         broadcast.ours.runs.iter_mut().for_each(|times| times.root = Some(250.0));
         let mut all_reduce = measured(Op::AllReduce, 4096, &[("openmpi", 800.0), ("gloo", 9e5)]);
-        all_reduce.bound = Some(figures("pull attach", &[750.0; 10]));
+        all_reduce.bound = Some(figures("cma_read", &[750.0; 10]));
         all_reduce.left_out = vec!["mpich".to_owned()];
         let results = results(vec![all_reduce, broadcast, measured(Op::Barrier, 0, &[])]);
         let value = written(&results);

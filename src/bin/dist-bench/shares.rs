@@ -53,7 +53,7 @@ pub(crate) fn shares(results: &Results) -> Vec<Share> {
 /// What is done by hand for a kind of buffer.
 pub(crate) const fn bound_name(buffers: Buffers) -> &'static str {
     match buffers {
-        Buffers::Ordinary => "pull attach",
+        Buffers::Ordinary => "cma_read",
         Buffers::Arena => "direct",
         Buffers::Device => "nothing",
     }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn cells_with_a_bound_have_a_share() {
         let mut long = measured(Op::AllReduce, 4 << 20, &[]);
-        long.bound = Some(figures("pull attach", &[900.0; 3]));
+        long.bound = Some(figures("cma_read", &[900.0; 3]));
         let cells = vec![measured(Op::AllReduce, 4, &[]), long, measured(Op::Broadcast, 4, &[])];
         let mut results = results(cells);
         assert_eq!(shares(&results).len(), 1);

@@ -224,8 +224,8 @@ mod tests {
         let own = || contender(OWN, &[100.0, 110.0, 105.0]);
         let near = contender("two_shot", &[101.0, 102.0, 103.0]);
         assert_eq!(winner(&[own(), near]), OWN);
-        let far = contender("pull", &[80.0, 500.0, 90.0]);
-        assert_eq!(winner(&[contender("inline", &[94.0, 94.0, 94.0]), own(), far]), "pull");
+        let far = contender("cma_read", &[80.0, 500.0, 90.0]);
+        assert_eq!(winner(&[contender("inline", &[94.0, 94.0, 94.0]), own(), far]), "cma_read");
         assert_eq!(winner(&[own()]), OWN);
     }
 

@@ -14,7 +14,7 @@ pub(crate) struct MadeUp(Value);
 /// The dump of one rank, which has finished `done` operations, one each 10 ms, and is asked at 20 s.
 pub(crate) fn dump(rank: usize, size: usize, done: u64) -> MadeUp {
     let mut dump = MadeUp(json!({
-        "format": "libdist flight recorder", "version": 2, "library": "0.1.0", "why": "asked",
+        "format": "libdist flight recorder", "version": 2, "library": "0.1.0", "reason": "request",
         "host": "a", "pid": 100 + rank, "rank": rank, "world_size": size,
         "origin_unix_ns": ORIGIN, "taken_ns": 20 * SECOND, "groups_left_out": 0,
         "groups": [], "entries": [],

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
-    name: "lanes",
+    name: "split_rail",
     description: "the ranks of each node send a slice of its blocks each round the nodes",
     fits: ALWAYS,
     pays: ALWAYS,

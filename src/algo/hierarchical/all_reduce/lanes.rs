@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
-    name: "lanes",
+    name: "split_rail",
     description: "the ranks of each node fold a slice each and exchange messages about it",
     fits: ALWAYS,
     pays: ALWAYS,

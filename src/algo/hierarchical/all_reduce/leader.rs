@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
-    name: "leader",
+    name: "two_level",
     description: "one rank of each node folds for its node and exchanges messages with the others",
     fits: ALWAYS,
     pays,

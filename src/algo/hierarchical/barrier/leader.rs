@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
-    name: "leader",
+    name: "two_level",
     description: "through one rank of each node, and messages between those",
     fits: ALWAYS,
     pays: ALWAYS,

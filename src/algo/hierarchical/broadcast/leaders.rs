@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
-    name: "leaders",
+    name: "two_level",
     description: "messages down a tree of one rank of each node, through slots inside",
     fits: ALWAYS,
     pays: ALWAYS,

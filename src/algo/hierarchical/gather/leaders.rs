@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather],
-    name: "leaders",
+    name: "two_level",
     description: "one rank of each node sends the blocks of its node to the root",
     fits: ALWAYS,
     pays: ALWAYS,

@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
-    name: "leaders",
+    name: "two_level",
     description: "one rank of each node folds for its node, messages up a tree of those",
     fits: ALWAYS,
     pays: ALWAYS,

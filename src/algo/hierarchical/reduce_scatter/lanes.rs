@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
-    name: "lanes",
+    name: "split_rail",
     description: "the ranks of each node fold a slice of all blocks each and exchange messages about it",
     fits: ALWAYS,
     pays: ALWAYS,

@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
-    name: "leaders",
+    name: "two_level",
     description: "the root sends one rank of each node the blocks of its node, through slots inside",
     fits: ALWAYS,
     pays: ALWAYS,

@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
-    name: "direct",
+    name: "linear",
     description: "messages from all to all, everybody folds all vectors; one hop",
     fits: ALWAYS,
     pays: |bytes, shape| pays(bytes, shape.ranks),

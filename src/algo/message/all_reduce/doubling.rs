@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
-    name: "doubling",
+    name: "recursive_doubling",
     description: "messages, recursive doubling of whole vectors",
     fits: ALWAYS,
     pays: |bytes, shape| pays(bytes, shape.ranks),

@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
-    name: "tree",
+    name: "binomial",
     description: "messages down a binomial tree",
     fits: ALWAYS,
     pays,

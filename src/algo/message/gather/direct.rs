@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather, OpKind::GatherV],
-    name: "direct",
+    name: "linear",
     description: "messages, everybody sends its block to the root",
     fits: ALWAYS,
     pays: ALWAYS,

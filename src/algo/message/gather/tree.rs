@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather],
-    name: "tree",
+    name: "binomial",
     description: "messages up a binomial tree, with more and more blocks; at most 1 MiB in all",
     fits,
     pays,

@@ -19,7 +19,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
-    name: "scatter_gather",
+    name: "reduce_scatter_gather",
     description: "messages, each rank folds a slice, the root gathers the slices",
     fits: ALWAYS,
     pays,

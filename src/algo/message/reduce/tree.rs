@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
-    name: "tree",
+    name: "binomial",
     description: "messages up a binomial tree",
     fits: ALWAYS,
     pays: ALWAYS,

@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter, OpKind::ScatterV],
-    name: "direct",
+    name: "linear",
     description: "messages, the root sends everybody its block",
     fits: ALWAYS,
     pays: ALWAYS,

@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
-    name: "tree",
+    name: "binomial",
     description: "messages down a binomial tree, with fewer and fewer blocks; at most 1 MiB in all",
     fits,
     pays,

@@ -11,7 +11,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
-    name: "pull",
+    name: "cma_read",
     description: "blocks read in the memory of their ranks; one hop",
     fits: ATTACHED,
     pays: |bytes, shape| shape.pulls && bytes >= if shape.crowded { 8 << 20 } else { 128 << 10 },

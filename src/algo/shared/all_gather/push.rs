@@ -11,7 +11,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
-    name: "push",
+    name: "cma_write",
     description: "blocks written to the memory of all ranks; one hop",
     fits: REACHED,
     // What is longer than a core's second cache holds, its owner does not have there any more.

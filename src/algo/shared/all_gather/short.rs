@@ -8,7 +8,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
-    name: "short",
+    name: "eager",
     description: "blocks in slots, everybody copies all; one step, at most 4 KiB each",
     fits: SHORT,
     pays: ALWAYS,

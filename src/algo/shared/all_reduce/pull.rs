@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
-    name: "pull",
+    name: "cma_read",
     description: "vectors read in the memory of their ranks, each rank folds its slice, all gather; two hops",
     fits: ATTACHED_FEW,
     pays: |bytes, shape| shape.pulls && !shape.crowded && bytes >= 2 << 20,

@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
-    name: "push",
+    name: "cma_write",
     description: "vectors read in the memory of their ranks, each rank folds its slice into the results of all; one hop",
     fits: REACHED_FEW,
     pays,

@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
-    name: "pull",
+    name: "cma_read",
     description: "blocks read in the memory of their ranks; one hop",
     fits: ATTACHED,
     pays,

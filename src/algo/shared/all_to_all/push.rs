@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
-    name: "push",
+    name: "cma_write",
     description: "blocks written to the memory of their ranks; one hop",
     fits: REACHED,
     pays,

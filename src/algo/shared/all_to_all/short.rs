@@ -8,7 +8,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
-    name: "short",
+    name: "eager",
     description: "all blocks in a slot; one step, at most 4 KiB in all",
     fits: SHORT_IN_ALL,
     pays: ALWAYS,

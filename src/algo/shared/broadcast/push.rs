@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
-    name: "push",
+    name: "cma_write",
     description: "read in the root's memory, a share by each rank, and written to that of the others; one hop",
     fits: REACHED,
     pays: |bytes, shape| shape.pulls && !shape.crowded && bytes >= 192 << 10,

@@ -9,7 +9,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
-    name: "short",
+    name: "eager",
     description: "payload in a slot; one step, at most 4 KiB",
     fits: SHORT,
     pays: ALWAYS,

@@ -8,7 +8,7 @@ use crate::transport::OpKind;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
-    name: "short",
+    name: "eager",
     description: "payload in a slot, the root folds; one step, at most 4 KiB",
     fits: SHORT,
     pays: ALWAYS,

@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Its row in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
-    name: "pull",
+    name: "cma_read",
     description: "vectors read in the memory of their ranks, each rank folds its own block; one hop",
     fits: ATTACHED_FEW,
     pays: |bytes, shape| shape.pulls && !shape.crowded && bytes >= 512 << 10,

@@ -94,7 +94,7 @@ impl Comm {
         let Some(split) = self.library.functions.comm_split else {
             let which = self.library.signature();
             let message = format!(
-                "nccl.may_block=1 (TORCH_NCCL_USE_COMM_NONBLOCKING=0) needs ncclCommSplit, which came with 2.18 ({which})"
+                "nccl.blocking=1 (TORCH_NCCL_USE_COMM_NONBLOCKING=0) needs ncclCommSplit, which came with 2.18 ({which})"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         };

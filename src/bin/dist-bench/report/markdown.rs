@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn all_that_was_measured_is_told() {
         let mut long = measured(Op::AllReduce, 4 << 20, &[("mpich", 800.0), ("gloo", 4e5)]);
-        long.bound = Some(figures("pull attach", &[900.0; 3]));
+        long.bound = Some(figures("cma_read", &[900.0; 3]));
         let text = text(vec![long, measured(Op::Broadcast, 4, &[])]);
         for part in [
             "dist-bench --peer mpich\ndist-bench --peer mpich\n",
@@ -248,7 +248,7 @@ mod tests {
             "p99 is above the best peer's in 1 of 1 cell (100.0 %; 5 % are allowed)",
             "* all_reduce 4 MiB, 2 ranks, rewritten, ordinary, in place, blocking: 1.25",
             "| 2 | 4 MiB | rewritten, ordinary, in place, blocking | 1.000 | 400.0 | 400 |",
-            "| all_reduce 4 MiB, ordinary, rewritten | pull attach | 0.900 | 1.000 | 0.90 |",
+            "| all_reduce 4 MiB, ordinary, rewritten | cma_read | 0.900 | 1.000 | 0.90 |",
             "![all_reduce](docs/plots/all_reduce.svg)",
             "2 ranks, f32 sum, rewritten, ordinary, in place, blocking:",
             "| 4 MiB | 1.000 | 2.000 | 1.500 | mpich | 0.800 | 1.600 | 1.200 | 1.25 | 1.25 to 1.25 | slower |",

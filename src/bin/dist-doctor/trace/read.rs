@@ -223,7 +223,7 @@ fn sighting(event: &Value, ns: i64) -> Option<Sighting> {
         return None;
     }
     let group = u128::from_str_radix(args["group_id"].as_str()?, 16).ok()?;
-    let begun_ns = in_ns(&args["turn_us"]).unwrap_or(ns);
+    let begun_ns = in_ns(&args["started_us"]).unwrap_or(ns);
     let ended_ns = ns.checked_add(in_ns(&event["dur"])?)?;
     let key = (group, args["sequence"].as_u64()?);
     (begun_ns <= ended_ns).then_some(Sighting { key, begun_ns, ended_ns })
