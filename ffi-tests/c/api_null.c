@@ -319,9 +319,10 @@ static void aborts(void)
 {
     ACCEPTED(dist_group_abort, reason, dist_group_abort(group, NULL), DIST_OK);
     CHECK_STATUS(dist_barrier(group, NULL, NULL), DIST_ERR_ABORTED);
-    CHECK_OK(dist_barrier(NULL, NULL, NULL));
     REFUSED(dist_group_abort, group, dist_group_abort(NULL, "as asked"), HANDLE);
-    CHECK_REFUSED(dist_barrier(NULL, NULL, NULL), DIST_ERR_ABORTED, "as asked");
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
+    CHECK_OK(dist_group_abort(dist_world(), "as asked"));
+    CHECK_REFUSED(dist_barrier(dist_world(), NULL, NULL), DIST_ERR_ABORTED, "as asked");
     shrunk_groups();
 }
 

@@ -140,8 +140,8 @@ static int run_rank(int *port, int rank, long denied, struct reach expected)
     dist_store_t *store = meet(port, rank);
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(store, "all", rank, RANKS, &group));
-    CHECK(says(group, expected.reads ? "\"attached\":true" : "\"attached\":false"));
-    CHECK(says(group, expected.writes ? "\"reached\":true" : "\"reached\":false"));
+    CHECK(says(group, expected.reads ? "\"cma_read\":true" : "\"cma_read\":false"));
+    CHECK(says(group, expected.writes ? "\"cma_write\":true" : "\"cma_write\":false"));
     operate(group, rank);
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_store_release(store));

@@ -236,7 +236,7 @@ static dist_group_t *odd_group(const char *backend, const char *what)
     options.backend_options = what;
     options.timeout_ms = LIMIT_MS;
     options.connect_timeout_ms = LIMIT_MS;
-    dist_group_create(&options, &group);
+    CHECK((dist_group_create(&options, &group) == DIST_OK) == (group != NULL));
     CHECK_OK(dist_store_release(store));
     return group;
 }

@@ -179,7 +179,8 @@ int main(int argc, char **argv)
         return check_report();
     }
     REQUIRE_OK(dist_init(NULL));
-    me.rank = dist_get_rank(dist_world());
+    me.world = dist_world();
+    me.rank = dist_get_rank(me.world);
     if (strcmp(argv[1], "exhaust") == 0) {
         exhaust(&me);
     } else {

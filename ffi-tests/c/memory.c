@@ -122,10 +122,10 @@ static int32_t rank_of_its_own(int32_t rank, void *arg)
     (void)arg;
     checks.failed = 0;
     REQUIRE_OK(dist_init(NULL));
-    one = allocate(NULL, LARGE);
-    all = allocate(NULL, LARGE);
-    reduces(NULL, (int)rank, one, all);
-    passes_messages(NULL, (int)rank, LARGE, one, all);
+    one = allocate(dist_world(), LARGE);
+    all = allocate(dist_world(), LARGE);
+    reduces(dist_world(), (int)rank, one, all);
+    passes_messages(dist_world(), (int)rank, LARGE, one, all);
     CHECK_OK(dist_mem_free(one));
     CHECK_OK(dist_finalize());
     CHECK_OK(dist_mem_free(all));

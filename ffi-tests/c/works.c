@@ -274,7 +274,7 @@ static void at_the_end(void)
 {
     dist_work_t *work;
     start_world();
-    work = issue_barrier(NULL);
+    work = issue_barrier(dist_world());
     CHECK_OK(dist_finalize());
     CHECK_OK(dist_work_wait(work, DIST_NO_WAIT));
     CHECK(dist_work_sequence(work) == 1);

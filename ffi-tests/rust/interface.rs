@@ -50,7 +50,9 @@ fn function(text: &str) -> Option<Function> {
     let declaration = declaration.split(';').next().expect("there is a declaration");
     let (head, tail) = declaration.split_once('(')?;
     let name = last_word(head);
-    if head.contains('#') || !name.starts_with("dist_") {
+    // Before the parenthesis of a pointer to a function stands its result.
+    let is_pointer = head.ends_with(char::is_whitespace);
+    if is_pointer || head.contains('#') || !name.starts_with("dist_") {
         return None;
     }
     let (parameters, _) = tail.rsplit_once(')').expect("parameters end");
