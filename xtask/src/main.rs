@@ -12,6 +12,7 @@
 mod bench_store;
 mod chaos;
 mod conformance;
+mod cost;
 mod demo;
 mod examples;
 mod fuzz;
@@ -81,6 +82,10 @@ cargo xtask <command>
                       torch's store clients on our server and ours on torch's, both on one, and our
                       programs under torchrun, Open MPI and MPICH; downloads torch (large) into
                       .interop, or uses the environment in DIR; --only takes part of a case's name
+  cost [--against TREE]
+                      count the instructions of a 4-byte all_reduce, send and recv under callgrind, and compare
+                      them with another source tree, whose release library must be built; fails if one grew by
+                      more than 2 %, or if a label adds more than 5 %; needs valgrind
   bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                       measure our store and torch's in turns (10 pairs) and compare; --tcp leaves
                       our Unix socket out, --quick only tries the command out, --write puts the
@@ -115,6 +120,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "fuzz" => fuzz::main(rest),
         "gpu" => gpu::main(rest),
         "conformance" => conformance::main(rest),
+        "cost" => cost::main(rest),
         "loom" => loom::main(rest),
         "miri" => miri::main(rest),
         "mpi" => mpi::main(rest),

@@ -1,0 +1,378 @@
+//! `cargo xtask cost`: the number of instructions of a 4-byte all_reduce, send and recv, in this tree and in another one.
+//!
+//! `ffi-tests/perf/call_cost.c` is compiled once for each tree, with that tree's header and release library. Two processes run
+//! it as ranks over shared memory. Rank 0 runs under callgrind, which counts only inside the exported function
+//! (`--toggle-collect`) and writes one file for each call (`--dump-after`). The head of that program describes how each call
+//! begins when its peer's part is done, so that the call never waits.
+//!
+//! The figure of a run is the most frequent count of its calls. Calls that grow a table, meet a full ring or wait have other
+//! counts and do not change it. The figure of a tree is the median of [`RUNS`] runs, which take turns with those of the other
+//! tree. The runs must agree within [`SPREAD`], otherwise the command fails.
+
+use crate::workspace::{cargo, root, scratch, target};
+use crate::{Arguments, Outcome, run, tools};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+const COMPILE_LIMIT: Duration = Duration::from_secs(120);
+/// Time limit for one run, which takes about 5 s on a machine with free cores.
+const RUN_LIMIT: Duration = Duration::from_secs(300);
+
+/// Number of runs per tree.
+const RUNS: usize = 3;
+/// Number of calls of each kind in one run.
+const CALLS: u64 = 60;
+/// Largest allowed difference between the runs of a tree, relative to the smallest.
+const SPREAD: f64 = 0.005;
+/// Smallest share of calls that must have the most frequent count.
+const SHARE: f64 = 0.5;
+
+/// Largest allowed growth against the other tree.
+const GROWTH: f64 = 0.02;
+/// Largest allowed growth of a labelled call against the same call without a label.
+const LABEL_GROWTH: f64 = 0.05;
+
+/// One kind of call that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CallKind {
+    /// The name in the table.
+    title: &'static str,
+    /// The function of `call_cost.c` that makes one call; its return ends a callgrind file.
+    step: &'static str,
+    /// The exported function whose instructions count.
+    function: &'static str,
+}
+
+const ALL_REDUCE: CallKind =
+    CallKind { title: "all_reduce", step: "all_reduce", function: "dist_all_reduce" };
+const SEND: CallKind = CallKind { title: "send", step: "send_to_one", function: "dist_send" };
+const RECV: CallKind = CallKind { title: "recv", step: "receive_from_one", function: "dist_recv" };
+const LABELLED: CallKind = CallKind {
+    title: "all_reduce, labelled",
+    step: "labelled_all_reduce",
+    function: "dist_all_reduce",
+};
+
+/// The calls that every tree has.
+const KINDS: [CallKind; 3] = [ALL_REDUCE, SEND, RECV];
+
+/// Runs the command.
+pub(crate) fn main(rest: &[String]) -> Outcome {
+    let mut arguments = Arguments::new(rest);
+    let against = arguments.value("--against")?.map(PathBuf::from);
+    arguments.finish()?;
+    if !tools::has("valgrind") {
+        return Err(
+            "valgrind not found: install it (Debian, Ubuntu: `apt-get install valgrind`)".into()
+        );
+    }
+    let mut trees = vec![Tree::this()?];
+    if let Some(path) = against {
+        trees.push(Tree::other(&path)?);
+    }
+    let mut runs: Vec<Vec<Counts>> = vec![Vec::new(); trees.len()];
+    for number in 0..RUNS {
+        for (tree, counts) in trees.iter().zip(&mut runs) {
+            println!("run {} of {RUNS}: {}", number + 1, tree.title);
+            counts.push(tree.count()?);
+        }
+    }
+    let mut figures = Vec::new();
+    for (tree, runs) in trees.iter().zip(&runs) {
+        let merged = merge(runs).map_err(|problem| format!("{}: {problem}", tree.title))?;
+        figures.push(merged);
+    }
+    let report = Report::of(&figures[0], figures.get(1));
+    print!("\n{}", report.text);
+    Ok(report.exceeded.is_empty())
+}
+
+/// A tree whose library is measured.
+#[derive(Debug)]
+struct Tree {
+    title: String,
+    /// Folder with the compiled program, the link to the library and the files of a run.
+    folder: PathBuf,
+    has_labels: bool,
+}
+
+impl Tree {
+    /// Builds this tree's library.
+    fn this() -> Result<Self, String> {
+        let mut build = cargo();
+        build.args(["build", "--release", "--package", "dist", "--lib"]);
+        if !run::shown(&mut build, BUILD_LIMIT)?.success() {
+            return Err("the release build failed".into());
+        }
+        Self::compile("this tree", &root().join("include"), &target()?.join("release/libdist.so"))
+    }
+
+    /// Another tree, which must be built already.
+    fn other(path: &Path) -> Result<Self, String> {
+        let path = fs::canonicalize(path)
+            .map_err(|cause| format!("--against {}: {cause}", path.display()))?;
+        let library = path.join("target/release/libdist.so");
+        if !library.is_file() {
+            return Err(format!(
+                "--against: there is no {}; build it: cargo build --release --lib --manifest-path {}",
+                library.display(),
+                path.join("Cargo.toml").display()
+            ));
+        }
+        Self::compile("other tree", &path.join("include"), &library)
+    }
+
+    /// Compiles the program against a header and a library.
+    fn compile(title: &str, include: &Path, library: &Path) -> Result<Self, String> {
+        let folder = scratch("cost")?.join(title.replace(' ', "-"));
+        tools::fresh_folder(&folder)?;
+        // The link has the soname, by which the program asks for the library.
+        let link = folder.join("libdist.so.0");
+        symlink(library, &link).map_err(|cause| format!("linking {}: {cause}", link.display()))?;
+        let header = include.join("dist.h");
+        let text = fs::read_to_string(&header)
+            .map_err(|cause| format!("reading {}: {cause}", header.display()))?;
+        let has_labels = text.contains("const char *label;");
+        let mut compiler = run::command(tools::c_compiler()?);
+        // A function that ends in a jump to another one would not return where callgrind expects it.
+        compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-fno-optimize-sibling-calls"]);
+        if has_labels {
+            compiler.arg("-DHAS_LABELS");
+        }
+        compiler.arg("-I").arg(include).arg(root().join("ffi-tests/perf/call_cost.c")).arg(&link);
+        compiler.arg(format!("-Wl,-rpath,{}", folder.display()));
+        compiler.arg("-o").arg(folder.join("call_cost"));
+        run::must(&mut compiler, COMPILE_LIMIT)?;
+        Ok(Self { title: title.to_owned(), folder, has_labels })
+    }
+
+    /// The kinds of calls that this tree's program makes.
+    fn kinds(&self) -> impl Iterator<Item = CallKind> {
+        KINDS.into_iter().chain(self.has_labels.then_some(LABELLED))
+    }
+
+    /// Runs both ranks once.
+    fn count(&self) -> Result<Counts, String> {
+        let place = self.folder.join("run");
+        tools::fresh_folder(&place)?;
+        let program = self.folder.join("call_cost");
+        let mut counted = without_settings("valgrind");
+        counted.args(["--tool=callgrind", "--quiet"]);
+        counted.arg(format!("--callgrind-out-file={}", place.join("counts").display()));
+        for kind in self.kinds() {
+            counted.arg(format!("--toggle-collect={}", kind.function));
+            counted.arg(format!("--dump-after={}", kind.step));
+        }
+        counted.arg(&program).arg("0").arg(&place).arg(CALLS.to_string());
+        let mut peer = without_settings(&program);
+        // It spins for as long as the counted rank, which is fifty times slower, lets it wait.
+        peer.env("DIST_SPIN_US", "1000000");
+        peer.arg("1").arg(&place).arg(CALLS.to_string());
+        run::together(vec![counted, peer], RUN_LIMIT)?;
+        let samples = read_samples(&place)?;
+        let figures = self.kinds().map(|kind| {
+            let counts = samples.get(kind.step).map_or(&[][..], Vec::as_slice);
+            let figure = most_frequent(counts).map_err(|why| format!("{}: {why}", kind.title))?;
+            Ok((kind.title, figure))
+        });
+        figures.collect()
+    }
+}
+
+/// A command without settings of the library that a user may have made.
+fn without_settings(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = run::command(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DIST_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Instructions per call, by the title of the kind of call.
+type Counts = BTreeMap<&'static str, u64>;
+
+/// Reads all files of a run: the counts by the function whose return ended the file.
+fn read_samples(place: &Path) -> Result<BTreeMap<String, Vec<u64>>, String> {
+    let failed = |cause: std::io::Error| format!("reading {}: {cause}", place.display());
+    let mut samples: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for entry in fs::read_dir(place).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_counts = path.file_stem().is_some_and(|stem| stem == "counts");
+        // The file without a number has the instructions after the last call.
+        if is_counts && path.extension().is_some() {
+            let text = fs::read(&path).map_err(failed)?;
+            if let Some((step, count)) = parse_sample(&String::from_utf8_lossy(&text)) {
+                samples.entry(step).or_default().push(count);
+            }
+        }
+    }
+    Ok(samples)
+}
+
+/// The function that ended a callgrind file, and the instructions in the file.
+fn parse_sample(text: &str) -> Option<(String, u64)> {
+    let value = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+    let step = value("desc: Trigger: --dump-after=")?.trim().to_owned();
+    let count = value("totals:")?.trim().parse().ok()?;
+    Some((step, count))
+}
+
+/// The most frequent count of the calls of a run. An error if fewer than half of the calls have it.
+fn most_frequent(counts: &[u64]) -> Result<u64, String> {
+    let mut times: BTreeMap<u64, usize> = BTreeMap::new();
+    for &count in counts.iter().filter(|&&count| count > 0) {
+        *times.entry(count).or_default() += 1;
+    }
+    let Some((&count, &calls)) = times.iter().max_by_key(|&(_, &calls)| calls) else {
+        return Err("callgrind counted no call".into());
+    };
+    #[allow(clippy::cast_precision_loss, reason = "a small number of calls")]
+    let share = calls as f64 / counts.len() as f64;
+    if share < SHARE {
+        let percent = share * 100.0;
+        return Err(format!(
+            "only {percent:.0} % of the calls have the most frequent count, {count}; \
+             other processes use the cores; run it again when they are free"
+        ));
+    }
+    Ok(count)
+}
+
+/// The median of the runs of a tree. An error if the runs differ by more than [`SPREAD`].
+fn merge(runs: &[Counts]) -> Result<Counts, String> {
+    let mut merged = Counts::new();
+    for title in runs.first().into_iter().flat_map(BTreeMap::keys) {
+        let mut figures: Vec<u64> = runs.iter().filter_map(|run| run.get(title)).copied().collect();
+        figures.sort_unstable();
+        let (Some(&least), Some(&most)) = (figures.first(), figures.last()) else { continue };
+        if growth(least, most) > SPREAD {
+            return Err(format!(
+                "{title}: the runs differ, {least} to {most} instructions; \
+                 other processes use the cores; run it again when they are free"
+            ));
+        }
+        merged.insert(title, figures[figures.len() / 2]);
+    }
+    Ok(merged)
+}
+
+/// How much larger the second count is, relative to the first.
+#[allow(clippy::cast_precision_loss, reason = "a count of instructions of one call")]
+fn growth(before: u64, after: u64) -> f64 {
+    after as f64 / before.max(1) as f64 - 1.0
+}
+
+/// The table, and the calls whose count grew too much.
+#[derive(Debug)]
+struct Report {
+    text: String,
+    exceeded: Vec<&'static str>,
+}
+
+impl Report {
+    fn of(this: &Counts, other: Option<&Counts>) -> Self {
+        let mut report = Self { text: String::new(), exceeded: Vec::new() };
+        let columns = if other.is_some() { " other tree   growth" } else { "" };
+        report.text = format!("instructions of a 4-byte call\n{:<22}this tree{columns}\n", "");
+        for kind in KINDS {
+            let Some(&count) = this.get(kind.title) else { continue };
+            match other.and_then(|other| other.get(kind.title)) {
+                Some(&before) => report.row(kind.title, count, before, GROWTH),
+                None => report.text.push_str(&format!("{:<22}{count:>9}\n", kind.title)),
+            }
+        }
+        if let (Some(&count), Some(&plain)) = (this.get(LABELLED.title), this.get(ALL_REDUCE.title))
+        {
+            report.text.push_str(&format!("\n{:<22}this tree  unlabelled   growth\n", ""));
+            report.row(LABELLED.title, count, plain, LABEL_GROWTH);
+        }
+        report.text.push('\n');
+        report.text.push_str(&match report.exceeded.is_empty() {
+            true if other.is_some() => "No count grew by more than allowed.\n".to_owned(),
+            true => String::new(),
+            false => format!("Too many instructions: {}.\n", report.exceeded.join("; ")),
+        });
+        report
+    }
+
+    fn row(&mut self, title: &'static str, count: u64, before: u64, allowed: f64) {
+        let grown = growth(before, count);
+        let is_exceeded = grown > allowed;
+        if is_exceeded {
+            self.exceeded.push(title);
+        }
+        let note = if is_exceeded {
+            format!("  more than {:.0} %", allowed * 100.0)
+        } else {
+            String::new()
+        };
+        self.text.push_str(&format!(
+            "{title:<22}{count:>9} {before:>10} {:>+7.2} %{note}\n",
+            grown * 100.0
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(all_reduce: u64, send: u64) -> Counts {
+        Counts::from([("all_reduce", all_reduce), ("send", send)])
+    }
+
+    #[test]
+    fn a_callgrind_file_has_its_function_and_count() {
+        let text = "desc: Timerange: Basic block 1 - 2\n\
+                    desc: Trigger: --dump-after=send_to_one\nevents: Ir\nfn=(1)\n1 7\n\ntotals: 1384\n";
+        assert_eq!(parse_sample(text), Some(("send_to_one".to_owned(), 1384)));
+        assert_eq!(parse_sample("desc: Trigger: Program termination\ntotals: 5\n"), None);
+        assert_eq!(parse_sample("desc: Trigger: --dump-after=x\ntotals: many\n"), None);
+    }
+
+    #[test]
+    fn the_most_frequent_count_is_the_figure() {
+        assert_eq!(most_frequent(&[1000, 7, 7, 8, 7]), Ok(7));
+        // A file without instructions is no call.
+        assert!(most_frequent(&[0, 0]).unwrap_err().contains("no call"));
+        assert!(most_frequent(&[1, 2, 3, 4, 4]).unwrap_err().contains("only 40 %"));
+    }
+
+    #[test]
+    fn runs_that_differ_are_refused() {
+        let runs = [counts(1000, 500), counts(1004, 500), counts(1002, 501)];
+        assert_eq!(merge(&runs), Ok(counts(1002, 500)));
+        let problem = merge(&[counts(1000, 500), counts(1006, 500)]).unwrap_err();
+        assert!(problem.contains("all_reduce: the runs differ, 1000 to 1006"), "{problem}");
+    }
+
+    #[test]
+    fn growth_above_two_percent_is_reported() {
+        let allowed = Report::of(&counts(1020, 400), Some(&counts(1000, 500)));
+        assert!(allowed.exceeded.is_empty(), "{}", allowed.text);
+        assert!(allowed.text.contains("+2.00 %") && allowed.text.contains("-20.00 %"));
+        let report = Report::of(&counts(1021, 500), Some(&counts(1000, 500)));
+        assert_eq!(report.exceeded, ["all_reduce"]);
+        assert!(report.text.ends_with("Too many instructions: all_reduce.\n"), "{}", report.text);
+        let alone = Report::of(&counts(1021, 500), None);
+        assert!(alone.exceeded.is_empty() && !alone.text.contains('%'), "{}", alone.text);
+    }
+
+    #[test]
+    fn a_label_may_cost_five_percent() {
+        let with_label = |count: u64| {
+            let mut counts = counts(1000, 500);
+            counts.insert(LABELLED.title, count);
+            Report::of(&counts, None)
+        };
+        assert!(with_label(1050).exceeded.is_empty());
+        assert_eq!(with_label(1051).exceeded, ["all_reduce, labelled"]);
+    }
+}
