@@ -213,6 +213,72 @@ fn peers_take_turns_with_ours() {
     }
 }
 
+/// The same build on both sides. Which of the two is faster is chance, so that the verdict may be any.
+#[test]
+fn another_tree_takes_turns_and_is_judged() {
+    let folder = Folder::new();
+    let tree = folder.path("tree/target/release");
+    std::fs::create_dir_all(&tree).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dist-bench"), format!("{tree}/dist-bench"))
+        .unwrap();
+    let args = "--against tree --quick --ops all_reduce,barrier,sendrecv --sizes 4,64K --calls 5";
+    let ended = run(&format!("{args} --json result.json --csv result.csv"), &folder);
+    assert!([0, 3].contains(&ended.status) && ended.err.is_empty(), "{} {}", ended.err, ended.out);
+    assert!(ended.out.starts_with("This tree against "), "{}", ended.out);
+    assert!(ended.out.contains("5 cells, 6 pairs of runs each\n"), "{}", ended.out);
+    let cells = cells(&folder);
+    assert_eq!(cells.len(), 5);
+    let has_slower = cells.iter().any(|(_, cell)| cell["lost"] == json!("slower"));
+    assert!(!has_slower || ended.status == 3, "{}", ended.out);
+    for (op, cell) in &cells {
+        let [ours, before] = [&cell["ours"], &cell["peers"][0]];
+        assert_eq!(before["engine"], json!("baseline"), "{op}");
+        [ours, before].into_iter().for_each(all_right);
+        let runs = |figures: &Value| figures["runs_p50_us"].as_array().unwrap().len();
+        // Six pairs, and as many again if a limit was exceeded.
+        assert!([6, 12, 18].contains(&runs(ours)) && runs(ours) == runs(before), "{cell}");
+        let [low, ratio, high] =
+            ["ratio_low", "ratio", "ratio_high"].map(|part| cell[part].as_f64().unwrap());
+        assert!(low <= ratio && ratio <= high, "{op}: {low} {ratio} {high}");
+        assert_eq!(cell["lost"] == json!("slower"), low > 1.03, "{op}");
+        assert!(ended.out.contains(&format!("\n{op}, 2 ranks, rewritten, ordinary")));
+    }
+    let value: Value = serde_json::from_slice(&folder.bytes("result.json")).unwrap();
+    assert_eq!(value["no_slower"], json!(ended.status == 0));
+    assert!(value["command"].as_str().unwrap().starts_with("dist-bench --against TREE --quick"));
+    let means = value["geometric_means"].as_array().unwrap();
+    assert_eq!(means.len(), 3);
+    let is_above = means.iter().any(|mean| mean["ratio"].as_f64() > Some(1.005));
+    assert_eq!(ended.status == 3, is_above || has_slower, "{}", ended.out);
+    let verdict = if ended.status == 0 { "no slower, 5 cells" } else { "slower, " };
+    let last = ended.out.lines().last().unwrap();
+    assert!(last.starts_with(&format!("Verdict: {verdict}")), "{last}");
+    // Each engine of each cell has a line.
+    assert_eq!(folder.text("result.csv").lines().count(), 11);
+    assert_eq!(left_behind(&folder), [""; 0]);
+}
+
+#[test]
+fn a_program_that_is_no_dist_bench_is_no_other_tree() {
+    let folder = Folder::new();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::write(folder.path("other"), "#!/bin/sh\necho no rank of mine\nexit 4\n").unwrap();
+    std::fs::set_permissions(folder.path("other"), executable).unwrap();
+    std::fs::create_dir(folder.path("unbuilt")).unwrap();
+    std::fs::write(folder.path("unbuilt/Cargo.toml"), "").unwrap();
+    for (tree, status, texts) in [
+        ("nowhere", 1, ["--against nowhere: this is no source tree", "Cargo.toml"]),
+        ("unbuilt", 1, ["no target/release/dist-bench", "--manifest-path unbuilt/Cargo.toml"]),
+        ("other", 1, ["baseline: a process of it has ended with status 4", "no rank of mine"]),
+        ("other --pairs 5", 2, ["--against needs --pairs 6 or more", "no interval"]),
+    ] {
+        let ended = run(&format!("--ops barrier --against {tree}"), &folder);
+        assert_eq!(ended.status, status, "{tree}: {}", ended.err);
+        texts.iter().for_each(|text| assert!(ended.err.contains(text), "{text}: {}", ended.err));
+    }
+    assert_eq!(left_behind(&folder), [""; 0]);
+}
+
 #[test]
 fn the_limits_of_the_machine_come_first() {
     let folder = Folder::new();

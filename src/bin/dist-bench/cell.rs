@@ -1,5 +1,6 @@
 //! A cell: one operation on one size, called in one way; and what engines took for it. Pure.
 
+use crate::against::{BASELINE, CELL_LIMIT};
 use crate::ops::Op;
 use crate::order::Order;
 use crate::stats::{Estimate, Times, estimate, median};
@@ -229,9 +230,16 @@ impl Measured {
         Some(self.ours.mean() / self.best()?.mean().max(1.0))
     }
 
-    /// How it ended, where there was a peer.
+    /// How it ended, where there was a peer. Another tree is compared by a rule of its own.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let ratio = self.ratio()?;
+        if self.best()?.engine == BASELINE {
+            return Some(match ratio.interval {
+                Some((low, _)) if low > CELL_LIMIT => Verdict::Slower,
+                Some(_) => Verdict::Won,
+                None => Verdict::Uncertain,
+            });
+        }
         Some(match () {
             () if ratio.value > 1.0 => Verdict::Slower,
             () if !ratio.is_narrow() => Verdict::Uncertain,

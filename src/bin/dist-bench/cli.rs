@@ -32,8 +32,15 @@ const TUNED_PAIRS: usize = 5;
 /// The operations that are measured where none are named.
 const OPS: usize = 7;
 
+/// How often both have a turn against another tree, and how often at least: fewer ratios have no interval.
+const AGAINST_PAIRS: usize = 60;
+const FEWEST_AGAINST: usize = 6;
+
 /// The options that name a file.
 const FILES: [&str; 4] = ["--json", "--csv", "--report", "--tune"];
+
+/// The option that names another tree.
+const AGAINST: &str = "--against";
 
 /// Measures what the operations of libdist cost on this host, alone or against other libraries.
 #[derive(Debug, Parser)]
@@ -91,7 +98,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peer: Vec<Peer>,
 
-    /// How many times everybody has a turn [default: 10]
+    /// Compare with the dist-bench of another source tree, whose release build must be there, or of a folder or path with
+    /// that program. By default all operations, up to 32 MiB, and 60 pairs. The exit status tells whether this tree is slower
+    #[arg(long, value_name = "TREE")]
+    #[arg(conflicts_with_all = ["peer", "limits", "tune", "report_from"])]
+    pub(crate) against: Option<PathBuf>,
+
+    /// How many turns each engine has [default: 10; with --against 60, and 6 at least]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pairs: Option<u16>,
 
@@ -205,11 +218,15 @@ fn without_files(words: impl Iterator<Item = String>) -> String {
     let (mut kept, mut is_file) = (vec!["dist-bench".to_owned()], false);
     for word in words {
         let (name, value) = word.split_once('=').map_or((&word[..], None), |(n, v)| (n, Some(v)));
-        let names_file = FILES.contains(&name);
+        let names_tree = name == AGAINST;
+        let names_file = names_tree || FILES.contains(&name);
         if !is_file && !names_file {
             kept.push(word.clone());
         }
-        is_file = names_file && value.is_none();
+        if !is_file && names_tree {
+            kept.push(format!("{AGAINST} TREE"));
+        }
+        is_file = !is_file && names_file && value.is_none();
     }
     kept.join(" ")
 }
@@ -223,6 +240,11 @@ impl Options {
         }
         if self.peer.iter().any(|peer| !peer.knows(*dtype)) {
             return Err(format!("--peer knows no elements of type {dtype}"));
+        }
+        if self.against.is_some() && self.pairs() < FEWEST_AGAINST {
+            return Err(format!(
+                "{AGAINST} needs --pairs {FEWEST_AGAINST} or more: fewer ratios have no interval"
+            ));
         }
         let most = most_ranks(*dtype);
         if self.ranks().iter().any(|&ranks| ranks > most) {
@@ -250,7 +272,7 @@ impl Options {
             }
         }
         match ops.is_empty() {
-            true if self.tune.is_some() => Op::ALL.to_vec(),
+            true if self.tune.is_some() || self.against.is_some() => Op::ALL.to_vec(),
             true => Op::ALL[..OPS].to_vec(),
             false => ops,
         }
@@ -267,15 +289,18 @@ impl Options {
         if self.tune.is_some() {
             return TUNED_SIZES.to_vec();
         }
-        let largest = (ranks <= FEW).then_some(LARGEST);
+        let has_largest = ranks <= FEW && self.against.is_none();
+        let largest = has_largest.then_some(LARGEST);
         SIZES.into_iter().chain(largest).collect()
     }
 
     /// How many turns each has.
     pub(crate) fn pairs(&self) -> usize {
         let default = match self.quick {
+            true if self.against.is_some() => FEWEST_AGAINST,
             true => QUICK_PAIRS,
             false if self.tune.is_some() => TUNED_PAIRS,
+            false if self.against.is_some() => AGAINST_PAIRS,
             false => PAIRS,
         };
         self.pairs.map_or(default, Into::into)
@@ -356,6 +381,30 @@ mod tests {
         let line = "--ranks 2,4 --json a.json --limits --csv=b.csv --report C.md --peer mpich";
         let told = without_files(line.split(' ').map(str::to_owned));
         assert_eq!(told, "dist-bench --ranks 2,4 --limits --peer mpich");
+    }
+
+    #[test]
+    fn another_tree_is_not_named_in_a_report() {
+        for line in ["--against /some/tree --quick", "--against=/some/tree --quick"] {
+            let told = without_files(line.split(' ').map(str::to_owned));
+            assert_eq!(told, "dist-bench --against TREE --quick");
+        }
+    }
+
+    #[test]
+    fn against_a_tree_all_operations_have_many_pairs() {
+        let options = parse("dist-bench --against tree").unwrap();
+        assert_eq!((options.ops().len(), options.pairs()), (Op::ALL.len(), AGAINST_PAIRS));
+        assert_eq!(options.sizes(2), SIZES);
+        options.check().unwrap();
+        let quick = parse("dist-bench --against tree --quick").unwrap();
+        assert_eq!(quick.pairs(), FEWEST_AGAINST);
+        quick.check().unwrap();
+        let few = parse("dist-bench --against tree --pairs 5").unwrap();
+        assert!(few.check().unwrap_err().contains("--pairs 6 or more"));
+        for other in ["--peer mpich", "--limits", "--tune a.json"] {
+            assert!(parse(&format!("dist-bench --against tree {other}")).is_err(), "{other}");
+        }
     }
 
     #[test]

@@ -78,7 +78,9 @@ impl Engine {
         ranks: usize,
         stage: &mut Stage,
     ) -> Result<Self, Failure> {
-        let place = stage.folder().join(format!("{}-{ranks}", launch.name()));
+        // The number makes the place new if the same engine is started again.
+        let place = format!("{}-{ranks}-{}", launch.name(), stage.started());
+        let place = stage.folder().join(place);
         let name = launch.name().to_owned();
         // Opened both ways, which does not wait for the other side; to the ranks the pipe ends when the driver does.
         let open = |path: PathBuf| {

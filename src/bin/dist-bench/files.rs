@@ -1,6 +1,7 @@
 //! What is written for other programs: all of it as JSON, and the figures as CSV.
 
 use crate::Failure;
+use crate::against;
 use crate::cell::{Cell, Figures, Measured, Verdict};
 use crate::limits::Limits;
 use crate::machine::Machine;
@@ -60,6 +61,7 @@ pub(crate) fn json(results: &Results) -> String {
         "cells": all.iter().map(cell_json).collect::<Vec<Value>>(),
         "geometric_means": means,
         "p99_above_best_peer": {"cells": above, "of": cells},
+        "no_slower": against::is_no_slower(all),
     });
     format!("{value:#}\n")
 }

@@ -59,6 +59,18 @@ Peers:
            (\"uncertain\")
   Peers always block, in ordinary memory, also where --async and --buffers say something else of ours.
 
+Against another tree:
+  --against TREE starts the ranks of TREE/target/release/dist-bench (build it there: cargo build --release
+  --bin dist-bench) and lets them take turns with ours, in pairs. The ranks of both are started six
+  times for the pairs of a cell, since where a process has its memory changes its times. Variables such
+  as DIST_TUNING_FILE reach both; a name that only one of the trees knows does not compare.
+  ratio    the median over the pairs of this tree's p50 by the other tree's; below 1 this one is faster
+  95 %     its interval, as for peers
+  No slower means: no interval is entirely above 1.03, and the geometric mean of the ratios of each
+  operation is at most 1.005. A cell or an operation above is measured again with as many pairs, twice
+  at most; all pairs count. The table has 73 cells by default and takes about ten minutes on two cores.
+  --ops, --sizes and --pairs make it shorter; --ranks 2,4 and --sizes with 256M make it longer.
+
 Limits:
   --limits measures copies, sums, cache lines and wake-ups, and lets a program by hand take turns with
   all_reduce (f32, sum, in place) of two ranks from 4 KiB on: in ordinary memory each rank reads the
@@ -74,9 +86,10 @@ Reports:
   makes the same out of these files. They have to be of one machine, transport, type and operator.
 
 Exit statuses:
-  0    measured, whatever was lost
+  0    measured, whatever was lost; with --against: no slower
   1    a result was wrong, or dist-bench itself failed
   2    wrong usage
+  3    with --against: slower, or nothing could be judged
   A signal that ends it gives 128 and its number.
 
 Examples:
@@ -90,6 +103,9 @@ Examples:
     dist-bench --report BENCHMARKS.md --report-from two.json,four.json,eight.json
   What this machine allows, and what comes of it:
     dist-bench --limits --ops all_reduce
+  Whether a change has made something slower; the second line only for short messages:
+    dist-bench --against ../libdist-before --json compared.json
+    dist-bench --against ../libdist-before --ops all_reduce,sendrecv --sizes 4,64,1K
   Between two GPUs, over NCCL and without it:
     dist-bench --device nccl
     dist-bench --device native

@@ -13,6 +13,7 @@
 //! | `build`, `peers/rank.h` | how their programs are made, and what those in C and C++ have in common |
 //! | `stage` | the processes and the folder of a run |
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
+//! | `against` | the ranks of another tree's dist-bench in turns with ours, and whether this tree is slower |
 //! | `tune` | the algorithms of ours in turns, and the tuning file that is made of it |
 //! | `limits`, `machine` | what the machine itself allows, and which one it is |
 //! | `stats` | medians, percentiles, ratios and their intervals |
@@ -23,6 +24,7 @@
 //!
 //! The driver computes every figure of every engine from the same raw stamps by the same code.
 
+mod against;
 mod ballast;
 mod bound;
 mod build;
@@ -155,11 +157,14 @@ fn main() -> ExitCode {
 
 fn carry_out(options: &cli::Options) -> Result<(), Failure> {
     options.check().map_err(Failure::usage)?;
-    match (&options.tune, &options.report) {
-        (Some(path), _) => tune::run(options, path),
-        (None, Some(path)) if !options.report_from.is_empty() => {
-            report::make(path, &options.report_from)
-        }
+    if let Some(path) = &options.tune {
+        return tune::run(options, path);
+    }
+    if let Some(tree) = &options.against {
+        return against::run(options, tree);
+    }
+    match &options.report {
+        Some(path) if !options.report_from.is_empty() => report::make(path, &options.report_from),
         _ => measure::run(options),
     }
 }

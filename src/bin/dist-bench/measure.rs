@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// Writes the files for other programs.
-fn write_files(options: &Options, results: &Results) -> Result<(), Failure> {
+pub(crate) fn write_files(options: &Options, results: &Results) -> Result<(), Failure> {
     if let Some(path) = &options.json {
         files::write(path, &files::json(results))?;
     }
@@ -77,7 +77,8 @@ fn write_files(options: &Options, results: &Results) -> Result<(), Failure> {
     Ok(())
 }
 
-fn has_wrong(measured: &Measured) -> bool {
+/// True if a checked call had a wrong result.
+pub(crate) fn has_wrong(measured: &Measured) -> bool {
     measured.ours.wrong > 0 || measured.peers.iter().any(|peer| peer.wrong > 0)
 }
 
@@ -220,22 +221,12 @@ impl Bench<'_> {
         assemble(cell, &parts, &left_out).map(Some)
     }
 
-    /// Whether this host has memory for the buffers of all engines, which keep them until they are told another size.
+    /// Whether this host has memory for the buffers of all engines.
     fn has_memory(&self, cell: &Cell) -> bool {
         let takes = self.peers.iter().filter(|peer| peer.takes(cell));
-        let needed = cell.memory().saturating_mul(1 + takes.count());
-        let there = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
-        let Some(there) = there else { return true };
-        // Not to the last byte: the engines need some themselves.
-        if needed <= there / 4 * 3 {
-            return true;
-        }
+        let Err(why) = fits(cell, 1 + takes.count()) else { return true };
         self.progress.clear();
-        let (op, bytes, needed, there) =
-            (cell.op.name(), size(cell.bytes()), needed >> 20, there >> 20);
-        complain(&format!(
-            "{op} of {bytes} is left out: buffers would take {needed} MiB, of {there} MiB that there are"
-        ));
+        complain(&why);
         false
     }
 
@@ -303,18 +294,42 @@ impl Bench<'_> {
     }
 
     fn into_results(self) -> Results {
-        let run = Run {
-            transport: self.options.transport.name().to_owned(),
-            pairs: self.options.pairs(),
-            command: Options::told(),
-            machine: Machine::here(),
-        };
-        Results { run, limits: self.limits, cells: self.done }
+        Results { run: run_description(self.options), limits: self.limits, cells: self.done }
+    }
+}
+
+/// The part of the results that is the same for all cells.
+pub(crate) fn run_description(options: &Options) -> Run {
+    Run {
+        transport: options.transport.name().to_owned(),
+        pairs: options.pairs(),
+        command: Options::told(),
+        machine: Machine::here(),
+    }
+}
+
+/// Checks that this host has memory for the buffers of so many engines, which keep them until the next order of another size.
+///
+/// # Errors
+/// The message about the cell that is left out.
+pub(crate) fn fits(cell: &Cell, engines: usize) -> Result<(), String> {
+    let needed = cell.memory().saturating_mul(engines);
+    let there = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
+    // Not to the last byte: the engines need some themselves.
+    match there {
+        Some(there) if needed > there / 4 * 3 => {
+            let (op, bytes, needed, there) =
+                (cell.op.name(), size(cell.bytes()), needed >> 20, there >> 20);
+            Err(format!(
+                "{op} of {bytes} is left out: buffers would take {needed} MiB, of {there} MiB that there are"
+            ))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Has one engine carry out an order; what it took, and how many elements were wrong. `None`: it has nothing for that.
-fn run_one(
+pub(crate) fn run_one(
     engines: &mut [Option<Engine>],
     index: usize,
     order: &Order,

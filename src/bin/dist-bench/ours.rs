@@ -13,12 +13,25 @@ pub(crate) const AS_RANK: &str = "--as-rank";
 pub(crate) const NAME: &str = "libdist";
 
 /// Our engine.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Ours {
     /// What the back end is asked for.
     pub(crate) transport: &'static str,
     /// The map of back ends where buffers are in the memory of GPUs; empty where they are not.
     pub(crate) device: &'static str,
+}
+
+impl Ours {
+    /// The commands that start a dist-bench once for each rank. The dist-bench of any tree since 0.1 takes these words.
+    pub(crate) fn commands_of(&self, program: &Path, ranks: usize, place: &Path) -> Vec<Command> {
+        let command = |rank: usize| {
+            let mut command = Command::new(program);
+            command.args([AS_RANK, &rank.to_string(), &ranks.to_string(), self.transport]);
+            command.arg(place).arg(self.device);
+            command
+        };
+        (0..ranks).map(command).collect()
+    }
 }
 
 impl Launch for Ours {
@@ -29,13 +42,7 @@ impl Launch for Ours {
     fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
         let program = std::env::current_exe()
             .map_err(|cause| Failure::new(format!("finding this program: {cause}")))?;
-        let command = |rank: usize| {
-            let mut command = Command::new(&program);
-            command.args([AS_RANK, &rank.to_string(), &ranks.to_string(), self.transport]);
-            command.arg(place).arg(self.device);
-            command
-        };
-        Ok((0..ranks).map(command).collect())
+        Ok(self.commands_of(&program, ranks, place))
     }
 
     fn takes(&self, _cell: &Cell) -> bool {

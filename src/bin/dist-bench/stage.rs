@@ -71,6 +71,11 @@ impl Stage {
         Ok(self.crew.members().len() - 1)
     }
 
+    /// The number of processes that were started so far.
+    pub(crate) fn started(&self) -> usize {
+        self.crew.members().len()
+    }
+
     /// Notes what has happened to the processes, without waiting; an error where this process is to end.
     pub(crate) fn look(&mut self) -> Result<(), Failure> {
         self.wait(&Deadline::after_ms(0))
