@@ -62,8 +62,8 @@ Peers:
 Against another tree:
   --against TREE starts the ranks of TREE/target/release/dist-bench (build it there: cargo build --release
   --bin dist-bench) and lets them take turns with ours, in pairs. The ranks of both are started six
-  times for the pairs of a cell, since where a process has its memory changes its times. Variables such
-  as DIST_TUNING_FILE reach both; a name that only one of the trees knows does not compare.
+  times for the pairs of a cell, since where a process has its memory changes its times. Variables of
+  the environment reach both, so that a name or value that one tree refuses ends the comparison.
   ratio    the median over the pairs of this tree's p50 by the other tree's; below 1 this one is faster
   95 %     its interval, as for peers
   No slower means: no interval is entirely above 1.03, and the geometric mean of the ratios of each

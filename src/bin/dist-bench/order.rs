@@ -182,6 +182,18 @@ mod tests {
         }
     }
 
+    /// Ranks of another tree read these words (`--against`): a changed one would end every comparison with older trees.
+    #[test]
+    fn types_and_operators_keep_their_words() {
+        let dtypes: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();
+        let words = "i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 c64 c128 bool f8e4m3 f8e5m2";
+        assert_eq!(dtypes.join(" "), words);
+        assert_eq!(REDOPS.map(|(name, _)| name), ["sum", "min", "max"]);
+        let ops = Op::ALL.map(Op::name).join(" ");
+        let words = "all_reduce broadcast all_gather reduce_scatter all_to_all barrier sendrecv reduce gather scatter";
+        assert_eq!(ops, words);
+    }
+
     #[test]
     fn stamps_are_read_as_they_were_written() {
         let stamps = Stamps { wrong: 3, calls: vec![(1, 2), (5, u64::MAX)] };
