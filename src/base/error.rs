@@ -5,6 +5,7 @@
 
 use super::ids::Rank;
 use std::fmt;
+use std::sync::Arc;
 
 /// What went wrong, in the terms of the C API's status numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +83,73 @@ impl ErrorKind {
     }
 }
 
+/// How the rank that an error names failed, as far as the rank that detected it can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// In another way; the message says how.
+    Other,
+    /// Its process ended without leaving the group.
+    Died,
+    /// It left the group in order.
+    Left,
+    /// Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network parted.
+    Unreachable,
+    /// The kernel reports that its process is stopped.
+    Stopped,
+    /// It did not come before the deadline.
+    Late,
+    /// It called another operation than this rank.
+    Mismatch,
+    /// It aborted the group.
+    Aborted,
+}
+
+impl Fault {
+    const ALL: [Self; 8] = [
+        Self::Other,
+        Self::Died,
+        Self::Left,
+        Self::Unreachable,
+        Self::Stopped,
+        Self::Late,
+        Self::Mismatch,
+        Self::Aborted,
+    ];
+
+    /// A number for errors that travel between processes of one version; never 0.
+    fn code(self) -> u8 {
+        let position = Self::ALL.iter().position(|&fault| fault == self);
+        position.and_then(|it| u8::try_from(it + 1).ok()).unwrap_or(1)
+    }
+
+    /// The inverse of [`Fault::code`]; `None` for 0 and for unknown numbers.
+    fn from_code(code: u8) -> Option<Self> {
+        usize::from(code).checked_sub(1).and_then(|position| Self::ALL.get(position).copied())
+    }
+
+    /// The fault of a rank that an error of this kind names without saying more.
+    fn implied_by(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Timeout => Self::Late,
+            ErrorKind::Mismatch => Self::Mismatch,
+            ErrorKind::Aborted => Self::Aborted,
+            ErrorKind::Connection => Self::Unreachable,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The rank that an error names, its fault and its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Culprit {
+    /// Its number in the group of the failed operation.
+    pub rank: Rank,
+    /// How it failed.
+    pub fault: Fault,
+    /// Its process id and its host, if the error was handed out by a group, which knows them.
+    pub process: Option<(u32, Arc<str>)>,
+}
+
 /// What Linux calls EMFILE.
 const TOO_MANY_OPEN: i32 = 24;
 
@@ -95,6 +163,9 @@ struct What {
     kind: ErrorKind,
     message: String,
     culprit: Option<Rank>,
+    /// `None` for what the kind implies.
+    fault: Option<Fault>,
+    process: Option<(u32, Arc<str>)>,
 }
 
 /// The result of everything that can fail.
@@ -104,7 +175,8 @@ impl Error {
     /// An error of `kind` with its message.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(What { kind, message: message.into(), culprit: None }))
+        let message = message.into();
+        Self(Box::new(What { kind, message, culprit: None, fault: None, process: None }))
     }
 
     /// Shorthand for the most common caller mistake.
@@ -150,6 +222,20 @@ impl Error {
         self
     }
 
+    /// Says how the rank to blame failed, where the kind alone does not.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.0.fault = Some(fault);
+        self
+    }
+
+    /// Adds the process of the rank to blame.
+    #[must_use]
+    pub fn with_process(mut self, pid: u32, host: Arc<str>) -> Self {
+        self.0.process = Some((pid, host));
+        self
+    }
+
     /// Puts what the caller knows before the message: "`what`: message".
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
@@ -170,6 +256,25 @@ impl Error {
     /// The rank to blame, where there is one.
     pub fn culprit(&self) -> Option<Rank> {
         self.0.culprit
+    }
+
+    /// That rank with its fault and its process.
+    pub fn culprit_details(&self) -> Option<Culprit> {
+        let fault = self.0.fault.unwrap_or_else(|| Fault::implied_by(self.0.kind));
+        let process = self.0.process.clone();
+        self.0.culprit.map(|rank| Culprit { rank, fault, process })
+    }
+
+    /// The fault as a number for errors that travel between processes of one version; 0 for what the kind implies.
+    pub fn fault_code(&self) -> u8 {
+        self.0.fault.map_or(0, Fault::code)
+    }
+
+    /// The inverse of [`Error::fault_code`].
+    #[must_use]
+    pub fn with_fault_code(mut self, code: u8) -> Self {
+        self.0.fault = Fault::from_code(code);
+        self
     }
 }
 
@@ -219,6 +324,22 @@ mod tests {
         let error = Error::connection("reading", &broken);
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(!error.message().contains("ulimit"), "{error}");
+    }
+
+    #[test]
+    fn fault_codes_round_trip() {
+        let error = Error::new(ErrorKind::Timeout, "late").with_culprit(1);
+        assert_eq!(error.fault_code(), 0);
+        assert_eq!(error.culprit_details().map(|it| it.fault), Some(Fault::Late));
+        for fault in Fault::ALL {
+            let told = error.clone().with_fault(fault);
+            assert_ne!(told.fault_code(), 0);
+            assert_eq!(error.clone().with_fault_code(told.fault_code()), told);
+            assert_eq!(told.culprit_details().map(|it| it.fault), Some(fault));
+        }
+        assert_eq!(error.clone().with_fault_code(200), error);
+        let nobody = Error::new(ErrorKind::Timeout, "late").with_fault(Fault::Late);
+        assert_eq!(nobody.culprit_details(), None);
     }
 
     #[test]

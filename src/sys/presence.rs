@@ -8,6 +8,8 @@ use std::io;
 struct Status {
     /// It has ended, and only its parent has not taken note yet.
     has_ended: bool,
+    /// A signal or a tracer holds it.
+    is_stopped: bool,
     /// When it began, in clock ticks since the host was started.
     started: u64,
 }
@@ -30,6 +32,13 @@ pub fn is_gone(pid: u32, began: Option<u64>) -> bool {
     }
 }
 
+/// True where the kernel reports that the process with this id is stopped. It must be of this process's own
+/// [`super::host::pid_space`].
+pub fn is_stopped(pid: u32) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat"));
+    line.is_ok_and(|line| parse(&line).is_some_and(|status| status.is_stopped))
+}
+
 /// Reads a line of `/proc/PID/stat`. The second field is the program's name in parentheses, whatever it is.
 fn parse(line: &str) -> Option<Status> {
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -39,7 +48,8 @@ fn parse(line: &str) -> Option<Status> {
     let started = fields.nth(1)?.parse().ok()?;
     // A process whose first thread alone has ended looks like one that has ended, but has others.
     let has_ended = matches!(state, "Z" | "X" | "x") && threads <= 1;
-    Some(Status { has_ended, started })
+    let is_stopped = matches!(state, "T" | "t");
+    Some(Status { has_ended, is_stopped, started })
 }
 
 /// Whether any process has this id. True where that cannot be told.
@@ -65,10 +75,12 @@ mod tests {
                 "7 (a) b) (c) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 12345 99 0 0"
             )
         };
-        let status = |has_ended| Some(Status { has_ended, started: 12345 });
+        let status = |has_ended| Some(Status { has_ended, is_stopped: false, started: 12345 });
         assert_eq!(parse(&line("R", 1)), status(false));
         assert_eq!(parse(&line("Z", 1)), status(true));
         assert_eq!(parse(&line("Z", 3)), status(false));
+        let stopped = Some(Status { has_ended: false, is_stopped: true, started: 12345 });
+        assert_eq!((parse(&line("T", 3)), parse(&line("t", 1))), (stopped, parse(&line("T", 1))));
         assert_eq!(parse("7 (a) R 1"), None);
         assert_eq!(parse(""), None);
     }

@@ -23,6 +23,7 @@ const PATIENCE: u32 = 1000;
 #[repr(C, align(128))]
 pub struct Failure {
     state: AtomicU32,
+    /// The code of the error's kind in bits 0 to 7, that of the fault in bits 8 to 15.
     kind: AtomicU32,
     /// The rank to blame plus one; 0 for none.
     culprit: AtomicU32,
@@ -51,7 +52,8 @@ impl Failure {
             return false;
         }
         let text = clip(error.message(), TEXT_BYTES).as_bytes();
-        self.kind.store(u32::from(error.kind().code()), Ordering::Relaxed);
+        let codes = u16::from_le_bytes([error.kind().code(), error.fault_code()]);
+        self.kind.store(u32::from(codes), Ordering::Relaxed);
         let culprit = error.culprit().and_then(|rank| u32::try_from(rank + 1).ok());
         self.culprit.store(culprit.unwrap_or(0), Ordering::Relaxed);
         self.len.store(u32::try_from(text.len()).unwrap_or(0), Ordering::Relaxed);
@@ -85,7 +87,7 @@ impl Failure {
     }
 
     fn read(&self) -> Error {
-        let code = u8::try_from(self.kind.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
+        let [code, fault, ..] = self.kind.load(Ordering::Relaxed).to_le_bytes();
         let len = usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(0).min(TEXT_BYTES);
         let mut bytes = Vec::with_capacity(TEXT_BYTES);
         for cell in &self.text[..len.div_ceil(8)] {
@@ -93,6 +95,7 @@ impl Failure {
         }
         bytes.truncate(len);
         let error = Error::new(ErrorKind::from_code(code), String::from_utf8_lossy(&bytes));
+        let error = error.with_fault_code(fault);
         match self.culprit.load(Ordering::Relaxed) {
             0 => error,
             rank => error.with_culprit(usize::try_from(rank - 1).unwrap_or(usize::MAX)),
@@ -112,12 +115,14 @@ pub(in crate::transport) fn clip(text: &str, limit: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::Fault;
 
     #[test]
     fn the_first_reason_stays() {
         let record = Failure::default();
         assert_eq!(record.get(), None);
         let first = Error::new(ErrorKind::PeerFailed, "rank 2 died").with_culprit(2);
+        let first = first.with_fault(Fault::Died);
         assert!(record.set(&first));
         assert!(!record.set(&Error::new(ErrorKind::Timeout, "late")));
         assert_eq!(record.get(), Some(first));

@@ -2,7 +2,7 @@
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Fault, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::transport::{
     Attendant, Channel, Direction, Endpoint, Listener, PeerName, SharedDomain, Wish,
@@ -160,7 +160,7 @@ impl Shared {
 
     fn gone(&self, peer: Rank) -> Error {
         let message = format!("{} has left the group", self.peers[peer]);
-        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
+        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer).with_fault(Fault::Left)
     }
 
     fn others(&self) -> impl Iterator<Item = Rank> + use<> {

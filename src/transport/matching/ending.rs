@@ -9,7 +9,7 @@ use super::transfer::Reading;
 use super::unexpected::{Body, Message};
 use super::wire::Wire;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, Fault};
 use crate::base::ids::Rank;
 use crate::transport::{Incoming, Outgoing};
 use std::time::Instant;
@@ -78,7 +78,8 @@ impl State {
                 return self.fail(error);
             }
             let message = format!("{} has left the group", self.name(peer));
-            self.close(peer, &Error::new(ErrorKind::PeerFailed, message).with_culprit(peer));
+            let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(peer);
+            self.close(peer, &error.with_fault(Fault::Left));
         }
     }
 
@@ -151,11 +152,11 @@ impl State {
         let reason = Error::new(ErrorKind::Aborted, text);
         if self.sends.iter().any(is_read) {
             let what = format!("{} left while its message was being read", self.name(self.rank));
-            let error = Error::new(ErrorKind::PeerFailed, what).with_culprit(self.rank);
+            let error = left_early(what, self.rank);
             self.spread(&error);
         } else if self.is_written_to() {
             let what = format!("{} left while a message was written to it", self.name(self.rank));
-            let error = Error::new(ErrorKind::PeerFailed, what).with_culprit(self.rank);
+            let error = left_early(what, self.rank);
             self.spread(&error);
         }
         self.end_all(&reason);
@@ -321,6 +322,11 @@ impl State {
             None => error,
         }
     }
+}
+
+/// A rank left in the middle of a transfer.
+fn left_early(what: String, rank: Rank) -> Error {
+    Error::new(ErrorKind::PeerFailed, what).with_culprit(rank).with_fault(Fault::Left)
 }
 
 /// How long it took, for messages.

@@ -1,8 +1,8 @@
 //! The heartbeat of a rank among the processes of its host: its service thread beats for it, watches the pulses of the
 //! others, and says what its process is doing. A rank that stands still fails the domain.
 
-use super::Shared;
-use crate::base::error::{Error, ErrorKind, Result};
+use super::{Shared, lifeline};
+use crate::base::error::{Error, ErrorKind, Fault, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::transport::SharedDomain as _;
@@ -93,7 +93,12 @@ fn accuse(shared: &Shared, silent: &[(Rank, Duration)]) {
     crate::log!(Level::Error, "{message}");
     let error = Error::new(ErrorKind::PeerFailed, message);
     let error = match silent.first() {
-        Some(&(rank, _)) => error.with_culprit(shared.peers[rank].rank),
+        Some(&(rank, _)) => {
+            let name = &shared.peers[rank];
+            let is_stopped = lifeline::is_stopped(shared.stream(rank), name.pid);
+            let fault = if is_stopped { Fault::Stopped } else { Fault::Unreachable };
+            error.with_culprit(name.rank).with_fault(fault)
+        }
         None => error,
     };
     shared.fail(&error);

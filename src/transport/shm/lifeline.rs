@@ -8,7 +8,7 @@
 
 use super::{Shared, heart};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, Fault};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::sys::pidfd::PidFd;
@@ -102,7 +102,8 @@ impl Lifeline {
         let doing = shared.region.progress(self.peer).describe();
         let message = format!("{name} died; it {doing}");
         crate::log!(Level::Error, "{message}");
-        shared.fail(&Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank));
+        let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+        shared.fail(&error.with_fault(Fault::Died));
     }
 }
 
@@ -113,6 +114,11 @@ fn process_of(stream: &UnixStream, told: u32) -> Option<PidFd> {
         return None;
     }
     PidFd::open(i32::try_from(told).ok()?).ok()
+}
+
+/// Whether the kernel reports that the process at the other end of a connection is stopped.
+pub(super) fn is_stopped(stream: &UnixStream, told: u32) -> bool {
+    process_of(stream, told).is_some() && presence::is_stopped(told)
 }
 
 /// How long after its sockets a process itself ends.

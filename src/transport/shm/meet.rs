@@ -7,7 +7,7 @@
 
 use super::{Domain, lifeline};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Context, Error, ErrorKind, Result};
+use crate::base::error::{Context, Error, ErrorKind, Fault, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::Level;
 use crate::sys::shm::Segment;
@@ -273,7 +273,8 @@ impl Party<'_> {
         let has_closed = error.kind() == ErrorKind::Connection;
         if has_closed && lifeline::ended_with_process(stream, name.pid) {
             let message = format!("{name} died while the ranks of its host met");
-            return Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+            let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+            return error.with_fault(Fault::Died);
         }
         error.context(format_args!("{name}: {doing}")).with_culprit(name.rank)
     }

@@ -9,7 +9,7 @@
 use super::door::{is_passing, lock};
 use super::frame::{Frame, Intake, MAX_BYTES};
 use super::mesh::Shared;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, Fault};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::sys::poll::Interest;
@@ -195,6 +195,7 @@ impl Watched for Line {
                 let name = shared.name(self.leader);
                 let message = format!("{name} died, or its host cannot be reached any more: {why}");
                 let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(self.leader);
+                let error = error.with_fault(Fault::Unreachable);
                 shared.fail_here(&error);
                 Next::Done
             }

@@ -1,7 +1,7 @@
 //! What the leaders of two nodes tell each other, as bytes. Pure.
 //!
 //! ```text
-//! 1 | kind of the error u8 | culprit plus one u32, 0 for none | length u16 | text      the group has failed
+//! 1 | kind u8 | fault u8 | culprit plus one u32, 0 for none | length u16 | text        the group has failed
 //! 2 | rank u32                                                                         a rank leaves in order
 //! 3                                                                                    nothing more will come
 //! 4                                                                                    this leader lives
@@ -15,7 +15,10 @@ use crate::transport::abort::{TEXT_BYTES, clip};
 use crate::transport::pulse::WORDS_BYTES;
 
 /// The most bytes of one frame.
-pub(super) const MAX_BYTES: usize = 8 + TEXT_BYTES;
+pub(super) const MAX_BYTES: usize = ABORT_HEAD_BYTES + TEXT_BYTES;
+
+/// The bytes of an abort before its text.
+const ABORT_HEAD_BYTES: usize = 9;
 
 const ABORT: u8 = 1;
 const LEFT: u8 = 2;
@@ -46,7 +49,7 @@ impl Frame {
             Self::Abort(error) => {
                 let text = clip(error.message(), TEXT_BYTES);
                 let culprit = error.culprit().map_or(0, |rank| number(rank) + 1);
-                to.extend([ABORT, error.kind().code()]);
+                to.extend([ABORT, error.kind().code(), error.fault_code()]);
                 to.extend(culprit.to_le_bytes());
                 to.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
                 to.extend(text.as_bytes());
@@ -110,7 +113,7 @@ impl Frame {
                 Ok(Some((Self::Does(rank, text), 7 + len)))
             }
             Some(&ABORT) => {
-                let (Some(culprit), Some(len)) = (word(2), bytes.get(6..8)) else {
+                let (Some(culprit), Some(len)) = (word(3), bytes.get(7..ABORT_HEAD_BYTES)) else {
                     return Ok(None);
                 };
                 let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
@@ -118,11 +121,13 @@ impl Frame {
                     return Err("a text that is too long");
                 }
                 let culprit = culprit.checked_sub(1).map(rank).transpose()?;
-                let Some(text) = bytes.get(8..8 + len) else { return Ok(None) };
+                let end = ABORT_HEAD_BYTES + len;
+                let Some(text) = bytes.get(ABORT_HEAD_BYTES..end) else { return Ok(None) };
                 let text = String::from_utf8_lossy(text).into_owned();
                 let error = Error::new(ErrorKind::from_code(bytes[1]), text);
+                let error = error.with_fault_code(bytes[2]);
                 let error = culprit.into_iter().fold(error, Error::with_culprit);
-                Ok(Some((Self::Abort(error), 8 + len)))
+                Ok(Some((Self::Abort(error), end)))
             }
             Some(_) => Err("a frame of an unknown kind"),
         }

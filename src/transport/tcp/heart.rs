@@ -5,7 +5,7 @@
 use super::control::Line;
 use super::door::lock;
 use super::mesh::Shared;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Fault, Result};
 use crate::base::ids::Rank;
 use crate::transport::pulse::{Rhythm, Vigil};
 use crate::wait::service::{self, Alarmed};
@@ -60,6 +60,6 @@ fn lost(shared: &Shared, silent: &[(usize, Duration)]) -> Error {
         )
     };
     let message = silent.iter().map(describe).collect::<Vec<_>>().join("; ");
-    let error = Error::new(ErrorKind::PeerFailed, message);
+    let error = Error::new(ErrorKind::PeerFailed, message).with_fault(Fault::Unreachable);
     silent.first().into_iter().fold(error, |error, &(node, _)| error.with_culprit(leader(node)))
 }

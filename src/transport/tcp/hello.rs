@@ -15,7 +15,7 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::transport::{Channel, MAX_LANES};
 
 const MAGIC: [u8; 8] = *b"distlnk1";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// The length of a hello.
 pub(super) const HELLO_BYTES: usize = 72;

@@ -8,7 +8,7 @@
 
 use super::door::lock;
 use super::mesh::{Shared, Slot};
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Fault, Result};
 use crate::base::ids::Rank;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl Shared {
 
     fn gone(&self, peer: Rank) -> Error {
         let message = format!("{} has left the group", self.name(peer));
-        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
+        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer).with_fault(Fault::Left)
     }
 
     /// What a stream gives that has ended: nothing while a death, or a parting, waits for its reason.
@@ -70,7 +70,8 @@ impl Shared {
 
     fn died(&self, peer: Rank, why: &str) -> Error {
         let message = format!("{} died, or was cut off: {why}", self.name(peer));
-        Error::new(ErrorKind::PeerFailed, message).with_culprit(peer)
+        let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(peer);
+        error.with_fault(Fault::Unreachable)
     }
 
     /// The end of a stream has come as of a peer that leaves in order. Whoever has taken the end from the socket

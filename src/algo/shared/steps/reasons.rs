@@ -2,7 +2,7 @@
 
 use super::Steps;
 use crate::algo::select::beside;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, Fault};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
 use crate::transport::line::Line;
@@ -24,7 +24,8 @@ impl Steps<'_> {
             let name = self.hand.domain.peer(rank);
             let doing = self.hand.region.progress(rank).describe();
             let message = format!("{name} has left the group; it {doing}");
-            Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank)
+            let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+            error.with_fault(Fault::Left)
         })
     }
 
