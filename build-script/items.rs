@@ -31,6 +31,10 @@ const FILES: &[&str] = &[
     "point_to_point",
     "batch",
     "work",
+    "work_list",
+    "callbacks",
+    "completion",
+    "culprit",
     "memory",
     "trace",
 ];
@@ -38,6 +42,7 @@ const FILES: &[&str] = &[
 /// Functions whose status a caller may ignore without missing a failed operation, besides all `_release` functions.
 const IGNORABLE: &[&str] = &[
     "dist_group_abort",
+    "dist_callbacks_start",
     "dist_set_log_callback",
     "dist_set_log_level",
     "dist_set_debug_level",

@@ -63,6 +63,13 @@ static void options(void)
     FIELD(dist_spawn_options_t, join_timeout_ms);
     FIELD(dist_spawn_options_t, grace_ms);
 
+    TYPE(dist_culprit_t);
+    FIELD(dist_culprit_t, struct_size);
+    FIELD(dist_culprit_t, rank);
+    FIELD(dist_culprit_t, kind);
+    FIELD(dist_culprit_t, pid);
+    FIELD(dist_culprit_t, host);
+
     TYPE(dist_call_options_t);
     FIELD(dist_call_options_t, struct_size);
     FIELD(dist_call_options_t, timeout_ms);

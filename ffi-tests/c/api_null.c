@@ -273,6 +273,8 @@ static void new_groups(void)
 static void groups(void)
 {
     char text[64];
+    dist_culprit_t culprit = DIST_CULPRIT_INIT;
+    dist_work_t *work = NULL;
     dist_blob_t *json = blob;
     dist_group_t *out = group;
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
@@ -285,6 +287,12 @@ static void groups(void)
     options.store = store;
     REFUSED(dist_group_create, name, dist_group_create(&options, &out), ARGUMENT);
     ACCEPTED(dist_group_release, group, dist_group_release(NULL), DIST_OK);
+    REFUSED(dist_group_culprit, group, dist_group_culprit(NULL, &culprit), HANDLE);
+    REFUSED(dist_group_culprit, out, dist_group_culprit(group, NULL), ARGUMENT);
+    REFUSED(dist_group_sequence, group, dist_group_sequence(NULL), 0);
+    REFUSED(dist_group_fd, group, dist_group_fd(NULL), -1);
+    REFUSED(dist_group_take_done, group, dist_group_take_done(NULL, &work, 1), 0);
+    REFUSED(dist_group_take_done, out, dist_group_take_done(group, NULL, 1), 0);
     REFUSED(dist_group_error, group, dist_group_error(NULL, text, sizeof(text)), 0);
     REFUSED(dist_group_error, buf, dist_group_error(group, NULL, 8), 0);
     CHECK(dist_group_error(group, NULL, 0) == 1);

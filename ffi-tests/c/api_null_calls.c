@@ -247,10 +247,20 @@ static void batches(void)
     REFUSED(dist_batch_begin, groups, dist_batch_begin(NULL, 1), ARGUMENT);
 }
 
+/* Given to no work. */
+static void no_callback(dist_status_t status, const char *message, void *user)
+{
+    (void)status;
+    (void)message;
+    (void)user;
+}
+
 static void works(void)
 {
     char text[64];
+    dist_culprit_t culprit = DIST_CULPRIT_INIT;
     dist_work_t *work = NULL;
+    size_t index = 0;
     int32_t done = 7;
     REQUIRE_OK(dist_barrier(group, NULL, &work));
     CHECK_OK(dist_work_wait(work, 0));
@@ -266,6 +276,18 @@ static void works(void)
     REFUSED(dist_work_on_complete, function, dist_work_on_complete(work, NULL, text), ARGUMENT);
     ACCEPTED(dist_work_on_complete, user, dist_work_on_complete(work, ignore, NULL), DIST_OK);
     REFUSED(dist_work_sequence, work, dist_work_sequence(NULL), 0);
+    REFUSED(dist_work_start_ns, work, dist_work_start_ns(NULL), 0);
+    REFUSED(dist_work_remove_callback, work, dist_work_remove_callback(NULL, ignore, text), HANDLE);
+    REFUSED(dist_work_remove_callback, function, dist_work_remove_callback(work, NULL, text), ARGUMENT);
+    ACCEPTED(dist_work_remove_callback, user, dist_work_remove_callback(work, no_callback, NULL), DIST_ERR_NOT_FOUND);
+    REFUSED(dist_work_culprit, work, dist_work_culprit(NULL, &culprit), HANDLE);
+    REFUSED(dist_work_culprit, out, dist_work_culprit(work, NULL), ARGUMENT);
+    REFUSED(dist_work_wait_all, works, dist_work_wait_all(NULL, 1, 0), ARGUMENT);
+    ACCEPTED(dist_work_wait_all, works, dist_work_wait_all(NULL, 0, 0), DIST_OK);
+    REFUSED(dist_work_wait_any, works, dist_work_wait_any(NULL, 1, 0, &index), ARGUMENT);
+    REFUSED(dist_work_wait_any, index, dist_work_wait_any(&work, 1, 0, NULL), ARGUMENT);
+    REFUSED(dist_work_test_any, works, dist_work_test_any(NULL, 1, &index), ARGUMENT);
+    REFUSED(dist_work_test_any, index, dist_work_test_any(&work, 1, NULL), ARGUMENT);
     REFUSED(dist_work_elapsed_ns, work, dist_work_elapsed_ns(NULL), 0);
     REFUSED(dist_work_source, work, dist_work_source(NULL), -1);
     REFUSED(dist_work_tag, work, dist_work_tag(NULL), -1);

@@ -64,6 +64,8 @@ programs!(
     store_custom,
     threads,
     works,
+    works_events,
+    works_many,
 );
 
 /// The suite that every kind of store passes, and the example whose store is one of the kinds.

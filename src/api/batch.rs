@@ -12,8 +12,9 @@ use super::group::Group;
 use super::independence;
 use super::issue::Prepared;
 use super::launch;
+use super::outcome::Then;
 use super::queue::RunQueue;
-use super::work::{Then, Work, WorkKind};
+use super::work::{Work, WorkKind};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::GroupId;
 use crate::process::thread::MARKS;
@@ -121,6 +122,12 @@ impl Batch {
     pub fn issue(mut self, is_awaited: bool) {
         let calls = std::mem::take(&mut self.calls);
         let work = Arc::clone(&self.work);
+        let mut queues = calls.iter().map(|call| &call.group().queue);
+        if let Some(first) = queues.next()
+            && queues.all(|queue| Arc::ptr_eq(queue, first))
+        {
+            work.is_only_of(Arc::clone(first));
+        }
         work.issued_as_batch(calls.iter().map(|call| Arc::clone(call.work())).collect());
         if calls.is_empty() {
             return work.end(Ok(None));
@@ -135,7 +142,7 @@ impl Batch {
                 member.iter().for_each(|member| gathering.work.share_flight(member));
                 gathering.one_ended(place, outcome);
             };
-            call.work().then(Then::Now(Box::new(hook)));
+            call.work().then(Then::Now(0, Box::new(hook)));
         }
         // First: what is issued to a group that has failed is told so.
         independence::enforce(&calls);

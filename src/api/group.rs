@@ -17,7 +17,7 @@ use crate::backend::{self, Backend, Context, Place};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Context as _, Culprit, Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this;
 use crate::store::Store;
@@ -345,6 +345,29 @@ impl Group {
     pub(super) fn blamed(&self, error: &Error) -> Option<Rank> {
         let culprit = error.culprit().filter(|&rank| rank != self.rank)?;
         self.global_ranks().get(culprit).copied()
+    }
+
+    /// An error with the process of the rank that it names.
+    pub(super) fn identify(&self, error: Error) -> Error {
+        match error.culprit().and_then(|rank| self.backend.places().get(rank)) {
+            Some(Place { name, .. }) => error.with_process(name.pid, Arc::clone(&name.host)),
+            None => error,
+        }
+    }
+
+    /// The rank that has failed the group, if it has failed and somebody is named.
+    pub fn culprit(&self) -> Option<Culprit> {
+        self.identify(self.failure()?).culprit_details()
+    }
+
+    /// How many collectives have been issued on this rank.
+    pub fn sequence(&self) -> u64 {
+        self.queue.issued()
+    }
+
+    /// How many operations have been issued on this rank, messages among them.
+    pub(super) fn works_issued(&self) -> u64 {
+        self.sequence() + self.messages_issued.load(Ordering::Relaxed)
     }
 
     /// The number of asynchronous operations that have been issued and have not ended.

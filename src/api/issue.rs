@@ -298,7 +298,9 @@ impl<T: Task> Queued<T> {
         record.end(&outcome);
         let outcome = outcome.map_err(|error| {
             recorder::look_for_failures();
-            error.context(format_args!("{} on {}", task.title(&descriptor), group.whom()))
+            let error =
+                error.context(format_args!("{} on {}", task.title(&descriptor), group.whom()));
+            group.identify(error)
         });
         if let Some(turn) = turn {
             turn.end_silently();

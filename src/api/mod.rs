@@ -15,6 +15,7 @@ mod debug;
 mod ear;
 pub mod environment;
 mod error_file;
+mod events;
 mod fusion;
 pub mod group;
 mod independence;
@@ -27,6 +28,7 @@ pub mod memory;
 pub mod monitored;
 mod observer;
 mod outbox;
+mod outcome;
 mod placement;
 pub mod point_to_point;
 mod prompt;
@@ -43,6 +45,7 @@ pub mod supports;
 pub mod trace;
 mod verdict;
 pub mod work;
+pub mod work_list;
 
 #[cfg(test)]
 mod tests;

@@ -171,22 +171,27 @@ fn make_world(options: InitOptions) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end, in what is left of these the rank
-/// that hosts the store waits for the others, and nobody waits for a rank that has failed. Blocking calls under way on other
-/// threads end as they would.
+/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end and their callbacks to return, in what
+/// is left of these the rank that hosts the store waits for the others, and nobody waits for a rank that has failed.
+/// Blocking calls under way on other threads end as they would. `forget` ends the caller's handle, when the callbacks are
+/// over and before the group is left.
 ///
 /// # Errors
 /// `NotInitialized`, and `InvalidArgument` inside a completion callback.
-pub fn finalize() -> Result<()> {
+pub fn finalize(forget: impl FnOnce()) -> Result<()> {
     callbacks::refuse_to_block("dist_finalize")?;
     let _changing = change();
-    let world = change_world(None);
-    let Some(World { group, store, hosts_store }) = world else {
-        let message = "there is no world group to leave: dist_init has not been called";
-        return Err(Error::new(ErrorKind::NotInitialized, message));
-    };
+    if !is_initialized() {
+        return Err(no_world());
+    }
     let deadline = Deadline::after(FAREWELL);
-    finish_works(&group, &deadline);
+    let group = world()?;
+    end_works(group.as_ref(), &deadline);
+    drop(group);
+    forget();
+    let Some(World { group, store, hosts_store }) = change_world(None) else {
+        return Err(no_world());
+    };
     let farewell = Farewell::of(&group, &deadline);
     // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs in it.
     drop(group);
@@ -195,6 +200,37 @@ pub fn finalize() -> Result<()> {
     }
     trace::stop_from_environment();
     Ok(())
+}
+
+fn no_world() -> Error {
+    let message = "there is no world group to leave: dist_init has not been called";
+    Error::new(ErrorKind::NotInitialized, message)
+}
+
+/// Ends the works of the world and calls their callbacks while it is still there, so that none sees it gone. Callbacks may
+/// issue further works until the deadline; a callback that does not return keeps those behind it from being called.
+fn end_works(group: &Group, deadline: &Deadline) {
+    let mut dropped = 0;
+    loop {
+        let issued = group.works_issued();
+        finish_works(group, deadline);
+        dropped += callbacks::finish(&Deadline::after(deadline.left().max(LAST_WORDS)));
+        // A work posts its callbacks before it counts as ended.
+        let is_over = group.outstanding() == 0 && group.works_issued() == issued;
+        if is_over || group.failure().is_some() || deadline.has_passed() {
+            break;
+        }
+    }
+    group.queue.close();
+    // What was issued meanwhile.
+    finish_works(group, &Deadline::after(after_failure(deadline)));
+    dropped += callbacks::finish(&Deadline::after(after_failure(deadline)));
+    if dropped > 0 {
+        crate::log!(
+            Level::Warn,
+            "dist_finalize drops {dropped} completion callbacks: one before them has not returned"
+        );
+    }
 }
 
 /// Lets the works of a group end, and aborts those that do not by the deadline.

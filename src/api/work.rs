@@ -7,24 +7,24 @@
 //!
 //! Must not know: how a collective runs, or how a message travels.
 
-use super::callbacks::{self, Callback, Function};
+use super::callbacks::{self, CallbackKey};
 use super::debug::loans;
 use super::error_file;
 use super::group::Group;
+use super::outcome::{Ended, Outcome, Then};
 use super::point_to_point::Message;
 use super::queue::RunQueue;
 use super::recorder::{self, Record};
 use crate::base::backtrace;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Culprit, Error, Result};
 use crate::base::gpu::{Flight, FlightSlot};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
-use crate::base::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
-use crate::transport::{Completion, Delivery, OpKind};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
+use crate::transport::{Completion, Delivery, OpKind, PointToPoint};
 use crate::wait::watch::{Seconds, Watch};
 use std::backtrace::Backtrace;
-use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,33 +46,6 @@ pub enum Progress {
     Done,
     /// It goes on.
     Pending,
-}
-
-/// What is done when a work ends.
-pub(super) enum Then {
-    /// At once, on the thread that ends the work; must not block.
-    Now(Function),
-    /// On the callback thread.
-    Call(Callback),
-}
-
-/// How a work ended, and when.
-#[derive(Clone, Debug)]
-struct Ended {
-    result: Result<Option<Delivery>>,
-    at: Instant,
-}
-
-enum State {
-    Pending(Vec<Then>),
-    Done(Arc<Ended>),
-}
-
-/// Pending, then done: the change happens once, whoever tries.
-struct Outcome {
-    /// 1 once `state` says that it is done, for those who only ask.
-    done: AtomicU32,
-    state: Mutex<State>,
 }
 
 /// What is known from the time of issue on.
@@ -106,67 +79,18 @@ pub struct Work {
     held: Mutex<Option<Held>>,
     /// The rank of the job that a message's error blames.
     blamed: OnceLock<Rank>,
+    /// The caller's handle while there is one, else 0.
+    handle: AtomicUsize,
+    /// Its key among the completion events of its group, once it has been listed there.
+    event_key: AtomicU64,
+    /// A batch's: the queue of the group that all of its calls are of.
+    only_queue: OnceLock<Arc<RunQueue>>,
     /// A batch's, from issue until it is done.
     members: Mutex<Vec<Arc<Self>>>,
     /// On a device: what tells that it is done with the operation.
     flight: FlightSlot,
     /// A batch's: those of its members.
     flights: Mutex<Vec<Arc<dyn Flight>>>,
-}
-
-impl Outcome {
-    fn new() -> Self {
-        Self { done: AtomicU32::new(0), state: Mutex::new(State::Pending(Vec::new())) }
-    }
-
-    /// Ends it, and gives what is to be done then; `None` where it has ended before, which stays as it was.
-    fn settle(&self, ended: Ended) -> Option<Vec<Then>> {
-        let mut state = self.lock();
-        let State::Pending(then) = &mut *state else { return None };
-        let then = std::mem::take(then);
-        *state = State::Done(Arc::new(ended));
-        self.done.store(1, Ordering::Release);
-        Some(then)
-    }
-
-    fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire) != 0
-    }
-
-    fn ended(&self) -> Option<Arc<Ended>> {
-        match &*self.lock() {
-            State::Pending(_) => None,
-            State::Done(ended) => Some(Arc::clone(ended)),
-        }
-    }
-
-    /// Notes what is to be done at the end; gives it back where that has come.
-    fn then(&self, then: Then) -> Option<(Then, Arc<Ended>)> {
-        match &mut *self.lock() {
-            State::Pending(list) => {
-                list.push(then);
-                None
-            }
-            State::Done(ended) => Some((then, Arc::clone(ended))),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outcome").field("ended", &self.ended()).finish_non_exhaustive()
-    }
-}
-
-impl Ended {
-    /// The outcome without what only a message has.
-    fn plain(&self) -> Result<()> {
-        self.result.as_ref().map(drop).map_err(Clone::clone)
-    }
 }
 
 impl Work {
@@ -181,6 +105,9 @@ impl Work {
             outcome: Outcome::new(),
             held: Mutex::new(None),
             blamed: OnceLock::new(),
+            handle: AtomicUsize::new(0),
+            event_key: AtomicU64::new(0),
+            only_queue: OnceLock::new(),
             members: Mutex::default(),
             flight: FlightSlot::new(),
             flights: Mutex::default(),
@@ -214,7 +141,9 @@ impl Work {
         // Before the outcome: who sees that may use the buffers, and count on the group not being kept by this work.
         loans::give_back(self);
         let held = lock(&self.held).take();
+        let mut result = result;
         if let Some(Held { group, record }) = held {
+            result = result.map_err(|error| group.identify(error));
             record.end(&result.as_ref().map(drop).map_err(Clone::clone));
             if let Some(rank) = result.as_ref().err().and_then(|error| group.blamed(error)) {
                 // It ends once, so that nobody has told before.
@@ -226,11 +155,61 @@ impl Work {
         let outcome = ended.plain();
         let Some(then) = self.outcome.settle(ended) else { return };
         for then in then {
-            run_then(then, &outcome);
+            then.run(&outcome);
         }
         if self.issue.get().is_some() {
             self.queue.work_ends();
+        } else {
+            // As the ring does.
+            fence(Ordering::SeqCst);
         }
+        if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
+            events.add(self);
+        }
+    }
+
+    /// The queue of the group among whose completion events it is listed.
+    fn event_queue(&self) -> Option<&Arc<RunQueue>> {
+        match self.kind {
+            WorkKind::Batch => self.only_queue.get(),
+            WorkKind::Collective(_) | WorkKind::Message(_) => Some(&self.queue),
+        }
+    }
+
+    /// Lists it among the completion events of the group with this queue, if it is done and of that group.
+    pub(super) fn report_if_done(&self, queue: &Arc<RunQueue>) {
+        let is_of_group = self.event_queue().is_some_and(|own| Arc::ptr_eq(own, queue));
+        if is_of_group && self.is_done() {
+            queue.events().into_iter().for_each(|events| events.add(self));
+        }
+    }
+
+    /// Says, before it is issued, that all calls of this batch are of the group with this queue.
+    pub(super) fn is_only_of(&self, queue: Arc<RunQueue>) {
+        drop(self.only_queue.set(queue));
+    }
+
+    /// Notes the caller's handle, which is not 0; before the work is issued.
+    pub fn set_handle(&self, token: usize) {
+        self.handle.store(token, Ordering::Release);
+    }
+
+    /// The caller has released its handle.
+    pub fn clear_handle(&self) {
+        self.handle.store(0, Ordering::Release);
+        if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
+            events.remove(self);
+        }
+    }
+
+    /// The caller's handle, or 0.
+    pub(super) fn handle(&self) -> usize {
+        self.handle.load(Ordering::Acquire)
+    }
+
+    /// Its key among the completion events of its group, or 0; under the lock of these.
+    pub(super) fn event_key(&self) -> &AtomicU64 {
+        &self.event_key
     }
 
     /// Says, before it is issued, that its caller waits for it as soon as it is.
@@ -262,6 +241,16 @@ impl Work {
     /// it is issued.
     pub fn sequence(&self) -> Option<u64> {
         self.issue.get().map(|issue| issue.sequence)
+    }
+
+    /// When it was issued, in nanoseconds since 1970 on the recorder's clock. `None` before it is.
+    pub fn started_ns(&self) -> Option<u64> {
+        self.issue.get().map(|issue| recorder::unix_ns(issue.deadline.started()))
+    }
+
+    /// The rank that its error names, once it has failed.
+    pub fn culprit(&self) -> Option<Culprit> {
+        self.outcome.ended()?.result.as_ref().err()?.culprit_details()
     }
 
     /// Where in the program it was issued, where that was wanted.
@@ -315,10 +304,10 @@ impl Work {
             return Ok(Progress::Pending);
         }
         callbacks::refuse_to_block("waiting for a pending work")?;
+        self.check_issued()?;
         let Some(issue) = self.issue.get() else {
-            let message =
-                "the work belongs to a batch that has not been issued: call dist_batch_end first";
-            return Err(Error::invalid(message));
+            // It has ended without having been issued.
+            return self.outcome().map_or(Ok(Progress::Pending), |it| it.map(|()| Progress::Done));
         };
         match self.kind {
             WorkKind::Collective(_) => {
@@ -367,25 +356,51 @@ impl Work {
 
     /// Lets the engine that carries the message make progress on this thread.
     fn attend(&self, limit: &Deadline) {
-        let group = lock(&self.held).as_ref().map(|held| Arc::clone(&held.group));
+        let group = self.message_group();
         if let Some(engine) = group.as_ref().and_then(|group| group.backend.messages()) {
-            let mut watch = Watch::default();
-            while !self.is_done() && !limit.has_passed() {
-                match watch.look(|lasted| self.tell(lasted)) {
-                    Some(most) => engine.attend(&|| self.is_done(), &limit.capped(most)),
-                    None => engine.attend(&|| self.is_done(), limit),
-                }
-            }
+            self.attend_until(engine, &|| self.is_done(), limit);
         } else {
             self.queue.wait_for(|| self.is_done(), limit, None);
         }
     }
 
+    /// Lets an engine make progress on this thread until `over` holds; in the log, this message waits.
+    pub(super) fn attend_until(
+        &self,
+        engine: &dyn PointToPoint,
+        over: &dyn Fn() -> bool,
+        limit: &Deadline,
+    ) {
+        let mut watch = Watch::default();
+        while !over() && !limit.has_passed() {
+            match watch.look(|lasted| self.tell(lasted)) {
+                Some(most) => engine.attend(over, &limit.capped(most)),
+                None => engine.attend(over, limit),
+            }
+        }
+    }
+
+    /// The members of a batch that is pending.
+    pub(super) fn batch_members(&self) -> Vec<Arc<Self>> {
+        lock(&self.members).clone()
+    }
+
+    /// The group of a message that is pending.
+    pub(super) fn message_group(&self) -> Option<Arc<Group>> {
+        lock(&self.held).as_ref().map(|held| Arc::clone(&held.group))
+    }
+
+    /// The queue that it is issued in, and how.
+    pub(super) fn issue(&self) -> (&Arc<RunQueue>, Option<Issue>) {
+        (&self.queue, self.issue.get().copied())
+    }
+
     /// A long wait for a message, for the log.
     #[cold]
     fn tell(&self, lasted: Seconds) {
-        let group = lock(&self.held).as_ref().map(|held| Arc::clone(&held.group));
-        let (Some(group), WorkKind::Message(message)) = (group, self.kind) else { return };
+        let (Some(group), WorkKind::Message(message)) = (self.message_group(), self.kind) else {
+            return;
+        };
         let last = message.peer.and_then(|peer| group.backend.last_seen(peer));
         let last = last.map(|last| format!("; that rank {last}")).unwrap_or_default();
         crate::log!(Level::Warn, "{message} on {} has waited {lasted}{last}", group.whom());
@@ -394,25 +409,48 @@ impl Work {
 
     /// Waits for one after the other; the last one that ends ends the batch.
     fn wait_for_members(&self, limit: &Deadline) {
-        let members = lock(&self.members).clone();
+        let members = self.batch_members();
         // An error is the batch's own, or stands behind an earlier one.
         members.iter().for_each(|member| drop(member.wait(limit)));
         self.queue.wait_for(|| self.is_done(), limit, None);
     }
 
-    /// Calls a function once the work has ended, on the callback thread, never inside this call.
+    /// Calls a function once the work has ended, on the callback thread, never inside this call. By its key it can be
+    /// withdrawn.
     ///
     /// # Errors
-    /// `OutOfMemory` where too many callbacks are registered, `System` where their thread cannot be started.
-    pub fn on_complete(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> Result<()> {
-        let callback = callbacks::register(function)?;
+    /// `OutOfMemory` where too many callbacks are registered, `System` where their thread cannot be started,
+    /// `NotInitialized` where callbacks were stopped.
+    pub fn on_complete(
+        &self,
+        key: CallbackKey,
+        function: impl FnOnce(&Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        let callback = callbacks::register(key, function)?;
         self.then(Then::Call(callback));
         Ok(())
     }
 
+    /// Withdraws the first callback with this key that has not been called, which then never is; false where there is none.
+    pub fn withdraw_callback(&self, key: CallbackKey) -> bool {
+        self.outcome.withdraw(key)
+    }
+
+    /// How many hooks there are.
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    pub(super) fn hooks(&self) -> usize {
+        self.outcome.hooks()
+    }
+
+    /// Removes what [`Work::then`] was given with this number, unless the work has ended.
+    pub(super) fn remove_hook(&self, id: u64) {
+        self.outcome.remove_hook(id);
+    }
+
     pub(super) fn then(&self, then: Then) {
         if let Some((then, ended)) = self.outcome.then(then) {
-            run_then(then, &ended.plain());
+            then.run(&ended.plain());
         }
     }
 }
@@ -440,54 +478,6 @@ impl Work {
     }
 }
 
-fn run_then(then: Then, outcome: &Result<()>) {
-    match then {
-        Then::Now(hook) => hook(outcome),
-        Then::Call(callback) => callback.post(outcome.clone()),
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(all(test, loom))]
-mod models {
-    use super::*;
-    use crate::base::sync::AtomicUsize;
-    use loom::sync::Arc;
-    use loom::thread;
-
-    /// Two threads end it, a third registers what is to be done then: one ends it, and it is done once.
-    #[test]
-    fn loom_a_work_ends_once() {
-        loom::model(|| {
-            let shared = Arc::new((Outcome::new(), AtomicUsize::new(0), AtomicUsize::new(0)));
-            let enders: Vec<_> = (0..2)
-                .map(|_| {
-                    let shared = Arc::clone(&shared);
-                    thread::spawn(move || {
-                        // What the operation has written.
-                        shared.2.store(7, Ordering::Relaxed);
-                        let ended = Ended { result: Ok(None), at: Instant::now() };
-                        let Some(then) = shared.0.settle(ended) else { return 0 };
-                        then.into_iter().for_each(|then| run_then(then, &Ok(())));
-                        1
-                    })
-                })
-                .collect();
-            let counter = Arc::clone(&shared);
-            let hook = Then::Now(Box::new(move |_: &Result<()>| {
-                counter.1.fetch_add(1, Ordering::Relaxed);
-            }));
-            if let Some((then, ended)) = shared.0.then(hook) {
-                run_then(then, &ended.plain());
-            }
-            if shared.0.is_done() {
-                assert_eq!(shared.2.load(Ordering::Relaxed), 7);
-            }
-            let ends: usize = enders.into_iter().map(|ender| ender.join().unwrap()).sum();
-            assert_eq!((ends, shared.1.load(Ordering::Relaxed)), (1, 1));
-        });
-    }
 }

@@ -3,7 +3,7 @@
 use super::args::{Out, slice};
 use super::group::group;
 use super::types::*;
-use super::work::{WORKS, wait_to_the_end};
+use super::work::{give_handle, wait_to_the_end};
 use crate::api::batch;
 use crate::api::callbacks::refuse_to_block;
 use crate::base::error::Result;
@@ -54,7 +54,7 @@ dist_export! {
         let work = Arc::clone(batch.work());
         match out {
             Some(out) => {
-                let handle = WORKS.insert(work)?;
+                let handle = give_handle(&work)?;
                 batch.issue(false);
                 out.write(handle);
                 Ok(())

@@ -173,6 +173,25 @@ pub const DIST_CALL_CHECK_INF: u64 = 4;
 /// In a call's flags: `device` says where its buffers are.
 pub const DIST_CALL_DEVICE: u64 = 8;
 
+/// No rank is named.
+pub const DIST_CULPRIT_NONE: i32 = 0;
+/// Its process ended without leaving the group; only ranks of its host can tell.
+pub const DIST_CULPRIT_DIED: i32 = 1;
+/// It left the group in order, while others still needed it.
+pub const DIST_CULPRIT_LEFT: i32 = 2;
+/// Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network parted.
+pub const DIST_CULPRIT_UNREACHABLE: i32 = 3;
+/// It sends no heartbeat, and its process is stopped by a signal or a debugger; only ranks of its host can tell.
+pub const DIST_CULPRIT_STOPPED: i32 = 4;
+/// It did not come before the deadline; if several did not, it is the first that the error names.
+pub const DIST_CULPRIT_LATE: i32 = 5;
+/// It called another operation than the rank that found the difference.
+pub const DIST_CULPRIT_MISMATCH: i32 = 6;
+/// It aborted the group.
+pub const DIST_CULPRIT_ABORTED: i32 = 7;
+/// It failed in another way; the error's message says how.
+pub const DIST_CULPRIT_FAILED: i32 = 8;
+
 /// Nothing is added to calls; the default.
 pub const DIST_DEBUG_OFF: i32 = 0;
 /// How groups are made and what they have done is told in the log, and so are long waits.

@@ -55,7 +55,7 @@ pub(super) fn remember_world(world: Arc<Group>) -> Result<()> {
 pub(super) fn forget_world() {
     let handle = WORLD.swap(std::ptr::null_mut(), Ordering::AcqRel);
     if !handle.is_null() {
-        drop(GROUPS.remove(handle));
+        GROUPS.remove(handle).iter().for_each(|world| world.close_events());
     }
 }
 
@@ -146,7 +146,8 @@ dist_export! {
         if group == WORLD.load(Ordering::Acquire) {
             return Err(Error::invalid("the world group is left with dist_finalize"));
         }
-        GROUPS.remove(group).map(drop)
+        GROUPS.remove(group)?.close_events();
+        Ok(())
     }
 }
 
@@ -159,6 +160,23 @@ dist_export! {
     pub fn dist_group_error(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         let failure = self::group(group)?.failure();
         copy_text(failure.as_ref().map_or("", Error::message), buf, cap)
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// Returns how many collectives have been issued on a group on this rank; ranks that called the same have the same.
+    ///
+    /// Calls on byte strings count as two, those of a batch that became one operation as one, messages not at all.
+    ///
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number; 0 before the first one, and for an invalid handle.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_group_sequence(group: *const dist_group_t) -> u64 {
+        Ok(self::group(group)?.sequence())
     }
 }
 

@@ -85,6 +85,12 @@ impl<T> Table<T> {
         slot.and_then(|slot| slot.value.clone()).ok_or_else(|| self.invalid(handle.addr()))
     }
 
+    /// All objects that have a handle.
+    pub(super) fn all(&self) -> Vec<Arc<T>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.slots.iter().filter_map(|slot| slot.value.clone()).collect()
+    }
+
     /// Ends a handle; the object lives on while a call uses it.
     pub(super) fn remove<H>(&self, handle: *const H) -> Result<Arc<T>> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);

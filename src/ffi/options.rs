@@ -37,6 +37,26 @@ pub(super) fn read<T: Options>(ptr: *const T) -> Result<T> {
     Ok(unsafe { options.assume_init() })
 }
 
+/// Fills a caller's struct, as much of it as the caller knows; what a newer caller knows more is zero. Its `struct_size`
+/// stays as it is. `name` is that of the argument.
+pub(super) fn write<T: Options>(ptr: *mut T, value: &T, name: &str) -> Result<()> {
+    if ptr.is_null() {
+        return Err(super::args::null(name));
+    }
+    // SAFETY: the caller promises that at least the first field is readable.
+    let size = unsafe { ptr.cast::<usize>().read_unaligned() };
+    check_size::<T>(size)?;
+    let (first, known) = (size_of::<usize>(), size.min(size_of::<T>()));
+    let (to, from) = (ptr.cast::<u8>(), std::ptr::from_ref(value).cast::<u8>());
+    let (to, from) = (to.wrapping_add(first), from.wrapping_add(first));
+    // SAFETY: the caller's struct has `size` writable bytes, and both have `known`.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, known - first) };
+    let rest = ptr.cast::<u8>().wrapping_add(known);
+    // SAFETY: as above.
+    unsafe { std::ptr::write_bytes(rest, 0, size - known) };
+    Ok(())
+}
+
 /// A struct far larger than any version will be means that the field was never set.
 const LARGEST: usize = 4096;
 
@@ -105,6 +125,22 @@ mod tests {
         assert_eq!((old.first, old.added_later), (1, 0));
         assert_eq!(with_size(24, 9).unwrap().added_later, 2);
         assert_eq!(with_size(32, 0).unwrap().added_later, 2);
+    }
+
+    #[test]
+    fn callers_of_other_versions_get_what_they_know() {
+        let value = Small { struct_size: 24, first: 1, added_later: 2 };
+        for (struct_size, added_later, unknown) in [(16, 8, 9), (24, 2, 9), (32, 2, 0)] {
+            let known = Small { struct_size, first: 7, added_later: 8 };
+            let mut theirs = Larger { known, unknown: 9 };
+            write((&raw mut theirs).cast(), &value, "out").unwrap();
+            let Larger { known, unknown: rest } = theirs;
+            assert_eq!((known.struct_size, known.first), (struct_size, 1));
+            assert_eq!((known.added_later, rest), (added_later, unknown));
+        }
+        let mut unset = Small { struct_size: 0, first: 7, added_later: 8 };
+        assert!(write(&raw mut unset, &value, "out").is_err());
+        assert!(write(std::ptr::null_mut(), &value, "out").is_err());
     }
 
     #[test]

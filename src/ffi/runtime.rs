@@ -142,8 +142,7 @@ dist_export! {
     /// Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
     pub fn dist_finalize() -> dist_status_t {
         refuse_to_block("dist_finalize")?;
-        forget_world();
-        runtime::finalize()
+        runtime::finalize(forget_world)
     }
 }
 

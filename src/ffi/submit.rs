@@ -4,7 +4,7 @@
 use super::args::{Out, index, milliseconds, optional_str, reserved};
 use super::options;
 use super::types::*;
-use super::work::WORKS;
+use super::work;
 use crate::api::call::Where;
 use crate::api::issue::Prepared;
 use crate::api::{Call, CallOptions, Group, batch};
@@ -113,9 +113,9 @@ pub(super) fn submit(
 pub(super) fn hand_out(call: Prepared, work: WorkOut) -> Result<()> {
     let Some(out) = work.0 else { return batch::collect_or_issue(call) };
     // First what can fail without having done anything.
-    let handle: *mut dist_work_t = WORKS.insert(Arc::clone(call.work()))?;
+    let handle = work::give_handle(call.work())?;
     if let Err(error) = batch::collect_or_issue(call) {
-        drop(WORKS.remove(handle.cast_const()));
+        drop(work::take_handle(handle));
         return Err(error);
     }
     out.write(handle);

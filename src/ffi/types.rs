@@ -230,6 +230,22 @@ pub struct dist_spawn_options_t {
     pub grace_ms: i64,
 }
 
+/// The rank that an error names, its fault and its process (dist_work_culprit, dist_group_culprit).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_culprit_t {
+    /// sizeof(dist_culprit_t).
+    pub struct_size: usize,
+    /// Its rank in the group of the failed operation; -1 if the error names no rank.
+    pub rank: i32,
+    /// How it failed: DIST_CULPRIT_DIED and so on; DIST_CULPRIT_NONE if the error names no rank.
+    pub kind: i32,
+    /// Its process id on its host; 0 if it is not known.
+    pub pid: i64,
+    /// Its host, terminated, at most 255 bytes of it; "" if it is not known.
+    pub host: [c_char; 256],
+}
+
 /// Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
 /// given with the function.
 pub type dist_store_sink_fn =
@@ -416,6 +432,7 @@ options!(
     dist_call_options_t: 32,
     dist_spawn_options_t: 24,
     dist_store_vtable_t: 64,
+    dist_culprit_t: 280,
 );
 
 const _: () = {
@@ -428,4 +445,5 @@ const _: () = {
     assert!(size_of::<dist_call_options_t>() == 56);
     assert!(size_of::<dist_spawn_options_t>() == 24);
     assert!(size_of::<dist_store_vtable_t>() == 120);
+    assert!(size_of::<dist_culprit_t>() == 280);
 };

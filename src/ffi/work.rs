@@ -3,11 +3,11 @@
 use super::args::{Out, copy_text, number, wait_limit};
 use super::handle::{Kind, Table};
 use super::last_error;
-use super::status::status_of;
 use super::types::*;
 use crate::api::{Progress, Work};
 use crate::base::error::{Error, Result};
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::c_char;
+use std::sync::Arc;
 
 pub(super) static WORKS: Table<Work> = Table::new(Kind::Work);
 
@@ -80,52 +80,6 @@ dist_export! {
     }
 }
 
-/// A caller's function, and what it is called with.
-struct Callback {
-    function:
-        unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void),
-    user: *mut c_void,
-}
-
-// SAFETY: the caller promises that the function may be called on another thread with that pointer.
-unsafe impl Send for Callback {}
-
-impl Callback {
-    fn call(self, outcome: &Result<()>) {
-        let (status, text) = match outcome {
-            Ok(()) => (DIST_OK, String::new()),
-            Err(error) => (status_of(error.kind()), error.message().replace('\0', "?")),
-        };
-        let message = CString::new(text).unwrap_or_default();
-        // SAFETY: the caller's function, with the caller's pointer and a terminated message.
-        unsafe { (self.function)(status, message.as_ptr(), self.user) };
-    }
-}
-
-dist_export! {
-    /// Has a function called when a work is done; soon, if it is done already.
-    ///
-    /// `work`: required; may be released before the function is called. `function`: required. `user`: handed to it;
-    /// must stay valid until it has been called, which happens once. Several may be given. The functions run one after
-    /// the other on a thread of the library, in the order in which their works were done, and never inside this call.
-    /// Inside one, calls that block are refused with DIST_ERR_INVALID_ARGUMENT (collectives and messages without a
-    /// work, waits for pending works, dist_init, dist_finalize, making groups, calls of stores); asynchronous calls
-    /// are not. The function must not throw. Does not block. Any thread.
-    ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_OUT_OF_MEMORY (1048576 functions
-    /// wait for their works), DIST_ERR_SYSTEM (the thread cannot be started). Since 0.1.
-    pub fn dist_work_on_complete(
-        work: *mut dist_work_t,
-        function: dist_work_fn,
-        user: *mut c_void,
-    ) -> dist_status_t {
-        let work = WORKS.get(work)?;
-        let function = function.ok_or_else(|| Error::invalid("argument function is NULL"))?;
-        let callback = Callback { function, user };
-        work.on_complete(move |outcome| callback.call(outcome))
-    }
-}
-
 dist_export! {
     #[on_error(0)]
     /// The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
@@ -135,6 +89,24 @@ dist_export! {
     /// Since 0.1.
     pub fn dist_work_sequence(work: *const dist_work_t) -> u64 {
         Ok(WORKS.get(work)?.sequence().unwrap_or(0))
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// Returns when a work was issued, in nanoseconds since 1970, as the flight recorder's entries have it.
+    ///
+    /// It is the time of CLOCK_REALTIME when the recorder began, advanced by the monotonic clock: later changes of the
+    /// wall clock do not show in it.
+    ///
+    /// @param work in: the work.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the time; 0 for an invalid handle and before its batch has ended.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_work_start_ns(work: *const dist_work_t) -> u64 {
+        Ok(WORKS.get(work)?.started_ns().unwrap_or(0))
     }
 }
 
@@ -192,8 +164,22 @@ dist_export! {
         if work.is_null() {
             return Ok(());
         }
-        WORKS.remove(work).map(drop)
+        take_handle(work)
     }
+}
+
+/// Gives a work a handle, before it is issued.
+pub(super) fn give_handle(work: &Arc<Work>) -> Result<*mut dist_work_t> {
+    let handle: *mut dist_work_t = WORKS.insert(Arc::clone(work))?;
+    work.set_handle(handle.addr());
+    Ok(handle)
+}
+
+/// Ends the handle of a work.
+pub(super) fn take_handle(handle: *mut dist_work_t) -> Result<()> {
+    // In this order: see `api::events`.
+    WORKS.remove(handle.cast_const())?.clear_handle();
+    Ok(())
 }
 
 /// Waits until a work has ended, for calls that block.

@@ -25,6 +25,25 @@ impl Event {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
+    /// The same with a descriptor above those of the standard streams, for callers outside the library.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn above_standard_streams() -> Result<Self> {
+        let low = Self::new()?;
+        if low.fd.as_raw_fd() > libc::STDERR_FILENO {
+            return Ok(low);
+        }
+        let (from, first) = (low.fd.as_raw_fd(), libc::STDERR_FILENO + 1);
+        // SAFETY: duplicates a descriptor that `low` holds open, and touches no memory.
+        let fd = unsafe { libc::fcntl(from, libc::F_DUPFD_CLOEXEC, first) };
+        if fd < 0 {
+            return Err(Error::system("fcntl(F_DUPFD_CLOEXEC)", &io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
     /// Raises the flag.
     pub fn raise(&self) {
         let one = 1_u64;

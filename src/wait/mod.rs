@@ -14,6 +14,7 @@ pub mod io;
 pub mod nudge;
 pub mod patience;
 pub mod service;
+pub mod signal;
 pub mod watch;
 mod word;
 

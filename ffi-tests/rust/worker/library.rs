@@ -8,6 +8,7 @@ use dist::ffi::collective::{
     dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
     dist_reduce_scatter,
 };
+use dist::ffi::culprit::{dist_group_culprit, dist_work_culprit};
 use dist::ffi::debug::dist_set_debug_level;
 use dist::ffi::group::{
     dist_group_abort, dist_group_create, dist_group_describe, dist_group_release, dist_world,
@@ -24,9 +25,9 @@ use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
 use dist::ffi::trace::{dist_trace_start, dist_trace_stop};
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
-    dist_blob_t, dist_call_options_t, dist_dtype_t, dist_group_options_t, dist_group_t,
-    dist_init_options_t, dist_op_t, dist_status_t, dist_store_file_options_t, dist_store_t,
-    dist_store_tcp_options_t, dist_work_t,
+    dist_blob_t, dist_call_options_t, dist_culprit_t, dist_dtype_t, dist_group_options_t,
+    dist_group_t, dist_init_options_t, dist_op_t, dist_status_t, dist_store_file_options_t,
+    dist_store_t, dist_store_tcp_options_t, dist_work_t,
 };
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
@@ -138,6 +139,31 @@ pub(super) fn set_debug_level(level: i32) -> Outcome {
 pub(super) fn release_group(group: Group) -> Outcome {
     // SAFETY: a handle, good or not, is all it takes.
     outcome(unsafe { dist_group_release(group.0) })
+}
+
+/// The culprit of a group's failure in words, as the report's message.
+pub(super) fn culprit(group: Group) -> Outcome {
+    // SAFETY: a handle, good or not, and a struct that takes the result.
+    described_culprit(|out| unsafe { dist_group_culprit(group.0, out) })
+}
+
+/// The same of a work's error.
+pub(super) fn work_culprit(work: *const dist_work_t) -> Outcome {
+    // SAFETY: as above.
+    described_culprit(|out| unsafe { dist_work_culprit(work, out) })
+}
+
+fn described_culprit(ask: impl FnOnce(*mut dist_culprit_t) -> dist_status_t) -> Outcome {
+    let mut culprit: dist_culprit_t = defaults();
+    culprit.struct_size = size_of::<dist_culprit_t>();
+    let (status, message) = outcome(ask(&raw mut culprit));
+    if status != DIST_OK {
+        return (status, message);
+    }
+    let dist_culprit_t { rank, kind, pid, host, .. } = culprit;
+    let host: Vec<u8> = host.iter().map(|byte| byte.cast_unsigned()).collect();
+    let host = CStr::from_bytes_until_nul(&host).unwrap().to_str().unwrap();
+    (DIST_OK, format!("rank {rank}, kind {kind}, pid {pid}, host {host}"))
 }
 
 pub(super) fn abort(group: Group, reason: &str) -> Outcome {

@@ -10,6 +10,7 @@
 //! | `all_reduce f32 SUM 10` and so on | see [`library::Call::new`] |
 //! | `send BYTES PEER TAG`, `recv BYTES PEER TAG` | see [`messages::Message`] |
 //! | the same with `async=yes`, `settle` | issues it with a work; waits for all works, see [`works::Outstanding`] |
+//! | `culprit`, `work_culprit` | of the group's failure, or of the work issued last, once that is done, as the report's message |
 //! | `monitored_barrier TIMEOUT_MS` | which names all who are missing, and lists them in the report's message |
 //! | `describe` | what there is to know of the group, as the report's message |
 //! | `debug LEVEL` | sets the debug level, by its number |
@@ -201,6 +202,8 @@ impl Worker {
             "describe" => library::describe(self.group(words)),
             "monitored_barrier" => library::monitored_barrier(words, self.group(words)),
             "settle" => self.outstanding.settle(),
+            "culprit" => library::culprit(self.group(words)),
+            "work_culprit" => self.outstanding.culprit(),
             _ if words.text("async").is_some() => {
                 let group = self.group(words);
                 self.outstanding.issue(words, group)

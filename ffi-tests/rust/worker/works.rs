@@ -1,7 +1,7 @@
 //! Works: what a worker has issued and not waited for yet.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use super::library::{Call, Group, Outcome, outcome};
+use super::library::{self, Call, Group, Outcome, outcome};
 use super::messages::Message;
 use super::words::Words;
 use dist::ffi::types::{DIST_OK, DIST_WAIT_FOREVER, dist_status_t, dist_work_t};
@@ -84,6 +84,13 @@ impl Outstanding {
             }
             Err(outcome) => outcome,
         }
+    }
+
+    /// Waits for the work issued last, and tells the culprit of its error.
+    pub(super) fn culprit(&self) -> Outcome {
+        let (_, _, work) = self.0.last().unwrap();
+        drop(work.wait());
+        library::work_culprit(work.0)
     }
 
     /// Waits for all works in another order than that of their issue, and looks at the results; returns what has

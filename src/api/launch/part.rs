@@ -171,7 +171,8 @@ impl Part {
             record.into_iter().for_each(|record| record.end(outcome));
             let title = call.descriptor(self.first + place as u64);
             let context = || format!("{title} on {}", self.group.whom());
-            ended.push((work, outcome.clone().map_err(|error| error.context(context()))));
+            let explain = |error: Error| self.group.identify(error.context(context()));
+            ended.push((work, outcome.clone().map_err(explain)));
         }
         for message in std::mem::take(&mut self.messages) {
             let peer = message.message().ok().and_then(|it| it.peer).unwrap_or(0);

@@ -37,6 +37,7 @@ mod models;
 #[cfg(not(loom))]
 mod tests;
 
+use super::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence_after_rmw};
@@ -44,10 +45,13 @@ use crate::wait::bell::Bell;
 use crate::wait::{Interrupt, Pace, until};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 /// How many works of a group may be outstanding.
 pub const MOST_WORKS: u64 = 65_536;
+
+/// A bit in the number of outstanding works: no further one may begin.
+const CLOSED: u64 = 1 << 63;
 
 /// What stands for the number of the first job where there is none.
 const NO_JOB: u64 = u64::MAX;
@@ -118,8 +122,10 @@ pub struct RunQueue {
     jobs: Mutex<Jobs>,
     /// The number of the first job, or `NO_JOB`. Written under the lock.
     first: AtomicU64,
-    /// Works that have been issued and have not ended.
+    /// Works that have been issued and have not ended, and `CLOSED`.
     works: AtomicU64,
+    /// Where works that end are listed, once somebody has asked for that.
+    events: OnceLock<Arc<CompletionEvents>>,
     /// Rung when a turn or a work ends, and when a job comes; whoever waits for one of these waits here.
     bell: Bell,
     /// Rung when a job comes: what an idle worker waits for, so that blocking calls need not wake it.
@@ -176,6 +182,7 @@ impl Default for RunQueue {
             jobs: Mutex::default(),
             first: AtomicU64::new(NO_JOB),
             works: AtomicU64::new(0),
+            events: OnceLock::new(),
             bell: Bell::default(),
             hire: Bell::default(),
         }
@@ -335,7 +342,7 @@ impl RunQueue {
     }
 
     /// Takes a job whose deadline has passed out of the queue, which fails its group. Nothing happens to one that runs.
-    fn withdraw(&self, sequence: u64) {
+    pub(super) fn withdraw(&self, sequence: u64) {
         let mut jobs = self.lock();
         let Ok(position) =
             jobs.waiting.binary_search_by_key(&sequence, |(ticket, _)| ticket.sequence())
@@ -370,17 +377,39 @@ impl RunQueue {
     /// Counts a work that is about to be issued.
     ///
     /// # Errors
-    /// `OutOfMemory` where too many are outstanding.
+    /// `OutOfMemory` where too many are outstanding, `NotInitialized` once the queue is closed.
     pub fn work_begins(&self) -> Result<()> {
-        if self.works.fetch_add(1, Ordering::Relaxed) < MOST_WORKS {
+        let before = self.works.fetch_add(1, Ordering::Relaxed);
+        if before < MOST_WORKS {
             return Ok(());
         }
-        self.works.fetch_sub(1, Ordering::Relaxed);
+        // Somebody may wait for the last one to end.
+        self.work_ends();
+        if before & CLOSED != 0 {
+            let message =
+                "the group is being left: no further asynchronous operation can be issued";
+            return Err(Error::new(ErrorKind::NotInitialized, message));
+        }
         let message = format!(
             "{MOST_WORKS} asynchronous operations of the group are outstanding, which is the most there \
              may be: wait for some of them first"
         );
         Err(Error::new(ErrorKind::OutOfMemory, message))
+    }
+
+    /// Lets no further work begin.
+    pub fn close(&self) {
+        self.works.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
+    /// Where works that end are listed, if anywhere.
+    pub(super) fn events(&self) -> Option<&Arc<CompletionEvents>> {
+        self.events.get()
+    }
+
+    /// Has works listed from now on; the first list stays.
+    pub(super) fn set_events(&self, events: Arc<CompletionEvents>) {
+        drop(self.events.set(events));
     }
 
     /// Counts a work, however many there are.
@@ -396,7 +425,7 @@ impl RunQueue {
 
     /// The number of works that have been issued and have not ended.
     pub fn works(&self) -> u64 {
-        self.works.load(Ordering::Acquire)
+        self.works.load(Ordering::Acquire) & !CLOSED
     }
 
     /// Waits until all works have ended; false where the limit came first.

@@ -112,6 +112,11 @@ pub(super) fn at_ns(at: Instant) -> u64 {
     in_ns(at.saturating_duration_since(RECORDER.origin)).max(1)
 }
 
+/// The same on the wall clock as it was when the recorder began, in nanoseconds since 1970.
+pub(super) fn unix_ns(at: Instant) -> u64 {
+    RECORDER.origin_unix_ns.saturating_add(at_ns(at))
+}
+
 pub(super) fn now_ns() -> u64 {
     this::monotonic_ns().saturating_sub(RECORDER.origin_monotonic_ns).max(1)
 }

@@ -1,10 +1,12 @@
 use super::*;
-use crate::api::callbacks;
+use crate::api::callbacks::{self, CallbackKey};
 use crate::api::queue::MOST_WORKS;
 use crate::api::runtime::finish_works;
 use crate::api::work::WorkKind;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+const KEY: CallbackKey = CallbackKey { function: 0, user: 0 };
 
 #[test]
 fn a_work_is_pending_then_done_and_keeps_its_outcome() {
@@ -202,7 +204,7 @@ fn callbacks_run_elsewhere_in_the_order_of_completion() {
             let elsewhere = std::thread::current().id() != here;
             said.send((number, outcome.is_ok(), elsewhere)).unwrap();
         };
-        work.on_complete(callback).unwrap();
+        work.on_complete(KEY, callback).unwrap();
     }
     fake.open();
     for number in 0..10 {
@@ -212,7 +214,7 @@ fn callbacks_run_elsewhere_in_the_order_of_completion() {
     // Of a work that is done already: soon, and not inside the call.
     let callback =
         move |_: &Result<()>| said.send((10, true, std::thread::current().id() != here)).unwrap();
-    works[0].on_complete(callback).unwrap();
+    works[0].on_complete(KEY, callback).unwrap();
     assert_eq!(heard.recv_timeout(Duration::from_millis(LONG)).unwrap(), (10, true, true));
 }
 
@@ -230,7 +232,7 @@ fn a_callback_may_issue_and_must_not_wait() {
         let issued = inside.issue(Call::barrier(), CallOptions::default());
         said.send((blocking, looked, waited, issued)).unwrap();
     };
-    issue(&group).on_complete(callback).unwrap();
+    issue(&group).on_complete(KEY, callback).unwrap();
     let (blocking, looked, waited, issued) =
         heard.recv_timeout(Duration::from_millis(LONG)).unwrap();
     for error in [blocking, waited] {

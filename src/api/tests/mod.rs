@@ -13,6 +13,7 @@ mod prompt;
 mod ranks;
 mod recorder;
 mod values;
+mod works;
 
 use super::CallOptions;
 use super::call::Call;

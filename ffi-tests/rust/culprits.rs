@@ -1,0 +1,166 @@
+//! The culprit of a failure as fields: rank, kind of fault, process and host, the same on all other ranks. Each rank is a
+//! process; hosts differ in name alone.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+mod harness;
+mod worker;
+
+use dist::ffi::constants::{
+    DIST_CULPRIT_ABORTED, DIST_CULPRIT_DIED, DIST_CULPRIT_LATE, DIST_CULPRIT_LEFT,
+    DIST_CULPRIT_MISMATCH, DIST_CULPRIT_NONE, DIST_CULPRIT_STOPPED, DIST_CULPRIT_UNREACHABLE,
+};
+use harness::{Ended, Job, Place};
+
+const ONE_HOST: &[&str] = &["a", "a", "a"];
+/// Rank 0 and rank 1 lead their hosts; rank 2 is led by rank 1.
+const TWO_HOSTS: &[&str] = &["a", "b", "b"];
+
+/// How long ranks may be silent, in milliseconds.
+const SILENCE_MS: u64 = 1000;
+
+/// Starts the ranks of a job on hosts of these names.
+fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> Job {
+    let mut job = Job::new();
+    for (rank, host) in hosts.iter().enumerate() {
+        let mut environment = job.environment(rank, hosts.len());
+        environment.push(("DIST_HEARTBEAT_LIMIT_MS", SILENCE_MS.to_string()));
+        job.start_at(&Place::named(host), &rank.to_string(), &environment, &program(rank));
+    }
+    job
+}
+
+fn names(hosts: &[&str]) -> Vec<String> {
+    (0..hosts.len()).map(|rank| rank.to_string()).collect()
+}
+
+/// Asserts that a rank reports this culprit, for its group and for its work.
+fn told(ended: &Ended, name: &str, culprit: (usize, i32, u32)) {
+    let (rank, kind, pid) = culprit;
+    let wanted = format!("rank {rank}, kind {kind}, pid {pid}, host ");
+    for report in ended.reports(name).iter().filter(|it| it.what.ends_with("culprit")) {
+        let message = &report.succeeded().message;
+        let host = message.strip_prefix(&wanted);
+        assert!(host.is_some_and(|host| !host.is_empty()), "{name}: {message}, not {wanted}");
+    }
+}
+
+/// What a rank does that survives.
+const SURVIVE: &str = "init\nbarrier\nbarrier async=yes\nwork_culprit\nculprit\nfinalize\n";
+
+/// Kills or stops a victim while the others wait for it; `kinds` has the kind that each of the others reports.
+fn harm(hosts: &[&str], victim: usize, kinds: &[i32], act: impl Fn(&mut Job, &str)) {
+    let mut job = start(hosts, |rank| match rank == victim {
+        true => "init\nbarrier\ngate never\n".to_owned(),
+        false => SURVIVE.to_owned(),
+    });
+    let names = names(hosts);
+    for name in names.iter().filter(|name| **name != names[victim]) {
+        job.report(name, "barrier async=yes").succeeded();
+    }
+    job.report(&names[victim], "at never");
+    let pid = job.pid(&names[victim]);
+    act(&mut job, &names[victim]);
+    for name in names.iter().filter(|name| **name != names[victim]) {
+        job.report(name, "finalize");
+    }
+    job.kill(&names[victim]);
+    let ended = job.finish();
+    for (rank, &kind) in kinds.iter().enumerate().filter(|&(rank, _)| rank != victim) {
+        told(&ended, &names[rank], (victim, kind, pid));
+    }
+}
+
+fn kill(job: &mut Job, name: &str) {
+    job.kill(name);
+}
+
+fn stop(job: &mut Job, name: &str) {
+    job.stop(name);
+}
+
+#[test]
+fn killed_rank_of_one_host_has_died() {
+    for victim in 0..3 {
+        harm(ONE_HOST, victim, &[DIST_CULPRIT_DIED; 3], kill);
+    }
+}
+
+#[test]
+fn killed_rank_of_another_host_has_died_if_its_host_tells() {
+    harm(TWO_HOSTS, 2, &[DIST_CULPRIT_DIED; 3], kill);
+}
+
+#[test]
+fn killed_lone_rank_of_another_host_is_unreachable() {
+    harm(TWO_HOSTS, 0, &[DIST_CULPRIT_UNREACHABLE; 3], kill);
+}
+
+#[test]
+fn stopped_rank_of_one_host_is_stopped() {
+    harm(ONE_HOST, 1, &[DIST_CULPRIT_STOPPED; 3], stop);
+}
+
+#[test]
+fn stopped_lone_rank_of_another_host_is_unreachable() {
+    harm(TWO_HOSTS, 0, &[DIST_CULPRIT_UNREACHABLE; 3], stop);
+}
+
+/// One rank does something else instead of the second barrier; all others report this kind and this rank. After a mismatch
+/// they report the rank that the first finder compared itself with.
+fn differ(hosts: &[&str], odd: usize, does: &str, kind: i32) {
+    let mut job = start(hosts, |rank| match rank == odd {
+        true => format!("init\nbarrier\n{does}\n"),
+        false => SURVIVE.replace("barrier async=yes", "barrier async=yes timeout_ms=1500"),
+    });
+    let names = names(hosts);
+    let pids: Vec<u32> = names.iter().map(|name| job.pid(name)).collect();
+    let ended = job.finish();
+    let failed = ended.report("1", if odd == 1 { "start" } else { "culprit" });
+    let first = failed.message.strip_prefix("rank ").and_then(|it| it.chars().next());
+    let named = match kind {
+        DIST_CULPRIT_MISMATCH => first.and_then(|digit| digit.to_digit(10)).unwrap() as usize,
+        _ => odd,
+    };
+    for name in names.iter().filter(|name| **name != names[odd]) {
+        told(&ended, name, (named, kind, pids[named]));
+    }
+}
+
+#[test]
+fn rank_that_left_is_told_apart() {
+    differ(ONE_HOST, 1, "finalize", DIST_CULPRIT_LEFT);
+    differ(TWO_HOSTS, 0, "finalize", DIST_CULPRIT_LEFT);
+}
+
+#[test]
+fn rank_that_calls_something_else_is_told_apart() {
+    differ(ONE_HOST, 2, "all_reduce f32 SUM 10\nfinalize", DIST_CULPRIT_MISMATCH);
+    differ(TWO_HOSTS, 0, "all_reduce f32 SUM 10\nfinalize", DIST_CULPRIT_MISMATCH);
+}
+
+#[test]
+fn rank_that_aborts_is_told_apart() {
+    differ(ONE_HOST, 0, "abort enough\nfinalize", DIST_CULPRIT_ABORTED);
+    differ(TWO_HOSTS, 2, "abort enough\nfinalize", DIST_CULPRIT_ABORTED);
+}
+
+#[test]
+fn late_rank_is_told_apart() {
+    differ(ONE_HOST, 1, "nap 3000\nfinalize", DIST_CULPRIT_LATE);
+    differ(TWO_HOSTS, 0, "nap 3000\nfinalize", DIST_CULPRIT_LATE);
+}
+
+#[test]
+fn group_without_failure_has_no_culprit() {
+    let job = start(ONE_HOST, |_| {
+        "init\nbarrier async=yes\nwork_culprit\nculprit\nfinalize\n".to_owned()
+    });
+    let ended = job.finish();
+    for name in names(ONE_HOST) {
+        for what in ["work_culprit", "culprit"] {
+            let wanted = format!("rank -1, kind {DIST_CULPRIT_NONE}, pid 0, host ");
+            assert_eq!(ended.report(&name, what).succeeded().message, wanted);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Completion events of a group: the works that are done and that the caller has not taken, and a descriptor that is
+//! readable while there are any.
+//!
+//! Only works with a handle are listed, under their order of completion. The list is bounded by the number of live
+//! handles: releasing a handle removes its work.
+//!
+//! # No lost event
+//! A work that ends stores its outcome, passes the fence of its queue's ring, and then looks whether the group has a
+//! list. The first call for the descriptor publishes the list, passes a fence, and then looks at all works with handles.
+//! So at least one of the two sees the other, and [`CompletionEvents::add`] adds a work once.
+//!
+//! # No released work
+//! Releasing a handle clears the work's token before it locks the list, and `add` reads the token under the lock.
+//!
+//! Must not know: how a work ends, and what a handle is.
+
+use super::group::Group;
+use super::work::Work;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::{Ordering, fence};
+use crate::wait::signal::Signal;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The works of one group that are done and not taken.
+#[derive(Debug)]
+pub(super) struct CompletionEvents {
+    list: Mutex<DoneWorks>,
+}
+
+#[derive(Debug)]
+struct DoneWorks {
+    /// Raised while there are works; `None` once the group has been released.
+    signal: Option<Signal>,
+    /// Their handles, by their order of completion.
+    works: BTreeMap<u64, usize>,
+    /// The key of the next one.
+    next: u64,
+}
+
+impl CompletionEvents {
+    fn new() -> Result<Self> {
+        let list = DoneWorks { signal: Some(Signal::new()?), works: BTreeMap::new(), next: 1 };
+        Ok(Self { list: Mutex::new(list) })
+    }
+
+    /// Lists a work that is done, unless it has been listed before or has no handle.
+    pub(super) fn add(&self, work: &Work) {
+        let mut list = self.lock();
+        let (handle, event_key) = (work.handle(), work.event_key());
+        if list.signal.is_none() || handle == 0 || event_key.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let key = list.next;
+        list.next += 1;
+        event_key.store(key, Ordering::Relaxed);
+        if list.works.is_empty() {
+            list.signal.iter().for_each(Signal::raise);
+        }
+        list.works.insert(key, handle);
+    }
+
+    /// Removes a work whose handle was released.
+    pub(super) fn remove(&self, work: &Work) {
+        let mut list = self.lock();
+        let key = work.event_key().load(Ordering::Relaxed);
+        if list.works.remove(&key).is_some() {
+            list.lower_if_empty();
+        }
+    }
+
+    /// Takes up to `most` works, those that were done first before others.
+    fn take(&self, most: usize) -> Vec<usize> {
+        let mut list = self.lock();
+        let mut taken = Vec::with_capacity(most.min(list.works.len()));
+        while taken.len() < most
+            && let Some((_, handle)) = list.works.pop_first()
+        {
+            taken.push(handle);
+        }
+        list.lower_if_empty();
+        taken
+    }
+
+    fn descriptor(&self) -> Option<i32> {
+        self.lock().signal.as_ref().map(Signal::descriptor)
+    }
+
+    fn close(&self) {
+        let mut list = self.lock();
+        list.signal = None;
+        list.works.clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, DoneWorks> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DoneWorks {
+    fn lower_if_empty(&self) {
+        if self.works.is_empty() {
+            self.signal.iter().for_each(Signal::clear);
+        }
+    }
+}
+
+impl Group {
+    /// The descriptor that is readable while works of the group are done and not taken. `known` lists the works that have
+    /// handles; it is called once, with the first call.
+    ///
+    /// # Errors
+    /// `System` where there can be no further descriptor, `NotInitialized` where the group is being released.
+    pub fn completion_descriptor(&self, known: impl FnOnce() -> Vec<Arc<Work>>) -> Result<i32> {
+        if self.queue.events().is_none() {
+            self.queue.set_events(Arc::new(CompletionEvents::new()?));
+            fence(Ordering::SeqCst);
+            for work in known() {
+                work.report_if_done(&self.queue);
+            }
+        }
+        let descriptor = self.queue.events().and_then(|events| events.descriptor());
+        descriptor.ok_or_else(|| {
+            let message = format!("group {} is being released: it has no events", self.name());
+            Error::new(ErrorKind::NotInitialized, message)
+        })
+    }
+
+    /// Takes the handles of up to `most` works that are done, in the order of their completion; none where the group has no
+    /// descriptor.
+    pub fn take_done(&self, most: usize) -> Vec<usize> {
+        self.queue.events().map_or_else(Vec::new, |events| events.take(most))
+    }
+
+    /// Closes the descriptor. Works that are done from now on are not listed.
+    pub fn close_events(&self) {
+        self.queue.events().into_iter().for_each(|events| events.close());
+    }
+}

@@ -1,0 +1,224 @@
+//! Waiting for several works at once.
+//!
+//! A wait for all goes through the list; a wait for any waits in one place for all of its works:
+//! * collectives of one group: in their queue, whose jobs the thread runs meanwhile;
+//! * messages of one group: in their engine, which makes progress on the thread;
+//! * anything else: on a doorbell that each work rings when it ends, while the workers of the queues and the service
+//!   thread make the progress.
+//!
+//! Must not know: how a collective runs, or how a message travels.
+
+use super::callbacks;
+use super::outcome::Then;
+use super::queue::RunQueue;
+use super::recorder;
+use super::work::{Issue, Progress, Work, WorkKind};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Context as _, Error, Result};
+use crate::wait::bell::Bell;
+use crate::wait::{Pace, until};
+use std::sync::Arc;
+
+/// Works by their places in the caller's list, in which some may be missing.
+pub type WorkList = [Option<Arc<Work>>];
+
+/// What a look at a list, or a wait for one of it, has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnyDone {
+    /// The work at this place is done, with this outcome.
+    At(usize, Result<()>),
+    /// All of them are pending.
+    Pending,
+    /// The list has no works.
+    NoWorks,
+}
+
+/// Waits until all works of a list are done.
+///
+/// # Errors
+/// The first error in the order of the list, once all are done; those of [`Work::wait`] that are not the operation's.
+pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<Progress> {
+    let mut first: Result<()> = Ok(());
+    for (place, work) in works_of(works) {
+        match work.wait(limit) {
+            Ok(Progress::Done) => {}
+            Ok(Progress::Pending) => return Ok(Progress::Pending),
+            // The wait was refused.
+            Err(error) if !work.is_done() => return Err(error.context(at(place))),
+            Err(error) => first = first.and(Err(error.context(at(place)))),
+        }
+    }
+    first.map(|()| Progress::Done)
+}
+
+/// The first work of a list that is done.
+pub fn test_any(works: &WorkList) -> AnyDone {
+    let done = works_of(works).find_map(|(place, work)| Some((place, work.outcome()?)));
+    match done {
+        Some((place, outcome)) => AnyDone::At(place, outcome.context(|| at(place))),
+        None if works.iter().any(Option::is_some) => AnyDone::Pending,
+        None => AnyDone::NoWorks,
+    }
+}
+
+/// Waits until a work of a list is done; the first in the list, if several are.
+///
+/// # Errors
+/// `InvalidArgument` for works of a batch that has not ended, and inside a completion callback.
+pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyDone> {
+    let found = test_any(works);
+    if found != AnyDone::Pending || limit.has_passed() {
+        return Ok(found);
+    }
+    callbacks::refuse_to_block("waiting for pending works")?;
+    for (place, work) in works_of(works) {
+        work.check_issued().context(|| at(place))?;
+    }
+    let pending: Vec<&Arc<Work>> = works.iter().flatten().collect();
+    Wait::of(&pending).until_any(&pending, limit);
+    let found = test_any(works);
+    if matches!(found, AnyDone::At(_, Err(_))) {
+        recorder::dump_failures();
+    }
+    Ok(found)
+}
+
+fn works_of(works: &WorkList) -> impl Iterator<Item = (usize, &Arc<Work>)> {
+    works.iter().enumerate().filter_map(|(place, work)| Some((place, work.as_ref()?)))
+}
+
+fn at(place: usize) -> String {
+    format!("works[{place}]")
+}
+
+/// Where a thread waits for any of several works.
+enum Wait<'a> {
+    /// All are collectives of this queue.
+    InQueue(&'a RunQueue),
+    /// All are messages of one group, of which this is one.
+    InEngine(&'a Work),
+    OnBell,
+}
+
+impl<'a> Wait<'a> {
+    /// `works` is not empty.
+    fn of(works: &[&'a Arc<Work>]) -> Self {
+        let first = works[0];
+        let is_alike = |work: &&Arc<Work>| {
+            let same_kind = matches!(
+                (work.kind(), first.kind()),
+                (WorkKind::Collective(_), WorkKind::Collective(_))
+                    | (WorkKind::Message(_), WorkKind::Message(_))
+            );
+            same_kind && Arc::ptr_eq(work.issue().0, first.issue().0)
+        };
+        match first.kind() {
+            _ if !works.iter().all(is_alike) => Self::OnBell,
+            WorkKind::Collective(_) => Self::InQueue(first.issue().0),
+            WorkKind::Message(_) => Self::InEngine(first),
+            WorkKind::Batch => Self::OnBell,
+        }
+    }
+
+    fn until_any(self, works: &[&Arc<Work>], limit: &Deadline) {
+        match self {
+            Self::InQueue(queue) => wait_in_queue(queue, works, limit),
+            Self::InEngine(first) => wait_in_engine(first, works, limit),
+            Self::OnBell => wait_on_bell(works, limit),
+        }
+    }
+}
+
+fn is_any_done(works: &[&Arc<Work>]) -> bool {
+    works.iter().any(|work| work.is_done())
+}
+
+/// A collective whose own deadline may pass before its turn, which fails its group.
+struct Watched {
+    queue: Arc<RunQueue>,
+    sequence: u64,
+    deadline: Deadline,
+}
+
+/// The collectives among some works and among the members of batches, that with the earliest deadline last.
+fn watched(works: &[&Arc<Work>]) -> Vec<Watched> {
+    let mut found = Vec::with_capacity(works.len());
+    let mut add = |work: &Work| {
+        if let (WorkKind::Collective(_), (queue, Some(issue))) = (work.kind(), work.issue()) {
+            let Issue { sequence, deadline } = issue;
+            found.push(Watched { queue: Arc::clone(queue), sequence, deadline });
+        }
+    };
+    for work in works {
+        add(work);
+        work.batch_members().iter().for_each(|member| add(member));
+    }
+    found.sort_by_key(|it| std::cmp::Reverse(it.deadline.left()));
+    found
+}
+
+fn wait_in_queue(queue: &RunQueue, works: &[&Arc<Work>], limit: &Deadline) {
+    let mut watched = watched(works);
+    while !is_any_done(works) && !limit.has_passed() {
+        let mine = watched.pop().map(|it| (it.sequence, it.deadline));
+        // Up to the next deadline, from which on the collective after this one is watched.
+        let slice = watched.last().map_or(*limit, |after| limit.capped(after.deadline.left()));
+        queue.wait_for(|| is_any_done(works), &slice, mine);
+    }
+}
+
+fn wait_in_engine(first: &Work, works: &[&Arc<Work>], limit: &Deadline) {
+    // Done meanwhile, a message has no group any more.
+    let Some(group) = works.iter().find_map(|work| work.message_group()) else { return };
+    match group.backend.messages() {
+        Some(engine) => first.attend_until(engine, &|| is_any_done(works), limit),
+        None => wait_on_bell(works, limit),
+    }
+    callbacks::let_go(group);
+}
+
+fn wait_on_bell(works: &[&Arc<Work>], limit: &Deadline) {
+    let bell = Arc::new(Bell::default());
+    let ids: Vec<u64> = works
+        .iter()
+        .map(|work| {
+            let bell = Arc::clone(&bell);
+            work.add_hook(move |_| bell.ring())
+        })
+        .collect();
+    let mut watched = watched(works);
+    let ready = || is_any_done(works).then_some(());
+    loop {
+        let slice = watched.last().map_or(*limit, |next| limit.capped(next.deadline.left()));
+        if until(&bell, Pace::PATIENT, &slice, || None, ready).is_ok() || limit.has_passed() {
+            break;
+        }
+        while let Some(late) = watched.pop_if(|next| next.deadline.has_passed()) {
+            late.queue.withdraw(late.sequence);
+        }
+    }
+    works.iter().zip(ids).for_each(|(work, id)| work.remove_hook(id));
+}
+
+impl Work {
+    /// Refuses a wait for a work that has not been issued.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(super) fn check_issued(&self) -> Result<()> {
+        if self.issue().1.is_some() || self.is_done() {
+            return Ok(());
+        }
+        let message =
+            "the work belongs to a batch that has not been issued: call dist_batch_end first";
+        Err(Error::invalid(message))
+    }
+
+    /// Calls a function when the work ends, on the thread that ends it; at once if it has ended. The number by which it is
+    /// removed.
+    fn add_hook(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> u64 {
+        let id = Then::next_id();
+        self.then(Then::Now(id, Box::new(function)));
+        id
+    }
+}
