@@ -116,8 +116,8 @@ dist_export! {
     /// @param timeout_ms in: how long to wait; 0 for 5 seconds, DIST_NO_WAIT, DIST_WAIT_FOREVER.
     /// @agree nothing.
     /// @blocks until the callbacks have returned and their thread has ended, until the time-out at the latest.
-    /// @return DIST_OK; DIST_IN_PROGRESS if a callback still runs at the time-out: call it again; DIST_ERR_INVALID_ARGUMENT
-    ///   for a wrong time, and inside a callback.
+    /// @return DIST_OK; DIST_IN_PROGRESS if a callback or their thread still runs at the time-out: call it again;
+    ///   DIST_ERR_INVALID_ARGUMENT for a wrong time, and inside a callback.
     /// @threads any.
     /// @since 0.1
     pub fn dist_callbacks_stop(timeout_ms: i64) -> dist_status_t {

@@ -3,6 +3,7 @@
 
 use crate::program::{Collective, Kind, Made, Message, Team};
 use dist::ffi::batch::{dist_batch_begin, dist_batch_end};
+use dist::ffi::callbacks::dist_work_on_complete;
 use dist::ffi::collective::{
     dist_all_gather, dist_all_reduce, dist_all_to_all, dist_barrier, dist_broadcast, dist_gather,
     dist_reduce, dist_reduce_scatter, dist_scatter,
@@ -23,8 +24,8 @@ use dist::ffi::types::{
     dist_store_t, dist_work_t,
 };
 use dist::ffi::work::{
-    dist_work_on_complete, dist_work_received_count, dist_work_release, dist_work_source,
-    dist_work_tag, dist_work_test, dist_work_wait,
+    dist_work_received_count, dist_work_release, dist_work_source, dist_work_tag, dist_work_test,
+    dist_work_wait,
 };
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null_mut;
