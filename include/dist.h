@@ -578,6 +578,51 @@ dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *optio
 #define DIST_NO_COLOR -1
 
 /**
+ * No rank is named.
+ */
+#define DIST_CULPRIT_NONE 0
+
+/**
+ * Its process ended without leaving the group; only ranks of its host can tell.
+ */
+#define DIST_CULPRIT_DIED 1
+
+/**
+ * It left the group in order, while others still needed it.
+ */
+#define DIST_CULPRIT_LEFT 2
+
+/**
+ * Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network parted.
+ */
+#define DIST_CULPRIT_UNREACHABLE 3
+
+/**
+ * It sends no heartbeat, and its process is stopped by a signal or a debugger; only ranks of its host can tell.
+ */
+#define DIST_CULPRIT_STOPPED 4
+
+/**
+ * It did not come before the deadline; if several did not, it is the first that the error names.
+ */
+#define DIST_CULPRIT_LATE 5
+
+/**
+ * It called another operation than the rank that found the difference.
+ */
+#define DIST_CULPRIT_MISMATCH 6
+
+/**
+ * It aborted the group.
+ */
+#define DIST_CULPRIT_ABORTED 7
+
+/**
+ * It failed in another way; the error's message says how.
+ */
+#define DIST_CULPRIT_FAILED 8
+
+/**
  * A group of ranks. Any thread may use it; owned by the caller, released with dist_group_release.
  */
 typedef struct dist_group_t dist_group_t;
@@ -702,6 +747,32 @@ typedef struct dist_shrink_options_t {
 } dist_shrink_options_t;
 
 /**
+ * The rank that an error names, its fault and its process (dist_work_culprit, dist_group_culprit).
+ */
+typedef struct dist_culprit_t {
+    /**
+     * sizeof(dist_culprit_t).
+     */
+    size_t struct_size;
+    /**
+     * Its rank in the group of the failed operation; -1 if the error names no rank.
+     */
+    int32_t rank;
+    /**
+     * How it failed: DIST_CULPRIT_DIED and so on; DIST_CULPRIT_NONE if the error names no rank.
+     */
+    int32_t kind;
+    /**
+     * Its process id on its host; 0 if it is not known.
+     */
+    int64_t pid;
+    /**
+     * Its host, terminated, at most 255 bytes of it; "" if it is not known.
+     */
+    char host[256];
+} dist_culprit_t;
+
+/**
  * This process's rank in a group.
  *
  * `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
@@ -774,6 +845,20 @@ dist_status_t dist_group_release(struct dist_group_t *group);
  * message needs, its terminator included; 0 for an invalid handle. Any thread. Since 0.1.
  */
 size_t dist_group_error(const struct dist_group_t *group, char *buf, size_t cap);
+
+/**
+ * Returns how many collectives have been issued on a group on this rank; ranks that called the same have the same.
+ *
+ * Calls on byte strings count as two, those of a batch that became one operation as one, messages not at all.
+ *
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number; 0 before the first one, and for an invalid handle.
+ * @threads any.
+ * @since 0.1
+ */
+uint64_t dist_group_sequence(const struct dist_group_t *group);
 
 /**
  * Sets the deadline of operations on a group that name none themselves.
@@ -961,12 +1046,29 @@ dist_status_t dist_group_shrink(struct dist_group_t *group,
                                 const struct dist_shrink_options_t *options,
                                 struct dist_group_t **out);
 
+/**
+ * Gives the rank that has failed a group, with its fault and its process.
+ *
+ * @param group in: the group.
+ * @param out out: DIST_CULPRIT_NONE and rank -1 while the group has not failed, and if its error names no rank. Set
+ *   struct_size before the call (DIST_CULPRIT_INIT).
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_group_culprit(const struct dist_group_t *group,
+                                 struct dist_culprit_t *out);
+
 /* All defaults; assign the fields that differ. */
 #define DIST_GROUP_OPTIONS_INIT { sizeof(dist_group_options_t), 0, DIST_NULL, 0, 0, DIST_NULL, \
     DIST_NULL, 0, 0, DIST_NULL, DIST_NULL, 0, 0, 0 }
 #define DIST_GROUP_NEW_OPTIONS_INIT { sizeof(dist_group_new_options_t), DIST_NULL, DIST_NULL, \
     DIST_NULL, 0, 0, 0 }
 #define DIST_SHRINK_OPTIONS_INIT { sizeof(dist_shrink_options_t), 0, 0 }
+#define DIST_CULPRIT_INIT { sizeof(dist_culprit_t), 0, 0, 0, { 0 } }
 
 /*
  * Element types and operators
@@ -1619,6 +1721,24 @@ dist_status_t dist_work_test(struct dist_work_t *work,
  */
 int32_t dist_work_tag(const struct dist_work_t *work);
 
+/**
+ * Looks whether a work of a list is done.
+ *
+ * @param works in: as in dist_work_wait_all.
+ * @param n in: the length of the list.
+ * @param index out: as in dist_work_wait_any.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `index`; DIST_IN_PROGRESS if none is done;
+ *   DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `index` is NULL.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_test_any(struct dist_work_t *const *works,
+                                 size_t n,
+                                 size_t *index);
+
 /* All defaults; assign the fields that differ. */
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, DIST_NULL, 0, DIST_NULL, \
     0, 0 }
@@ -1787,24 +1907,6 @@ size_t dist_work_error(const dist_work_t *work,
                        size_t cap);
 
 /**
- * Has a function called when a work is done; soon, if it is done already.
- *
- * `work`: required; may be released before the function is called. `function`: required. `user`: handed to it;
- * must stay valid until it has been called, which happens once. Several may be given. The functions run one after
- * the other on a thread of the library, in the order in which their works were done, and never inside this call.
- * Inside one, calls that block are refused with DIST_ERR_INVALID_ARGUMENT (collectives and messages without a
- * work, waits for pending works, dist_init, dist_finalize, making groups, calls of stores); asynchronous calls
- * are not. The function must not throw. Does not block. Any thread.
- *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_OUT_OF_MEMORY (1048576 functions
- * wait for their works), DIST_ERR_SYSTEM (the thread cannot be started). Since 0.1.
- */
-DIST_NODISCARD
-dist_status_t dist_work_on_complete(dist_work_t *work,
-                                    dist_work_fn function,
-                                    void *user);
-
-/**
  * The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
  * counted by themselves.
  *
@@ -1812,6 +1914,21 @@ dist_status_t dist_work_on_complete(dist_work_t *work,
  * Since 0.1.
  */
 uint64_t dist_work_sequence(const dist_work_t *work);
+
+/**
+ * Returns when a work was issued, in nanoseconds since 1970, as the flight recorder's entries have it.
+ *
+ * It is the time of CLOCK_REALTIME when the recorder began, advanced by the monotonic clock: later changes of the
+ * wall clock do not show in it.
+ *
+ * @param work in: the work.
+ * @agree nothing.
+ * @blocks no.
+ * @return the time; 0 for an invalid handle and before its batch has ended.
+ * @threads any.
+ * @since 0.1
+ */
+uint64_t dist_work_start_ns(const dist_work_t *work);
 
 /**
  * The time from the issue of a work until it was done, or until now, in nanoseconds.
@@ -1845,6 +1962,188 @@ size_t dist_work_received_count(const dist_work_t *work);
  * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
  */
 dist_status_t dist_work_release(dist_work_t *work);
+
+/**
+ * Waits until all works of a list are done.
+ *
+ * The thread may run operations of the works' groups until then. All that dist_work_wait says of buffers and of
+ * repeated waits holds for each of them.
+ *
+ * @param works in: `n` works of any groups, NULL among them is skipped; borrowed for the call; NULL only if `n` is 0.
+ * @param n in: the length of the list.
+ * @param timeout_ms in: for all of them together; 0 until the operations' own deadlines, DIST_NO_WAIT,
+ *   DIST_WAIT_FOREVER.
+ * @agree nothing.
+ * @blocks until all are done, until the time-out at the latest.
+ * @return DIST_OK; DIST_IN_PROGRESS if the time was over first; once all are done, the first error in the order of
+ *   the list, whose message begins with its place; DIST_ERR_INVALID_HANDLE with the place of a wrong handle;
+ *   DIST_ERR_INVALID_ARGUMENT for a wrong time, works whose batch has not ended, and pending ones inside a completion
+ *   callback.
+ * @threads any; several threads may wait for the same works.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_wait_all(dist_work_t *const *works,
+                                 size_t n,
+                                 int64_t timeout_ms);
+
+/**
+ * Waits until a work of a list is done.
+ *
+ * If several are, it takes the first in the list. To wait for the next one, put NULL in its place.
+ *
+ * @param works in: as in dist_work_wait_all.
+ * @param n in: the length of the list.
+ * @param timeout_ms in: as in dist_work_wait_all.
+ * @param index out: the place of the work that is done; `n` if there is none.
+ * @agree nothing.
+ * @blocks until one is done, until the time-out at the latest.
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `index`; DIST_IN_PROGRESS if the time was
+ *   over first; DIST_ERR_INVALID_HANDLE and DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`.
+ * @threads any; several threads may wait for the same works.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_wait_any(dist_work_t *const *works,
+                                 size_t n,
+                                 int64_t timeout_ms,
+                                 size_t *index);
+
+/**
+ * Has a function called when a work is done; soon, if it is done already.
+ *
+ * Several may be given. The functions run one after the other on a thread of the library, in the order in which
+ * their works were done, and never inside this call. Inside one, calls that block are refused with
+ * DIST_ERR_INVALID_ARGUMENT (collectives and messages without a work, waits for pending works, dist_init,
+ * dist_finalize, dist_callbacks_stop, making groups, calls of stores); asynchronous calls are not. The function must
+ * not throw. dist_finalize calls those of the world's works before the world goes.
+ *
+ * @param work in: may be released before the function is called.
+ * @param function in: called once.
+ * @param user in, optional: handed to the function; must stay valid until that has been called, withdrawn or dropped
+ *   (dist_work_remove_callback, dist_callbacks_stop).
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_OUT_OF_MEMORY if 1048576 functions
+ *   wait for their works; DIST_ERR_SYSTEM if the thread cannot be started; DIST_ERR_NOT_INITIALIZED after
+ *   dist_callbacks_stop.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_on_complete(dist_work_t *work,
+                                    dist_work_fn function,
+                                    void *user);
+
+/**
+ * Withdraws a function given with dist_work_on_complete that has not been called.
+ *
+ * If the same function was given with the same pointer several times, each call withdraws one of them. After DIST_OK
+ * the function is never called for that one, and the library does not use `user` any more.
+ *
+ * @param work in: the work that it was given for.
+ * @param function in: the function.
+ * @param user in, optional: the pointer that was given with it.
+ * @agree nothing.
+ * @blocks no; it does not wait for a function that is being called.
+ * @return DIST_OK; DIST_ERR_NOT_FOUND if it was not given, was called or is being called; DIST_ERR_INVALID_HANDLE;
+ *   DIST_ERR_INVALID_ARGUMENT if `function` is NULL.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_remove_callback(dist_work_t *work,
+                                        dist_work_fn function,
+                                        void *user);
+
+/**
+ * Stops completion callbacks, for an interpreter that is about to end: none is called any more when it has returned
+ * DIST_OK.
+ *
+ * Callbacks of works that are done are called first. Callbacks of pending works are dropped, as are all callbacks
+ * that have not begun at the time-out. Until dist_callbacks_start, dist_work_on_complete returns
+ * DIST_ERR_NOT_INITIALIZED. Works themselves go on, and other functions of the caller (those of a store, of a back
+ * end, of the log) are called as before.
+ *
+ * @param timeout_ms in: how long to wait; 0 for 5 seconds, DIST_NO_WAIT, DIST_WAIT_FOREVER.
+ * @agree nothing.
+ * @blocks until the callbacks have returned and their thread has ended, until the time-out at the latest.
+ * @return DIST_OK; DIST_IN_PROGRESS if a callback or their thread still runs at the time-out: call it again;
+ *   DIST_ERR_INVALID_ARGUMENT for a wrong time, and inside a callback.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_callbacks_stop(int64_t timeout_ms);
+
+/**
+ * Allows completion callbacks again after dist_callbacks_stop.
+ *
+ * Dropped callbacks are not called.
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK, also where they were not stopped.
+ * @threads any.
+ * @since 0.1
+ */
+dist_status_t dist_callbacks_start(void);
+
+/**
+ * Returns a descriptor that is readable while works of a group are done that dist_group_take_done has not returned.
+ *
+ * For poll, epoll, asyncio and tokio: wait for readability, then call dist_group_take_done until it returns less than
+ * there was room for. The library makes progress without further calls. A work counts if it has a handle: those of
+ * collectives, of messages, and of a batch whose calls are all of this group. A batch over several groups counts in
+ * none of them, its calls with works of their own do. A work that was waited for counts until it is released. A work
+ * is reported shortly after dist_work_wait can return for it.
+ *
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the descriptor, above 2, the same for each call; static: the caller does not read, write or close it; it is
+ *   closed by dist_group_release, for the world by dist_finalize, so take it out of the event loop before. -1 on
+ *   failure.
+ * @threads any.
+ * @since 0.1
+ */
+int32_t dist_group_fd(dist_group_t *group);
+
+/**
+ * Takes the works of a group that are done and that it has not returned before, in the order of their completion.
+ *
+ * It counts works from the first call of dist_group_fd on, and works done before that are not released.
+ * The descriptor is not readable any more once none is left.
+ *
+ * @param group in: the group.
+ * @param out out: the handles that the caller has of these works; they are released once, as ever; NULL only if `cap`
+ *   is 0.
+ * @param cap in: how many there is room for.
+ * @agree nothing.
+ * @blocks no.
+ * @return how many were written; 0 if none is done, without dist_group_fd, and on failure.
+ * @threads any; each work is returned once.
+ * @since 0.1
+ */
+size_t dist_group_take_done(dist_group_t *group,
+                            dist_work_t **out,
+                            size_t cap);
+
+/**
+ * Gives the rank that a work's error names, with its fault and its process.
+ *
+ * @param work in: the work.
+ * @param out out: DIST_CULPRIT_NONE and rank -1 while the work is pending, if it has succeeded, and if its error
+ *   names no rank. Set struct_size before the call (DIST_CULPRIT_INIT).
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_culprit(const dist_work_t *work,
+                                dist_culprit_t *out);
 
 /*
  * Stores
