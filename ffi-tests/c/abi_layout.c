@@ -79,6 +79,7 @@ static void options(void)
     FIELD(dist_call_options_t, stream);
     FIELD(dist_call_options_t, device);
     FIELD(dist_call_options_t, reserved);
+    FIELD(dist_call_options_t, label);
 }
 
 static void stores(void)

@@ -55,6 +55,7 @@ programs!(
     debug,
     group_null,
     groups,
+    labels,
     late_write,
     log,
     memory,

@@ -1,15 +1,18 @@
 //! The chained fingerprint: one number that stands for everything that a rank has called so far.
 
 use crate::base::ids::{GroupId, WorldSize};
+use crate::base::label::Label;
 
 /// The fingerprint of a group of `size` ranks that has called nothing yet.
 pub(super) fn seed(group: GroupId, size: WorldSize) -> u64 {
     group.0.iter().fold(size as u64, |chain, &byte| mix(chain, u64::from(byte)))
 }
 
-/// The fingerprint after one more operation.
-pub(super) fn extend(chain: u64, words: &[u64; 3]) -> u64 {
-    words.iter().fold(chain, |chain, &word| mix(chain, word))
+/// The fingerprint after one more operation, whose descriptor has these words and this label.
+#[inline]
+pub(super) fn extend(chain: u64, words: &[u64; 3], label: &Label) -> u64 {
+    let chain = words.iter().fold(chain, |chain, &word| mix(chain, word));
+    if label.is_none() { chain } else { mix(chain, label.hash()) }
 }
 
 /// Folds one more word into a fingerprint: multiply to 128 bits and fold the halves together, which
@@ -26,6 +29,20 @@ fn mix(chain: u64, word: u64) -> u64 {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn labels_count_in_their_order() {
+        let [none, a, b] = ["", "a", "b"].map(|text| Label::new(text).unwrap());
+        let chain = |labels: [Label; 2]| {
+            labels.iter().fold(7, |chain, label| extend(chain, &[1, 2, 3], label))
+        };
+        let mut seen = HashSet::new();
+        for first in [none, a, b] {
+            for second in [none, a, b] {
+                assert!(seen.insert(chain([first, second])));
+            }
+        }
+    }
 
     #[test]
     fn similar_words_give_different_fingerprints() {

@@ -9,6 +9,7 @@
 
 use super::Operation;
 use crate::base::ids::Rank;
+use crate::base::label::LabelledName;
 use crate::base::probe::Probe;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Lateness<'a> {
     probe: &'a dyn Probe,
-    operation: &'static str,
+    operation: LabelledName,
     /// When this rank had waited for long for the first time.
     since: Cell<Option<Instant>>,
     /// Who had not come at the last look.
@@ -31,7 +32,10 @@ impl<'a> Lateness<'a> {
     pub fn of(operation: &Operation<'a>) -> Self {
         Self {
             probe: operation.probe,
-            operation: operation.descriptor.kind.name(),
+            operation: LabelledName {
+                name: operation.descriptor.kind.name(),
+                label: operation.descriptor.label,
+            },
             since: Cell::new(None),
             missing: RefCell::new(Vec::new()),
             last: Cell::new(Duration::ZERO),
@@ -96,6 +100,7 @@ mod tests {
     use super::*;
     use crate::base::buffer::{Dst, Src};
     use crate::base::deadline::Deadline;
+    use crate::base::label::Label;
     use crate::transport::{Descriptor, Extent, OpKind};
     use std::sync::Mutex;
 
@@ -111,8 +116,8 @@ mod tests {
 
         fn waited(&self, _: Rank, _: Instant, _: Instant) {}
 
-        fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
-            assert_eq!(operation, "barrier");
+        fn late(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
+            assert_eq!(operation.to_string(), "barrier \"phase 2\"");
             self.0.lock().unwrap().push((rank, by, alone));
         }
 
@@ -134,6 +139,7 @@ mod tests {
             sequence: 1,
             algorithm: 0,
             part: 0,
+            label: Label::new("phase 2").unwrap(),
         };
         let operation = Operation::of(descriptor, Src::empty(), Dst::empty(), &deadline);
         let lateness = Lateness::of(&Operation { probe: &heard, ..operation });

@@ -7,6 +7,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::gpu::Launch;
 use crate::base::ids::Rank;
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::base::probe::{Nobody, Probe};
 use crate::transport::{Descriptor, Extent};
@@ -42,6 +43,8 @@ pub struct Operation<'a> {
     pub is_published: bool,
     /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
     pub launch: Option<Launch<'a>>,
+    /// The labels of the calls that became this operation, if there are several and any has one; else empty.
+    pub labels: &'a [Label],
     /// The group's name, for what is told of the call.
     pub group: &'a str,
     /// Who hears what happens in it.
@@ -76,6 +79,7 @@ impl<'a> Operation<'a> {
             is_fresh: false,
             is_published: false,
             launch: None,
+            labels: &[],
             group: "",
             probe: &Nobody,
         }

@@ -5,6 +5,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::kernel::Folding;
 use crate::transport::{Descriptor, Extent, OpKind};
@@ -31,6 +32,8 @@ pub struct Plain<'a> {
     pub recvs: Option<&'a [Dst<'a>]>,
     /// As [`Operation::factor`].
     pub factor: f64,
+    /// The label of the call. It is no part of the key: calls that differ in it alone go the same way.
+    pub label: &'a Label,
 }
 
 /// All that a call says beside its buffers, in one word: two calls that have the same key differ in these alone.
@@ -57,10 +60,11 @@ impl Key {
 
 impl<'a> Plain<'a> {
     /// The arguments of an operation.
-    pub fn of(operation: &Operation<'a>) -> Self {
+    pub fn of(operation: &'a Operation<'a>) -> Self {
         let Operation { descriptor, count, send, recv, recvs, factor, .. } = *operation;
         let Descriptor { kind, dtype, op, root, .. } = descriptor;
-        Self { kind, dtype, op, root, count, send, recv, recvs, factor }
+        let label = &operation.descriptor.label;
+        Self { kind, dtype, op, root, count, send, recv, recvs, factor, label }
     }
 
     /// Its key; none where that would take more than a word.
@@ -78,8 +82,8 @@ impl<'a> Plain<'a> {
     /// What the ranks must agree on.
     pub fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, count, .. } = *self;
-        let extent = Extent::Count(count as u64);
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0 }
+        let (extent, label) = (Extent::Count(count as u64), *self.label);
+        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0, label }
     }
 
     /// The element type; a byte where the operation has none.
@@ -146,6 +150,7 @@ mod tests {
             recv: Dst::empty(),
             recvs: None,
             factor: 1.0,
+            label: &Label::NONE,
         };
         let others = [
             Plain { kind: OpKind::AllReduce, ..plain },

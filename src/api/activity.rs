@@ -81,6 +81,7 @@ mod tests {
     use crate::backend::solo::Solo;
     use crate::base::error::{Error, ErrorKind};
     use crate::base::ids::Nonce;
+    use crate::base::label::Label;
     use crate::transport::{Descriptor, Extent, OpKind};
     use std::sync::Arc;
 
@@ -95,6 +96,7 @@ mod tests {
             sequence,
             algorithm: 0,
             part: 0,
+            label: Label::NONE,
         }
     }
 

@@ -25,6 +25,7 @@ use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::label::{Label, LabelSuffix};
 use crate::kernel;
 use crate::process::this;
 use crate::transport::{Completion, Delivery, Descriptor, Extent, OpKind};
@@ -102,15 +103,17 @@ impl<'a> BytesCall<'a> {
         self.blocks.iter().flatten().for_each(|&block| note(block));
     }
 
-    fn title(&self, sequence: u64) -> String {
-        format!("{}_bytes #{sequence}", self.kind.name())
+    /// For instance `broadcast_bytes #7 "checkpoint"`.
+    fn title(&self, first: &Descriptor) -> String {
+        let Descriptor { sequence, label, .. } = first;
+        format!("{}_bytes #{sequence}{}", self.kind.name(), LabelSuffix(*label))
     }
 
     /// What the ranks agree on while they exchange lengths.
-    pub(super) fn first(&self, sequence: u64) -> Descriptor {
+    pub(super) fn first(&self, sequence: u64, label: Label) -> Descriptor {
         let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
         let (root, extent) = (self.root, Extent::Lengths);
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0 }
+        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0, label }
     }
 
     fn check(&self, group: &Group, options: &CallOptions) -> Result<()> {
@@ -138,14 +141,14 @@ impl<'a> BytesCall<'a> {
         let lengths = self.exchange_lengths(group, first, deadline)?;
         let made = lengths.map(|lengths| make(&lengths)).transpose();
         let mut strings = made.map_err(|error| {
-            let what = format!("{} of rank {}", self.title(first.sequence), group.rank());
+            let what = format!("{} of rank {}", self.title(&first), group.rank());
             let error = error.context(what).with_culprit(group.rank());
             group.fail(&error);
             error
         })?;
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.bytes_call(group.rank(), list)?;
-        let descriptor = call.descriptor(first.sequence + 1);
+        let descriptor = call.descriptor(first.sequence + 1, first.label);
         let record = group.record(&descriptor, Instant::now(), true);
         let options = CallOptions::default();
         let outcome = group.backend.run(&call.operation(
@@ -281,7 +284,7 @@ impl Group {
         self.check_bytes(call, options)?;
         let deadline = LateDeadline::from(self.deadline(options));
         let ticket = self.queue.issue_several(OPERATIONS);
-        let descriptor = call.first(ticket.sequence());
+        let descriptor = call.first(ticket.sequence(), options.label);
         let runs = self.queue.has_turn(&ticket);
         let record = self.record(&descriptor, deadline.begun().started(), runs);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
@@ -293,8 +296,7 @@ impl Group {
             Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, deadline.begun())),
         };
         record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
-        let outcome =
-            outcome.context(|| format!("{} on {}", call.title(ticket.sequence()), self.whom()));
+        let outcome = outcome.context(|| format!("{} on {}", call.title(&descriptor), self.whom()));
         outcome.inspect_err(|error| self.hand_out(error))
     }
 
@@ -321,13 +323,19 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct BytesTask {
     call: BytesCall<'static>,
+    label: Label,
     deliver: Option<Deliver>,
     works: [Arc<Work>; 1],
 }
 
 impl BytesTask {
-    pub(super) fn new(call: BytesCall<'static>, deliver: Deliver, work: Arc<Work>) -> Self {
-        Self { call, deliver: Some(deliver), works: [work] }
+    pub(super) fn new(
+        call: BytesCall<'static>,
+        label: Label,
+        deliver: Deliver,
+        work: Arc<Work>,
+    ) -> Self {
+        Self { call, label, deliver: Some(deliver), works: [work] }
     }
 }
 
@@ -341,11 +349,11 @@ impl Task for BytesTask {
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
-        self.call.first(sequence)
+        self.call.first(sequence, self.label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
-        self.call.title(descriptor.sequence)
+        self.call.title(descriptor)
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {

@@ -1,6 +1,7 @@
 //! What a single call may choose, beside its arguments.
 
 use crate::base::debug::Values;
+use crate::base::label::Label;
 
 /// Where the caller says that the buffers of a call lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct CallOptions {
     pub place: Where,
     /// The stream that it is put into, for buffers on a device.
     pub stream: Option<usize>,
+    /// The label of the call, which all ranks give alike.
+    pub label: Label,
 }
 
 impl CallOptions {
@@ -42,6 +45,7 @@ impl CallOptions {
         values: Values::Any,
         place: Where::Unsaid,
         stream: None,
+        label: Label::NONE,
     };
 
     /// Whether it has anything to do with a device.

@@ -47,7 +47,7 @@ impl Group {
         let ready = self.mark(&call)?;
         let deadline = LateDeadline::after_ms(self.limit_ms(options));
         let ticket = self.queue.issue();
-        let descriptor = call.descriptor(ticket.sequence());
+        let descriptor = call.descriptor(ticket.sequence(), options.label);
         let ear = Ear::new(self, &descriptor, &deadline);
         let of = (self.name(), &deadline);
         let flight = FlightSlot::new();

@@ -8,6 +8,7 @@ use super::recorder::{Place, Record};
 use crate::base::deadline::LateDeadline;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::label::LabelledName;
 use crate::base::probe::Probe;
 use crate::transport::Descriptor;
 use std::cell::{Cell, OnceCell};
@@ -112,7 +113,7 @@ impl Probe for Ear<'_> {
         self.group.observer.waited(rank, began, ended);
     }
 
-    fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
+    fn late(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
         self.group.observer.late(operation, rank, by, alone);
     }
 

@@ -17,12 +17,14 @@ use super::call::{Call, CallOptions};
 use super::group::Group;
 use super::issue::{Prepared, Task, enqueue};
 use super::work::Work;
+use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::debug::{self, Values};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::kernel;
 use crate::transport::{Descriptor, Extent, OpKind};
@@ -35,6 +37,9 @@ pub(super) const MOST_OF_ONE: usize = 16 << 10;
 
 /// The longest whole.
 pub(super) const MOST_OF_ALL: usize = 256 << 10;
+
+/// How many labels of the calls of a whole its errors name.
+const NAMED: usize = 8;
 
 /// What calls that become one have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +137,12 @@ fn issue_fused(calls: Vec<Prepared>) -> Result<()> {
     let canonical = options().any(|options| options.canonical);
     let values = options().map(|options| options.values).max().unwrap_or_default();
     calls.iter().for_each(Prepared::lend);
-    let task = FusedTask { parts: parts.collect(), works, canonical, values };
+    let mut labels: Vec<Label> = options().map(|options| options.label).collect();
+    let label = Label::of_calls(&labels);
+    if label.is_none() {
+        labels.clear();
+    }
+    let task = FusedTask { parts: parts.collect(), works, canonical, values, label, labels };
     enqueue(group, deadline, task)
 }
 
@@ -143,6 +153,10 @@ struct FusedTask {
     works: Vec<Arc<Work>>,
     canonical: bool,
     values: Values,
+    /// What the ranks compare.
+    label: Label,
+    /// The labels of the calls; empty if none has one.
+    labels: Vec<Label>,
 }
 
 impl Task for FusedTask {
@@ -151,13 +165,19 @@ impl Task for FusedTask {
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
-        let of_one = self.parts[0].descriptor(sequence);
+        let of_one = self.parts[0].descriptor(sequence, self.label);
         let extent = Extent::of_counts(self.parts.iter().map(Call::count));
         Descriptor { extent, ..of_one }
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
-        format!("{descriptor} for {} calls of a batch", self.parts.len())
+        let calls = format!("{descriptor} for {} calls of a batch", self.parts.len());
+        if self.labels.is_empty() {
+            return calls;
+        }
+        let named: Vec<String> = self.labels.iter().take(NAMED).map(Label::to_string).collect();
+        let more = if self.labels.len() > NAMED { ", ..." } else { "" };
+        format!("{calls} ({}{more})", named.join(", "))
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
@@ -179,7 +199,8 @@ impl Task for FusedTask {
         let whole = self.parts[0].with_buffers(into.as_src(), from, group.size());
         let deadline = LateDeadline::from(*deadline);
         let of = (group.name(), &deadline);
-        group.backend.run(&whole.operation(first, &options, of, &group.observer))?;
+        let operation = whole.operation(first, &options, of, &group.observer);
+        group.backend.run(&Operation { labels: &self.labels, ..operation })?;
         let recvs: Vec<Dst<'_>> = self.parts.iter().map(|part| part.recv()).collect();
         let places = recvs.iter().map(|recv| recv.as_src());
         let blocks = blocks(OpKind::AllGather);

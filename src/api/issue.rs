@@ -125,7 +125,8 @@ impl Prepared {
                 })
             }
             What::Bytes(call, deliver) => {
-                enqueue(group, deadline, BytesTask::new(call, deliver, Arc::clone(&work)))
+                let task = BytesTask::new(call, options.label, deliver, Arc::clone(&work));
+                enqueue(group, deadline, task)
             }
         };
         issued.inspect_err(|_| loans::give_back(&work))
@@ -357,7 +358,7 @@ impl Task for CollectiveTask {
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
-        self.call.descriptor(sequence)
+        self.call.descriptor(sequence, self.options.label)
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {

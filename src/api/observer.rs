@@ -8,6 +8,7 @@ use super::straggler::Straggler;
 use super::trace::{self, Span, Track};
 use crate::backend::Backend;
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::label::{Label, LabelledName};
 use crate::base::log::Level;
 use crate::base::probe::Probe;
 use crate::transport::Descriptor;
@@ -88,14 +89,15 @@ impl Probe for Observer {
         self.track.waited(rank, began, ended);
     }
 
-    fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
+    fn late(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
         if rank == self.rank || rank >= self.size {
             // By the excuse of another, which may be this rank, and which nobody has checked.
             return;
         }
         let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).min(MOST_US);
         self.latest.fetch_max(us << RANK_BITS | rank as u64, Ordering::Relaxed);
-        let Some(verdict) = self.straggler.note(operation, rank, by, alone, Instant::now()) else {
+        let Some(verdict) = self.straggler.note(operation.name, rank, by, alone, Instant::now())
+        else {
             return;
         };
         crate::log!(
@@ -139,11 +141,16 @@ impl Group {
 
     /// Notes at a place that was taken before that an operation of which only this is known begins, now.
     #[inline]
-    pub(super) fn record_words(&self, place: recorder::Place, words: &[u64; 3]) -> Record {
+    pub(super) fn record_words(
+        &self,
+        place: recorder::Place,
+        words: &[u64; 3],
+        label: &Label,
+    ) -> Record {
         recorder::begin_at_once(
             place,
             self.origin(recorder::now_ns()),
-            &Descriptor::before_choice(words),
+            (&Descriptor::before_choice(words), label),
         )
     }
 

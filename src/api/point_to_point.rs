@@ -16,6 +16,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::gpu::Gpu;
 use crate::base::ids::Rank;
+use crate::base::label::{Label, LabelSuffix};
 use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room, Small};
 use std::fmt;
 use std::sync::Arc;
@@ -34,12 +35,15 @@ pub struct Message {
     pub dtype: DataType,
     /// How many there are, or may be; `usize::MAX` for any number.
     pub count: usize,
+    /// The label of the call, for the reports of this rank. Messages are matched without it.
+    pub label: Label,
 }
 
 impl fmt::Display for Message {
-    /// For instance `send to rank 3, tag 7 (f32, count 10)`.
+    /// For instance `send "grad" to rank 3, tag 7 (f32, count 10)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_outgoing { "send to " } else { "receive from " })?;
+        let (verb, towards) = if self.is_outgoing { ("send", "to") } else { ("receive", "from") };
+        write!(f, "{verb}{} {towards} ", LabelSuffix(self.label))?;
         match self.peer {
             Some(peer) => write!(f, "rank {peer}")?,
             None => f.write_str("any rank")?,
@@ -97,8 +101,8 @@ impl Group {
         options: CallOptions,
     ) -> Result<Prepared> {
         let count = dtype.elements_in(bytes.len());
-        let (peer, tag) = (Some(peer), Some(tag));
-        let message = Message { is_outgoing: true, peer, tag, dtype, count };
+        let (peer, tag, label) = (Some(peer), Some(tag), options.label);
+        let message = Message { is_outgoing: true, peer, tag, dtype, count, label };
         self.prepare_message(message, Memory::Out(bytes), options)
     }
 
@@ -115,7 +119,8 @@ impl Group {
         options: CallOptions,
     ) -> Result<Prepared> {
         let count = dtype.elements_in(into.len());
-        let message = Message { is_outgoing: false, peer, tag, dtype, count };
+        let label = options.label;
+        let message = Message { is_outgoing: false, peer, tag, dtype, count, label };
         self.prepare_message(message, Memory::In(into), options)
     }
 
@@ -131,7 +136,8 @@ impl Group {
         tag: Option<u32>,
         options: CallOptions,
     ) -> Result<Prepared> {
-        let message = Message { is_outgoing: false, peer, tag, dtype: DataType::U8, count: most };
+        let (dtype, count, label) = (DataType::U8, most, options.label);
+        let message = Message { is_outgoing: false, peer, tag, dtype, count, label };
         self.prepare_message(message, Memory::Grows { most, deliver }, options)
     }
 
@@ -151,7 +157,8 @@ impl Group {
         if was_sent {
             // Only now, when it is on its way.
             let count = dtype.elements_in(bytes.len());
-            let message = Message { is_outgoing: true, peer, tag, dtype, count };
+            let label = options.label;
+            let message = Message { is_outgoing: true, peer, tag, dtype, count, label };
             self.note_message(&message, recorder::now_ns()).record.end_at_once(&Ok(()));
         }
         was_sent
@@ -170,7 +177,8 @@ impl Group {
             return AtOnce::Not(None);
         };
         let count = dtype.elements_in(into.len());
-        let message = Message { is_outgoing: false, peer, tag, dtype, count };
+        let label = options.label;
+        let message = Message { is_outgoing: false, peer, tag, dtype, count, label };
         // Before the message is here, so that its receiver need not do it then.
         let noted = self.note_message(&message, recorder::now_ns());
         match engine.receive_at_once(&Small { peer, tag, dtype, bytes: into }) {

@@ -40,11 +40,10 @@ impl Known {
 }
 
 impl CallOptions {
-    /// Whether nothing is said of a call but its arguments, and for how long it may take.
+    /// Whether nothing is said of a call but its arguments, its label, and for how long it may take.
     #[inline]
     fn is_plain(&self) -> bool {
-        let Self { timeout_ms: _, premul_scale, canonical, algorithm, values, place, stream } =
-            self;
+        let Self { premul_scale, canonical, algorithm, values, place, stream, .. } = self;
         !canonical
             && *premul_scale == 0.0
             && algorithm.is_none()
@@ -60,12 +59,16 @@ pub(super) type Simple<'a> = (Plain<'a>, Key);
 impl Group {
     /// The call, if nothing is said of it and nothing is looked at beside its arguments, and they are few.
     #[inline]
-    pub(super) fn simple<'a>(&self, call: &Call<'a>, options: &CallOptions) -> Option<Simple<'a>> {
+    pub(super) fn simple<'a>(
+        &self,
+        call: &Call<'a>,
+        options: &'a CallOptions,
+    ) -> Option<Simple<'a>> {
         let is_plain = self.is_prompt && options.is_plain();
         if !is_plain || debug::looks() || self.observer.wants_all() {
             return None;
         }
-        let plain = call.plain().filter(|plain| plain.bytes() <= PROMPT_BYTES)?;
+        let plain = call.plain(&options.label).filter(|plain| plain.bytes() <= PROMPT_BYTES)?;
         Some((plain, plain.key()?))
     }
 
@@ -98,7 +101,7 @@ impl Group {
         let mut begun = None;
         let mut begins = |words: &[u64; 3]| {
             self.observer.nobody_is_late();
-            begun = Some(self.record_words(place, words));
+            begun = Some(self.record_words(place, words, &options.label));
         };
         let deadline = LateDeadline::after_ms(self.limit_ms(options));
         let due = (ticket.sequence(), &deadline);
@@ -127,7 +130,7 @@ impl Group {
     #[cold]
     fn go_on(&self, call: &Call<'_>, options: &CallOptions, rest: Rest<'_>) -> Result<()> {
         let Rest { ticket, turn, deadline, place, found, begun } = rest;
-        let descriptor = call.descriptor(ticket.sequence());
+        let descriptor = call.descriptor(ticket.sequence(), options.label);
         let ear = Ear::with(self, &descriptor, &deadline, Entry { place, record: begun });
         let mut operation = call.operation(descriptor, options, (self.name(), &deadline), &ear);
         operation.is_fresh = true;

@@ -14,6 +14,7 @@ pub mod error;
 pub(crate) mod fuzz;
 pub mod gpu;
 pub mod ids;
+pub mod label;
 pub mod log;
 pub mod nodes;
 pub mod op;

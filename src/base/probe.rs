@@ -7,6 +7,7 @@
 //! Must not know: who listens, and what for.
 
 use super::ids::Rank;
+use super::label::LabelledName;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ pub trait Probe: Debug {
 
     /// A rank entered the operation `by` later than this one, which had been waiting for so long; for the last `alone` of
     /// that no other rank was seen to be missing.
-    fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration);
+    fn late(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration);
 
     /// Who of those that were told to be late in the operation is the latest so far.
     fn latest(&self) -> Option<(Rank, Duration)>;
@@ -48,7 +49,7 @@ impl Probe for Nobody {
 
     fn waited(&self, _: Rank, _: Instant, _: Instant) {}
 
-    fn late(&self, _: &'static str, _: Rank, _: Duration, _: Duration) {}
+    fn late(&self, _: LabelledName, _: Rank, _: Duration, _: Duration) {}
 
     fn latest(&self) -> Option<(Rank, Duration)> {
         None

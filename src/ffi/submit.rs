@@ -1,7 +1,7 @@
 //! What the functions of operations have in common: their options, and whether they block, give a work, or wait in a
 //! batch.
 
-use super::args::{Out, index, milliseconds, optional_str, reserved};
+use super::args::{Out, index, label, milliseconds, optional_str, reserved};
 use super::options;
 use super::types::*;
 use super::work;
@@ -80,6 +80,7 @@ fn given_options(options: *const dist_call_options_t) -> Result<Options> {
         } else {
             Values::Any
         },
+        label: label(options.label)?,
     };
     Ok(Options(Some(Box::new(given))))
 }

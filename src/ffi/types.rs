@@ -216,6 +216,11 @@ pub struct dist_call_options_t {
     pub device: i32,
     /// 0.
     pub reserved: i32,
+    /// A label for the call, UTF-8, at most DIST_LABEL_BYTES bytes without the terminator, borrowed for the call; NULL
+    /// or "" for none. All ranks of a collective give the same one, else it fails with DIST_ERR_MISMATCH, which names the
+    /// labels, where the native back end carries it. A message is matched without it. Errors, the flight recorder, the
+    /// trace and dist-doctor show it.
+    pub label: *const c_char,
 }
 
 /// Options of dist_spawn.
@@ -442,7 +447,7 @@ const _: () = {
     assert!(size_of::<dist_shrink_options_t>() == 24);
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
-    assert!(size_of::<dist_call_options_t>() == 56);
+    assert!(size_of::<dist_call_options_t>() == 64);
     assert!(size_of::<dist_spawn_options_t>() == 24);
     assert!(size_of::<dist_store_vtable_t>() == 120);
     assert!(size_of::<dist_culprit_t>() == 280);

@@ -5,6 +5,7 @@
 
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
+use crate::base::label::{Label, LabelSuffix};
 use crate::base::op::ReduceOp;
 use std::fmt;
 
@@ -190,9 +191,18 @@ pub struct Descriptor {
     /// Which part of the operation, from 1, where it is carried out in parts; 0 for the whole. What is said of the extent
     /// is always that of the whole.
     pub part: u16,
+    /// The label of the call. The words contain only whether there is one; ranks compare its hash by their
+    /// fingerprints.
+    pub label: Label,
 }
 
 const NONE: u64 = 0xff;
+
+/// Set in the first word if the call has a label.
+const LABELLED: u64 = 1 << 7;
+
+/// The bits of the kind of extent, above the lowest bit.
+const EXTENT_MASK: u64 = 0x3f;
 
 /// Where the algorithm is in the first word: above all else.
 const ALGORITHM_AT: u32 = u64::BITS - u8::BITS;
@@ -213,14 +223,33 @@ impl Descriptor {
         let root = self.root.map_or(0, |root| root as u64 + 1);
         let (extent, count) = self.extent.encode();
         let first = 1 | extent << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
-        let first = first | u64::from(algorithm) << ALGORITHM_AT;
+        let first = first | u64::from(algorithm) << ALGORITHM_AT | labelled(&self.label);
         [first, count, self.moment().rotate_right(PART_BITS)]
     }
 
-    /// The words of the same operation later on, which is not in parts.
+    /// The words of a later call that differs only in its label; `words` are those of a call without one. Not for an
+    /// operation in parts.
     #[inline]
-    pub fn repeat(words: &[u64; 3], sequence: u64) -> [u64; 3] {
-        [words[0], words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
+    pub fn repeat(words: &[u64; 3], sequence: u64, label: &Label) -> [u64; 3] {
+        [words[0] | labelled(label), words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
+    }
+
+    /// Whether words with this first one belong to a call with a label.
+    #[inline]
+    pub fn is_labelled(first: u64) -> bool {
+        first & LABELLED != 0
+    }
+
+    /// The same without the text of its label, as other ranks decode it from its words.
+    #[must_use]
+    pub fn without_text(&self) -> Self {
+        Self { label: self.label.without_text(), ..*self }
+    }
+
+    /// The same with the text of its label, if that is known now.
+    #[must_use]
+    pub fn with_text(self, label: Option<Label>) -> Self {
+        Self { label: label.unwrap_or(self.label), ..self }
     }
 
     /// The words of the same without an algorithm.
@@ -261,18 +290,25 @@ impl Descriptor {
             dtype: DataType::ALL.get(byte(16)).copied(),
             op: ReduceOp::ALL.get(byte(24)).copied(),
             root: root.checked_sub(1),
-            extent: Extent::decode(words[0] >> 1 & 0x7f, words[1])?,
+            extent: Extent::decode(words[0] >> 1 & EXTENT_MASK, words[1])?,
             sequence: Self::sequence_at(Self::moment_of(words[2])),
             algorithm: u8::try_from(byte(ALGORITHM_AT)).ok()?,
             part: u16::try_from(words[2] >> (u64::BITS - PART_BITS)).ok()?,
+            label: if Self::is_labelled(words[0]) { Label::UNKNOWN } else { Label::NONE },
         })
     }
 }
 
+/// The bit of the first word that says whether there is a label.
+#[inline]
+fn labelled(label: &Label) -> u64 {
+    if label.is_none() { 0 } else { LABELLED }
+}
+
 impl fmt::Display for Descriptor {
-    /// For instance `all_reduce #57 (f32, SUM, count 1000)`.
+    /// For instance `all_reduce #57 "layer3.weight" (f32, SUM, count 1000)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} #{}", self.kind.name(), self.sequence)?;
+        write!(f, "{} #{}{}", self.kind.name(), self.sequence, LabelSuffix(self.label))?;
         let mut parts = Vec::new();
         parts.extend(self.dtype.map(|dtype| dtype.to_string()));
         parts.extend(self.op.map(|op| op.to_string()));
@@ -325,10 +361,12 @@ mod tests {
                     sequence: 1 << 47,
                     algorithm: 255,
                     part: u16::MAX,
+                    label: Label::UNKNOWN,
                 };
                 all.push(whole);
                 let (dtype, op, sequence, algorithm, part) = (None, None, 0, 0, 0);
                 all.push(Descriptor { dtype, op, sequence, algorithm, part, ..whole });
+                all.push(Descriptor { label: Label::NONE, ..whole });
             }
         }
         for descriptor in all {
@@ -341,6 +379,38 @@ mod tests {
         assert_eq!(Extent::decode(3, 1), None);
         assert_eq!(Descriptor::decode([0; 3]), None);
         assert_eq!(Descriptor::decode([u64::MAX; 3]), None);
+    }
+
+    #[test]
+    fn words_contain_only_whether_there_is_a_label() {
+        let unlabelled = Descriptor {
+            kind: OpKind::Barrier,
+            dtype: None,
+            op: None,
+            root: None,
+            extent: Extent::Count(0),
+            sequence: 7,
+            algorithm: 0,
+            part: 0,
+            label: Label::NONE,
+        };
+        let [a, b] = ["a", "b"].map(|text| Label::new(text).unwrap());
+        let labelled = Descriptor { label: a, ..unlabelled };
+        let words = labelled.encode();
+        assert_eq!(Descriptor { label: b, ..unlabelled }.encode(), words);
+        assert_ne!(unlabelled.encode(), words);
+        assert!(Descriptor::is_labelled(words[0]));
+        assert_eq!(Descriptor::repeat(&unlabelled.encode(), 7, &a), words);
+        let known = Descriptor::decode(words).unwrap();
+        assert_eq!(
+            (known, known.to_string().as_str()),
+            (labelled.without_text(), "barrier #7 \"?\"")
+        );
+        assert_eq!(known.with_text(Some(a)), labelled);
+        assert_eq!(
+            (known.with_text(None), labelled.to_string().as_str()),
+            (known, "barrier #7 \"a\"")
+        );
     }
 
     #[test]
@@ -365,6 +435,7 @@ mod tests {
             sequence: 7,
             algorithm: 0,
             part: 0,
+            label: Label::NONE,
         };
         let text = descriptor.to_string();
         assert!(text.starts_with("all_gather_v #7 (f32, counts #"), "{text}");

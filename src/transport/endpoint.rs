@@ -4,6 +4,7 @@ use super::PeerName;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::label::Label;
 use crate::wait::Pace;
 use serde_json::Value;
 use std::fmt::Debug;
@@ -109,6 +110,13 @@ pub trait Endpoint: Send + Sync + Debug {
     /// cannot be asked.
     fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
         vec![Some(String::new()); ranks.len()]
+    }
+
+    /// The labels of an operation of a rank, to explain a mismatch: that of the whole and, if it is made of several
+    /// calls, theirs. Asks the rank's node, and waits a second at most. Empty if the operation has none, or if that
+    /// is not known any more.
+    fn labels(&self, _rank: Rank, _sequence: u64) -> Vec<Label> {
+        Vec::new()
     }
 
     /// What the streams are made of and why, for people.

@@ -174,6 +174,7 @@ fn refused(why: &str) -> Error {
 mod tests {
     use super::*;
     use crate::base::dtype::DataType;
+    use crate::base::label::Label;
     use crate::base::op::ReduceOp;
     use crate::transport::{Extent, OpKind};
 
@@ -187,6 +188,7 @@ mod tests {
             sequence: 0x0304_0506_0708,
             algorithm: 9,
             part: 0x0102,
+            label: Label::NONE,
         };
         Header {
             kind: Kind::Data,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! abort record | per rank: presence, doorbell, progress, doorbell for messages, pulse | per two ranks: knock |
-//! per two ranks: cursors of a ring and of a lane | per rank: lines, desk, slots, lane | per two ranks: ring
+//! per two ranks: cursors of a ring and of a lane | per rank: lines, labels, desk, slots, lane | per two ranks: ring
 //! ```
 //!
 //! What a group that does nothing needs lies together at the beginning, in few pages, so that a thousand of them cost little.
@@ -11,6 +11,7 @@
 //! Must not know: the memory itself.
 
 use super::abort::Failure;
+use super::labels::LabelTable;
 use super::line::Line;
 use super::matching::Lent;
 use super::progress::Progress;
@@ -89,6 +90,7 @@ pub(super) struct Layout {
     /// What lies before this has its memory from the beginning.
     pub(super) cursors: usize,
     pub(super) lines: usize,
+    pub(super) labels: usize,
     pub(super) desks: usize,
     pub(super) slots: usize,
     pub(super) lanes: usize,
@@ -241,7 +243,8 @@ impl Geometry {
             let cursors = page(array(knocks, size_of::<Knock>(), self.ranks)?)?;
             let peers = self.ranks.checked_sub(1)?;
             let lines = page(array(cursors, 4 * size_of::<Cursor>(), peers)?)?;
-            let desks = page(array(lines, size_of::<Line>(), usize::try_from(LINES).ok()?)?)?;
+            let labels = page(array(lines, size_of::<Line>(), usize::try_from(LINES).ok()?)?)?;
+            let desks = page(array(labels, size_of::<LabelTable>(), 1)?)?;
             let slots = page(array(desks, size_of::<Lent>(), 1)?)?;
             let lanes = page(array(slots, self.slot_bytes, usize::try_from(SLOTS).ok()?)?)?;
             let (ring_bytes, lane_bytes) = (self.ring_bytes(), self.lane_bytes());
@@ -256,6 +259,7 @@ impl Geometry {
                 knocks,
                 cursors,
                 lines,
+                labels,
                 desks,
                 slots,
                 lanes,

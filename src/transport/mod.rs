@@ -18,6 +18,7 @@ pub mod descriptor;
 pub mod endpoint;
 pub mod frame;
 pub mod inproc;
+pub mod labels;
 mod layout;
 pub mod line;
 pub mod matching;

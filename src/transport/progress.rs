@@ -94,11 +94,11 @@ impl Progress {
         (&raw const self.reaching[purpose as usize]).addr()
     }
 
-    /// What the owner was last seen doing, for messages.
-    pub fn describe(&self) -> String {
+    /// What the owner was last seen doing, for messages; `with_label` adds the text of its label.
+    pub fn describe(&self, with_label: impl Fn(Descriptor) -> Descriptor) -> String {
         let words = std::array::from_fn(|i| self.entered[i].load(Ordering::Relaxed));
         let finished = self.finished.load(Ordering::Relaxed);
-        match Descriptor::decode(words) {
+        match Descriptor::decode(words).map(with_label) {
             None => "has entered no operation yet".to_owned(),
             Some(entered) if entered.moment() > Descriptor::moment_of(finished) => {
                 format!("was in {entered}")

@@ -9,6 +9,8 @@
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
 use super::abort::Failure;
+use super::descriptor::Descriptor;
+use super::labels::LabelTable;
 use super::layout::{BELL_STRIDE, Layout, PAGE};
 use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
@@ -198,6 +200,24 @@ impl Region {
         self.at(self.layout.progress + self.checked(rank) * size_of::<Progress>())
     }
 
+    /// The labels of a rank's last operations.
+    pub fn labels(&self, rank: Rank) -> &LabelTable {
+        self.at(self.layout.labels + self.checked(rank) * size_of::<LabelTable>())
+    }
+
+    /// The descriptor of an operation of a rank, with the text of its label if the rank still stores it.
+    pub fn with_label(&self, rank: Rank, descriptor: Descriptor) -> Descriptor {
+        if descriptor.label.is_none() {
+            return descriptor;
+        }
+        descriptor.with_text(self.labels(rank).get(descriptor.sequence))
+    }
+
+    /// What a rank was last seen doing, for messages.
+    pub fn doing(&self, rank: Rank) -> String {
+        self.progress(rank).describe(|entered| self.with_label(rank, entered))
+    }
+
     /// A rank's pulse, and what it says.
     pub fn pulse(&self, rank: Rank) -> &Pulse {
         self.at(self.layout.pulses + self.checked(rank) * size_of::<Pulse>())
@@ -383,6 +403,7 @@ impl Control for Line {}
 impl Control for Lent {}
 impl Control for Cursor {}
 impl Control for Pulse {}
+impl Control for LabelTable {}
 
 #[cfg(test)]
 mod tests {
@@ -420,6 +441,7 @@ mod tests {
                 add(std::ptr::from_ref(region.message_bell(rank)).addr(), size_of::<Bell>());
                 add(std::ptr::from_ref(region.desk(rank).lent).addr(), size_of::<Lent>());
                 add(std::ptr::from_ref(region.pulse(rank)).addr(), size_of::<Pulse>());
+                add(std::ptr::from_ref(region.labels(rank)).addr(), size_of::<LabelTable>());
                 for peer in (0..ranks).filter(|&peer| peer != rank) {
                     let ring = region.ring(rank, peer);
                     add(std::ptr::from_ref(ring.written).addr(), size_of::<Cursor>());

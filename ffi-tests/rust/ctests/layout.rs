@@ -62,7 +62,7 @@ fn options(lines: &mut Vec<String>) {
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
         dist_culprit_t { struct_size, rank, kind, pid, host }
         dist_call_options_t {
-            struct_size, timeout_ms, premul_scale, algorithm, flags, stream, device, reserved,
+            struct_size, timeout_ms, premul_scale, algorithm, flags, stream, device, reserved, label,
         }
         dist_store_tcp_options_t {
             struct_size, fields, host, port, is_server, world_size, wait_for_workers, listen_fd,

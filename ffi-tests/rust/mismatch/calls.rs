@@ -5,6 +5,7 @@ use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::dtype::DataType;
 use dist::base::error::Result;
+use dist::base::label::Label;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
@@ -21,13 +22,14 @@ pub(crate) struct What {
     /// The elements of a block.
     pub(crate) count: usize,
     pub(crate) algorithm: Option<&'static str>,
+    pub(crate) label: &'static str,
 }
 
 impl What {
     /// What most ranks call.
     pub(crate) fn usual(kind: OpKind, count: usize) -> Self {
         let (dtype, op) = (DataType::F32, ReduceOp::Sum);
-        Self { kind, dtype, op, root: 0, count, algorithm: None }
+        Self { kind, dtype, op, root: 0, count, algorithm: None, label: "" }
     }
 
     pub(crate) fn has_root(self) -> bool {
@@ -56,7 +58,11 @@ impl What {
         if self.has_count() {
             parts.push(format!("count {})", self.count));
         }
-        let name = format!("{} #{sequence}", self.kind.name());
+        let label = match self.label {
+            "" => String::new(),
+            label => format!(" \"{label}\""),
+        };
+        let name = format!("{} #{sequence}{label}", self.kind.name());
         let algorithm =
             self.algorithm.map_or(String::new(), |name| format!(" by the algorithm \"{name}\""));
         if parts.is_empty() { name } else { format!("{name} ({}{algorithm}", parts.join(", ")) }
@@ -125,7 +131,8 @@ impl What {
 
     fn options(self) -> CallOptions {
         let algorithm = self.algorithm.map(str::to_owned);
-        CallOptions { algorithm, timeout_ms: LIMIT_MS, ..CallOptions::default() }
+        let label = Label::new(self.label).unwrap();
+        CallOptions { algorithm, timeout_ms: LIMIT_MS, label, ..CallOptions::default() }
     }
 
     /// Whether a rank that makes this call may be through with it before anybody notices that `others` call something

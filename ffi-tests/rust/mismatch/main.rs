@@ -32,6 +32,8 @@ fn cases() -> Vec<(&'static str, Case)> {
         let usual = What::usual(kind, 10);
         let next = OpKind::ALL[(number + 1) % OpKind::ALL.len()];
         add("kind", usual, What::usual(next, 10));
+        add("label", What { label: "bucket a", ..usual }, What { label: "bucket b", ..usual });
+        add("label on one rank", usual, What { label: "b\u{fc}cket {}", ..usual });
         if kind == OpKind::Barrier {
             continue;
         }
@@ -48,6 +50,8 @@ fn cases() -> Vec<(&'static str, Case)> {
             add("count by far", usual, What { count: 100_000, ..usual });
             let large = What { count: 100_000, ..usual };
             add("large count", large, What { count: 100_001, ..usual });
+            let label = "a label of thirty-two bytes: abc";
+            add("label of a large call", large, What { label, ..large });
         }
     }
     for (first, second) in [
@@ -57,6 +61,10 @@ fn cases() -> Vec<(&'static str, Case)> {
     ] {
         let (first, second) = (What::usual(first, 10), What::usual(second, 10));
         all.push(("order", (vec![first, second], vec![second, first])));
+    }
+    for kind in [OpKind::AllReduce, OpKind::Barrier, OpKind::AllToAllV] {
+        let [a, b] = ["bucket a", "bucket b"].map(|label| What { label, ..What::usual(kind, 10) });
+        all.push(("order of labels", (vec![a, b], vec![b, a])));
     }
     all
 }

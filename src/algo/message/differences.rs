@@ -2,6 +2,7 @@
 //! much goes between them.
 
 use super::exchange::{Call, Exchange};
+use super::lane::OtherSide;
 use crate::algo::conflict::Conflict;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -30,8 +31,10 @@ impl Call<'_> {
 impl Exchange<'_> {
     /// Compares what a peer has called with what this rank has.
     pub(super) fn agree(&self, peer: Rank, header: &Header) -> Result<()> {
-        let Some(difference) = self.lane.disagreement(peer, header) else { return Ok(()) };
-        let difference = difference.replace("{}", &self.endpoint.peer(peer).to_string());
+        let (name, labels) =
+            (self.endpoint.peer(peer), |rank, sequence| self.endpoint.labels(rank, sequence));
+        let other = OtherSide { rank: peer, name, labels: &labels };
+        let Some(difference) = self.lane.disagreement(&other, header) else { return Ok(()) };
         let message = format!("ranks called different operations: {} {difference}", self.me());
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(peer))
     }

@@ -241,7 +241,7 @@ impl<'x> Exchange<'x> {
             epoch: EPOCH,
             number,
             chain: self.lane.chain(),
-            descriptor: self.operation.descriptor,
+            descriptor: self.operation.descriptor.without_text(),
             len: len as u64,
             excuse: None,
         }

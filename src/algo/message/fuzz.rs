@@ -18,6 +18,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fuzz::Script;
 use crate::base::ids::{Nonce, Rank, WorldSize};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::transport::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Attendant, Channel, Descriptor, Endpoint, Extent, OpKind, PeerName, Wish};
@@ -50,7 +51,7 @@ pub fn frames(input: &[u8]) {
     let sizes = sizes(script.take(usize::from(mode >> 4 & 3) + 1));
     let streams = Streams::new(usize::from(chunk), mode & 1 == 0);
     let deadline = LateDeadline::after_ms(if mode & 2 == 0 { 60_000 } else { 0 });
-    let mut lane = Lane::new(GROUP, 2);
+    let mut lane = Lane::new(GROUP, 0, 2);
     lane.enter(barrier());
     let past = Past { chain: lane.chain() };
     let total: usize = sizes.iter().map(|&(_, size)| size + GUARD).sum();
@@ -113,6 +114,7 @@ fn barrier() -> Descriptor {
         sequence: 1,
         algorithm: 0,
         part: 0,
+        label: Label::NONE,
     }
 }
 
@@ -127,6 +129,7 @@ fn now() -> Descriptor {
         sequence: 2,
         algorithm: 0,
         part: 0,
+        label: Label::NONE,
     }
 }
 
@@ -387,7 +390,7 @@ mod tests {
     fn a_peer_that_never_stops_saying_that_it_is_there_does_not_stop_the_clock() {
         let streams = Streams::new(0, false);
         let deadline = LateDeadline::after_ms(20);
-        let mut lane = Lane::new(GROUP, 2);
+        let mut lane = Lane::new(GROUP, 0, 2);
         lane.enter(barrier());
         let (send, recv) = (Src::empty(), Dst::empty());
         let operation = Operation::of(now(), send, recv, &deadline);

@@ -1,14 +1,17 @@
 //! What a rank remembers between the operations of a group whose ranks exchange messages: its history, how far it
 //! is with each peer, and what has come too early.
 
+use crate::algo::conflict::DifferingCall;
 use crate::algo::fingerprint;
 use crate::algo::select::beside;
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::label::Label;
 use crate::transport::frame::{Excuse, HEADER_BYTES, Header};
 use crate::transport::{Channel, Descriptor, Endpoint};
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 
 /// How many operations are remembered, to say where ranks parted.
 const HISTORY: usize = 64;
@@ -19,6 +22,9 @@ const AHEAD: usize = 4096;
 /// How many marks of presence may be sent to a peer that nothing is heard of, so that those that it does not read take
 /// less room than any stream has.
 const MARKS: u32 = 64;
+
+/// For how many labelled operations the other side is asked how it labelled them.
+const ASKED: usize = 8;
 
 /// Scratch memory up to this size is kept for the next operation.
 const KEPT: usize = 8 << 20;
@@ -55,9 +61,18 @@ pub(super) struct Mark {
     pub(super) done: usize,
 }
 
+/// The other side of a message that is not the expected one.
+pub(super) struct OtherSide<'a> {
+    pub(super) rank: Rank,
+    pub(super) name: &'a dyn fmt::Display,
+    /// [`Endpoint::labels`].
+    pub(super) labels: &'a dyn Fn(Rank, u64) -> Vec<Label>,
+}
+
 /// The lane of one group.
 #[derive(Debug)]
 pub struct Lane {
+    rank: Rank,
     chain: u64,
     past: VecDeque<Past>,
     pub(super) peers: Vec<Peer>,
@@ -71,9 +86,10 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The beginning of a group of `size` ranks.
-    pub fn new(group: GroupId, size: WorldSize) -> Self {
+    /// The state of rank `rank` at the beginning of a group of `size` ranks.
+    pub fn new(group: GroupId, rank: Rank, size: WorldSize) -> Self {
         Self {
+            rank,
             chain: fingerprint::seed(group, size),
             past: VecDeque::new(),
             peers: vec![Peer::default(); size],
@@ -87,7 +103,7 @@ impl Lane {
     /// Enters an operation. Every operation of the group passes here, also those for which this rank exchanges no
     /// message.
     pub fn enter(&mut self, descriptor: Descriptor) {
-        self.chain = fingerprint::extend(self.chain, &descriptor.encode());
+        self.chain = fingerprint::extend(self.chain, &descriptor.encode(), &descriptor.label);
         if self.past.len() == HISTORY {
             self.past.pop_front();
         }
@@ -152,7 +168,7 @@ impl Lane {
     /// operation that the message belongs to, this side's history, and the last one in which the two were in
     /// agreement. `None` where they agree, and for an operation older than memory, which a mark of presence that lay
     /// unread may name: whatever is newer covers it through the chain.
-    pub(super) fn disagreement(&self, from: Rank, header: &Header) -> Option<String> {
+    pub(super) fn disagreement(&self, other: &OtherSide<'_>, header: &Header) -> Option<String> {
         let theirs = header.descriptor;
         let ours = self.past.iter().find(|past| past.descriptor.moment() == theirs.moment());
         let is_forgotten = |oldest: &Past| {
@@ -165,21 +181,53 @@ impl Lane {
             return None;
         }
         let now = self.past.back().map(|past| past.descriptor);
+        let name = other.name;
         let said = |ours: Option<Descriptor>| ours.map_or("nothing".to_owned(), |d| d.to_string());
+        let labelled = |theirs: Descriptor| match theirs.label.is_none() {
+            true => theirs,
+            false => theirs.with_text((other.labels)(other.rank, theirs.sequence).first().copied()),
+        };
         match ours {
             Some(past) if past.chain == header.chain => None,
-            Some(past) if past.descriptor != theirs => {
-                let (ours, theirs) = (past.descriptor, theirs);
+            Some(past) if past.descriptor.without_text() != theirs => {
+                let (ours, theirs) = (past.descriptor, labelled(theirs));
                 let (we, they) = (beside(&ours, &theirs), beside(&theirs, &ours));
-                Some(format!("called {we}, but {{}} called {they}"))
+                Some(format!("called {we}, but {name} called {they}"))
             }
-            Some(past) => Some(format!(
-                "and {{}} agree on {}, but not on what came before it, after #{}",
-                past.descriptor,
-                Descriptor::sequence_at(self.peers[from].heard)
-            )),
-            None => Some(format!("called {}, but {{}} called {theirs}", said(now))),
+            Some(past) => self.differing_label(past, other).or_else(|| {
+                Some(format!(
+                    "and {name} agree on {}, but not on what came before it, after #{}",
+                    past.descriptor,
+                    Descriptor::sequence_at(self.peers[other.rank].heard)
+                ))
+            }),
+            None => Some(format!("called {}, but {name} called {}", said(now), labelled(theirs))),
         }
+    }
+
+    /// The oldest operation up to `last`, of the newest [`ASKED`] with a label, that the other side labelled otherwise.
+    fn differing_label(
+        &self,
+        last: &Past,
+        OtherSide { rank, name, labels }: &OtherSide<'_>,
+    ) -> Option<String> {
+        let is_asked = |past: &&Past| {
+            let it = past.descriptor;
+            !it.label.is_none() && it.part <= 1 && it.moment() <= last.descriptor.moment()
+        };
+        let asked: Vec<&Past> = self.past.iter().rev().filter(is_asked).take(ASKED).collect();
+        asked.into_iter().rev().find_map(|past| {
+            let ours = past.descriptor;
+            let theirs = labels(*rank, ours.sequence);
+            let label = *theirs.first().filter(|label| **label != ours.label)?;
+            let calls = DifferingCall::of(&labels(self.rank, ours.sequence), &theirs);
+            // Of an operation before the last one, only the label is known.
+            let theirs = match ours.moment() == last.descriptor.moment() {
+                true => Descriptor { label, ..ours }.to_string(),
+                false => format!("#{} {label}", ours.sequence),
+            };
+            Some(format!("called {ours}, but {name} called {theirs}{calls}"))
+        })
     }
 }
 
@@ -244,6 +292,7 @@ mod tests {
             sequence,
             algorithm: 1,
             part: 0,
+            label: Label::NONE,
         }
     }
 
@@ -263,53 +312,100 @@ mod tests {
         }
     }
 
+    const UNLABELLED: OtherSide<'static> =
+        OtherSide { rank: 1, name: &"{}", labels: &|_, _| Vec::new() };
+
+    #[test]
+    fn labels_that_differ_are_named() {
+        let label = |text| Label::new(text).unwrap();
+        let called = |sequence, text| Descriptor { label: label(text), ..barrier(sequence) };
+        let new = || Lane::new(Nonce([1; 16]), 0, 2);
+        let (mut a, mut b) = (new(), new());
+        for (sequence, ours, theirs) in [(1, "x", "x"), (2, "a", "b"), (3, "b", "a")] {
+            a.enter(called(sequence, ours));
+            b.enter(called(sequence, theirs));
+        }
+        let theirs = |_: Rank, sequence| match sequence {
+            1 => vec![label("x")],
+            2 => vec![label("b")],
+            _ => vec![label("a")],
+        };
+        let other = OtherSide { labels: &theirs, ..UNLABELLED };
+        let last = header(&b, called(3, "a").without_text());
+        // The report has the oldest difference that can be known.
+        let said = a.disagreement(&other, &last).unwrap();
+        assert_eq!(said, "called barrier #2 \"a\", but {} called #2 \"b\"");
+        let first = header(&b, called(3, "a").without_text());
+        let mut late = new();
+        late.enter(called(3, "b"));
+        let said = late.disagreement(&other, &first).unwrap();
+        assert_eq!(said, "called barrier #3 \"b\", but {} called barrier #3 \"a\"");
+        let said = a.disagreement(&UNLABELLED, &last).unwrap();
+        assert!(said.contains("agree on barrier #3 \"b\", but not on what came before"), "{said}");
+        // One side alone has a label.
+        let last = header(&b, barrier(3));
+        let said = a.disagreement(&other, &last).unwrap();
+        assert_eq!(said, "called barrier #3 \"b\", but {} called barrier #3");
+        let mut same = new();
+        [(1, "x"), (2, "a"), (3, "b")].map(|(sequence, text)| same.enter(called(sequence, text)));
+        let last = header(&same, called(3, "b").without_text());
+        assert_eq!(
+            a.disagreement(&OtherSide { labels: &|_, _| panic!("asked"), ..other }, &last),
+            None
+        );
+    }
+
     #[test]
     fn a_disagreement_is_found_where_it_began() {
-        let new = || Lane::new(Nonce([1; 16]), 2);
+        let new = || Lane::new(Nonce([1; 16]), 0, 2);
         let (mut a, mut b) = (new(), new());
         let other = Descriptor { kind: OpKind::Broadcast, root: Some(1), ..barrier(1) };
         a.enter(barrier(1));
         b.enter(other);
         let first = header(&b, other);
-        assert!(a.disagreement(1, &first).unwrap().contains("broadcast #1 (root 1)"));
+        assert!(a.disagreement(&UNLABELLED, &first).unwrap().contains("broadcast #1 (root 1)"));
         a.enter(barrier(2));
         b.enter(barrier(2));
         // Also when it is read one operation later.
         assert!(
-            a.disagreement(1, &first)
+            a.disagreement(&UNLABELLED, &first)
                 .unwrap()
                 .contains("called barrier #1, but {} called broadcast")
         );
-        assert!(a.disagreement(1, &header(&b, barrier(2))).unwrap().contains("before it"));
+        assert!(
+            a.disagreement(&UNLABELLED, &header(&b, barrier(2))).unwrap().contains("before it")
+        );
         let mut c = new();
         c.enter(barrier(1));
-        assert!(a.disagreement(1, &header(&c, barrier(1))).is_none());
+        assert!(a.disagreement(&UNLABELLED, &header(&c, barrier(1))).is_none());
         c.enter(barrier(2));
         c.enter(barrier(3));
-        assert!(a.disagreement(1, &header(&c, barrier(3))).unwrap().contains("barrier #3"));
+        assert!(
+            a.disagreement(&UNLABELLED, &header(&c, barrier(3))).unwrap().contains("barrier #3")
+        );
     }
 
     #[test]
     fn parts_of_an_operation_are_told_apart() {
-        let new = || Lane::new(Nonce([1; 16]), 2);
+        let new = || Lane::new(Nonce([1; 16]), 0, 2);
         let part = |part| Descriptor { part, ..barrier(1) };
         let (mut parted, mut other, mut whole) = (new(), new(), new());
         for number in 1..=3 {
             parted.enter(part(number));
             let early = header(&parted, part(number));
             other.enter(part(number));
-            assert!(other.disagreement(1, &early).is_none());
+            assert!(other.disagreement(&UNLABELLED, &early).is_none());
         }
         whole.enter(barrier(1));
-        let said = parted.disagreement(1, &header(&whole, barrier(1))).unwrap();
+        let said = parted.disagreement(&UNLABELLED, &header(&whole, barrier(1))).unwrap();
         assert!(said.contains("part 3"), "{said}");
-        let said = whole.disagreement(1, &header(&parted, part(3))).unwrap();
+        let said = whole.disagreement(&UNLABELLED, &header(&parted, part(3))).unwrap();
         assert!(said.contains("part 3"), "{said}");
     }
 
     #[test]
     fn marks_are_made_once_and_few_lie_unread() {
-        let mut lane = Lane::new(Nonce([1; 16]), 3);
+        let mut lane = Lane::new(Nonce([1; 16]), 0, 3);
         for sequence in 1..=100 {
             lane.enter(barrier(sequence));
             let header = Header { kind: Kind::Presence, ..header(&lane, barrier(sequence)) };
@@ -330,14 +426,14 @@ mod tests {
 
     #[test]
     fn what_is_older_than_memory_is_no_disagreement() {
-        let mut lane = Lane::new(Nonce([1; 16]), 2);
+        let mut lane = Lane::new(Nonce([1; 16]), 0, 2);
         lane.enter(barrier(1));
         let old = header(&lane, barrier(1));
         (2..=70).for_each(|sequence| lane.enter(barrier(sequence)));
-        assert!(lane.disagreement(1, &old).is_none());
+        assert!(lane.disagreement(&UNLABELLED, &old).is_none());
         let other = Descriptor { kind: OpKind::Broadcast, root: Some(1), ..barrier(7) };
-        assert!(lane.disagreement(1, &header(&lane, other)).is_some());
+        assert!(lane.disagreement(&UNLABELLED, &header(&lane, other)).is_some());
         let other = Descriptor { sequence: 6, ..other };
-        assert!(lane.disagreement(1, &header(&lane, other)).is_none());
+        assert!(lane.disagreement(&UNLABELLED, &header(&lane, other)).is_none());
     }
 }

@@ -14,6 +14,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::gpu::{FlightSlot, Gpu, Launch, Mark};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::base::probe::Probe;
 use crate::transport::{Descriptor, Extent, OpKind};
@@ -261,16 +262,20 @@ impl<'a> Call<'a> {
     }
 
     /// What the ranks must agree on.
-    pub(super) fn descriptor(&self, sequence: u64) -> Descriptor {
+    pub(super) fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let Self { kind, dtype, op, root, extent, .. } = *self;
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0 }
+        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0, label }
     }
 
     /// Its arguments, where there is nothing else to it.
     #[inline]
-    pub(super) fn plain(&self) -> Option<Plain<'a>> {
+    pub(super) fn plain<'p>(&self, label: &'p Label) -> Option<Plain<'p>>
+    where
+        'a: 'p,
+    {
         let Self { kind, dtype, op, root, count, send, recv, .. } = *self;
-        let plain = Plain { kind, dtype, op, root, count, send, recv, recvs: None, factor: 0.0 };
+        let (recvs, factor) = (None, 0.0);
+        let plain = Plain { kind, dtype, op, root, count, send, recv, recvs, factor, label };
         (!kind.has_blocks() && self.gpu.is_none()).then_some(plain)
     }
 
@@ -296,6 +301,7 @@ impl<'a> Call<'a> {
             is_fresh: false,
             is_published: false,
             launch: None,
+            labels: &[],
             probe,
             group,
         }

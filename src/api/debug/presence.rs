@@ -5,7 +5,8 @@
 //! It happens in the turn of the collective, on messages under a tag of the library's own, in the order of turns. Whatever
 //! goes wrong fails the group, so that nothing that is left over is ever read.
 //!
-//! Every collective waits for all ranks then, also those that would let a root run ahead.
+//! Every collective waits for all ranks then, also a collective in which a root could run ahead. The messages contain the label
+//! of the call, so that labels are compared also over back ends that compare nothing themselves.
 
 use crate::api::group::Group;
 use crate::api::verdict::names;
@@ -15,6 +16,7 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::label::{LABEL_BYTES, Label};
 use crate::base::log::Level;
 use crate::transport::{
     Completion, Delivery, Descriptor, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room,
@@ -31,8 +33,34 @@ const TAG: u32 = LARGEST_TAG + 3;
 /// The rank that names the missing.
 const FIRST: Rank = 0;
 
-/// A message: the number of the operation.
-const WORD: usize = 8;
+/// A message: the number of the operation, and its label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arrival {
+    sequence: u64,
+    label: Label,
+}
+
+impl Arrival {
+    const BYTES: usize = 8 + LABEL_BYTES;
+
+    fn of(descriptor: &Descriptor) -> Self {
+        Self { sequence: descriptor.sequence, label: descriptor.label }
+    }
+
+    fn encode(self) -> Vec<u8> {
+        let words = [self.sequence].into_iter().chain(*self.label.words());
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// The inverse; `None` for bytes that are no arrival.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        let label = Label::from_words(std::array::from_fn(|at| word(at + 1)))?;
+        Some(Self { sequence: word(0), label })
+    }
+}
 
 /// How much longer than the first rank the others wait.
 const GRACE: Duration = Duration::from_millis(500);
@@ -43,7 +71,7 @@ const LOOK_AROUND: Duration = Duration::from_millis(100);
 /// What has come, and what has gone.
 #[derive(Debug, Default)]
 struct Mail {
-    heard: Mutex<HashMap<Rank, Result<u64>>>,
+    heard: Mutex<HashMap<Rank, Result<Arrival>>>,
     /// Messages of this rank that are on their way.
     unsent: AtomicUsize,
     /// Grows with whatever happens.
@@ -51,11 +79,11 @@ struct Mail {
 }
 
 impl Mail {
-    fn heard(&self) -> MutexGuard<'_, HashMap<Rank, Result<u64>>> {
+    fn heard(&self) -> MutexGuard<'_, HashMap<Rank, Result<Arrival>>> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hear(&self, from: Rank, word: Result<u64>) {
+    fn hear(&self, from: Rank, word: Result<Arrival>) {
         self.heard().insert(from, word);
         self.news.fetch_add(1, Ordering::Release);
     }
@@ -80,9 +108,8 @@ impl Completion for Awaited {
     }
 
     fn complete_grown(&self, _: Delivery, bytes: Vec<u8>) {
-        let word = bytes.try_into().map(u64::from_le_bytes);
-        let other = |_| Error::internal("a message of another length came");
-        self.mail.hear(self.from, word.map_err(other));
+        let other = || Error::internal("a message that reports no arrival came");
+        self.mail.hear(self.from, Arrival::decode(&bytes).ok_or_else(other));
     }
 }
 
@@ -209,13 +236,13 @@ impl Presence<'_> {
 
     fn post(&self, from: Rank) -> Result<()> {
         let (tag, dtype, deadline) = (Some(TAG), DataType::U8, Deadline::never());
-        let into = Room::Grows { most: WORD };
+        let into = Room::Grows { most: Arrival::BYTES };
         let message = Incoming { from: Some(from), tag, dtype, into, deadline };
         self.engine.receive(message, Arc::new(Awaited { mail: Arc::clone(&self.mail), from }))
     }
 
     fn say(&self, to: Rank) -> Result<()> {
-        let memory = Lent::copy_of(&self.descriptor.sequence.to_le_bytes());
+        let memory = Lent::copy_of(&Arrival::of(self.descriptor).encode());
         let sent = Arc::new(Sent { mail: Arc::clone(&self.mail), memory });
         let (tag, dtype, deadline) = (TAG, DataType::U8, Deadline::never());
         let message = Outgoing { to, tag, dtype, bytes: sent.bytes(), deadline };
@@ -223,16 +250,27 @@ impl Presence<'_> {
         self.engine.send(message, sent).inspect_err(|_| self.mail.gone())
     }
 
-    fn check(&self, rank: Rank, sequence: u64) -> Result<()> {
-        let mine = self.descriptor.sequence;
-        if sequence == mine {
+    fn check(&self, rank: Rank, arrival: Arrival) -> Result<()> {
+        if arrival == Arrival::of(self.descriptor) {
             return Ok(());
         }
-        let message = format!(
-            "ranks are out of step: {} is at operation #{mine}, {}, at #{sequence}",
-            self.group.place().name,
-            self.named(&[rank])
-        );
+        let (me, mine) = (&self.group.place().name, self.descriptor.sequence);
+        let message = if arrival.sequence == mine {
+            let label = match arrival.label.is_none() {
+                true => "no label".to_owned(),
+                false => format!("the label {}", arrival.label),
+            };
+            let (called, other) = (self.descriptor, names(&[rank], self.group.backend.places()));
+            format!(
+                "ranks called different operations: {me} called {called}, but the call of {other} has {label}"
+            )
+        } else {
+            format!(
+                "ranks are out of step: {me} is at operation #{mine}, {}, at #{}",
+                self.named(&[rank]),
+                arrival.sequence
+            )
+        };
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
     }
 
@@ -257,5 +295,24 @@ impl Presence<'_> {
         );
         let error = Error::new(ErrorKind::Timeout, message);
         missing.first().map_or(error.clone(), |&rank| error.with_culprit(rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arrival_survives_its_bytes_and_the_rest_is_refused() {
+        for text in ["", "layer3.weight", "0123456789abcdef0123456789abcdef"] {
+            let arrival = Arrival { sequence: 7, label: Label::new(text).unwrap() };
+            let mut bytes = arrival.encode();
+            assert_eq!(Arrival::decode(&bytes), Some(arrival));
+            bytes[8] = 0xff;
+            assert_eq!(Arrival::decode(&bytes), None);
+        }
+        for bad in [&[][..], &[0; 8], &[0; 39], &[0; 41]] {
+            assert_eq!(Arrival::decode(bad), None);
+        }
     }
 }

@@ -104,7 +104,7 @@ impl Part {
         let Self { group, collectives, messages, deadline, .. } = self;
         self.first = first;
         for (collective, sequence) in collectives.iter_mut().zip(first..) {
-            let descriptor = collective.call.descriptor(sequence);
+            let descriptor = collective.call.descriptor(sequence, collective.options.label);
             collective.work.issued(sequence, *deadline);
             collective.record = Some(group.record(&descriptor, deadline.started(), false));
         }
@@ -167,9 +167,9 @@ impl Part {
         }
         let mut ended = Vec::with_capacity(self.collectives.len());
         for (place, collective) in std::mem::take(&mut self.collectives).into_iter().enumerate() {
-            let Collective { call, work, record, .. } = collective;
+            let Collective { call, options, work, record, .. } = collective;
             record.into_iter().for_each(|record| record.end(outcome));
-            let title = call.descriptor(self.first + place as u64);
+            let title = call.descriptor(self.first + place as u64, options.label);
             let context = || format!("{title} on {}", self.group.whom());
             let explain = |error: Error| self.group.identify(error.context(context()));
             ended.push((work, outcome.clone().map_err(explain)));
@@ -187,7 +187,8 @@ impl Part {
 
     fn numbered(&self) -> impl Iterator<Item = (&Collective, Descriptor)> {
         let numbered = self.collectives.iter().zip(self.first..);
-        numbered.map(|(collective, number)| (collective, collective.call.descriptor(number)))
+        let descriptor = |of: &Collective, number| of.call.descriptor(number, of.options.label);
+        numbered.map(move |(collective, number)| (collective, descriptor(collective, number)))
     }
 }
 

@@ -5,6 +5,7 @@ use super::{DONE, ENTRIES, RECORDER, RUNNING, WAITING, short};
 use crate::api::point_to_point::Message;
 use crate::base::dtype::DataType;
 use crate::base::ids::GroupId;
+use crate::base::label::Label;
 use crate::transport::{Descriptor, Extent};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
@@ -12,12 +13,24 @@ use std::sync::atomic::Ordering;
 /// What the lowest byte of a message's first word is; a descriptor's is odd.
 pub(super) const MESSAGE: u64 = 2;
 
-/// A message in an entry's words; the inverse of [`decode_message`].
+/// Set in a message's first word if it has a label.
+const LABELLED: u64 = 1 << 24;
+
+/// Whether the words are those of an operation with a label.
+pub(super) fn is_labelled(words: &[u64; 4]) -> bool {
+    match words[0] & 0xff {
+        MESSAGE => words[0] & LABELLED != 0,
+        _ => Descriptor::is_labelled(words[0]),
+    }
+}
+
+/// A message in an entry's words, without the text of its label; the inverse of [`decode_message`].
 pub(super) fn encode_message(message: &Message, sequence: u64) -> [u64; 4] {
     let direction = u64::from(message.is_outgoing);
     let peer = message.peer.map_or(0, |peer| peer as u64 + 1);
     let tag = message.tag.map_or(0, |tag| u64::from(tag) + 1);
-    let first = MESSAGE | direction << 8 | (message.dtype as u64) << 16 | peer << 32;
+    let labelled = if message.label.is_none() { 0 } else { LABELLED };
+    let first = MESSAGE | direction << 8 | (message.dtype as u64) << 16 | labelled | peer << 32;
     [first, message.count as u64, sequence, tag]
 }
 
@@ -31,16 +44,17 @@ pub(super) fn decode_message(words: [u64; 4]) -> Option<Message> {
         tag: tag.and_then(|tag| u32::try_from(tag).ok()),
         dtype: *DataType::ALL.get(dtype)?,
         count: usize::try_from(words[1]).ok()?,
+        label: Label::NONE,
     })
 }
 
-/// What the words say; `None` for words that nothing has.
-fn describe(words: [u64; 4]) -> Option<Value> {
+/// What the words and the label say; `None` for words that nothing has.
+fn describe(words: [u64; 4], label: Label) -> Option<Value> {
     if words[0] & 0xff != MESSAGE {
         return Descriptor::decode([words[0], words[1], words[2]])
-            .map(|it| describe_collective(&it));
+            .map(|it| describe_collective(&it.with_text(Some(label))));
     }
-    let message = decode_message(words)?;
+    let message = Message { label, ..decode_message(words)? };
     // A receive of any length has no count.
     let count = (message.count != usize::MAX).then_some(message.count);
     Some(json!({
@@ -87,7 +101,10 @@ pub(super) fn all(group: Option<GroupId>) -> Vec<Value> {
 
 fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
     let glance = Glance::at(number).filter(|it| wanted.is_none_or(|wanted| wanted == it.group))?;
-    let mut found = describe(glance.words)?;
+    let mut found = describe(glance.words, glance.label)?;
+    if !glance.label.is_none() {
+        found["label"] = json!(glance.label.text());
+    }
     let state = match glance.state {
         WAITING => "waiting",
         RUNNING => "running",
@@ -120,11 +137,14 @@ mod tests {
     fn a_message_survives_its_words() {
         for (peer, tag, count) in [(Some(65_535), Some(u32::MAX >> 1), 9), (None, None, usize::MAX)]
         {
-            let message =
-                Message { is_outgoing: peer.is_some(), peer, tag, dtype: DataType::F64, count };
+            let (is_outgoing, dtype) = (peer.is_some(), DataType::F64);
+            let message = Message { is_outgoing, peer, tag, dtype, count, label: Label::NONE };
             let words = encode_message(&message, 3);
             assert_eq!(decode_message(words), Some(message));
-            let found = describe(words).unwrap();
+            assert!(!is_labelled(&words));
+            let label = Label::new("x").unwrap();
+            assert!(is_labelled(&encode_message(&Message { label, ..message }, 3)));
+            let found = describe(words, Label::NONE).unwrap();
             assert_eq!((&found["kind"], &found["sequence"]), (&"message".into(), &3.into()));
             assert_eq!(found["bytes"], peer.map_or(Value::Null, |_| 72.into()));
         }

@@ -1,8 +1,9 @@
 //! One entry of the flight recorder as it was when somebody looked, and what it says in words.
 
-use super::entries::{MESSAGE, decode_message};
+use super::entries::{MESSAGE, decode_message, is_labelled};
 use super::{DONE, ENTRIES, RECORDER, RUNNING, WAITING, entry, now_ns};
 use crate::base::error::ErrorKind;
+use crate::base::label::{Label, LabelSuffix};
 use crate::transport::Descriptor;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -13,6 +14,8 @@ pub(in crate::api) struct Glance {
     pub(in crate::api) group: u64,
     pub(in crate::api) rank: u64,
     pub(super) words: [u64; 4],
+    /// None if there is none, or if it was not whole.
+    pub(super) label: Label,
     pub(in crate::api) issued_ns: u64,
     pub(super) started_ns: u64,
     pub(in crate::api) ended_ns: u64,
@@ -29,10 +32,16 @@ impl Glance {
         }
         // Before the times: whoever sees the state sees the time of its change.
         let state = entry.state.load(Ordering::Acquire);
+        let words = std::array::from_fn(|i| load(&entry.words[i]));
+        let label = match is_labelled(&words) {
+            true => Label::from_words(std::array::from_fn(|i| load(&entry.label[i]))),
+            false => None,
+        };
         let glance = Self {
             group: load(&entry.group),
             rank: load(&entry.rank),
-            words: std::array::from_fn(|i| load(&entry.words[i])),
+            words,
+            label: label.unwrap_or(Label::NONE),
             issued_ns: load(&entry.issued_ns),
             started_ns: load(&entry.started_ns),
             ended_ns: load(&entry.ended_ns),
@@ -84,13 +93,15 @@ impl Glance {
         let [first, second, sequence, _] = self.words;
         if self.is_collective() {
             let descriptor = Descriptor::decode([first, second, sequence]);
-            return descriptor.map_or("something".to_owned(), |it| it.to_string());
+            let known = descriptor.map(|it| it.with_text(Some(self.label)));
+            return known.map_or("something".to_owned(), |it| it.to_string());
         }
         let Some(message) = decode_message(self.words) else { return "a message".to_owned() };
         let (verb, towards) = if message.is_outgoing { ("send", "to") } else { ("recv", "from") };
+        let label = LabelSuffix(self.label);
         match message.peer {
-            Some(peer) => format!("{verb} #{sequence} {towards} rank {peer}"),
-            None => format!("{verb} #{sequence} from any rank"),
+            Some(peer) => format!("{verb} #{sequence}{label} {towards} rank {peer}"),
+            None => format!("{verb} #{sequence}{label} from any rank"),
         }
     }
 }

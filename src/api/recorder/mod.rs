@@ -29,6 +29,7 @@ use super::point_to_point::Message;
 use super::trace::Span;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
+use crate::base::label::{LABEL_WORDS, Label};
 use crate::base::processor;
 use crate::process::this;
 use crate::transport::Descriptor;
@@ -56,6 +57,8 @@ struct Entry {
     /// 0 until its turn has come.
     started_ns: AtomicU64,
     ended_ns: AtomicU64,
+    /// The label, if the words say that there is one.
+    label: [AtomicU64; LABEL_WORDS],
     /// `WAITING`, `RUNNING`, `DONE`, or an error: the code of its kind, and above that the culprit plus one.
     state: AtomicU64,
 }
@@ -157,25 +160,26 @@ impl Place {
 
 /// Notes that a collective is issued. It runs from then on, or it waits for its turn.
 pub fn begin(place: Place, origin: Origin, descriptor: &Descriptor, runs: bool) -> Record {
-    begin_words(place, origin, &descriptor.encode(), runs)
+    begin_words(place, origin, (&descriptor.encode(), &descriptor.label), runs)
 }
 
-/// Notes that a collective with these words of a descriptor is issued, and runs.
+/// Notes that a collective with these words of a descriptor and this label is issued, and runs.
 #[inline]
-pub fn begin_at_once(place: Place, origin: Origin, words: &[u64; 3]) -> Record {
-    begin_words(place, origin, words, true)
+pub fn begin_at_once(place: Place, origin: Origin, called: (&[u64; 3], &Label)) -> Record {
+    begin_words(place, origin, called, true)
 }
 
 /// Notes that a message is posted.
 pub fn begin_message(origin: Origin, message: &Message, sequence: u64) -> Record {
-    begin_words(Place::take(), origin, &entries::encode_message(message, sequence), true)
+    let words = entries::encode_message(message, sequence);
+    begin_words(Place::take(), origin, (&words, &message.label), true)
 }
 
 #[inline]
 fn begin_words<const N: usize>(
     Place(number): Place,
     origin: Origin,
-    words: &[u64; N],
+    (words, label): (&[u64; N], &Label),
     runs: bool,
 ) -> Record {
     let Origin { group, rank, at_ns } = origin;
@@ -186,6 +190,11 @@ fn begin_words<const N: usize>(
     entry.rank.store(rank as u64, Ordering::Relaxed);
     for (cell, word) in entry.words.iter().zip(words) {
         cell.store(*word, Ordering::Relaxed);
+    }
+    if !label.is_none() {
+        for (cell, word) in entry.label.iter().zip(label.words()) {
+            cell.store(*word, Ordering::Relaxed);
+        }
     }
     let state = if runs { RUNNING } else { WAITING };
     entry.issued_ns.store(at_ns, Ordering::Relaxed);
@@ -275,6 +284,33 @@ mod tests {
             sequence,
             algorithm: 0,
             part: 0,
+            label: Label::NONE,
+        }
+    }
+
+    #[test]
+    fn an_entry_has_the_label_of_its_call_alone() {
+        let group = Nonce(*b"recorder-label-i");
+        let label = Label::new("layer3.weight").unwrap();
+        // Also entries that had a label before.
+        for sequence in 1..=u64::try_from(ENTRIES).unwrap() * 2 + 2 {
+            let origin = Origin { group, rank: 1, at_ns: now_ns() };
+            let label = if sequence % 3 == 0 { label } else { Label::NONE };
+            let descriptor = Descriptor { label, ..barrier(sequence) };
+            begin(Place::take(), origin, &descriptor, true).end(&Ok(()));
+        }
+        let dump = dump(Some(group), Why::Asked);
+        let entries = dump["entries"].as_array().unwrap();
+        assert!(entries.len() > 100);
+        for entry in entries {
+            let sequence = entry["sequence"].as_u64().unwrap();
+            let (said, key) = (&entry["description"], entry.get("label"));
+            if sequence % 3 == 0 {
+                assert_eq!(key.unwrap(), "layer3.weight");
+                assert_eq!(*said, format!("barrier #{sequence} \"layer3.weight\""));
+            } else {
+                assert_eq!((key, said), (None, &format!("barrier #{sequence}").into()));
+            }
         }
     }
 

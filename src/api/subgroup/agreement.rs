@@ -19,6 +19,7 @@ use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::debug::Values;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
+use crate::base::label::Label;
 use crate::process::this;
 use crate::transport::{Descriptor, Extent, OpKind};
 use crate::wait::Interrupt;
@@ -173,6 +174,7 @@ fn gather(group: &Group, mine: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u
         sequence,
         algorithm: 0,
         part: 0,
+        label: Label::NONE,
     };
     let recv = Dst::from(all.as_mut_slice());
     let late = LateDeadline::from(*deadline);

@@ -2,6 +2,7 @@ use super::ranks::{PLACES, run};
 use super::*;
 use crate::api::bytes::{BytesCall, Deliver, Strings};
 use crate::api::issue::Prepared;
+use crate::base::label::Label;
 use crate::base::probe::Nobody;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -78,7 +79,7 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
                 let length = (u64::MAX / 4).to_le_bytes();
                 let lie = Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
                 let deadline = long().into();
-                let descriptor = call.first(ticket.sequence());
+                let descriptor = call.first(ticket.sequence(), Label::NONE);
                 let call = lie.operation(descriptor, &options, ("", &deadline), &Nobody);
                 let said = group.backend.run(&call);
                 drop(turn);

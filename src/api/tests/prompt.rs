@@ -6,6 +6,7 @@ use crate::backend::Key;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{ErrorKind, Result};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 
 fn run(group: &Group, call: Call<'_>) -> Result<()> {
@@ -93,4 +94,47 @@ fn a_call_with_options_is_not_taken_for_one_without() {
         call(&other).unwrap();
         call(&CallOptions::default()).unwrap();
     });
+}
+
+/// A training loop labels each bucket otherwise: all of these calls have one key, so that no number of labels displaces it.
+#[test]
+fn labelled_calls_take_the_fast_path_whatever_their_labels() {
+    ranks::run("transport=inproc", 2, |group| {
+        for number in 0..300 {
+            let text = if number % 10 == 9 { String::new() } else { format!("b{}", number % 100) };
+            let label = Label::new(&text).unwrap();
+            let options = CallOptions { label, ..CallOptions::default() };
+            let (own, mut sum) = ([1_u8; 4], [0; 4]);
+            let (send, recv) = (Src::from(&own[..]), Dst::from(&mut sum[..]));
+            let call = Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum);
+            let simple = group.simple(&call, &options).unwrap();
+            let outcome = group.run_promptly(&call, &options, &simple);
+            assert_eq!(outcome.is_some(), number > 0, "{label}");
+            outcome.unwrap_or_else(|| group.run(call, &options)).unwrap();
+            assert_eq!(sum, [2; 4]);
+        }
+    });
+}
+
+#[test]
+fn labels_that_differ_are_found_on_the_fast_path() {
+    for place in ranks::PLACES {
+        ranks::run(place, 2, |group| {
+            let reduce = |text: &str| {
+                let label = Label::new(text).unwrap();
+                let options = CallOptions { label, ..CallOptions::default() };
+                let (own, mut sum) = ([1_u8; 4], [0; 4]);
+                let (send, recv) = (Src::from(&own[..]), Dst::from(&mut sum[..]));
+                group.run(Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum), &options)
+            };
+            for text in ["a", "b", "", "a"] {
+                reduce(text).unwrap();
+            }
+            let error = reduce(["bucket x", "bucket y"][group.rank()]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{place}: {error}");
+            for text in ["all_reduce #5 \"bucket x\"", "all_reduce #5 \"bucket y\""] {
+                assert!(error.message().contains(text), "{place}: {error}");
+            }
+        });
+    }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::base::dtype::DataType;
 use crate::base::ids::Nonce;
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::transport::{Extent, OpKind};
 
@@ -20,6 +21,7 @@ fn all_reduce(sequence: u64) -> Descriptor {
         sequence,
         algorithm: 1,
         part: 0,
+        label: Label::NONE,
     }
 }
 
@@ -49,6 +51,26 @@ fn written(events: &[Event], dropped: u64, ends: bool) -> String {
 
 fn named<'a>(file: &'a Value, name: &str) -> Vec<&'a Value> {
     file.as_array().unwrap().iter().filter(|event| event["name"] == name).collect()
+}
+
+#[test]
+fn labels_are_in_names_and_arguments_where_there_are_any() {
+    let (track, now) = (track(), Instant::now());
+    let label = Label::new("layer3.weight").unwrap();
+    let mut labelled = collective(&track, [now; 3], None);
+    if let What::Collective { descriptor, .. } = &mut labelled.what {
+        descriptor.label = label;
+    }
+    let (peer, tag, dtype) = (Some(2), Some(3), DataType::F32);
+    let message = Message { is_outgoing: true, peer, tag, dtype, count: 1, label };
+    let sent = What::Message { message, sequence: 4, failure: None };
+    let sent = Event { what: sent, ..collective(&track, [now; 3], None) };
+    let text = written(&[labelled, sent, collective(&track, [now; 3], None)], 0, true);
+    let file: Value = serde_json::from_str(&text).unwrap();
+    for name in ["all_reduce \"layer3.weight\"", "send \"layer3.weight\" to rank 2"] {
+        assert_eq!(named(&file, name)[0]["args"]["label"], "layer3.weight");
+    }
+    assert_eq!(named(&file, "all_reduce")[0]["args"].get("label"), None);
 }
 
 #[test]

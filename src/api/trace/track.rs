@@ -179,12 +179,13 @@ mod tests {
     use super::*;
     use crate::base::dtype::DataType;
     use crate::base::ids::Nonce;
+    use crate::base::label::Label;
 
     #[test]
     fn lanes_are_taken_from_below_and_given_back() {
         let track = Arc::new(Track::new(Nonce::default(), "lanes", 0, &[4, 5]));
         let (peer, tag, dtype) = (Some(1), Some(0), DataType::U8);
-        let message = Message { is_outgoing: true, peer, tag, dtype, count: 1 };
+        let message = Message { is_outgoing: true, peer, tag, dtype, count: 1, label: Label::NONE };
         let mut spans: Vec<Span> = (0..66).map(|i| Span::message(&track, &message, i)).collect();
         let lanes: Vec<_> = spans.iter().map(|span| span.lane).collect();
         assert_eq!(lanes[..3], [Some(0), Some(1), Some(2)]);

@@ -12,6 +12,7 @@ use super::track::LANES;
 use super::{Event, Message, Track, What};
 use crate::base::error::Error;
 use crate::base::ids::Rank;
+use crate::base::label::{Label, LabelledName};
 use crate::process::this::{self, Moment};
 use crate::transport::{Descriptor, Extent};
 use serde_json::{Map, Value, json};
@@ -137,8 +138,9 @@ impl<W: Write> Writer<W> {
                 if let Some(turn) = turn {
                     args.insert("started_us".into(), json!(self.us(*turn)));
                 }
-                let name = descriptor.kind.name();
-                self.span(event, "collective", name, args, failure.as_deref())?;
+                let (name, label) = (descriptor.kind.name(), descriptor.label);
+                let name = LabelledName { name, label }.to_string();
+                self.span(event, "collective", &name, args, failure.as_deref())?;
                 self.phases(event, *turn, failure.is_some())
             }
             What::Message { message, sequence, failure } => {
@@ -274,6 +276,7 @@ fn describe(track: &Track, descriptor: &Descriptor) -> Map<String, Value> {
     args.insert("dtype".into(), json!(descriptor.dtype.map(|dtype| dtype.name())));
     args.insert("op".into(), json!(descriptor.op.map(|op| op.name())));
     args.insert("root".into(), json!(descriptor.root));
+    add_label(&mut args, &descriptor.label);
     args
 }
 
@@ -283,7 +286,7 @@ fn describe_message(
     message: &Message,
     sequence: u64,
 ) -> (String, Map<String, Value>) {
-    let Message { is_outgoing, peer, tag, dtype, count } = *message;
+    let Message { is_outgoing, peer, tag, dtype, count, label } = *message;
     // A receive of any length says so with the largest count.
     let bytes = (count != usize::MAX).then(|| count.saturating_mul(dtype.size()));
     let mut args = identify(track, sequence);
@@ -291,12 +294,21 @@ fn describe_message(
     args.insert("tag".into(), json!(tag));
     args.insert("dtype".into(), json!(dtype.name()));
     args.insert("bytes".into(), json!(bytes));
-    let verb = if is_outgoing { "send to" } else { "recv from" };
+    add_label(&mut args, &label);
+    let (verb, towards) = if is_outgoing { ("send", "to") } else { ("recv", "from") };
+    let verb = LabelledName { name: verb, label };
     let name = match peer {
-        Some(peer) => format!("{verb} rank {}", track.global(peer)),
-        None => format!("{verb} any rank"),
+        Some(peer) => format!("{verb} {towards} rank {}", track.global(peer)),
+        None => format!("{verb} {towards} any rank"),
     };
     (name, args)
+}
+
+/// The label, if there is one.
+fn add_label(args: &mut Map<String, Value>, label: &Label) {
+    if !label.is_none() {
+        args.insert("label".into(), json!(label.text()));
+    }
 }
 
 fn identify(track: &Track, sequence: u64) -> Map<String, Value> {

@@ -131,7 +131,7 @@ impl Lanes {
             chosen: Vec::new(),
             routines: Vec::new(),
             steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
-            messages: is_spread.then(|| message::Lane::new(group, nodes.ranks())),
+            messages: is_spread.then(|| message::Lane::new(group, rank, nodes.ranks())),
             everyone: (0..nodes.ranks()).filter(|_| is_spread).collect(),
         }
     }
@@ -240,7 +240,7 @@ impl Backend for Native {
         let own = self.domain.peer(self.domain.rank()).rank;
         let is_near = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
         let near = Some(rank).filter(|&rank| rank < self.nodes.ranks()).filter(is_near)?;
-        Some(self.domain.region().progress(self.nodes.local_rank(near)).describe())
+        Some(self.domain.region().doing(self.nodes.local_rank(near)))
     }
 
     fn looks_who_is_there(&self) -> bool {

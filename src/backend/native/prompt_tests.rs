@@ -9,6 +9,7 @@ use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::process::this;
 use crate::transport::inproc::Domain;
@@ -53,6 +54,7 @@ fn reduction() -> Descriptor {
         sequence: 0,
         algorithm: 0,
         part: 0,
+        label: Label::NONE,
     }
 }
 

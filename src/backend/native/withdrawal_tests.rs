@@ -7,6 +7,7 @@ use crate::base::deadline::{Deadline, LateDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{GroupId, Nonce};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::process::this;
 use crate::transport::arena::{self, Block};
@@ -39,6 +40,7 @@ pub(super) fn descriptor() -> Descriptor {
         sequence: 0,
         algorithm: 0,
         part: 0,
+        label: Label::NONE,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::backend::{Backend, Descriptor, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::label::LabelledName;
 use crate::base::probe::Probe;
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ impl Probe for OfPart<'_> {
         self.0.waited(rank, began, ended);
     }
 
-    fn late(&self, operation: &'static str, rank: Rank, by: Duration, alone: Duration) {
+    fn late(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
         self.0.late(operation, rank, by, alone);
     }
 

@@ -86,6 +86,8 @@ pub(crate) struct Entry {
     /// As errors name it: "all_reduce #57 (f32, SUM, count 1000)".
     pub(crate) description: String,
     pub(crate) operation: String,
+    /// The label of the call, if it has one.
+    pub(crate) label: Option<String>,
     pub(crate) message: Option<Message>,
     pub(crate) state: State,
     pub(crate) issued_ns: u64,
@@ -201,6 +203,10 @@ impl Entry {
             sequence: number(value, "sequence")?,
             description: words(value, "description")?,
             operation: words(value, "operation")?,
+            label: match &value["label"] {
+                Value::Null => None,
+                _ => Some(words(value, "label")?),
+            },
             message,
             state,
             issued_ns: number(value, "issued_ns")?,

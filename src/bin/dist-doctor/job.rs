@@ -148,11 +148,12 @@ impl Job {
 }
 
 impl Entry {
-    /// Without its arguments: "all_reduce #57".
+    /// Without its arguments: "all_reduce #57", or with a label "all_reduce #57 "layer3.weight"".
     pub(crate) fn name(&self) -> String {
-        match self.message {
-            None => format!("{} #{}", self.operation, self.sequence),
-            Some(_) => self.description.clone(),
+        match (&self.message, &self.label) {
+            (None, None) => format!("{} #{}", self.operation, self.sequence),
+            (None, Some(label)) => format!("{} #{} \"{label}\"", self.operation, self.sequence),
+            (Some(_), _) => self.description.clone(),
         }
     }
 }
@@ -284,6 +285,9 @@ mod tests {
         assert_eq!(said(&dump), "it has finished no operation");
         dump.collective(1, 0, 1, "barrier", "");
         assert_eq!(said(&dump), "it is in barrier #1 of group world since 15.0 s");
+        dump.labelled("phase 2");
+        assert_eq!(said(&dump), "it is in barrier #1 \"phase 2\" of group world since 15.0 s");
+        dump.labelled("");
         dump.ends("done", 7000, Some(8000));
         dump.receive(1, 0, 1);
         assert_eq!(

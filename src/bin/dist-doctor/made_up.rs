@@ -63,6 +63,28 @@ impl MadeUp {
         self.list("entries").push(entry);
     }
 
+    /// The last operation has this label; none for an empty one.
+    pub(crate) fn labelled(&mut self, label: &str) {
+        let Some(entry) = self.list("entries").last_mut() else { return };
+        let Some(description) = entry["description"].as_str().map(str::to_owned) else { return };
+        let plain = match (description.find('"'), description.rfind('"')) {
+            (Some(first), Some(last)) => {
+                format!("{}{}", &description[..first - 1], &description[last + 1..])
+            }
+            _ => description,
+        };
+        let (name, arguments) = plain.split_once(" (").unwrap_or((&plain, ""));
+        let arguments = if arguments.is_empty() { "" } else { &plain[name.len()..] };
+        entry["description"] = match label {
+            "" => json!(plain),
+            _ => json!(format!("{name} \"{label}\"{arguments}")),
+        };
+        match (label, entry.as_object_mut()) {
+            ("", Some(entry)) => drop(entry.remove("label")),
+            _ => entry["label"] = json!(label),
+        }
+    }
+
     /// A receive from a rank, which runs since 5 s.
     pub(crate) fn receive(&mut self, id: u64, rank: usize, peer: usize) {
         let entry = json!({

@@ -81,7 +81,7 @@ fn accuse(shared: &Shared, silent: &[(Rank, Duration)]) {
             "{} does not respond: no heartbeat for {:.1} s (stopped, swapped out, or its machine is overloaded); it {}",
             shared.peers[rank],
             silence.as_secs_f64(),
-            shared.region.progress(rank).describe()
+            shared.region.doing(rank)
         );
         let said = pulse.said();
         if !said.is_empty() {

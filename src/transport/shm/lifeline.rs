@@ -99,7 +99,7 @@ impl Lifeline {
             return;
         }
         let name = &shared.peers[self.peer];
-        let doing = shared.region.progress(self.peer).describe();
+        let doing = shared.region.doing(self.peer);
         let message = format!("{name} died; it {doing}");
         crate::log!(Level::Error, "{message}");
         let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);

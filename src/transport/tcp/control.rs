@@ -170,6 +170,10 @@ impl Line {
                 Frame::Beat => {}
                 Frame::Ask(rank) => shared.tell(rank, self),
                 Frame::Does(rank, text) => shared.heard(rank, text),
+                Frame::AskLabels(rank, sequence) => shared.tell_labels(rank, sequence, self),
+                Frame::Labels(rank, sequence, labels) => {
+                    shared.heard_labels(rank, sequence, labels);
+                }
             }
         }
         *lock(&self.intake) = intake;

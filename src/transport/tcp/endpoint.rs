@@ -9,6 +9,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::label::Label;
 use crate::base::log::Level;
 use crate::sys::poll::{Interest, PollSet};
 use crate::sys::socket;
@@ -205,6 +206,10 @@ impl Endpoint for Mesh {
 
     fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
         self.shared.ask(ranks)
+    }
+
+    fn labels(&self, rank: Rank, sequence: u64) -> Vec<Label> {
+        self.shared.ask_labels(rank, sequence)
     }
 
     fn describe(&self) -> Value {

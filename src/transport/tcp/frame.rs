@@ -7,11 +7,15 @@
 //! 4                                                                                    this leader lives
 //! 5 | rank u32                                                                         what does that rank do?
 //! 6 | rank u32 | length u16 | text                                                     that
+//! 7 | rank u32 | sequence u64                                 which labels has that operation of that rank?
+//! 8 | rank u32 | sequence u64 | count u8 | count x 32 bytes   these: of the whole, then of its calls
 //! ```
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
+use crate::base::label::{LABEL_BYTES, LABEL_WORDS, Label};
 use crate::transport::abort::{TEXT_BYTES, clip};
+use crate::transport::labels::MOST_LISTED;
 use crate::transport::pulse::WORDS_BYTES;
 
 /// The most bytes of one frame.
@@ -26,6 +30,13 @@ const BYE: u8 = 3;
 const BEAT: u8 = 4;
 const ASK: u8 = 5;
 const DOES: u8 = 6;
+const ASK_LABELS: u8 = 7;
+const LABELS: u8 = 8;
+
+/// The most labels of a frame.
+const MOST_LABELS: usize = MOST_LISTED + 1;
+
+const _: () = assert!(14 + MOST_LABELS * LABEL_BYTES <= MAX_BYTES);
 
 /// One piece of news.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +50,10 @@ pub(super) enum Frame {
     Ask(Rank),
     /// The answer.
     Does(Rank, String),
+    /// Asks a leader for the labels of the operation of a rank of its node with this sequence number.
+    AskLabels(Rank, u64),
+    /// The answer.
+    Labels(Rank, u64, Vec<Label>),
 }
 
 impl Frame {
@@ -70,6 +85,21 @@ impl Frame {
                 to.extend(number(*rank).to_le_bytes());
                 to.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
                 to.extend(text.as_bytes());
+            }
+            Self::AskLabels(rank, sequence) => {
+                to.push(ASK_LABELS);
+                to.extend(number(*rank).to_le_bytes());
+                to.extend(sequence.to_le_bytes());
+            }
+            Self::Labels(rank, sequence, labels) => {
+                let labels = &labels[..labels.len().min(MOST_LABELS)];
+                to.push(LABELS);
+                to.extend(number(*rank).to_le_bytes());
+                to.extend(sequence.to_le_bytes());
+                to.push(u8::try_from(labels.len()).unwrap_or(0));
+                for label in labels {
+                    label.words().iter().for_each(|word| to.extend(word.to_le_bytes()));
+                }
             }
         }
     }
@@ -112,6 +142,18 @@ impl Frame {
                 let text = String::from_utf8_lossy(text).into_owned();
                 Ok(Some((Self::Does(rank, text), 7 + len)))
             }
+            Some(&kind @ (ASK_LABELS | LABELS)) => {
+                let (Some(number), Some(sequence)) = (word(1), bytes[1..].get(4..12)) else {
+                    return Ok(None);
+                };
+                let rank = rank(number)?;
+                let sequence = u64::from_le_bytes(sequence.try_into().unwrap_or_default());
+                if kind == ASK_LABELS {
+                    return Ok(Some((Self::AskLabels(rank, sequence), 13)));
+                }
+                let found = decode_labels(&bytes[13..])?;
+                Ok(found.map(|(labels, len)| (Self::Labels(rank, sequence, labels), 13 + len)))
+            }
             Some(&ABORT) => {
                 let (Some(culprit), Some(len)) = (word(3), bytes.get(7..ABORT_HEAD_BYTES)) else {
                     return Ok(None);
@@ -132,6 +174,21 @@ impl Frame {
             Some(_) => Err("a frame of an unknown kind"),
         }
     }
+}
+
+/// Labels behind their count, and the length of both; `None` where more must come.
+fn decode_labels(bytes: &[u8]) -> Result<Option<(Vec<Label>, usize)>, &'static str> {
+    let Some(&count) = bytes.first() else { return Ok(None) };
+    let count = usize::from(count);
+    if count > MOST_LABELS {
+        return Err("too many labels");
+    }
+    let Some(bytes) = bytes.get(1..1 + count * LABEL_BYTES) else { return Ok(None) };
+    let (words, _) = bytes.as_chunks::<8>();
+    let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
+    let (labels, _) = words.as_chunks::<LABEL_WORDS>();
+    let labels: Option<Vec<Label>> = labels.iter().map(|&it| Label::from_words(it)).collect();
+    Ok(Some((labels.ok_or("a label that is no text")?, 1 + count * LABEL_BYTES)))
 }
 
 /// What has come on a connection and is no whole frame yet: less than one, and what one read takes.
@@ -185,6 +242,9 @@ mod tests {
             Frame::Ask(2),
             Frame::Does(1, "is in barrier #1".to_owned()),
             Frame::Does(0, String::new()),
+            Frame::AskLabels(3, u64::MAX),
+            Frame::Labels(0, 7, vec![]),
+            Frame::Labels(1, 7, ["a", "", "b"].map(|text| Label::new(text).unwrap()).to_vec()),
         ];
         for frame in frames {
             let mut bytes = Vec::new();
@@ -196,7 +256,14 @@ mod tests {
             bytes.push(99);
             assert_eq!(Frame::decode(&bytes, 4), Ok(Some((frame, whole))));
         }
-        for frame in [Frame::Left(4), Frame::Ask(4), Frame::Does(4, String::new())] {
+        let unknown = [
+            Frame::Left(4),
+            Frame::Ask(4),
+            Frame::Does(4, String::new()),
+            Frame::AskLabels(4, 1),
+            Frame::Labels(4, 1, vec![]),
+        ];
+        for frame in unknown {
             let mut bytes = Vec::new();
             frame.encode(&mut bytes);
             assert!(Frame::decode(&bytes, 4).is_err());
@@ -215,6 +282,18 @@ mod tests {
         assert!(matches!(Frame::decode(&bytes, 1), Ok(Some((_, len))) if len == 7 + WORDS_BYTES));
         bytes[5..7].copy_from_slice(&(257_u16).to_le_bytes());
         assert!(Frame::decode(&bytes, 1).is_err());
+    }
+
+    #[test]
+    fn labels_are_bounded_and_texts() {
+        let mut bytes = Vec::new();
+        Frame::Labels(0, 1, vec![Label::new("x").unwrap(); 100]).encode(&mut bytes);
+        assert_eq!(bytes.len(), 14 + MOST_LABELS * LABEL_BYTES);
+        assert!(matches!(Frame::decode(&bytes, 1), Ok(Some((_, len))) if len == bytes.len()));
+        bytes[14] = 0xff;
+        assert_eq!(Frame::decode(&bytes, 1), Err("a label that is no text"));
+        bytes[13] += 1;
+        assert_eq!(Frame::decode(&bytes, 1), Err("too many labels"));
     }
 
     proptest! {

@@ -287,6 +287,7 @@ fn shared(
         vitals: party.vitals,
         heart: OnceLock::new(),
         inquiry: Mutex::default(),
+        labels_asked: Mutex::default(),
         lines: Mutex::new(lines),
         dials: Mutex::default(),
         unreached: Mutex::default(),

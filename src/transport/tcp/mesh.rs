@@ -20,6 +20,7 @@ use super::standing::Obituary;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
+use crate::base::label::Label;
 use crate::base::log::Level;
 use crate::sys::event::Event;
 use crate::sys::poll::{Events, Interest, Poller};
@@ -81,6 +82,8 @@ pub(super) struct Shared {
     pub(super) heart: OnceLock<Alarm>,
     /// The ranks of other nodes that were asked what they do, and their answers.
     pub(super) inquiry: Mutex<BTreeMap<Rank, Option<String>>>,
+    /// The operation whose labels another node was asked for, and the answer.
+    pub(super) labels_asked: Mutex<Option<LabelInquiry>>,
     /// By node: the connections to the other leaders; present on a leader.
     pub(super) lines: Mutex<Vec<Option<Arc<Line>>>>,
     pub(super) dials: Mutex<Vec<Arc<Dial>>>,
@@ -102,6 +105,15 @@ pub(super) struct Shared {
     /// This rank leaves: what comes now is closed at once. Looked at under the lock of the place that it is for.
     pub(super) leaving: AtomicBool,
     pub(super) weak: Weak<Self>,
+}
+
+/// A question for the labels of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LabelInquiry {
+    pub(super) rank: Rank,
+    pub(super) sequence: u64,
+    /// `None` before the answer has arrived.
+    pub(super) labels: Option<Vec<Label>>,
 }
 
 impl Shared {

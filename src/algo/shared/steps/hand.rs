@@ -2,10 +2,11 @@
 
 use super::{Lane, fingerprint};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::label::Label;
 use crate::base::sync::fence_by;
-use crate::transport::SharedDomain;
 use crate::transport::line::Line;
 use crate::transport::region::Region;
+use crate::transport::{Descriptor, SharedDomain};
 
 /// The hand of the rank that holds the lane.
 #[derive(Debug)]
@@ -43,8 +44,13 @@ impl<'a> Hand<'a> {
         (rank + 1..size).chain(0..rank)
     }
 
-    /// Enters an operation.
-    pub(super) fn enter(&self, words: &[u64; 3]) {
+    /// Enters an operation, with the label of the call.
+    #[inline]
+    pub(super) fn enter(&self, words: &[u64; 3], label: &Label) {
+        if !label.is_none() {
+            let sequence = Descriptor::sequence_at(Descriptor::moment_of(words[2]));
+            self.region.labels(self.rank).put(sequence, label);
+        }
         self.region.progress(self.rank).enter(words);
         self.expect();
     }
@@ -64,14 +70,14 @@ impl<'a> Hand<'a> {
     #[inline]
     pub(super) fn store(
         &mut self,
-        words: &[u64; 3],
+        (words, label): (&[u64; 3], &Label),
         payload: &[u8],
         finished: u64,
         way: impl Fn(&Line, u64, u64, &[u64; 3], &[u8]),
     ) {
         let step = self.lane.step + 1;
         self.region.progress(self.rank).pass(finished);
-        let chain = fingerprint::extend(self.lane.chain, words);
+        let chain = fingerprint::extend(self.lane.chain, words, label);
         way(self.region.line(self.rank, step), step, chain, words, payload);
         self.lane.step = step;
         self.lane.chain = chain;

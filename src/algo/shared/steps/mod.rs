@@ -128,7 +128,11 @@ impl<'a> Steps<'a> {
         if is_published {
             return steps;
         }
-        steps.hand.enter(&steps.words);
+        steps.hand.enter(&steps.words, &operation.descriptor.label);
+        if !operation.labels.is_empty() {
+            let labels = steps.hand.region.labels(steps.hand.rank);
+            labels.put_list(operation.descriptor.sequence, operation.labels);
+        }
         if operation.probe.wants_all() {
             // It would rather have the true time.
             steps.begins();
@@ -414,7 +418,8 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         self.await_done((self.hand.lane.step + 1).saturating_sub(LINES))?;
-        self.hand.store(&self.words, payload, finished, publish);
+        let called = (&self.words, &self.operation.descriptor.label);
+        self.hand.store(called, payload, finished, publish);
         Ok(())
     }
 

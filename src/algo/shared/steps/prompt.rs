@@ -20,6 +20,7 @@ use crate::algo::shared::one_step::{Heard, OneStep, Part, Place};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::label::Label;
 use crate::base::spin;
 use crate::kernel::Folding;
 use crate::transport::line::{INLINE_BYTES, Line};
@@ -52,7 +53,7 @@ pub struct Routine {
     part: Part,
     /// How much of its slot each rank uses.
     room: usize,
-    /// The words of the descriptor, with any sequence number.
+    /// The words of the descriptor, with any sequence number and without a label.
     words: [u64; 3],
     rank: Rank,
     /// Who waits here sleeps, and is woken first.
@@ -70,7 +71,7 @@ impl Routine {
         (row, number): (&'static OneStep, u8),
         domain: &dyn SharedDomain,
     ) -> Result<Self> {
-        let words = plain.descriptor(0).encode_with(number);
+        let words = Plain { label: &Label::NONE, ..*plain }.descriptor(0).encode_with(number);
         let (rank, crowded) = (domain.rank(), domain.pace().crowded);
         let (part, folding) = (row.part_of(rank, plain)?, plain.folding());
         let room = row.room(plain, domain.size());
@@ -117,12 +118,12 @@ impl Routine {
         let Some(slot) = hand.free_part(row.fills_slot(plain, part), room) else {
             return Ok(Prompt::Untouched);
         };
-        let words = Descriptor::repeat(&self.words, sequence);
-        hand.enter(&words);
+        let words = Descriptor::repeat(&self.words, sequence, plain.label);
+        hand.enter(&words, plain.label);
         let mut line = [0; INLINE_BYTES];
         let len = row.speak((plain, part), &mut line, slot)?;
         let finished = hand.lane.step + u64::from(part == Part::Gives);
-        hand.store(&words, &line[..len], finished, Line::put);
+        hand.store((&words, plain.label), &line[..len], finished, Line::put);
         begins(&words);
         // Somebody may wait until this rank has read its slot, and for nothing else that it does.
         let is_taker = place == Place::Slot && !part.is_heard();

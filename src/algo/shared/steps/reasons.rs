@@ -1,10 +1,12 @@
 //! Why a wait lasts or is in vain, in words: who is missing, who has left, and where ranks have parted.
 
 use super::Steps;
+use crate::algo::conflict::DifferingCall;
 use crate::algo::select::beside;
 use crate::base::error::{Error, ErrorKind, Fault};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
+use crate::transport::Descriptor;
 use crate::transport::line::Line;
 use crate::transport::pulse::whereabouts;
 use crate::transport::region::LINES;
@@ -22,7 +24,7 @@ impl Steps<'_> {
     pub(super) fn departed(&self, rank: Rank) -> Option<Error> {
         self.hand.domain.has_left(rank).then(|| {
             let name = self.hand.domain.peer(rank);
-            let doing = self.hand.region.progress(rank).describe();
+            let doing = self.hand.region.doing(rank);
             let message = format!("{name} has left the group; it {doing}");
             let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
             error.with_fault(Fault::Left)
@@ -47,8 +49,8 @@ impl Steps<'_> {
     fn names(&self, ranks: &[Rank]) -> String {
         let region = self.hand.region;
         let name = |(&rank, answer): (&Rank, Option<String>)| {
-            let (name, progress) = (self.hand.domain.peer(rank), region.progress(rank));
-            format!("{name}, which {}{}", progress.describe(), whereabouts(answer.as_deref()))
+            let (name, doing) = (self.hand.domain.peer(rank), region.doing(rank));
+            format!("{name}, which {doing}{}", whereabouts(answer.as_deref()))
         };
         ranks.iter().zip(self.hand.domain.ask(ranks)).map(name).collect::<Vec<_>>().join("; ")
     }
@@ -78,20 +80,31 @@ impl Steps<'_> {
         let parted = (first..=self.hand.lane.step).find(|&step| self.differs(rank, step));
         let step = parted.unwrap_or(self.hand.lane.step);
         let (ours, theirs) = (region.line(self.hand.rank, step), region.line(rank, step));
-        let say = |line: &Line, other: &Line| match (line.descriptor(), other.descriptor()) {
-            (None, _) => "something unreadable".to_owned(),
-            (Some(one), other) => beside(&one, &other.unwrap_or(one)),
+        let called = |rank: Rank, line: &Line| {
+            line.descriptor().map(|descriptor| region.with_label(rank, descriptor))
+        };
+        let (one, other) = (called(self.hand.rank, ours), called(rank, theirs));
+        let say = |one: Option<Descriptor>, other: Option<Descriptor>| match one {
+            None => "something unreadable".to_owned(),
+            Some(one) => beside(&one, &other.unwrap_or(one)),
         };
         let (me, peer) = (self.hand.domain.peer(self.hand.rank), self.hand.domain.peer(rank));
-        let (said, they_said) = (say(ours, theirs), say(theirs, ours));
+        let (said, they_said) = (say(one, other), say(other, one));
         // What parted them is older than any line.
         let message = if said == they_said {
             format!(
                 "ranks called different operations: {me} and {peer} agree on {said}, but not on what came before it"
             )
         } else {
+            let calls = match one.filter(|it| !it.label.is_none()) {
+                Some(Descriptor { sequence, .. }) => {
+                    let labels = |rank| region.labels(rank).all(sequence);
+                    DifferingCall::of(&labels(self.hand.rank), &labels(rank)).to_string()
+                }
+                None => String::new(),
+            };
             format!(
-                "ranks called different operations: {me} called {said}, but {peer} called {they_said}"
+                "ranks called different operations: {me} called {said}, but {peer} called {they_said}{calls}"
             )
         };
         Error::new(ErrorKind::Mismatch, message).with_culprit(self.hand.domain.peer(rank).rank)

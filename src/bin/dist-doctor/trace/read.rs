@@ -216,7 +216,9 @@ impl Source {
 /// An operation that says something about clocks.
 fn sighting(event: &Value, ns: i64) -> Option<Sighting> {
     let args = &event["args"];
-    let name = event["name"].as_str().filter(|name| TOGETHER.contains(name))?;
+    // The name of the operation, before the label.
+    let name = event["name"].as_str().and_then(|name| name.split(' ').next());
+    let name = name.filter(|name| TOGETHER.contains(name))?;
     // Of nothing there is nothing to wait for.
     let has_met = name == "barrier" || args["bytes"].as_u64()? > 0;
     if !has_met || event["ph"] != "X" || args["state"] != "done" || args["ranks"].as_u64()? < 2 {

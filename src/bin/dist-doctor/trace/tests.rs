@@ -103,7 +103,9 @@ fn pair(folder: &Folder, ranks: [Rank; 2], count: i64, every: i64) {
             let (first, second) = (at + i * 37 % 90_000, at + i * 53 % 110_000);
             let ended = first.max(second) + 20_000;
             let begun = if rank.rank == ranks[0].rank { first } else { second };
-            lines.push(rank.operation("all_reduce", i + 1, (begun, ended)));
+            // The label of a call follows its name.
+            let name = if i % 2 == 0 { "all_reduce" } else { "all_reduce \"layer3.weight\"" };
+            lines.push(rank.operation(name, i + 1, (begun, ended)));
         }
         folder.write(&format!("tr_{}.json", rank.rank), &text(&lines, END));
     }

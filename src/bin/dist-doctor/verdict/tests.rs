@@ -117,6 +117,22 @@ fn different_calls_are_told_with_both_descriptions() {
 }
 
 #[test]
+fn calls_that_differ_in_their_labels_are_told_with_both() {
+    let odd = dumps(3, |rank, dump| {
+        dump.collective(1, rank, 17, "all_reduce", SUM);
+        dump.labelled(if rank == 1 { "layer4.bias" } else { "layer4.weight" });
+        dump.fails(0, "Mismatch", "rank 1 and rank 0 called different operations", None);
+    });
+    let (class, culprits, text) = verdict(&job(&odd));
+    assert_eq!((class, culprits), ("mismatch", vec![1]));
+    assert_eq!(
+        text,
+        "mismatch in group world: rank 1 (pid 101, host a) called all_reduce #17 \"layer4.bias\" (f32, SUM, count \
+         10) and ranks 0, 2 called all_reduce #17 \"layer4.weight\" (f32, SUM, count 10)"
+    );
+}
+
+#[test]
 fn who_comes_after_a_mismatch_says_who_is_right() {
     let odd = dumps(3, |rank, dump| {
         match rank {

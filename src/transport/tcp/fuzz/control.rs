@@ -67,8 +67,12 @@ fn check(frame: &Frame, bytes: &[u8], ranks: usize) {
             assert!(text.starts_with(other) && (text == other || text.len() > WORDS_BYTES));
         }
         _ => {
-            let named = matches!(frame, Frame::Left(rank) | Frame::Ask(rank) if *rank >= ranks);
-            assert!(!named, "{frame:?}");
+            let rank = match frame {
+                Frame::Left(rank) | Frame::Ask(rank) => *rank,
+                Frame::AskLabels(rank, _) | Frame::Labels(rank, ..) => *rank,
+                _ => 0,
+            };
+            assert!(rank < ranks, "{frame:?}");
             assert_eq!(again, bytes);
             assert_eq!(decoded, Ok(Some((frame.clone(), bytes.len()))));
         }

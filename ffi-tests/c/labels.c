@@ -1,0 +1,328 @@
+/*
+ * Labels of calls. Calls that differ only in their labels are mismatches, between threads and between processes, and
+ * reports show the labels.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+#include <stddef.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define RANKS 3
+#define LONGEST "0123456789abcdef0123456789abcdef"
+
+struct rank {
+    int rank;
+    int size;
+    dist_store_t *store;
+    const char *name;
+    const char *transport;
+    void (*act)(int rank, dist_group_t *group);
+};
+
+static dist_call_options_t labelled(const char *label)
+{
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    options.label = label;
+    return options;
+}
+
+static dist_status_t reduce(dist_group_t *group, float *value, const char *label)
+{
+    dist_call_options_t options = labelled(label);
+    return dist_all_reduce(group, value, value, 1, DIST_F32, DIST_SUM, &options, NULL);
+}
+
+/* Two buckets of one size, issued in opposite orders on rank 1: without labels, sums of different buckets. */
+static void swapped(int rank, dist_group_t *group)
+{
+    float a = 1.0F, b = 10.0F, *first = &a, *second = &b;
+    const char *labels[2] = { "bucket a", "bucket b" };
+    if (rank == 1) {
+        first = &b;
+        second = &a;
+        labels[0] = "bucket b";
+        labels[1] = "bucket a";
+    }
+    CHECK_STATUS(reduce(group, first, labels[0]), DIST_ERR_MISMATCH);
+    CHECK_MESSAGE("\"bucket a\"");
+    CHECK_MESSAGE("\"bucket b\"");
+    CHECK_MESSAGE("rank 1 (pid ");
+    CHECK_STATUS(reduce(group, second, labels[1]), DIST_ERR_MISMATCH);
+}
+
+/* The same without labels has the status 0 and exchanged sums, as in other libraries. */
+static void unlabelled(int rank, dist_group_t *group)
+{
+    float a = 1.0F, b = 10.0F;
+    int32_t size = dist_get_world_size(group);
+    CHECK_OK(reduce(group, rank == 1 ? &b : &a, NULL));
+    CHECK_OK(reduce(group, rank == 1 ? &a : &b, ""));
+    CHECK(rank == 1 || (a == (float)(size + 9) && b == (float)(10 * size - 9)));
+}
+
+/* Calls with the same labels give the same results as calls without; each label comes again and again. */
+static void alike(int rank, dist_group_t *group)
+{
+    int32_t size = dist_get_world_size(group);
+    char label[33];
+    int round, bucket;
+    for (round = 0; round < 5; round++) {
+        for (bucket = 0; bucket < 100; bucket++) {
+            float value = (float)bucket;
+            (void)snprintf(label, sizeof(label), "layer%d.weight", bucket);
+            CHECK_OK(reduce(group, &value, bucket % 7 == 0 ? NULL : label));
+            CHECK(value == (float)(bucket * size));
+        }
+    }
+    (void)rank;
+}
+
+/* Calls of a batch become one operation: the order of their labels counts, and the call that differs is named. */
+static void batch(int rank, dist_group_t *group)
+{
+    float values[12] = { 0 };
+    char label[33];
+    int i;
+    dist_work_t *work = NULL;
+    CHECK_OK(dist_batch_begin(NULL, 0));
+    for (i = 0; i < 12; i++) {
+        int bucket = rank == 1 && (i == 4 || i == 5) ? 9 - i : i;
+        (void)snprintf(label, sizeof(label), "a.long.label.of.layer%d", bucket);
+        CHECK_OK(reduce(group, &values[i], label));
+    }
+    CHECK_OK(dist_batch_end(&work));
+    CHECK_STATUS(dist_work_wait(work, 0), DIST_ERR_MISMATCH);
+    CHECK_MESSAGE("call 5 of the batch has the label");
+    CHECK_MESSAGE("\"a.long.label.of.layer4\"");
+    CHECK_MESSAGE("\"a.long.label.of.layer5\"");
+    CHECK_OK(dist_work_release(work));
+}
+
+static void good_batch(int rank, dist_group_t *group)
+{
+    float values[3] = { 1, 2, 3 };
+    int32_t size = dist_get_world_size(group);
+    dist_work_t *work = NULL;
+    (void)rank;
+    CHECK_OK(dist_batch_begin(NULL, 0));
+    CHECK_OK(reduce(group, &values[0], "a"));
+    CHECK_OK(reduce(group, &values[1], NULL));
+    CHECK_OK(reduce(group, &values[2], "c"));
+    CHECK_OK(dist_batch_end(&work));
+    CHECK_OK(dist_work_wait(work, 0));
+    CHECK_OK(dist_work_release(work));
+    CHECK(values[0] == (float)size && values[1] == (float)(2 * size) && values[2] == (float)(3 * size));
+}
+
+/* Two short labels in a batch, and an asynchronous call behind one that is alike. */
+static void works(int rank, dist_group_t *group)
+{
+    float value = 1.0F;
+    dist_call_options_t options = labelled("first");
+    dist_work_t *first = NULL, *second = NULL;
+    CHECK_OK(dist_barrier(group, &options, &first));
+    options.label = rank == 1 ? "one" : "two";
+    CHECK_OK(dist_all_reduce(group, &value, &value, 1, DIST_F32, DIST_SUM, &options, &second));
+    /* The text was borrowed for the call. */
+    options.label = NULL;
+    CHECK_OK(dist_work_wait(first, 0));
+    CHECK_STATUS(dist_work_wait(second, 0), DIST_ERR_MISMATCH);
+    CHECK_MESSAGE("\"one\"");
+    CHECK_MESSAGE("\"two\"");
+    CHECK_OK(dist_work_release(first));
+    CHECK_OK(dist_work_release(second));
+}
+
+static void byte_strings(int rank, dist_group_t *group)
+{
+    dist_call_options_t options = labelled(rank == 1 ? "config" : "checkpoint");
+    dist_blob_t *blob = NULL;
+    CHECK_STATUS(dist_all_gather_bytes(group, "x", 1, &blob, &options, NULL), DIST_ERR_MISMATCH);
+    CHECK_MESSAGE("all_gather_bytes #1");
+    CHECK_MESSAGE("\"config\"");
+    CHECK_MESSAGE("\"checkpoint\"");
+    CHECK(blob == NULL);
+}
+
+/* A message is matched by rank and tag, whatever its label. */
+static void messages(int rank, dist_group_t *group)
+{
+    int32_t value = rank, small[1] = { 0 };
+    dist_call_options_t options = labelled(rank == 0 ? "sent" : "taken");
+    int64_t big[2] = { 1, 2 };
+    if (rank == 0) {
+        CHECK_OK(dist_send(group, &value, 1, DIST_I32, 1, 3, &options, NULL));
+        CHECK_OK(dist_send(group, big, 2, DIST_I64, 1, 4, NULL, NULL));
+    } else if (rank == 1) {
+        CHECK_OK(dist_recv(group, &value, 1, DIST_I32, 0, 3, NULL, &options, NULL));
+        CHECK(value == 0);
+        CHECK_STATUS(dist_recv(group, small, 1, DIST_I32, 0, 4, NULL, &options, NULL),
+                     DIST_ERR_MISMATCH);
+        CHECK_MESSAGE("\"taken\"");
+    }
+}
+
+/* The report of a time-out shows the label of the call. */
+static void timeouts(int rank, dist_group_t *group)
+{
+    dist_call_options_t options = labelled("phase 2");
+    options.timeout_ms = 200;
+    if (rank == 0) {
+        CHECK_STATUS(dist_barrier(group, &options, NULL), DIST_ERR_TIMEOUT);
+        CHECK_MESSAGE("barrier #1 \"phase 2\" of rank 0");
+    }
+}
+
+static void *run_rank(void *argument)
+{
+    struct rank *me = argument;
+    dist_group_t *group = NULL;
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    char asked[64];
+    (void)snprintf(asked, sizeof(asked), me->transport, 'a' + me->rank);
+    options.store = me->store;
+    options.name = me->name;
+    options.fields = DIST_FIELD_RANK;
+    options.rank = me->rank;
+    options.world_size = me->size;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = LIMIT_MS;
+    options.backend_options = asked;
+    REQUIRE_OK(dist_group_create(&options, &group));
+    me->act(me->rank, group);
+    CHECK_OK(dist_group_release(group));
+    return NULL;
+}
+
+static void on_threads(const char *name, const char *transport, int size,
+                       void (*act)(int rank, dist_group_t *group))
+{
+    dist_store_t *store = new_store();
+    struct rank ranks[RANKS];
+    pthread_t threads[RANKS];
+    int i;
+    for (i = 0; i < size; i++) {
+        ranks[i].rank = i;
+        ranks[i].size = size;
+        ranks[i].store = store;
+        ranks[i].name = name;
+        ranks[i].transport = transport;
+        ranks[i].act = act;
+        REQUIRE(pthread_create(&threads[i], NULL, run_rank, &ranks[i]) == 0);
+    }
+    for (i = 0; i < size; i++) {
+        REQUIRE(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK_OK(dist_store_release(store));
+}
+
+/* Ranks that are processes, which share memory. In a child, before the library has started anything. */
+static void on_processes(void (*act)(int rank, dist_group_t *group))
+{
+    char url[64], path[] = "/tmp/dist-labels-XXXXXX";
+    pid_t children[2];
+    int i, file = mkstemp(path);
+    REQUIRE(file >= 0);
+    REQUIRE(close(file) == 0);
+    (void)snprintf(url, sizeof(url), "file://%s", path);
+    for (i = 0; i < 2; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
+            options.init_method = url;
+            options.fields = DIST_FIELD_RANK;
+            options.rank = i;
+            options.world_size = 2;
+            options.connect_timeout_ms = LIMIT_MS;
+            options.timeout_ms = LIMIT_MS;
+            options.backend_options = "transport=shm";
+            REQUIRE_OK(dist_init(&options));
+            act(i, NULL);
+            CHECK_OK(dist_finalize());
+            exit(check_report());
+        }
+    }
+    for (i = 0; i < 2; i++) {
+        int status = 1;
+        REQUIRE(waitpid(children[i], &status, 0) == children[i]);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    (void)unlink(path);
+}
+
+static void refused(int rank, dist_group_t *group)
+{
+    dist_call_options_t options = labelled(LONGEST "x");
+    float value = 1.0F;
+    (void)rank;
+    CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "longer than 32");
+    CHECK(strlen(LONGEST) == DIST_LABEL_BYTES);
+    CHECK_OK(reduce(group, &value, LONGEST));
+    options.label = "\xff";
+    CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "not UTF-8");
+    /* A character that is cut at the end. */
+    options.label = "layer \xc3";
+    CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "not UTF-8");
+    options.label = "sch\xc3\xb6n";
+    CHECK_OK(dist_barrier(group, &options, NULL));
+    /* A caller that was compiled before labels existed: the library does not read beyond its struct. */
+    options.label = LONGEST "x";
+    options.struct_size = offsetof(dist_call_options_t, label);
+    CHECK_OK(dist_barrier(group, &options, NULL));
+}
+
+/* What the recorder says about a group. */
+static const char *text_of(dist_group_t *group, dist_blob_t **dump)
+{
+    const void *text = NULL;
+    size_t len = 0;
+    REQUIRE_OK(dist_flight_recorder_dump(group, dump));
+    REQUIRE_OK(dist_blob_data(*dump, 0, &text, &len));
+    return text;
+}
+
+/* The recorder has a label where the call has one, and no such key elsewhere. */
+static void recorded(int rank, dist_group_t *group)
+{
+    dist_call_options_t options = labelled("layer3.weight");
+    dist_blob_t *dump = NULL;
+    const char *found;
+    (void)rank;
+    CHECK_OK(dist_barrier(group, NULL, NULL));
+    CHECK(strstr(text_of(group, &dump), "\"label\"") == NULL);
+    CHECK_OK(dist_blob_release(dump));
+    CHECK_OK(dist_barrier(group, &options, NULL));
+    found = text_of(group, &dump);
+    CHECK(strstr(found, "barrier #2 \\\"layer3.weight\\\"") != NULL);
+    found = strstr(found, "\"label\":\"layer3.weight\"");
+    CHECK(found != NULL && strstr(found + 1, "\"label\"") == NULL);
+    CHECK_OK(dist_blob_release(dump));
+}
+
+int main(void)
+{
+    static const char *const transports[] = { "", "transport=tcp;host_id=%c" };
+    size_t i;
+    on_processes(swapped);
+    on_processes(unlabelled);
+    on_processes(alike);
+    on_processes(batch);
+    CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
+    on_threads("refused", "", 1, refused);
+    on_threads("recorded", "", 1, recorded);
+    for (i = 0; i < sizeof(transports) / sizeof(transports[0]); i++) {
+        on_threads("swapped", transports[i], 2, swapped);
+        on_threads("swapped by one", transports[i], RANKS, swapped);
+        on_threads("unlabelled", transports[i], 2, unlabelled);
+        on_threads("alike", transports[i], 2, alike);
+        on_threads("batch", transports[i], 2, batch);
+        on_threads("good batch", transports[i], 2, good_batch);
+        on_threads("works", transports[i], RANKS, works);
+        on_threads("byte strings", transports[i], 2, byte_strings);
+        on_threads("messages", transports[i], 2, messages);
+        on_threads("timeouts", transports[i], 2, timeouts);
+    }
+    return check_report();
+}

@@ -1,0 +1,309 @@
+//! The label of a call: a short text that the caller chooses, by which ranks tell calls apart that are alike otherwise.
+//!
+//! A label is a value of four words, so that it is copied without an allocation and stored in shared memory as atomic
+//! words. Ranks compare [`Label::hash`]; they read each other's texts only to explain a mismatch.
+
+use super::error::{Error, Result};
+use std::fmt;
+
+/// The most bytes of a label.
+pub const LABEL_BYTES: usize = 32;
+
+/// The words of a label.
+pub const LABEL_WORDS: usize = LABEL_BYTES / 8;
+
+/// The label of a call, or none.
+///
+/// The text is UTF-8 without zero bytes. It is stored in little-endian words, padded with zeros.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Label([u64; LABEL_WORDS]);
+
+impl Label {
+    /// No label.
+    pub const NONE: Self = Self([0; LABEL_WORDS]);
+
+    /// A label of another rank whose text is not known. No text begins with this byte, which UTF-8 does not have.
+    pub const UNKNOWN: Self = Self([0xff, 0, 0, 0]);
+
+    /// The label with this text; none for an empty one.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a text that is too long or contains a zero byte.
+    pub fn new(text: &str) -> Result<Self> {
+        let bytes = text.as_bytes();
+        if bytes.len() > LABEL_BYTES || bytes.contains(&0) {
+            let message = format!(
+                "a label of {} bytes: it has at most {LABEL_BYTES} bytes, none of them zero",
+                bytes.len()
+            );
+            return Err(Error::invalid(message));
+        }
+        let mut padded = [0; LABEL_BYTES];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        Ok(Self::from_padded(&padded))
+    }
+
+    /// The label of an operation that is made of several calls; none if none of them has one. Their texts in order if
+    /// these fit, else their number and a hash of all.
+    pub fn of_calls(labels: &[Self]) -> Self {
+        if labels.iter().all(Self::is_none) {
+            return Self::NONE;
+        }
+        let texts: Vec<String> = labels.iter().map(Self::text).collect();
+        let is_clear = texts.iter().all(|text| !text.is_empty() && !text.contains(','));
+        let joined = Self::new(&texts.join(", ")).ok().filter(|_| is_clear);
+        joined.unwrap_or_else(|| {
+            // The rotation makes the order count.
+            let add = |hash: u64, label: &Self| {
+                (hash.rotate_left(23) ^ label.hash()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            };
+            let hash = labels.iter().fold(0, add);
+            Self::new(&format!("{} labels #{hash:016x}", labels.len())).unwrap_or(Self::UNKNOWN)
+        })
+    }
+
+    /// The label whose words these are, or `None` if they contain no valid text. Words from other processes pass here.
+    pub fn from_words(words: [u64; LABEL_WORDS]) -> Option<Self> {
+        let label = Self(words);
+        let bytes = label.padded();
+        let (text, padding) = bytes.split_at(label.len());
+        let is_valid = padding.iter().all(|&byte| byte == 0) && std::str::from_utf8(text).is_ok();
+        is_valid.then_some(label)
+    }
+
+    /// The words.
+    #[inline]
+    pub fn words(&self) -> &[u64; LABEL_WORDS] {
+        &self.0
+    }
+
+    /// Whether there is no label.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.0[0] == 0
+    }
+
+    /// Whether there is a label whose text is not known.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::UNKNOWN
+    }
+
+    /// The same label without its text, as it is known before its owner was asked.
+    #[must_use]
+    pub fn without_text(&self) -> Self {
+        if self.is_none() { Self::NONE } else { Self::UNKNOWN }
+    }
+
+    /// A 64-bit hash of the text. The words are multiplied independently, so that the processor overlaps the
+    /// multiplications. The odd factors are the fractional parts of square roots of primes (as in SHA-512).
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        const FACTORS: [u64; LABEL_WORDS] = [
+            0x6a09_e667_f3bc_c909,
+            0xbb67_ae85_84ca_a73b,
+            0x3c6e_f372_fe94_f82b,
+            0xa54f_f53a_5f1d_36f1,
+        ];
+        let mut hash = 0_u64;
+        for (&word, factor) in self.0.iter().zip(FACTORS) {
+            let product = u128::from(word ^ factor.rotate_left(32)) * u128::from(factor);
+            let (low, high) = (product & u128::from(u64::MAX), product >> 64);
+            // Both halves fit 64 bits.
+            let folded = u64::try_from(low ^ high).unwrap_or(0);
+            hash = hash.rotate_left(19).wrapping_add(folded);
+        }
+        hash
+    }
+
+    /// The text; empty if there is none, or if it is not known.
+    pub fn text(&self) -> String {
+        let bytes = self.padded();
+        String::from_utf8(bytes[..self.len()].to_vec()).unwrap_or_default()
+    }
+
+    fn from_padded(bytes: &[u8; LABEL_BYTES]) -> Self {
+        let (words, _) = bytes.as_chunks::<8>();
+        Self(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
+    }
+
+    fn padded(&self) -> [u8; LABEL_BYTES] {
+        let mut bytes = [0; LABEL_BYTES];
+        let (words, _) = bytes.as_chunks_mut::<8>();
+        for (place, word) in words.iter_mut().zip(self.0) {
+            *place = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// The bytes before the first zero.
+    fn len(&self) -> usize {
+        self.padded().iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES)
+    }
+}
+
+/// Assembles a label from bytes that arrive one by one. The words stay in registers: words that are assembled in
+/// memory could not be loaded before all their bytes have left the store buffer.
+#[derive(Debug, Default)]
+pub struct LabelBuilder {
+    words: [u64; LABEL_WORDS],
+    /// All bytes combined by OR: below 128 exactly if all are ASCII.
+    all: u8,
+}
+
+impl LabelBuilder {
+    /// Adds the byte at a position below [`LABEL_BYTES`], which is not zero.
+    #[inline]
+    pub fn put(&mut self, at: usize, byte: u8) {
+        self.words[at / 8] |= u64::from(byte) << (8 * (at % 8));
+        self.all |= byte;
+    }
+
+    /// The label; `None` if the bytes are not UTF-8.
+    #[inline]
+    pub fn finish(self) -> Option<Label> {
+        if self.all.is_ascii() { Some(Label(self.words)) } else { Label::from_words(self.words) }
+    }
+}
+
+impl fmt::Display for Label {
+    /// In quotation marks, with what would not be printed escaped. Nothing if there is no label.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            Ok(())
+        } else if self.is_unknown() {
+            f.write_str("\"?\"")
+        } else {
+            write!(f, "\"{}\"", self.text().escape_debug())
+        }
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Label({self})")
+    }
+}
+
+/// A label behind something else: with a space before it, or nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct LabelSuffix(pub Label);
+
+impl fmt::Display for LabelSuffix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_none() { Ok(()) } else { write!(f, " {}", self.0) }
+    }
+}
+
+/// The name of an operation with the label of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabelledName {
+    /// The name of the operation, as in the C function.
+    pub name: &'static str,
+    /// The label of the call.
+    pub label: Label,
+}
+
+impl fmt::Display for LabelledName {
+    /// For instance `all_reduce "layer3.weight"`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, LabelSuffix(self.label))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn built(bytes: &[u8]) -> Option<Label> {
+        let mut builder = LabelBuilder::default();
+        bytes.iter().enumerate().for_each(|(at, &byte)| builder.put(at, byte));
+        builder.finish()
+    }
+
+    #[test]
+    fn a_text_survives_its_words() {
+        for text in ["", "a", "layer3.weight", "schön", "0123456789abcdef0123456789abcdef"] {
+            let label = Label::new(text).unwrap();
+            assert_eq!(label.text(), text);
+            assert_eq!(label.is_none(), text.is_empty());
+            assert_eq!(Label::from_words(*label.words()), Some(label));
+            assert_eq!(built(text.as_bytes()), Some(label));
+        }
+    }
+
+    #[test]
+    fn long_texts_and_zero_bytes_are_refused() {
+        for text in ["0123456789abcdef0123456789abcdef0", "a\0b", "\0"] {
+            assert!(Label::new(text).unwrap_err().message().contains("at most 32 bytes"));
+        }
+        let cut = "0123456789abcdef0123456789abcde\u{e9}".as_bytes();
+        assert_eq!((built(&[0xff]), built(&cut[..32])), (None, None));
+    }
+
+    #[test]
+    fn words_of_other_processes_are_checked() {
+        assert_eq!(Label::from_words([0xff; LABEL_WORDS]), None);
+        assert_eq!(Label::from_words(*Label::UNKNOWN.words()), None);
+        // Bytes after the end.
+        assert_eq!(Label::from_words([0x61, 0x62, 0, 0]), None);
+        assert_eq!(Label::from_words([0x6100_61, 0, 0, 0]), None);
+        assert_eq!(Label::from_words([0; LABEL_WORDS]), Some(Label::NONE));
+    }
+
+    #[test]
+    fn several_labels_count_in_their_order() {
+        let of = |texts: &[&str]| {
+            let labels: Vec<Label> = texts.iter().map(|text| Label::new(text).unwrap()).collect();
+            Label::of_calls(&labels).text()
+        };
+        assert_eq!(
+            (of(&[]), of(&["", ""]), of(&["a", "b"])),
+            ("".into(), "".into(), "a, b".into())
+        );
+        let lists: [&[&str]; 8] = [
+            &["a", "b"],
+            &["b", "a"],
+            &["a, b"],
+            &["a", ""],
+            &["", "a"],
+            &["a", "a long label of some layer", "b"],
+            &["b", "a long label of some layer", "a"],
+            &["a", "a long label of some layer", ""],
+        ];
+        let different: HashSet<String> = lists.iter().map(|list| of(list)).collect();
+        assert_eq!(
+            different.len(),
+            lists.len() - 1,
+            "one label alone is that label: {different:?}"
+        );
+        assert!(of(lists[5]).starts_with("3 labels #"));
+        let many: Vec<&str> = vec!["a long label of some layer"; 65_536];
+        assert!(of(&many).starts_with("65536 labels #"));
+    }
+
+    #[test]
+    fn similar_labels_have_different_hashes() {
+        let mut seen = HashSet::new();
+        for layer in 0..300 {
+            for part in ["weight", "bias", "Weight", "weight.", "a.very.long.one.of.weights"] {
+                let label = Label::new(&format!("{layer}.{part}")).unwrap();
+                assert!(seen.insert(label.hash()), "{label}");
+            }
+        }
+        assert!(seen.insert(Label::NONE.hash()));
+    }
+
+    #[test]
+    fn labels_are_displayed_in_quotation_marks() {
+        let said = |text| Label::new(text).unwrap().to_string();
+        assert_eq!(said("schön"), "\"schön\"");
+        assert_eq!(said("a \"b\"\n"), "\"a \\\"b\\\"\\n\"");
+        assert_eq!(said(""), "");
+        assert_eq!(Label::UNKNOWN.to_string(), "\"?\"");
+        let label = Label::new("x").unwrap();
+        assert_eq!(LabelledName { name: "barrier", label }.to_string(), "barrier \"x\"");
+        let name = LabelledName { name: "barrier", label: Label::NONE };
+        assert_eq!(name.to_string(), "barrier");
+    }
+}

@@ -1,0 +1,180 @@
+//! The labels of one rank's last operations, in memory that the ranks of a domain share.
+//!
+//! The owner stores the label when it enters a labelled operation, and nothing for an operation without a label.
+//! Others load it only to explain a mismatch, or to describe what the owner does. An entry is valid if it has the
+//! sequence number of the operation before and after it was read: it is reused after [`LINES`] operations.
+//!
+//! An operation that was made of several calls of a batch has the labels of all of them, in a list.
+
+use super::region::LINES;
+use crate::base::label::{LABEL_WORDS, Label};
+use crate::base::sync::{AtomicU64, Ordering, fence};
+
+/// The most labels of a list that are stored; the hash that ranks compare covers all.
+pub const MOST_LISTED: usize = 30;
+
+/// How many lists are stored.
+const LISTS: usize = 4;
+
+/// How many operations have an entry.
+#[allow(clippy::cast_possible_truncation, reason = "64")]
+const ENTRIES: usize = LINES as usize;
+
+/// The labels of one rank. All zero bytes are a table without labels. One writer, many readers.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct LabelTable {
+    entries: [LabelEntry; ENTRIES],
+    lists: [LabelList; LISTS],
+}
+
+/// The label of one operation.
+#[derive(Debug)]
+#[repr(C)]
+struct LabelEntry {
+    /// The sequence number of the operation; 0 while the entry is written.
+    sequence: AtomicU64,
+    words: [AtomicU64; LABEL_WORDS],
+}
+
+/// The labels of the calls that became one operation.
+#[derive(Debug)]
+#[repr(C)]
+struct LabelList {
+    /// As in [`LabelEntry`].
+    sequence: AtomicU64,
+    count: AtomicU64,
+    words: [[AtomicU64; LABEL_WORDS]; MOST_LISTED],
+}
+
+impl LabelTable {
+    /// The owner enters an operation with a label.
+    #[inline]
+    pub fn put(&self, sequence: u64, label: &Label) {
+        let entry = &self.entries[index(sequence, ENTRIES)];
+        entry.sequence.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        store(&entry.words, label);
+        entry.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// The owner enters an operation that was made of several calls, which have these labels.
+    pub fn put_list(&self, sequence: u64, labels: &[Label]) {
+        let list = &self.lists[index(sequence, LISTS)];
+        list.sequence.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        list.count.store(labels.len().min(MOST_LISTED) as u64, Ordering::Relaxed);
+        for (words, label) in list.words.iter().zip(labels) {
+            store(words, label);
+        }
+        list.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// The label of an operation; `None` if it has none, or if the entry is in use for a later one.
+    pub fn get(&self, sequence: u64) -> Option<Label> {
+        let entry = &self.entries[index(sequence, ENTRIES)];
+        if sequence == 0 || entry.sequence.load(Ordering::Acquire) != sequence {
+            return None;
+        }
+        let label = load(&entry.words);
+        fence(Ordering::Acquire);
+        label.filter(|_| entry.sequence.load(Ordering::Relaxed) == sequence)
+    }
+
+    /// The label of an operation and, if it was made of several calls, those of the calls; empty if it has none.
+    pub fn all(&self, sequence: u64) -> Vec<Label> {
+        self.get(sequence).into_iter().chain(self.list(sequence)).collect()
+    }
+
+    /// The labels of the calls that an operation was made of, the first [`MOST_LISTED`] of them; empty as in
+    /// [`LabelTable::get`].
+    pub fn list(&self, sequence: u64) -> Vec<Label> {
+        let list = &self.lists[index(sequence, LISTS)];
+        if sequence == 0 || list.sequence.load(Ordering::Acquire) != sequence {
+            return Vec::new();
+        }
+        let count = usize::try_from(list.count.load(Ordering::Relaxed)).unwrap_or(MOST_LISTED);
+        let labels: Option<Vec<Label>> = list.words.iter().take(count).map(load).collect();
+        fence(Ordering::Acquire);
+        let is_whole = list.sequence.load(Ordering::Relaxed) == sequence;
+        labels.filter(|_| is_whole).unwrap_or_default()
+    }
+}
+
+#[inline]
+fn index(sequence: u64, len: usize) -> usize {
+    usize::try_from(sequence % (len as u64)).unwrap_or(0)
+}
+
+#[inline]
+fn store(cells: &[AtomicU64; LABEL_WORDS], label: &Label) {
+    for (cell, &word) in cells.iter().zip(label.words()) {
+        cell.store(word, Ordering::Relaxed);
+    }
+}
+
+fn load(cells: &[AtomicU64; LABEL_WORDS]) -> Option<Label> {
+    Label::from_words(std::array::from_fn(|i| cells[i].load(Ordering::Relaxed)))
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    fn table() -> LabelTable {
+        let words = || std::array::from_fn(|_| AtomicU64::new(0));
+        let zero = || AtomicU64::new(0);
+        LabelTable {
+            entries: std::array::from_fn(|_| LabelEntry { sequence: zero(), words: words() }),
+            lists: std::array::from_fn(|_| LabelList {
+                sequence: zero(),
+                count: zero(),
+                words: std::array::from_fn(|_| words()),
+            }),
+        }
+    }
+
+    fn label(number: u64) -> Label {
+        Label::new(&format!("bucket {number}")).unwrap()
+    }
+
+    #[test]
+    fn the_last_64_operations_have_labels() {
+        let table = table();
+        assert_eq!((table.get(0), table.get(1)), (None, None));
+        (1..=100).filter(|it| it % 2 == 0).for_each(|it| table.put(it, &label(it)));
+        for sequence in 1..=200 {
+            let expected = (37..=100).contains(&sequence) && sequence % 2 == 0;
+            assert_eq!(table.get(sequence), expected.then(|| label(sequence)), "{sequence}");
+        }
+    }
+
+    #[test]
+    fn lists_are_cut_and_reused() {
+        let table = table();
+        assert_eq!((table.list(0), table.list(1)), (vec![], vec![]));
+        let labels: Vec<Label> = (0..40).map(label).collect();
+        for sequence in 1..=5 {
+            table.put_list(sequence, &labels[usize::try_from(sequence).unwrap()..]);
+        }
+        assert!(table.list(1).is_empty());
+        assert_eq!(table.list(5), labels[5..5 + MOST_LISTED]);
+        table.put_list(6, &labels[..2]);
+        assert_eq!(table.list(6), labels[..2]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_labels_are_ignored() {
+        let table = table();
+        table.put(1, &label(1));
+        table.put_list(1, &[label(1), label(2)]);
+        table.entries[1].words[0].store(u64::MAX, Ordering::Relaxed);
+        table.lists[1].words[1][0].store(u64::MAX, Ordering::Relaxed);
+        assert_eq!((table.get(1), table.list(1)), (None, vec![]));
+        table.lists[1].words[1][0].store(0x61, Ordering::Relaxed);
+        table.lists[1].words[1][1].store(0, Ordering::Relaxed);
+        table.lists[1].count.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(table.list(1).len(), MOST_LISTED);
+    }
+}
