@@ -71,6 +71,43 @@ impl Label {
         is_valid.then_some(label)
     }
 
+    /// The label whose bytes `byte_at` returns, up to the first zero. Asks for one byte more than a label has at most,
+    /// and for none behind a zero.
+    ///
+    /// Each word is assembled in a register: a word that is assembled in memory cannot be loaded before all its bytes
+    /// have left the store buffer.
+    ///
+    /// # Errors
+    /// Why the text is no label.
+    #[inline]
+    pub fn from_terminated(byte_at: impl Fn(usize) -> u8) -> std::result::Result<Self, UnfitLabel> {
+        const NOT_ASCII: u64 = 0x8080_8080_8080_8080;
+        let (mut words, mut all, mut has_ended) = ([0; LABEL_WORDS], 0, false);
+        for (index, place) in words.iter_mut().enumerate() {
+            let mut word = 0;
+            for at in 0..8 {
+                let byte = byte_at(8 * index + at);
+                has_ended = byte == 0;
+                if has_ended {
+                    break;
+                }
+                word |= u64::from(byte) << (8 * at);
+            }
+            *place = word;
+            all |= word;
+            if has_ended {
+                break;
+            }
+        }
+        if !has_ended && byte_at(LABEL_BYTES) != 0 {
+            return Err(UnfitLabel::TooLong);
+        }
+        if all & NOT_ASCII == 0 {
+            return Ok(Self(words));
+        }
+        Self::from_words(words).ok_or(UnfitLabel::NotUtf8)
+    }
+
     /// The words.
     #[inline]
     pub fn words(&self) -> &[u64; LABEL_WORDS] {
@@ -141,28 +178,13 @@ impl Label {
     }
 }
 
-/// Assembles a label from bytes that arrive one by one. The words stay in registers: words that are assembled in
-/// memory could not be loaded before all their bytes have left the store buffer.
-#[derive(Debug, Default)]
-pub struct LabelBuilder {
-    words: [u64; LABEL_WORDS],
-    /// All bytes combined by OR: below 128 exactly if all are ASCII.
-    all: u8,
-}
-
-impl LabelBuilder {
-    /// Adds the byte at a position below [`LABEL_BYTES`], which is not zero.
-    #[inline]
-    pub fn put(&mut self, at: usize, byte: u8) {
-        self.words[at / 8] |= u64::from(byte) << (8 * (at % 8));
-        self.all |= byte;
-    }
-
-    /// The label; `None` if the bytes are not UTF-8.
-    #[inline]
-    pub fn finish(self) -> Option<Label> {
-        if self.all.is_ascii() { Some(Label(self.words)) } else { Label::from_words(self.words) }
-    }
+/// Why a text is no label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnfitLabel {
+    /// It has more than [`LABEL_BYTES`] bytes.
+    TooLong,
+    /// Its bytes are not UTF-8.
+    NotUtf8,
 }
 
 impl fmt::Display for Label {
@@ -215,10 +237,10 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn built(bytes: &[u8]) -> Option<Label> {
-        let mut builder = LabelBuilder::default();
-        bytes.iter().enumerate().for_each(|(at, &byte)| builder.put(at, byte));
-        builder.finish()
+    /// The label of a terminated text, behind whose terminator nothing may be read.
+    fn built(bytes: &[u8]) -> std::result::Result<Label, UnfitLabel> {
+        let terminated = [bytes, &[0]].concat();
+        Label::from_terminated(|at| terminated[at])
     }
 
     #[test]
@@ -228,7 +250,7 @@ mod tests {
             assert_eq!(label.text(), text);
             assert_eq!(label.is_none(), text.is_empty());
             assert_eq!(Label::from_words(*label.words()), Some(label));
-            assert_eq!(built(text.as_bytes()), Some(label));
+            assert_eq!(built(text.as_bytes()), Ok(label));
         }
     }
 
@@ -238,7 +260,9 @@ mod tests {
             assert!(Label::new(text).unwrap_err().message().contains("at most 32 bytes"));
         }
         let cut = "0123456789abcdef0123456789abcde\u{e9}".as_bytes();
-        assert_eq!((built(&[0xff]), built(&cut[..32])), (None, None));
+        let not_utf8 = Err(UnfitLabel::NotUtf8);
+        assert_eq!((built(&[0xff]), built(&cut[..32])), (not_utf8, not_utf8));
+        assert_eq!(Label::from_terminated(|at| [b'x'; 33][at]), Err(UnfitLabel::TooLong));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::MAX_WORLD_SIZE;
-use crate::base::label::{LABEL_BYTES, Label, LabelBuilder};
+use crate::base::label::{LABEL_BYTES, Label, UnfitLabel};
 use std::ffi::{CStr, c_char, c_void};
 
 /// The longest C string that is accepted; also bounds how far a missing terminator is read.
@@ -84,24 +84,22 @@ pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8
 
 /// The label of a call. Of a text that is too long no more is read than shows that.
 pub(super) fn label(ptr: *const c_char) -> Result<Label> {
-    let mut label = LabelBuilder::default();
     if ptr.is_null() {
         return Ok(Label::NONE);
     }
-    for at in 0..=LABEL_BYTES {
-        // SAFETY: the caller promises a terminated string, and no byte before this one was the terminator.
-        let byte = unsafe { ptr.cast::<u8>().wrapping_add(at).read() };
-        if byte == 0 {
-            let not_utf8 = || Error::invalid("label of dist_call_options_t is not UTF-8");
-            return label.finish().ok_or_else(not_utf8);
-        }
-        if at < LABEL_BYTES {
-            label.put(at, byte);
-        }
-    }
-    Err(Error::invalid(format!(
-        "label of dist_call_options_t is longer than {LABEL_BYTES} bytes (DIST_LABEL_BYTES): shorten it"
-    )))
+    // SAFETY: the caller promises a terminated string, and no byte before this one was the terminator.
+    let byte_at = |at| unsafe { ptr.cast::<u8>().wrapping_add(at).read() };
+    Label::from_terminated(byte_at).map_err(unfit_label)
+}
+
+#[cold]
+fn unfit_label(why: UnfitLabel) -> Error {
+    Error::invalid(match why {
+        UnfitLabel::TooLong => format!(
+            "label of dist_call_options_t is longer than {LABEL_BYTES} bytes (DIST_LABEL_BYTES): shorten it"
+        ),
+        UnfitLabel::NotUtf8 => "label of dist_call_options_t is not UTF-8".to_owned(),
+    })
 }
 
 /// `len` bytes, copied out of the caller's hands by whoever uses them during the call.

@@ -26,6 +26,9 @@ const MARKS: u32 = 64;
 /// For how many labelled operations the other side is asked how it labelled them.
 const ASKED: usize = 8;
 
+/// After how many questions without an answer no more are asked.
+const UNANSWERED: usize = 2;
+
 /// Scratch memory up to this size is kept for the next operation.
 const KEPT: usize = 8 << 20;
 
@@ -216,18 +219,30 @@ impl Lane {
             !it.label.is_none() && it.part <= 1 && it.moment() <= last.descriptor.moment()
         };
         let asked: Vec<&Past> = self.past.iter().rev().filter(is_asked).take(ASKED).collect();
-        asked.into_iter().rev().find_map(|past| {
+        let mut unanswered = 0;
+        for past in asked.into_iter().rev() {
             let ours = past.descriptor;
             let theirs = labels(*rank, ours.sequence);
-            let label = *theirs.first().filter(|label| **label != ours.label)?;
+            let Some(&label) = theirs.first() else {
+                // Each answer that does not arrive takes its time.
+                unanswered += 1;
+                if unanswered == UNANSWERED {
+                    break;
+                }
+                continue;
+            };
+            if label == ours.label {
+                continue;
+            }
             let calls = DifferingCall::of(&labels(self.rank, ours.sequence), &theirs);
             // Of an operation before the last one, only the label is known.
             let theirs = match ours.moment() == last.descriptor.moment() {
                 true => Descriptor { label, ..ours }.to_string(),
                 false => format!("#{} {label}", ours.sequence),
             };
-            Some(format!("called {ours}, but {name} called {theirs}{calls}"))
-        })
+            return Some(format!("called {ours}, but {name} called {theirs}{calls}"));
+        }
+        None
     }
 }
 
@@ -347,7 +362,9 @@ mod tests {
         let said = a.disagreement(&other, &last).unwrap();
         assert_eq!(said, "called barrier #3 \"b\", but {} called barrier #3");
         let mut same = new();
-        [(1, "x"), (2, "a"), (3, "b")].map(|(sequence, text)| same.enter(called(sequence, text)));
+        for (sequence, text) in [(1, "x"), (2, "a"), (3, "b")] {
+            same.enter(called(sequence, text));
+        }
         let last = header(&same, called(3, "b").without_text());
         assert_eq!(
             a.disagreement(&OtherSide { labels: &|_, _| panic!("asked"), ..other }, &last),
