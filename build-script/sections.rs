@@ -101,6 +101,7 @@ pub(crate) const DIST: &[Section] = &[
             "dist_work_t",
             "dist_call_options_t",
             "DIST_CALL_",
+            "DIST_LABEL_",
             "dist_all_",
             "dist_reduce",
             "dist_broadcast",

@@ -239,7 +239,7 @@ static void on_processes(void (*act)(int rank, dist_group_t *group))
             options.timeout_ms = LIMIT_MS;
             options.backend_options = "transport=shm";
             REQUIRE_OK(dist_init(&options));
-            act(i, NULL);
+            act(i, dist_world());
             CHECK_OK(dist_finalize());
             exit(check_report());
         }

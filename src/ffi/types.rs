@@ -216,10 +216,10 @@ pub struct dist_call_options_t {
     pub device: i32,
     /// 0.
     pub reserved: i32,
-    /// A label for the call, UTF-8, at most DIST_LABEL_BYTES bytes without the terminator, borrowed for the call; NULL
-    /// or "" for none. All ranks of a collective give the same one, else it fails with DIST_ERR_MISMATCH, which names the
-    /// labels, where the native back end carries it. A message is matched without it. Errors, the flight recorder, the
-    /// trace and dist-doctor show it.
+    /// The label of the call: UTF-8 of at most DIST_LABEL_BYTES bytes without the terminator,
+    /// borrowed for the call; NULL or "" for none. All ranks give the same label to a collective:
+    /// the native back end reports different ones with DIST_ERR_MISMATCH. Messages are matched
+    /// without it. Errors, the flight recorder, the trace and dist-doctor show it.
     pub label: *const c_char,
 }
 
