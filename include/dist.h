@@ -1248,6 +1248,11 @@ typedef int32_t dist_op_t;
 #define DIST_CALL_DEVICE 8
 
 /**
+ * The most bytes of a call's label, without the terminator.
+ */
+#define DIST_LABEL_BYTES 32
+
+/**
  * An operation that was issued and that may still be under way. Any thread may use it; owned by the caller, released
  * with dist_work_release. It outlives its group and keeps its outcome until it is released.
  */
@@ -1294,6 +1299,13 @@ typedef struct dist_call_options_t {
      * 0.
      */
     int32_t reserved;
+    /**
+     * The label of the call: UTF-8 of at most DIST_LABEL_BYTES bytes without the terminator,
+     * borrowed for the call; NULL or "" for none. All ranks give the same label to a collective:
+     * the native back end reports different ones with DIST_ERR_MISMATCH. Messages are matched
+     * without it. Errors, the flight recorder, the trace and dist-doctor show it.
+     */
+    const char *label;
 } dist_call_options_t;
 
 /**
@@ -1741,7 +1753,7 @@ dist_status_t dist_work_test_any(struct dist_work_t *const *works,
 
 /* All defaults; assign the fields that differ. */
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, DIST_NULL, 0, DIST_NULL, \
-    0, 0 }
+    0, 0, DIST_NULL }
 
 /*
  * Messages

@@ -191,6 +191,7 @@ pub const DIST_CULPRIT_MISMATCH: i32 = 6;
 pub const DIST_CULPRIT_ABORTED: i32 = 7;
 /// It failed in another way; the error's message says how.
 pub const DIST_CULPRIT_FAILED: i32 = 8;
+
 /// The most bytes of a call's label, without the terminator.
 pub const DIST_LABEL_BYTES: usize = 32;
 
