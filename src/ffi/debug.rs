@@ -53,7 +53,7 @@ dist_export! {
     /// the program has symbols.
     ///
     /// "" where no call has failed, or where neither DIST_SHOW_STACKTRACES or TORCH_SHOW_CPP_STACKTRACES was 1 nor the
-    /// debug level DETAIL when it did. Valid until the thread's next failing call. The first call for an error reads
+    /// debug level DETAIL when it did. Valid until the thread's second next failing call. The first call for an error reads
     /// symbols, which may take a moment. Any thread. Since 0.1.
     pub fn dist_last_error_backtrace() -> *const c_char {
         Ok(last_error::backtrace_as_ptr())
