@@ -41,7 +41,7 @@ static int64_t now_ns(void)
 struct patience patience_of(int64_t timeout_ms)
 {
     int64_t now = now_ns();
-    int forever = timeout_ms > (INT64_MAX - now) / 1000000;
+    int forever = timeout_ms == DIST_WAIT_FOREVER || timeout_ms > (INT64_MAX - now) / 1000000;
     struct patience patience = { forever ? INT64_MAX : now + timeout_ms * 1000000, SHORTEST_NAP_NS };
     return patience;
 }

@@ -24,7 +24,7 @@ static void print_value(dist_store_t *store, const char *key)
     dist_blob_t *blob = NULL;
     const void *bytes;
     size_t len;
-    check(dist_store_get(store, key, &blob));
+    check(dist_store_get(store, key, DIST_TERMINATED, &blob));
     check(dist_blob_data(blob, 0, &bytes, &len));
     fwrite(bytes, 1, len, stdout);
     putchar('\n');
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
         return 3;
     }
     if (strcmp(command, "set") == 0 && argc == 5) {
-        check(dist_store_set(store, argv[3], argv[4], strlen(argv[4])));
+        check(dist_store_set(store, argv[3], DIST_TERMINATED, argv[4], strlen(argv[4])));
     } else if (strcmp(command, "get") == 0 && argc == 4) {
         print_value(store, argv[3]);
     } else if (strcmp(command, "sum") == 0 && (argc == 3 || argc == 5)) {

@@ -76,8 +76,8 @@ static void counts(void)
 static void store_lengths(void)
 {
     dist_store_t *store = new_store();
-    CHECK_REFUSED(dist_store_set(store, "k", "v", SIZE_MAX), INVALID, "address space");
-    CHECK_REFUSED(dist_store_append(store, "k", "v", SIZE_MAX / 2 + 1), INVALID, "address space");
+    CHECK_REFUSED(dist_store_set(store, "k", DIST_TERMINATED, "v", SIZE_MAX), INVALID, "address space");
+    CHECK_REFUSED(dist_store_append(store, "k", DIST_TERMINATED, "v", SIZE_MAX / 2 + 1), INVALID, "address space");
     CHECK_OK(dist_store_release(store));
 }
 

@@ -62,7 +62,7 @@ static void with_a_store(void)
     options.timeout_ms = LIMIT_MS;
     REQUIRE_OK(dist_store_tcp_create(&options, &store));
     CHECK(in_child(after_use));
-    CHECK_OK(dist_store_add(store, "n", 1, &sum));
+    CHECK_OK(dist_store_add(store, "n", DIST_TERMINATED, 1, &sum));
     CHECK(sum == 1);
     CHECK_OK(dist_store_release(store));
     CHECK(in_child(after_use));

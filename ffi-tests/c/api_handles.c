@@ -49,19 +49,19 @@ static void refuse_store(dist_store_t *bad)
     CHECK(group == NULL);
     CHECK_REFUSED(dist_store_release(bad), HANDLE, "dist_store_t");
     CHECK_STATUS(dist_store_clone(bad, &out), HANDLE);
-    CHECK_STATUS(dist_store_prefix_create("p", bad, &out), HANDLE);
+    CHECK_STATUS(dist_store_prefix_create("p", DIST_TERMINATED, bad, &out), HANDLE);
     CHECK(out == NULL);
-    CHECK_STATUS(dist_store_set(bad, "k", "v", 1), HANDLE);
-    CHECK_STATUS(dist_store_get(bad, "k", &blob), HANDLE);
-    CHECK_STATUS(dist_store_add(bad, "n", 1, &n), HANDLE);
-    CHECK_STATUS(dist_store_compare_set(bad, "k", "v", 1, "w", 1, &blob), HANDLE);
-    CHECK_STATUS(dist_store_wait(bad, keys, 1, 1), HANDLE);
-    CHECK_STATUS(dist_store_check(bad, keys, 1, &flag), HANDLE);
+    CHECK_STATUS(dist_store_set(bad, "k", DIST_TERMINATED, "v", 1), HANDLE);
+    CHECK_STATUS(dist_store_get(bad, "k", DIST_TERMINATED, &blob), HANDLE);
+    CHECK_STATUS(dist_store_add(bad, "n", DIST_TERMINATED, 1, &n), HANDLE);
+    CHECK_STATUS(dist_store_compare_set(bad, "k", DIST_TERMINATED, "v", 1, "w", 1, &blob), HANDLE);
+    CHECK_STATUS(dist_store_wait(bad, keys, NULL, 1, 1), HANDLE);
+    CHECK_STATUS(dist_store_check(bad, keys, NULL, 1, &flag), HANDLE);
     CHECK_STATUS(dist_store_num_keys(bad, &n), HANDLE);
-    CHECK_STATUS(dist_store_delete_key(bad, "k", &flag), HANDLE);
-    CHECK_STATUS(dist_store_append(bad, "k", "v", 1), HANDLE);
-    CHECK_STATUS(dist_store_multi_get(bad, keys, 1, &blob), HANDLE);
-    CHECK_STATUS(dist_store_multi_set(bad, keys, values, lens, 1), HANDLE);
+    CHECK_STATUS(dist_store_delete_key(bad, "k", DIST_TERMINATED, &flag), HANDLE);
+    CHECK_STATUS(dist_store_append(bad, "k", DIST_TERMINATED, "v", 1), HANDLE);
+    CHECK_STATUS(dist_store_multi_get(bad, keys, NULL, 1, &blob), HANDLE);
+    CHECK_STATUS(dist_store_multi_set(bad, keys, NULL, values, lens, 1), HANDLE);
     CHECK(blob == NULL && n == 0 && flag == 0);
     CHECK_STATUS(dist_store_set_timeout(bad, 5), HANDLE);
     CHECK(dist_store_get_timeout(bad) == 0);
@@ -82,8 +82,8 @@ static void refuse_blob(dist_blob_t *bad)
 static dist_blob_t *new_blob(dist_store_t *store)
 {
     dist_blob_t *blob = NULL;
-    REQUIRE_OK(dist_store_set(store, "k", "value", 5));
-    REQUIRE_OK(dist_store_get(store, "k", &blob));
+    REQUIRE_OK(dist_store_set(store, "k", DIST_TERMINATED, "value", 5));
+    REQUIRE_OK(dist_store_get(store, "k", DIST_TERMINATED, &blob));
     return blob;
 }
 
@@ -127,8 +127,8 @@ static void place_taken(void)
         REQUIRE_OK(dist_store_release(first));
         second = new_store();
         CHECK(second != first);
-        CHECK_STATUS(dist_store_set(first, "k", "v", 1), HANDLE);
-        CHECK_OK(dist_store_set(second, "k", "v", 1));
+        CHECK_STATUS(dist_store_set(first, "k", DIST_TERMINATED, "v", 1), HANDLE);
+        CHECK_OK(dist_store_set(second, "k", DIST_TERMINATED, "v", 1));
         first = second;
     }
     CHECK_OK(dist_store_release(first));
@@ -144,12 +144,12 @@ static void shared_stores(void)
     const void *data = NULL;
     size_t len = 0;
     CHECK_OK(dist_store_clone(store, &copy));
-    CHECK_OK(dist_store_prefix_create("p", copy, &prefixed));
-    CHECK_OK(dist_store_set(prefixed, "k", "v", 1));
+    CHECK_OK(dist_store_prefix_create("p", DIST_TERMINATED, copy, &prefixed));
+    CHECK_OK(dist_store_set(prefixed, "k", DIST_TERMINATED, "v", 1));
     CHECK_OK(dist_store_release(store));
-    CHECK_OK(dist_store_get(copy, "p/k", &blob));
+    CHECK_OK(dist_store_get(copy, "p/k", DIST_TERMINATED, &blob));
     CHECK_OK(dist_store_release(copy));
-    CHECK_OK(dist_store_append(prefixed, "k", "w", 1));
+    CHECK_OK(dist_store_append(prefixed, "k", DIST_TERMINATED, "w", 1));
     CHECK_OK(dist_store_release(prefixed));
     CHECK_OK(dist_blob_data(blob, 0, &data, &len));
     CHECK(len == 1 && memcmp(data, "v", 2) == 0);

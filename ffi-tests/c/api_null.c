@@ -90,11 +90,11 @@ static void store_constructors(void)
     ACCEPTED(dist_store_file_create, options, dist_store_file_create("file", -1, NULL, &out), ARGUMENT);
     CHECK_MESSAGE("world_size");
     REFUSED(dist_store_hash_create, out, dist_store_hash_create(NULL), ARGUMENT);
-    REFUSED(dist_store_prefix_create, prefix, dist_store_prefix_create(NULL, store, &out), ARGUMENT);
+    REFUSED(dist_store_prefix_create, prefix, dist_store_prefix_create(NULL, DIST_TERMINATED, store, &out), ARGUMENT);
     out = store;
-    REFUSED(dist_store_prefix_create, inner, dist_store_prefix_create("p", NULL, &out), HANDLE);
+    REFUSED(dist_store_prefix_create, inner, dist_store_prefix_create("p", DIST_TERMINATED, NULL, &out), HANDLE);
     CHECK(out == NULL);
-    REFUSED(dist_store_prefix_create, out, dist_store_prefix_create("p", store, NULL), ARGUMENT);
+    REFUSED(dist_store_prefix_create, out, dist_store_prefix_create("p", DIST_TERMINATED, store, NULL), ARGUMENT);
     out = store;
     REFUSED(dist_store_clone, store, dist_store_clone(NULL, &out), HANDLE);
     CHECK(out == NULL);
@@ -123,33 +123,34 @@ static void store_values(void)
 {
     dist_blob_t *out = blob;
     int64_t sum = 0;
-    REFUSED(dist_store_set, store, dist_store_set(NULL, "k", "v", 1), HANDLE);
-    REFUSED(dist_store_set, key, dist_store_set(store, NULL, "v", 1), ARGUMENT);
-    REFUSED(dist_store_set, value, dist_store_set(store, "k", NULL, 1), ARGUMENT);
-    CHECK_OK(dist_store_set(store, "k", NULL, 0));
-    REFUSED(dist_store_get, store, dist_store_get(NULL, "k", &out), HANDLE);
+    REFUSED(dist_store_set, store, dist_store_set(NULL, "k", DIST_TERMINATED, "v", 1), HANDLE);
+    REFUSED(dist_store_set, key, dist_store_set(store, NULL, DIST_TERMINATED, "v", 1), ARGUMENT);
+    REFUSED(dist_store_set, value, dist_store_set(store, "k", DIST_TERMINATED, NULL, 1), ARGUMENT);
+    CHECK_OK(dist_store_set(store, "k", DIST_TERMINATED, NULL, 0));
+    CHECK_OK(dist_store_set(store, NULL, 0, "v", 1));
+    REFUSED(dist_store_get, store, dist_store_get(NULL, "k", DIST_TERMINATED, &out), HANDLE);
     CHECK(out == NULL);
-    REFUSED(dist_store_get, key, dist_store_get(store, NULL, &out), ARGUMENT);
-    REFUSED(dist_store_get, out, dist_store_get(store, "k", NULL), ARGUMENT);
-    REFUSED(dist_store_add, store, dist_store_add(NULL, "n", 1, &sum), HANDLE);
-    REFUSED(dist_store_add, key, dist_store_add(store, NULL, 1, &sum), ARGUMENT);
-    REFUSED(dist_store_add, out, dist_store_add(store, "n", 1, NULL), ARGUMENT);
-    CHECK_OK(dist_store_add(store, "n", 0, &sum));
+    REFUSED(dist_store_get, key, dist_store_get(store, NULL, DIST_TERMINATED, &out), ARGUMENT);
+    REFUSED(dist_store_get, out, dist_store_get(store, "k", DIST_TERMINATED, NULL), ARGUMENT);
+    REFUSED(dist_store_add, store, dist_store_add(NULL, "n", DIST_TERMINATED, 1, &sum), HANDLE);
+    REFUSED(dist_store_add, key, dist_store_add(store, NULL, DIST_TERMINATED, 1, &sum), ARGUMENT);
+    REFUSED(dist_store_add, out, dist_store_add(store, "n", DIST_TERMINATED, 1, NULL), ARGUMENT);
+    CHECK_OK(dist_store_add(store, "n", DIST_TERMINATED, 0, &sum));
     CHECK(sum == 0);
     REFUSED(dist_store_compare_set, store,
-            dist_store_compare_set(NULL, "k", "a", 1, "b", 1, &out), HANDLE);
+            dist_store_compare_set(NULL, "k", DIST_TERMINATED, "a", 1, "b", 1, &out), HANDLE);
     REFUSED(dist_store_compare_set, key,
-            dist_store_compare_set(store, NULL, "a", 1, "b", 1, &out), ARGUMENT);
+            dist_store_compare_set(store, NULL, DIST_TERMINATED, "a", 1, "b", 1, &out), ARGUMENT);
     REFUSED(dist_store_compare_set, expected,
-            dist_store_compare_set(store, "k", NULL, 1, "b", 1, &out), ARGUMENT);
+            dist_store_compare_set(store, "k", DIST_TERMINATED, NULL, 1, "b", 1, &out), ARGUMENT);
     REFUSED(dist_store_compare_set, desired,
-            dist_store_compare_set(store, "k", "a", 1, NULL, 1, &out), ARGUMENT);
+            dist_store_compare_set(store, "k", DIST_TERMINATED, "a", 1, NULL, 1, &out), ARGUMENT);
     REFUSED(dist_store_compare_set, out,
-            dist_store_compare_set(store, "k", "a", 1, "b", 1, NULL), ARGUMENT);
-    REFUSED(dist_store_append, store, dist_store_append(NULL, "k", "v", 1), HANDLE);
-    REFUSED(dist_store_append, key, dist_store_append(store, NULL, "v", 1), ARGUMENT);
-    REFUSED(dist_store_append, value, dist_store_append(store, "k", NULL, 1), ARGUMENT);
-    CHECK_OK(dist_store_append(store, "k", NULL, 0));
+            dist_store_compare_set(store, "k", DIST_TERMINATED, "a", 1, "b", 1, NULL), ARGUMENT);
+    REFUSED(dist_store_append, store, dist_store_append(NULL, "k", DIST_TERMINATED, "v", 1), HANDLE);
+    REFUSED(dist_store_append, key, dist_store_append(store, NULL, DIST_TERMINATED, "v", 1), ARGUMENT);
+    REFUSED(dist_store_append, value, dist_store_append(store, "k", DIST_TERMINATED, NULL, 1), ARGUMENT);
+    CHECK_OK(dist_store_append(store, "k", DIST_TERMINATED, NULL, 0));
 }
 
 static void store_keys(void)
@@ -158,22 +159,24 @@ static void store_keys(void)
     static const char *const holed[2] = { "k", NULL };
     int32_t flag = 0;
     int64_t n = 0;
-    REFUSED(dist_store_wait, store, dist_store_wait(NULL, keys, 2, 1), HANDLE);
-    REFUSED(dist_store_wait, keys, dist_store_wait(store, NULL, 2, 1), ARGUMENT);
-    REFUSED(dist_store_wait, keys, dist_store_wait(store, holed, 2, 1), ARGUMENT);
-    CHECK_OK(dist_store_wait(store, NULL, 0, 1));
-    REFUSED(dist_store_check, store, dist_store_check(NULL, keys, 2, &flag), HANDLE);
-    REFUSED(dist_store_check, keys, dist_store_check(store, NULL, 2, &flag), ARGUMENT);
-    REFUSED(dist_store_check, keys, dist_store_check(store, holed, 2, &flag), ARGUMENT);
-    REFUSED(dist_store_check, all_present, dist_store_check(store, keys, 2, NULL), ARGUMENT);
-    CHECK_OK(dist_store_check(store, NULL, 0, &flag));
+    REFUSED(dist_store_wait, store, dist_store_wait(NULL, keys, NULL, 2, 1), HANDLE);
+    REFUSED(dist_store_wait, keys, dist_store_wait(store, NULL, NULL, 2, 1), ARGUMENT);
+    REFUSED(dist_store_wait, keys, dist_store_wait(store, holed, NULL, 2, 1), ARGUMENT);
+    CHECK_OK(dist_store_wait(store, NULL, NULL, 0, 1));
+    ACCEPTED(dist_store_wait, key_lens_bytes, dist_store_wait(store, keys, NULL, 1, 1), DIST_OK);
+    REFUSED(dist_store_check, store, dist_store_check(NULL, keys, NULL, 2, &flag), HANDLE);
+    REFUSED(dist_store_check, keys, dist_store_check(store, NULL, NULL, 2, &flag), ARGUMENT);
+    REFUSED(dist_store_check, keys, dist_store_check(store, holed, NULL, 2, &flag), ARGUMENT);
+    REFUSED(dist_store_check, all_present, dist_store_check(store, keys, NULL, 2, NULL), ARGUMENT);
+    CHECK_OK(dist_store_check(store, NULL, NULL, 0, &flag));
+    ACCEPTED(dist_store_check, key_lens_bytes, dist_store_check(store, keys, NULL, 2, &flag), DIST_OK);
     CHECK(flag == 1);
     REFUSED(dist_store_num_keys, store, dist_store_num_keys(NULL, &n), HANDLE);
     REFUSED(dist_store_num_keys, out, dist_store_num_keys(store, NULL), ARGUMENT);
-    REFUSED(dist_store_delete_key, store, dist_store_delete_key(NULL, "k", &flag), HANDLE);
-    REFUSED(dist_store_delete_key, key, dist_store_delete_key(store, NULL, &flag), ARGUMENT);
-    REFUSED(dist_store_delete_key, deleted, dist_store_delete_key(store, "k", NULL), ARGUMENT);
-    CHECK_OK(dist_store_check(store, keys, 1, &flag));
+    REFUSED(dist_store_delete_key, store, dist_store_delete_key(NULL, "k", DIST_TERMINATED, &flag), HANDLE);
+    REFUSED(dist_store_delete_key, key, dist_store_delete_key(store, NULL, DIST_TERMINATED, &flag), ARGUMENT);
+    REFUSED(dist_store_delete_key, deleted, dist_store_delete_key(store, "k", DIST_TERMINATED, NULL), ARGUMENT);
+    CHECK_OK(dist_store_check(store, keys, NULL, 1, &flag));
     CHECK(flag == 1);
 }
 
@@ -184,22 +187,22 @@ static void store_queues(void)
     REFUSED(dist_store_list_keys, store, dist_store_list_keys(NULL, &out), HANDLE);
     CHECK(out == NULL);
     REFUSED(dist_store_list_keys, out, dist_store_list_keys(store, NULL), ARGUMENT);
-    REFUSED(dist_store_queue_push, store, dist_store_queue_push(NULL, "q", "v", 1), HANDLE);
-    REFUSED(dist_store_queue_push, key, dist_store_queue_push(store, NULL, "v", 1), ARGUMENT);
-    REFUSED(dist_store_queue_push, value, dist_store_queue_push(store, "q", NULL, 1), ARGUMENT);
-    CHECK_OK(dist_store_queue_push(store, "q", NULL, 0));
+    REFUSED(dist_store_queue_push, store, dist_store_queue_push(NULL, "q", DIST_TERMINATED, "v", 1), HANDLE);
+    REFUSED(dist_store_queue_push, key, dist_store_queue_push(store, NULL, DIST_TERMINATED, "v", 1), ARGUMENT);
+    REFUSED(dist_store_queue_push, value, dist_store_queue_push(store, "q", DIST_TERMINATED, NULL, 1), ARGUMENT);
+    CHECK_OK(dist_store_queue_push(store, "q", DIST_TERMINATED, NULL, 0));
     out = blob;
-    REFUSED(dist_store_queue_pop, store, dist_store_queue_pop(NULL, "q", 0, &out), HANDLE);
+    REFUSED(dist_store_queue_pop, store, dist_store_queue_pop(NULL, "q", DIST_TERMINATED, 0, &out), HANDLE);
     CHECK(out == NULL);
-    REFUSED(dist_store_queue_pop, key, dist_store_queue_pop(store, NULL, 0, &out), ARGUMENT);
-    REFUSED(dist_store_queue_pop, out, dist_store_queue_pop(store, "q", 0, NULL), ARGUMENT);
-    REFUSED(dist_store_queue_len, store, dist_store_queue_len(NULL, "q", &n), HANDLE);
-    REFUSED(dist_store_queue_len, key, dist_store_queue_len(store, NULL, &n), ARGUMENT);
-    REFUSED(dist_store_queue_len, out, dist_store_queue_len(store, "q", NULL), ARGUMENT);
-    CHECK_OK(dist_store_queue_len(store, "q", &n));
+    REFUSED(dist_store_queue_pop, key, dist_store_queue_pop(store, NULL, DIST_TERMINATED, 0, &out), ARGUMENT);
+    REFUSED(dist_store_queue_pop, out, dist_store_queue_pop(store, "q", DIST_TERMINATED, 0, NULL), ARGUMENT);
+    REFUSED(dist_store_queue_len, store, dist_store_queue_len(NULL, "q", DIST_TERMINATED, &n), HANDLE);
+    REFUSED(dist_store_queue_len, key, dist_store_queue_len(store, NULL, DIST_TERMINATED, &n), ARGUMENT);
+    REFUSED(dist_store_queue_len, out, dist_store_queue_len(store, "q", DIST_TERMINATED, NULL), ARGUMENT);
+    CHECK_OK(dist_store_queue_len(store, "q", DIST_TERMINATED, &n));
     CHECK(n == 1);
-    REFUSED(dist_store_barrier, store, dist_store_barrier(NULL, "b", 1, 1), HANDLE);
-    REFUSED(dist_store_barrier, key, dist_store_barrier(store, NULL, 1, 1), ARGUMENT);
+    REFUSED(dist_store_barrier, store, dist_store_barrier(NULL, "b", DIST_TERMINATED, 1, 1), HANDLE);
+    REFUSED(dist_store_barrier, key, dist_store_barrier(store, NULL, DIST_TERMINATED, 1, 1), ARGUMENT);
 }
 
 static void store_batches(void)
@@ -209,19 +212,22 @@ static void store_batches(void)
     static const void *const holed[2] = { "1", NULL };
     static const size_t lens[2] = { 1, 1 };
     dist_blob_t *out = blob;
-    REFUSED(dist_store_multi_get, store, dist_store_multi_get(NULL, keys, 2, &out), HANDLE);
+    REFUSED(dist_store_multi_get, store, dist_store_multi_get(NULL, keys, NULL, 2, &out), HANDLE);
     CHECK(out == NULL);
-    REFUSED(dist_store_multi_get, keys, dist_store_multi_get(store, NULL, 2, &out), ARGUMENT);
-    REFUSED(dist_store_multi_get, out, dist_store_multi_get(store, keys, 2, NULL), ARGUMENT);
-    CHECK_OK(dist_store_multi_get(store, NULL, 0, &out));
+    REFUSED(dist_store_multi_get, keys, dist_store_multi_get(store, NULL, NULL, 2, &out), ARGUMENT);
+    REFUSED(dist_store_multi_get, out, dist_store_multi_get(store, keys, NULL, 2, NULL), ARGUMENT);
+    CHECK_OK(dist_store_multi_get(store, NULL, NULL, 0, &out));
     CHECK(dist_blob_count(out) == 0);
     CHECK_OK(dist_blob_release(out));
-    REFUSED(dist_store_multi_set, store, dist_store_multi_set(NULL, keys, values, lens, 2), HANDLE);
-    REFUSED(dist_store_multi_set, keys, dist_store_multi_set(store, NULL, values, lens, 2), ARGUMENT);
-    REFUSED(dist_store_multi_set, values, dist_store_multi_set(store, keys, NULL, lens, 2), ARGUMENT);
-    REFUSED(dist_store_multi_set, values, dist_store_multi_set(store, keys, holed, lens, 2), ARGUMENT);
-    REFUSED(dist_store_multi_set, lens_bytes, dist_store_multi_set(store, keys, values, NULL, 2), ARGUMENT);
-    CHECK_OK(dist_store_multi_set(store, NULL, NULL, NULL, 0));
+    ACCEPTED(dist_store_multi_get, key_lens_bytes, dist_store_multi_get(store, keys, NULL, 2, &out), DIST_OK);
+    CHECK_OK(dist_blob_release(out));
+    REFUSED(dist_store_multi_set, store, dist_store_multi_set(NULL, keys, NULL, values, lens, 2), HANDLE);
+    REFUSED(dist_store_multi_set, keys, dist_store_multi_set(store, NULL, NULL, values, lens, 2), ARGUMENT);
+    REFUSED(dist_store_multi_set, values, dist_store_multi_set(store, keys, NULL, NULL, lens, 2), ARGUMENT);
+    REFUSED(dist_store_multi_set, values, dist_store_multi_set(store, keys, NULL, holed, lens, 2), ARGUMENT);
+    REFUSED(dist_store_multi_set, lens_bytes, dist_store_multi_set(store, keys, NULL, values, NULL, 2), ARGUMENT);
+    CHECK_OK(dist_store_multi_set(store, NULL, NULL, NULL, NULL, 0));
+    ACCEPTED(dist_store_multi_set, key_lens_bytes, dist_store_multi_set(store, keys, NULL, values, lens, 2), DIST_OK);
 }
 
 static void store_properties(void)
@@ -297,6 +303,7 @@ static void groups(void)
     REFUSED(dist_group_error, buf, dist_group_error(group, NULL, 8), 0);
     CHECK(dist_group_error(group, NULL, 0) == 1);
     REFUSED(dist_group_set_timeout, group, dist_group_set_timeout(NULL, LIMIT_MS), HANDLE);
+    REFUSED(dist_group_get_timeout, group, dist_group_get_timeout(NULL), 0);
     REFUSED(dist_group_name, group, dist_group_name(NULL, text, sizeof(text)), 0);
     REFUSED(dist_group_name, buf, dist_group_name(group, NULL, 8), 0);
     REFUSED(dist_group_backend, group, dist_group_backend(NULL, text, sizeof(text)), 0);
@@ -341,8 +348,8 @@ int main(void)
     forks();
     start_world();
     store = new_store();
-    REQUIRE_OK(dist_store_set(store, "k", "v", 1));
-    REQUIRE_OK(dist_store_multi_get(store, keys, 1, &blob));
+    REQUIRE_OK(dist_store_set(store, "k", DIST_TERMINATED, "v", 1));
+    REQUIRE_OK(dist_store_multi_get(store, keys, NULL, 1, &blob));
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
     process();
     memory();

@@ -133,16 +133,16 @@ static void missing_keys(void)
     dist_store_t *store = new_store();
     dist_blob_t *blob = NULL;
     int64_t sum = 7;
-    CHECK_OK(dist_store_set(store, "here", "text", 4));
-    CHECK_REFUSED(dist_store_wait(store, keys, 3, 20), DIST_ERR_TIMEOUT, "absent-1");
+    CHECK_OK(dist_store_set(store, "here", DIST_TERMINATED, "text", 4));
+    CHECK_REFUSED(dist_store_wait(store, keys, NULL, 3, 20), DIST_ERR_TIMEOUT, "absent-1");
     CHECK_MESSAGE("absent-2");
     CHECK_OK(dist_store_set_timeout(store, 20));
-    CHECK_REFUSED(dist_store_get(store, "absent-1", &blob), DIST_ERR_TIMEOUT, "absent-1");
-    CHECK_REFUSED(dist_store_multi_get(store, keys, 3, &blob), DIST_ERR_TIMEOUT, "absent-2");
+    CHECK_REFUSED(dist_store_get(store, "absent-1", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT, "absent-1");
+    CHECK_REFUSED(dist_store_multi_get(store, keys, NULL, 3, &blob), DIST_ERR_TIMEOUT, "absent-2");
     CHECK(blob == NULL);
-    CHECK_STATUS(dist_store_add(store, "here", 1, &sum), DIST_ERR_NOT_A_NUMBER);
+    CHECK_STATUS(dist_store_add(store, "here", DIST_TERMINATED, 1, &sum), DIST_ERR_NOT_A_NUMBER);
     CHECK(sum == 7);
-    CHECK_OK(dist_store_get(store, "here", &blob));
+    CHECK_OK(dist_store_get(store, "here", DIST_TERMINATED, &blob));
     CHECK_OK(dist_blob_release(blob));
     CHECK_OK(dist_store_release(store));
 }

@@ -137,7 +137,7 @@ static dist_status_t await(void *part, void *request, int64_t timeout_ms, dist_b
     struct odd *odd = part;
     int64_t waited;
     (void)request;
-    CHECK(timeout_ms >= 0 && timeout_ms <= 1000);
+    CHECK(timeout_ms == DIST_NO_WAIT || (timeout_ms >= 1 && timeout_ms <= 1000));
     if (does(odd, "17")) {
         return 17;
     }
@@ -167,7 +167,7 @@ static dist_status_t run_odd(void *part, const dist_backend_operation_t *what, i
     struct odd *odd = part;
     dist_status_t status = odd->is_good ? DIST_OK : submit(part, what, request, outcome);
     odd->is_good = 0;
-    CHECK(outcome->flags == 0 && timeout_ms >= 0 && timeout_ms <= 1000);
+    CHECK(outcome->flags == 0 && (timeout_ms == DIST_NO_WAIT || (timeout_ms >= 1 && timeout_ms <= 1000)));
     if (status == DIST_OK) {
         outcome->flags = DIST_BACKEND_SHORT;
     }

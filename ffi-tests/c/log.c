@@ -81,7 +81,7 @@ static void work(void)
     CHECK_OK(dist_group_release(group));
     CHECK_STATUS(dist_init(NULL), DIST_ERR_INVALID_ARGUMENT);
     CHECK_OK(dist_store_set_timeout(store, 1));
-    CHECK_STATUS(dist_store_get(store, "absent", &blob), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_get(store, "absent", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT);
     CHECK_OK(dist_store_release(store));
     start_world();
     CHECK_OK(dist_group_abort(dist_world(), "for the log"));

@@ -63,23 +63,23 @@ static void refuses_everything(dist_store_t *store)
     char text[16];
 #define REFUSED(call) CHECK_STATUS(call, DIST_ERR_INVALID_HANDLE)
     REFUSED(dist_store_clone(store, &other));
-    REFUSED(dist_store_prefix_create("p", store, &other));
-    REFUSED(dist_store_set(store, key, value, len));
-    REFUSED(dist_store_get(store, key, &blob));
-    REFUSED(dist_store_add(store, key, 1, &number));
-    REFUSED(dist_store_compare_set(store, key, value, len, value, len, &blob));
-    REFUSED(dist_store_wait(store, &key, 1, 10));
-    REFUSED(dist_store_check(store, &key, 1, &flag));
+    REFUSED(dist_store_prefix_create("p", DIST_TERMINATED, store, &other));
+    REFUSED(dist_store_set(store, key, DIST_TERMINATED, value, len));
+    REFUSED(dist_store_get(store, key, DIST_TERMINATED, &blob));
+    REFUSED(dist_store_add(store, key, DIST_TERMINATED, 1, &number));
+    REFUSED(dist_store_compare_set(store, key, DIST_TERMINATED, value, len, value, len, &blob));
+    REFUSED(dist_store_wait(store, &key, NULL, 1, 10));
+    REFUSED(dist_store_check(store, &key, NULL, 1, &flag));
     REFUSED(dist_store_num_keys(store, &number));
     REFUSED(dist_store_list_keys(store, &blob));
-    REFUSED(dist_store_delete_key(store, key, &flag));
-    REFUSED(dist_store_append(store, key, value, len));
-    REFUSED(dist_store_multi_get(store, &key, 1, &blob));
-    REFUSED(dist_store_multi_set(store, &key, &value, &len, 1));
-    REFUSED(dist_store_queue_push(store, key, value, len));
-    REFUSED(dist_store_queue_pop(store, key, 0, &blob));
-    REFUSED(dist_store_queue_len(store, key, &number));
-    REFUSED(dist_store_barrier(store, key, 1, 10));
+    REFUSED(dist_store_delete_key(store, key, DIST_TERMINATED, &flag));
+    REFUSED(dist_store_append(store, key, DIST_TERMINATED, value, len));
+    REFUSED(dist_store_multi_get(store, &key, NULL, 1, &blob));
+    REFUSED(dist_store_multi_set(store, &key, NULL, &value, &len, 1));
+    REFUSED(dist_store_queue_push(store, key, DIST_TERMINATED, value, len));
+    REFUSED(dist_store_queue_pop(store, key, DIST_TERMINATED, 0, &blob));
+    REFUSED(dist_store_queue_len(store, key, DIST_TERMINATED, &number));
+    REFUSED(dist_store_barrier(store, key, DIST_TERMINATED, 1, 10));
     REFUSED(dist_store_set_timeout(store, 10));
     CHECK(dist_store_get_timeout(store) == 0);
     CHECK(dist_store_port(store) == -1);
@@ -113,13 +113,13 @@ static void failure_leaves_null(struct users *u)
     blob = (dist_blob_t *)(void *)&keys; \
     CHECK_STATUS(call, wanted); \
     CHECK(blob == NULL)
-    LEAVES_NULL(dist_store_get(u->a, "absent", &blob), DIST_ERR_TIMEOUT);
-    LEAVES_NULL(dist_store_multi_get(u->a, keys, 1, &blob), DIST_ERR_TIMEOUT);
-    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", 1, &blob), DIST_ERR_TIMEOUT);
-    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", 0, &blob), DIST_ERR_QUEUE_EMPTY);
-    LEAVES_NULL(dist_store_get(u->a, NULL, &blob), DIST_ERR_INVALID_ARGUMENT);
-    LEAVES_NULL(dist_store_compare_set(u->a, "k", NULL, 1, NULL, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_prefix_create(NULL, u->a, &other), DIST_ERR_INVALID_ARGUMENT);
+    LEAVES_NULL(dist_store_get(u->a, "absent", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT);
+    LEAVES_NULL(dist_store_multi_get(u->a, keys, NULL, 1, &blob), DIST_ERR_TIMEOUT);
+    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT);
+    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", DIST_TERMINATED, 0, &blob), DIST_ERR_QUEUE_EMPTY);
+    LEAVES_NULL(dist_store_get(u->a, NULL, DIST_TERMINATED, &blob), DIST_ERR_INVALID_ARGUMENT);
+    LEAVES_NULL(dist_store_compare_set(u->a, "k", DIST_TERMINATED, NULL, 1, NULL, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_prefix_create(NULL, DIST_TERMINATED, u->a, &other), DIST_ERR_INVALID_ARGUMENT);
     CHECK(other == NULL);
 }
 
@@ -128,10 +128,10 @@ static void null_is_a_value_only_if_it_is_empty(struct users *u)
     const char *key = "key";
     const void *value = NULL;
     size_t len = 1;
-    CHECK_REFUSED(dist_store_set(u->a, "key", NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
-    CHECK_REFUSED(dist_store_append(u->a, "key", NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
-    CHECK_REFUSED(dist_store_queue_push(u->a, "key", NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
-    CHECK_REFUSED(dist_store_multi_set(u->a, &key, &value, &len, 1), DIST_ERR_INVALID_ARGUMENT, "values");
+    CHECK_REFUSED(dist_store_set(u->a, "key", DIST_TERMINATED, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
+    CHECK_REFUSED(dist_store_append(u->a, "key", DIST_TERMINATED, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
+    CHECK_REFUSED(dist_store_queue_push(u->a, "key", DIST_TERMINATED, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
+    CHECK_REFUSED(dist_store_multi_set(u->a, &key, NULL, &value, &len, 1), DIST_ERR_INVALID_ARGUMENT, "values");
     CHECK(exists(u->a, "key") == 0);
     CHECK(length_of(u->a, "key") == 0);
 }
@@ -145,7 +145,7 @@ static void address_is_told(struct users *u)
     CHECK(dist_store_host(u->a, host, sizeof(host)) == sizeof("127.0.0.1"));
     CHECK(strcmp(host, "127.0.0.1") == 0);
     CHECK(dist_store_host(u->a, NULL, 0) == sizeof("127.0.0.1"));
-    REQUIRE(dist_store_prefix_create("p", u->b, &prefixed) == DIST_OK);
+    REQUIRE(dist_store_prefix_create("p", DIST_TERMINATED, u->b, &prefixed) == DIST_OK);
     CHECK(dist_store_port(prefixed) == dist_store_port(u->a));
     CHECK_OK(dist_store_release(prefixed));
 }

@@ -66,7 +66,7 @@ static void what_is_no_number_is_refused_and_stays(struct users *u)
     int64_t sum = 77;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         set_text(u->a, "no number", texts[i]);
-        CHECK_REFUSED(dist_store_add(u->a, "no number", 1, &sum), DIST_ERR_NOT_A_NUMBER, "add");
+        CHECK_REFUSED(dist_store_add(u->a, "no number", DIST_TERMINATED, 1, &sum), DIST_ERR_NOT_A_NUMBER, "add");
         CHECK(holds_text(u->a, "no number", texts[i]));
     }
     CHECK(sum == 77);
@@ -84,7 +84,7 @@ static void multi_set_sets_all(struct users *u)
     const void *values[] = { "1", "\0002", NULL };
     size_t lens[] = { 1, 2, 0 };
     set_text(u->a, "b", "before");
-    CHECK_OK(dist_store_multi_set(u->a, keys, values, lens, 3));
+    CHECK_OK(dist_store_multi_set(u->a, keys, NULL, values, lens, 3));
     CHECK(holds_text(u->a, "a", "1"));
     CHECK(holds_bytes(u->b, "b", "\0002", 2));
     CHECK(holds_text(u->b, "empty", ""));
@@ -95,7 +95,7 @@ static void multi_set_keeps_the_last_of_two(struct users *u)
     const char *keys[] = { "k", "other", "k" };
     const void *values[] = { "first", "o", "last" };
     size_t lens[] = { 5, 1, 4 };
-    CHECK_OK(dist_store_multi_set(u->a, keys, values, lens, 3));
+    CHECK_OK(dist_store_multi_set(u->a, keys, NULL, values, lens, 3));
     settle(u->a);
     CHECK(holds_text(u->b, "k", "last"));
 }
@@ -108,7 +108,7 @@ static void multi_get_keeps_the_order_and_repeats(struct users *u)
     set_text(u->a, "b", "22");
     set_text(u->a, "empty", "");
     settle(u->a);
-    CHECK_OK(dist_store_multi_get(u->b, keys, 4, &blob));
+    CHECK_OK(dist_store_multi_get(u->b, keys, NULL, 4, &blob));
     CHECK(dist_blob_count(blob) == 4);
     CHECK(blob_is(blob, 0, "22", 2) && blob_is(blob, 1, "", 0));
     CHECK(blob_is(blob, 2, "1", 1) && blob_is(blob, 3, "22", 2));
@@ -118,8 +118,8 @@ static void multi_get_keeps_the_order_and_repeats(struct users *u)
 static void multi_get_and_set_of_nothing(struct users *u)
 {
     dist_blob_t *blob = NULL;
-    CHECK_OK(dist_store_multi_set(u->a, NULL, NULL, NULL, 0));
-    CHECK_OK(dist_store_multi_get(u->a, NULL, 0, &blob));
+    CHECK_OK(dist_store_multi_set(u->a, NULL, NULL, NULL, NULL, 0));
+    CHECK_OK(dist_store_multi_get(u->a, NULL, NULL, 0, &blob));
     CHECK(blob != NULL && dist_blob_count(blob) == 0);
     CHECK_OK(dist_blob_release(blob));
     CHECK(count_keys(u->a) == 0);
@@ -141,11 +141,11 @@ static void thousand_keys_in_one_call(struct users *u)
         values[i] = names[i];
         lens[i] = strlen(names[i]);
     }
-    CHECK_OK(dist_store_multi_set(u->a, keys, values, lens, KEYS));
-    CHECK_OK(dist_store_wait(u->b, keys, KEYS, 0));
-    CHECK_OK(dist_store_check(u->b, keys, KEYS, &all_present));
+    CHECK_OK(dist_store_multi_set(u->a, keys, NULL, values, lens, KEYS));
+    CHECK_OK(dist_store_wait(u->b, keys, NULL, KEYS, 0));
+    CHECK_OK(dist_store_check(u->b, keys, NULL, KEYS, &all_present));
     CHECK(all_present == 1);
-    CHECK_OK(dist_store_multi_get(u->b, keys, KEYS, &blob));
+    CHECK_OK(dist_store_multi_get(u->b, keys, NULL, KEYS, &blob));
     int right = 0;
     for (size_t i = 0; i < KEYS; i++) {
         right += blob_is(blob, i, names[i], lens[i]) != 0;
@@ -155,7 +155,7 @@ static void thousand_keys_in_one_call(struct users *u)
     CHECK(count_keys(u->a) == KEYS);
     CHECK(lists(u->b, keys, KEYS));
     CHECK(was_deleted(u->a, "500") == 1);
-    CHECK_OK(dist_store_check(u->b, keys, KEYS, &all_present));
+    CHECK_OK(dist_store_check(u->b, keys, NULL, KEYS, &all_present));
     CHECK(all_present == 0);
 }
 
@@ -166,13 +166,13 @@ static void check_asks_for_all_keys(struct users *u)
     set_text(u->a, "there", "1");
     set_text(u->a, "there too", "2");
     settle(u->a);
-    CHECK_OK(dist_store_check(u->b, keys, 2, &all_present));
+    CHECK_OK(dist_store_check(u->b, keys, NULL, 2, &all_present));
     CHECK(all_present == 1);
-    CHECK_OK(dist_store_check(u->b, keys, 3, &all_present));
+    CHECK_OK(dist_store_check(u->b, keys, NULL, 3, &all_present));
     CHECK(all_present == 0);
-    CHECK_OK(dist_store_check(u->b, keys + 2, 2, &all_present));
+    CHECK_OK(dist_store_check(u->b, keys + 2, NULL, 2, &all_present));
     CHECK(all_present == 0);
-    CHECK_OK(dist_store_check(u->b, NULL, 0, &all_present));
+    CHECK_OK(dist_store_check(u->b, NULL, NULL, 0, &all_present));
     CHECK(all_present == 1);
 }
 
@@ -185,7 +185,7 @@ static dist_status_t counting(struct aside *aside)
 {
     int64_t sum;
     for (int64_t i = 0; i < aside->number; i++) {
-        dist_status_t status = dist_store_add(aside->store, aside->key, 1, &sum);
+        dist_status_t status = dist_store_add(aside->store, aside->key, DIST_TERMINATED, 1, &sum);
         if (status != DIST_OK) {
             return status;
         }
@@ -196,7 +196,7 @@ static dist_status_t counting(struct aside *aside)
 static dist_status_t appending(struct aside *aside)
 {
     for (int64_t i = 0; i < aside->number; i++) {
-        dist_status_t status = dist_store_append(aside->store, "text", aside->key, strlen(aside->key));
+        dist_status_t status = dist_store_append(aside->store, "text", DIST_TERMINATED, aside->key, strlen(aside->key));
         if (status != DIST_OK) {
             return status;
         }
@@ -216,7 +216,7 @@ static dist_status_t incrementing(struct aside *aside)
         size_t len = 0;
         sprintf(next, "%d by %p", atoi(now) + 1, (void *)aside);
         dist_status_t status =
-            dist_store_compare_set(aside->store, aside->key, now, strlen(now), next, strlen(next), &blob);
+            dist_store_compare_set(aside->store, aside->key, DIST_TERMINATED, now, strlen(now), next, strlen(next), &blob);
         if (status != DIST_OK) {
             return status;
         }
@@ -254,7 +254,7 @@ static void many_threads_append_without_loss(struct users *u)
     all_do(u, appending, "<piece>");
     settle(u->b);
     settle(u->a);
-    CHECK_OK(dist_store_get(u->a, "text", &blob));
+    CHECK_OK(dist_store_get(u->a, "text", DIST_TERMINATED, &blob));
     CHECK_OK(dist_blob_data(blob, 0, &data, &len));
     CHECK(len == THREADS * TIMES * strlen("<piece>"));
     const char *text = data;

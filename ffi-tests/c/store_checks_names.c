@@ -87,18 +87,18 @@ static void refuses_a_key_of(struct users *u, size_t len)
     keys[0] = "ok";
     keys[1] = name;
     set_text(u->a, "ok", "v");
-    CHECK_STATUS(dist_store_set(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_get(u->a, name, &blob), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_add(u->a, name, 1, &sum), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_check(u->a, keys, 2, &flag), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_wait(u->a, keys, 2, 0), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_append(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_delete_key(u->a, name, &flag), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_compare_set(u->a, name, "", 0, "v", 1, &blob), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_queue_push(u->a, name, "v", 1), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_queue_pop(u->a, name, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_queue_pop(u->a, name, 1, &blob), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_queue_len(u->a, name, &sum), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_set(u->a, name, DIST_TERMINATED, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_get(u->a, name, DIST_TERMINATED, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_add(u->a, name, DIST_TERMINATED, 1, &sum), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_check(u->a, keys, NULL, 2, &flag), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_wait(u->a, keys, NULL, 2, 0), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_append(u->a, name, DIST_TERMINATED, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_delete_key(u->a, name, DIST_TERMINATED, &flag), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_compare_set(u->a, name, DIST_TERMINATED, "", 0, "v", 1, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_push(u->a, name, DIST_TERMINATED, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_pop(u->a, name, DIST_TERMINATED, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_pop(u->a, name, DIST_TERMINATED, 1, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_len(u->a, name, DIST_TERMINATED, &sum), DIST_ERR_INVALID_ARGUMENT);
     CHECK(blob == NULL);
     CHECK(count_keys(u->a) == 1);
     CHECK(holds_text(u->a, "ok", "v"));
@@ -127,6 +127,98 @@ static void key_of_a_mebibyte_is_refused(struct users *u)
     refuses_a_key_of(u, ((size_t)1 << 20) + 1);
 }
 
+/* ---- Keys with a length ---- */
+
+/* The bytes of a key end where the length says, not at a terminator. */
+static void length_ends_a_key(struct users *u)
+{
+    static const char text[] = "keys";
+    const char *keys[] = { text, text, "k" };
+    const size_t lens[] = { 3, DIST_TERMINATED, DIST_TERMINATED };
+    const void *const values[] = { "a", "b", "c" };
+    const size_t value_lens[] = { 1, 1, 1 };
+    dist_blob_t *blob = NULL;
+    int32_t flag = 7;
+    int64_t number = 0;
+    CHECK_OK(dist_store_multi_set(u->a, keys, lens, values, value_lens, 3));
+    settle(u->a);
+    CHECK(holds_text(u->b, "key", "a") && holds_text(u->b, "keys", "b") && holds_text(u->b, "k", "c"));
+    CHECK_OK(dist_store_multi_get(u->b, keys, lens, 3, &blob));
+    CHECK(dist_blob_count(blob) == 3);
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_store_set(u->a, text, 2, "d", 1));
+    CHECK_OK(dist_store_append(u->a, text, 2, "e", 1));
+    settle(u->a);
+    CHECK(holds_text(u->b, "ke", "de"));
+    CHECK_OK(dist_store_get(u->a, text, 2, &blob));
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_store_compare_set(u->a, text, 2, "de", 2, "7", 1, &blob));
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_store_add(u->a, text, 2, 1, &number));
+    CHECK(number == 8);
+    CHECK_OK(dist_store_check(u->a, keys, lens, 3, &flag));
+    CHECK(flag == 1);
+    CHECK_OK(dist_store_delete_key(u->a, text, 2, &flag));
+    CHECK(flag == 1 && exists(u->b, "ke") == 0);
+    CHECK_OK(dist_store_wait(u->b, keys, lens, 3, LIMIT_MS));
+    CHECK_OK(dist_store_queue_push(u->a, text, 2, "i", 1));
+    CHECK(length_of(u->a, "ke") == 1);
+    CHECK_OK(dist_store_queue_len(u->a, text, 2, &number));
+    CHECK(number == 1);
+    CHECK_OK(dist_store_queue_pop(u->a, text, 2, 0, &blob));
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_store_barrier(u->a, text, 2, 1, LIMIT_MS));
+}
+
+static void no_bytes_are_the_empty_key(struct users *u)
+{
+    CHECK_OK(dist_store_set(u->a, NULL, 0, "v", 1));
+    settle(u->a);
+    CHECK(holds_text(u->b, "", "v"));
+    CHECK_REFUSED(dist_store_set(u->a, NULL, 1, "v", 1), DIST_ERR_INVALID_ARGUMENT, "key");
+    CHECK_REFUSED(dist_store_set(u->a, NULL, DIST_TERMINATED, "v", 1), DIST_ERR_INVALID_ARGUMENT, "key");
+    CHECK_STATUS(dist_store_set(u->a, "k", ((size_t)1 << 20) + 1, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_set(u->a, "k", DIST_TERMINATED - 1, "v", 1), DIST_ERR_INVALID_ARGUMENT);
+    CHECK(count_keys(u->a) == 1);
+}
+
+static void zero_byte_in_a_key_is_a_byte(struct users *u)
+{
+    static const char text[] = "a\0b";
+    dist_blob_t *blob = NULL;
+    const void *data = NULL;
+    size_t len = 0;
+    dist_store_t *prefixed = NULL;
+    int32_t flag = 0;
+    CHECK_OK(dist_store_set(u->a, text, 3, "v", 1));
+    settle(u->a);
+    CHECK(exists(u->b, "a") == 0);
+    CHECK_OK(dist_store_get(u->b, text, 3, &blob));
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_store_list_keys(u->b, &blob));
+    CHECK(dist_blob_count(blob) == 1);
+    CHECK_OK(dist_blob_data(blob, 0, &data, &len));
+    CHECK(len == 3 && memcmp(data, text, 3) == 0);
+    CHECK_OK(dist_blob_release(blob));
+    /* Also in a prefix. */
+    REQUIRE(dist_store_prefix_create(text, 2, u->a, &prefixed) == DIST_OK);
+    CHECK_OK(dist_store_set(prefixed, "k", DIST_TERMINATED, "w", 1));
+    settle(prefixed);
+    CHECK_OK(dist_store_delete_key(u->b, "a\0/k", 4, &flag));
+    CHECK(flag == 1);
+    CHECK_OK(dist_store_release(prefixed));
+    CHECK_STATUS(dist_store_wait(u->b, (const char *[]){ text }, (const size_t[]){ 2 }, 1, 5), DIST_ERR_TIMEOUT);
+    CHECK_SAYS(dist_last_error(), "a\\x00\"");
+}
+
+/* A caller's own store gets C strings. */
+static void zero_byte_in_a_key_is_refused(struct users *u)
+{
+    CHECK_REFUSED(dist_store_set(u->a, "a\0b", 3, "v", 1), DIST_ERR_INVALID_ARGUMENT, "a\\x00b");
+    CHECK_SAYS(dist_last_error(), "zero byte");
+    CHECK(count_keys(u->a) == 0);
+}
+
 /* ---- Counting and listing ---- */
 
 static void fresh_store_is_empty(struct users *u)
@@ -143,10 +235,10 @@ static void every_way_to_make_a_key_counts_once(struct users *u)
     const void *values[] = { "v" };
     size_t lens[] = { 1 };
     for (int twice = 0; twice < 2; twice++) {
-        CHECK_OK(dist_store_multi_set(u->a, keys, values, lens, 1));
+        CHECK_OK(dist_store_multi_set(u->a, keys, NULL, values, lens, 1));
         set_text(u->a, "set", "v");
         CHECK(sum_of(u->a, "add", 1) == twice + 1);
-        CHECK_OK(dist_store_append(u->a, "append", "v", 1));
+        CHECK_OK(dist_store_append(u->a, "append", DIST_TERMINATED, "v", 1));
         CHECK(compares(u->a, "compare_set", twice ? "v" : "", "v", "v"));
         CHECK(count_keys(u->a) == 5);
         CHECK(count_keys(u->b) == 5);
@@ -159,8 +251,8 @@ static void looking_makes_no_keys(struct users *u)
     const char *keys[] = { "x", "y" };
     int32_t all_present;
     CHECK(exists(u->a, "x") == 0);
-    CHECK_OK(dist_store_check(u->a, keys, 2, &all_present));
-    CHECK_STATUS(dist_store_wait(u->a, keys, 2, 10), DIST_ERR_TIMEOUT);
+    CHECK_OK(dist_store_check(u->a, keys, NULL, 2, &all_present));
+    CHECK_STATUS(dist_store_wait(u->a, keys, NULL, 2, 10), DIST_ERR_TIMEOUT);
     CHECK(was_deleted(u->a, "x") == 0);
     CHECK(compares(u->a, "x", "something", "else", "something"));
     CHECK(length_of(u->a, "x") == 0);
@@ -189,7 +281,7 @@ static void count_and_list_agree(struct users *u)
 static dist_store_t *under(const char *prefix, dist_store_t *store)
 {
     dist_store_t *prefixed = NULL;
-    REQUIRE(dist_store_prefix_create(prefix, store, &prefixed) == DIST_OK);
+    REQUIRE(dist_store_prefix_create(prefix, DIST_TERMINATED, store, &prefixed) == DIST_OK);
     return prefixed;
 }
 
@@ -297,10 +389,10 @@ static void messages_name_key_and_prefix(struct users *u)
     dist_store_t *p = under("the-prefix", u->a);
     const char *key = "odd\n\"key\"";
     int64_t sum;
-    CHECK_REFUSED(dist_store_wait(p, &key, 1, 10), DIST_ERR_TIMEOUT, "the-prefix");
+    CHECK_REFUSED(dist_store_wait(p, &key, NULL, 1, 10), DIST_ERR_TIMEOUT, "the-prefix");
     CHECK_SAYS(dist_last_error(), "odd\\n\\\"key\\\"");
     set_text(p, "text", "abc");
-    CHECK_REFUSED(dist_store_add(p, "text", 1, &sum), DIST_ERR_NOT_A_NUMBER, "add");
+    CHECK_REFUSED(dist_store_add(p, "text", DIST_TERMINATED, 1, &sum), DIST_ERR_NOT_A_NUMBER, "add");
     CHECK_OK(dist_store_release(p));
 }
 
@@ -313,6 +405,10 @@ static const struct check rows[] = {
     ROW(key_at_the_limit_is_a_key, HAS_KEY_LIMIT),
     ROW(key_over_the_limit_is_refused, HAS_KEY_LIMIT),
     ROW(key_of_a_mebibyte_is_refused, 0),
+    ROW(length_ends_a_key, 0),
+    ROW(no_bytes_are_the_empty_key, 0),
+    ROW(zero_byte_in_a_key_is_a_byte, HAS_ZERO_BYTES),
+    ROW(zero_byte_in_a_key_is_refused, HAS_C_STRINGS),
     ROW(fresh_store_is_empty, 0),
     ROW(every_way_to_make_a_key_counts_once, 0),
     ROW(looking_makes_no_keys, 0),

@@ -36,7 +36,7 @@ static void append_pieces(dist_store_t *store, int number)
     char piece[8];
     sprintf(piece, "<%04d>", number);
     for (int i = 0; i < TIMES; i++) {
-        CHECK_OK(dist_store_append(store, "text", piece, 6));
+        CHECK_OK(dist_store_append(store, "text", DIST_TERMINATED, piece, 6));
     }
     settle(store);
 }
@@ -49,7 +49,7 @@ static void meet(dist_store_t *store, int number)
         sprintf(key, "come/%d/%d", round, number);
         set_text(store, key, "");
         sprintf(key, "barrier/%d", round);
-        CHECK_OK(dist_store_barrier(store, key, PROCESSES, 0));
+        CHECK_OK(dist_store_barrier(store, key, DIST_TERMINATED, PROCESSES, 0));
         for (int i = 0; i < PROCESSES; i++) {
             sprintf(key, "come/%d/%d", round, i);
             CHECK(exists(store, key) == 1);
@@ -62,7 +62,7 @@ static void elect(dist_store_t *store, int number)
     char name[16];
     dist_blob_t *blob = NULL;
     sprintf(name, "%d", number);
-    CHECK_OK(dist_store_compare_set(store, "leader", "", 0, name, strlen(name), &blob));
+    CHECK_OK(dist_store_compare_set(store, "leader", DIST_TERMINATED, "", 0, name, strlen(name), &blob));
     if (blob_is(blob, 0, name, strlen(name))) {
         CHECK(sum_of(store, "leaders", 1) == 1);
     }
@@ -89,7 +89,7 @@ static void consume(dist_store_t *store)
         char key[64];
         int producer = 0;
         int item = 0;
-        if (!CHECK_OK(dist_store_queue_pop(store, "queue", 1, &blob))) {
+        if (!CHECK_OK(dist_store_queue_pop(store, "queue", DIST_TERMINATED, 1, &blob))) {
             return;
         }
         CHECK_OK(dist_blob_data(blob, 0, &data, &len));
@@ -194,7 +194,7 @@ static void processes_append_without_loss(struct users *u)
     size_t len = 0;
     int pieces[PROCESSES] = { 0 };
     all_processes(u, "append");
-    CHECK_OK(dist_store_get(u->a, "text", &blob));
+    CHECK_OK(dist_store_get(u->a, "text", DIST_TERMINATED, &blob));
     CHECK_OK(dist_blob_data(blob, 0, &data, &len));
     CHECK(len == PROCESSES * TIMES * 6);
     for (size_t at = 0; at + 6 <= len; at += 6) {

@@ -10,7 +10,7 @@
 static dist_status_t try_pop(dist_store_t *store, const char *queue)
 {
     dist_blob_t *blob = NULL;
-    dist_status_t status = dist_store_queue_pop(store, queue, 0, &blob);
+    dist_status_t status = dist_store_queue_pop(store, queue, DIST_TERMINATED, 0, &blob);
     CHECK((status == DIST_OK) == (blob != NULL));
     CHECK_OK(dist_blob_release(blob));
     return status;
@@ -54,7 +54,7 @@ static void empty_queue_is_an_error_that_names_it(struct users *u)
 
 static void empty_item_is_an_item(struct users *u)
 {
-    CHECK_OK(dist_store_queue_push(u->a, "queue", NULL, 0));
+    CHECK_OK(dist_store_queue_push(u->a, "queue", DIST_TERMINATED, NULL, 0));
     push_text(u->a, "queue", "");
     CHECK(length_of(u->a, "queue") == 2);
     CHECK(pops_text(u->b, "queue", ""));
@@ -67,11 +67,11 @@ static void items_are_bytes_of_any_length(struct users *u)
     unsigned char *bytes = pattern(1000000);
     static const size_t lens[] = { 1, 256, 300000, 1000000 };
     for (size_t i = 0; i < 4; i++) {
-        CHECK_OK(dist_store_queue_push(u->a, "queue", bytes, lens[i]));
+        CHECK_OK(dist_store_queue_push(u->a, "queue", DIST_TERMINATED, bytes, lens[i]));
     }
     for (size_t i = 0; i < 4; i++) {
         dist_blob_t *blob = NULL;
-        CHECK_OK(dist_store_queue_pop(u->b, "queue", 1, &blob));
+        CHECK_OK(dist_store_queue_pop(u->b, "queue", DIST_TERMINATED, 1, &blob));
         CHECK(blob_is(blob, 0, bytes, lens[i]));
         CHECK_OK(dist_blob_release(blob));
     }
@@ -126,7 +126,7 @@ static void get_does_not_see_a_queue(struct users *u)
     dist_blob_t *blob = NULL;
     push_text(u->a, "name", "item");
     CHECK_OK(dist_store_set_timeout(u->a, 50));
-    CHECK_REFUSED(dist_store_get(u->a, "name", &blob), DIST_ERR_TIMEOUT, "name");
+    CHECK_REFUSED(dist_store_get(u->a, "name", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT, "name");
     CHECK(blob == NULL);
     set_text(u->a, "name", "value");
     CHECK(holds_text(u->a, "name", "value"));
@@ -139,7 +139,7 @@ static void pop_does_not_see_a_key(struct users *u)
     set_text(u->a, "name", "value");
     CHECK_STATUS(try_pop(u->a, "name"), DIST_ERR_QUEUE_EMPTY);
     CHECK_OK(dist_store_set_timeout(u->a, 50));
-    CHECK_REFUSED(dist_store_queue_pop(u->a, "name", 1, &blob), DIST_ERR_TIMEOUT, "name");
+    CHECK_REFUSED(dist_store_queue_pop(u->a, "name", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT, "name");
     CHECK(blob == NULL);
     push_text(u->a, "name", "item");
     CHECK(pops_text(u->a, "name", "item"));
@@ -161,15 +161,15 @@ static void wait_sees_a_queue_that_is_not_empty(struct users *u)
 {
     const char *names[] = { "queue", "key" };
     struct aside waiter;
-    CHECK_STATUS(dist_store_wait(u->a, names, 1, 20), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_wait(u->a, names, NULL, 1, 20), DIST_ERR_TIMEOUT);
     begin(&waiter, waiting, u->b, "queue", 0);
     push_text(u->a, "queue", "item");
     set_text(u->a, "key", "v");
     end(&waiter);
     CHECK(waiter.status == DIST_OK);
-    CHECK_OK(dist_store_wait(u->a, names, 2, 0));
+    CHECK_OK(dist_store_wait(u->a, names, NULL, 2, 0));
     CHECK(pops_text(u->b, "queue", "item"));
-    CHECK_STATUS(dist_store_wait(u->a, names, 2, 20), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_wait(u->a, names, NULL, 2, 20), DIST_ERR_TIMEOUT);
 }
 
 /* ---- Pops that wait ---- */
@@ -195,12 +195,12 @@ static dist_status_t passing_on(struct aside *aside)
         dist_blob_t *blob = NULL;
         const void *data = NULL;
         size_t len = 0;
-        dist_status_t status = dist_store_queue_pop(aside->store, "there", 1, &blob);
+        dist_status_t status = dist_store_queue_pop(aside->store, "there", DIST_TERMINATED, 1, &blob);
         if (status != DIST_OK) {
             return status;
         }
         CHECK_OK(dist_blob_data(blob, 0, &data, &len));
-        CHECK_OK(dist_store_queue_push(aside->store, "back", data, len));
+        CHECK_OK(dist_store_queue_push(aside->store, "back", DIST_TERMINATED, data, len));
         CHECK_OK(dist_blob_release(blob));
     }
     return DIST_OK;
@@ -226,7 +226,7 @@ static void timed_out_pop_takes_nothing(struct users *u)
     dist_blob_t *blob = NULL;
     CHECK_OK(dist_store_set_timeout(u->b, 30));
     for (int i = 0; i < 3; i++) {
-        CHECK_REFUSED(dist_store_queue_pop(u->b, "the-queue", 1, &blob), DIST_ERR_TIMEOUT, "the-queue\"");
+        CHECK_REFUSED(dist_store_queue_pop(u->b, "the-queue", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT, "the-queue\"");
     }
     push_text(u->a, "the-queue", "1");
     push_text(u->a, "the-queue", "2");
@@ -249,7 +249,7 @@ static dist_status_t consuming(struct aside *aside)
         size_t len = 0;
         int64_t times = 0;
         char name[32];
-        dist_status_t status = dist_store_queue_pop(aside->store, aside->key, 1, &blob);
+        dist_status_t status = dist_store_queue_pop(aside->store, aside->key, DIST_TERMINATED, 1, &blob);
         if (status != DIST_OK) {
             return status;
         }
@@ -258,7 +258,7 @@ static dist_status_t consuming(struct aside *aside)
         CHECK(item > before);
         before = item;
         sprintf(name, "taken/%d", item);
-        CHECK_OK(dist_store_add(aside->store, name, 1, &times));
+        CHECK_OK(dist_store_add(aside->store, name, DIST_TERMINATED, 1, &times));
         CHECK(times == 1);
         CHECK_OK(dist_blob_release(blob));
     }
@@ -308,20 +308,20 @@ static void thousand_items(struct users *u)
 
 static void barrier_of_nobody_and_of_one_is_over(struct users *u)
 {
-    CHECK_OK(dist_store_barrier(u->a, "nobody", 0, 0));
-    CHECK_OK(dist_store_barrier(u->a, "alone", 1, 1000));
-    CHECK_REFUSED(dist_store_barrier(u->a, "fewer", -1, 0), DIST_ERR_INVALID_ARGUMENT, "world_size");
+    CHECK_OK(dist_store_barrier(u->a, "nobody", DIST_TERMINATED, 0, 0));
+    CHECK_OK(dist_store_barrier(u->a, "alone", DIST_TERMINATED, 1, 1000));
+    CHECK_REFUSED(dist_store_barrier(u->a, "fewer", DIST_TERMINATED, -1, 0), DIST_ERR_INVALID_ARGUMENT, "world_size");
 }
 
 static dist_status_t meeting_counted(struct aside *aside)
 {
     int64_t come;
-    dist_status_t status = dist_store_add(aside->store, "come", 1, &come);
+    dist_status_t status = dist_store_add(aside->store, "come", DIST_TERMINATED, 1, &come);
     if (status == DIST_OK) {
         status = meeting(aside);
     }
     if (status == DIST_OK) {
-        status = dist_store_add(aside->store, "come", 0, &come);
+        status = dist_store_add(aside->store, "come", DIST_TERMINATED, 0, &come);
         CHECK(come == aside->number);
     }
     return status;
@@ -334,7 +334,7 @@ static void barrier_holds_until_all_have_come(struct users *u)
         begin(&others[i], meeting_counted, i % 2 == 0 ? u->a : u->b, "barrier", 5);
     }
     CHECK(sum_of(u->a, "come", 1) <= 5);
-    CHECK_OK(dist_store_barrier(u->a, "barrier", 5, 0));
+    CHECK_OK(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 5, 0));
     for (int i = 0; i < 4; i++) {
         end(&others[i]);
         CHECK(others[i].status == DIST_OK);
@@ -345,28 +345,28 @@ static void used_barrier_is_passed_at_once(struct users *u)
 {
     struct aside other;
     begin(&other, meeting, u->b, "barrier", 2);
-    CHECK_OK(dist_store_barrier(u->a, "barrier", 2, 0));
+    CHECK_OK(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, 0));
     end(&other);
     CHECK(other.status == DIST_OK);
-    CHECK_OK(dist_store_barrier(u->a, "barrier", 2, 1000));
-    CHECK_OK(dist_store_barrier(u->b, "barrier", 2, 1000));
+    CHECK_OK(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, 1000));
+    CHECK_OK(dist_store_barrier(u->b, "barrier", DIST_TERMINATED, 2, 1000));
     /* Another name is another barrier. */
-    CHECK_STATUS(dist_store_barrier(u->b, "barrier2", 2, 20), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_barrier(u->b, "barrier2", DIST_TERMINATED, 2, 20), DIST_ERR_TIMEOUT);
 }
 
 static void timed_out_barrier_says_how_many_have_come(struct users *u)
 {
-    CHECK_REFUSED(dist_store_barrier(u->a, "the-barrier", 2, 50), DIST_ERR_TIMEOUT, "1 of 2");
+    CHECK_REFUSED(dist_store_barrier(u->a, "the-barrier", DIST_TERMINATED, 2, 50), DIST_ERR_TIMEOUT, "1 of 2");
     CHECK_SAYS(dist_last_error(), "the-barrier\"");
-    CHECK_REFUSED(dist_store_barrier(u->b, "three", 3, 50), DIST_ERR_TIMEOUT, "1 of 3");
-    CHECK_REFUSED(dist_store_barrier(u->a, "three", 3, 50), DIST_ERR_TIMEOUT, "2 of 3");
+    CHECK_REFUSED(dist_store_barrier(u->b, "three", DIST_TERMINATED, 3, 50), DIST_ERR_TIMEOUT, "1 of 3");
+    CHECK_REFUSED(dist_store_barrier(u->a, "three", DIST_TERMINATED, 3, 50), DIST_ERR_TIMEOUT, "2 of 3");
 }
 
 static void who_timed_out_in_a_barrier_was_counted(struct users *u)
 {
-    CHECK_STATUS(dist_store_barrier(u->a, "barrier", 2, 30), DIST_ERR_TIMEOUT);
-    CHECK_OK(dist_store_barrier(u->b, "barrier", 2, 0));
-    CHECK_OK(dist_store_barrier(u->a, "barrier", 2, 0));
+    CHECK_STATUS(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, 30), DIST_ERR_TIMEOUT);
+    CHECK_OK(dist_store_barrier(u->b, "barrier", DIST_TERMINATED, 2, 0));
+    CHECK_OK(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, 0));
 }
 
 static const struct check rows[] = {

@@ -15,7 +15,7 @@ static void wait_times_out_in_time(struct users *u)
     const char *key = "absent";
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         int64_t began_us = now_us();
-        CHECK_STATUS(dist_store_wait(u->a, &key, 1, times[i]), DIST_ERR_TIMEOUT);
+        CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, times[i]), DIST_ERR_TIMEOUT);
         CHECK(in_time(now_us() - began_us, times[i]));
     }
 }
@@ -27,11 +27,11 @@ static void get_times_out_in_time(struct users *u)
     set_text(u->a, "there", "v");
     CHECK_OK(dist_store_set_timeout(u->a, SHORT_MS));
     int64_t began_us = now_us();
-    CHECK_REFUSED(dist_store_get(u->a, "absent", &blob), DIST_ERR_TIMEOUT, "absent\"");
+    CHECK_REFUSED(dist_store_get(u->a, "absent", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT, "absent\"");
     CHECK(in_time(now_us() - began_us, SHORT_MS));
     CHECK(blob == NULL);
     began_us = now_us();
-    CHECK_STATUS(dist_store_multi_get(u->a, keys, 2, &blob), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_multi_get(u->a, keys, NULL, 2, &blob), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
     CHECK(blob == NULL);
 }
@@ -41,7 +41,7 @@ static void pop_times_out_in_time(struct users *u)
     dist_blob_t *blob = NULL;
     CHECK_OK(dist_store_set_timeout(u->a, SHORT_MS));
     int64_t began_us = now_us();
-    CHECK_STATUS(dist_store_queue_pop(u->a, "queue", 1, &blob), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_queue_pop(u->a, "queue", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
     CHECK(blob == NULL);
 }
@@ -49,11 +49,11 @@ static void pop_times_out_in_time(struct users *u)
 static void barrier_times_out_in_time(struct users *u)
 {
     int64_t began_us = now_us();
-    CHECK_STATUS(dist_store_barrier(u->a, "barrier", 2, SHORT_MS), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, SHORT_MS), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
     CHECK_OK(dist_store_set_timeout(u->b, SHORT_MS));
     began_us = now_us();
-    CHECK_STATUS(dist_store_barrier(u->b, "another", 2, 0), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_barrier(u->b, "another", DIST_TERMINATED, 2, 0), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
 }
 
@@ -63,12 +63,12 @@ static void time_out_names_the_missing_keys_only(struct users *u)
     dist_blob_t *blob = NULL;
     set_text(u->a, "is-here", "v");
     set_text(u->a, "is-here-too", "");
-    CHECK_REFUSED(dist_store_wait(u->a, keys, 4, SHORT_MS), DIST_ERR_TIMEOUT, "absent-1\"");
+    CHECK_REFUSED(dist_store_wait(u->a, keys, NULL, 4, SHORT_MS), DIST_ERR_TIMEOUT, "absent-1\"");
     CHECK_SAYS(dist_last_error(), "absent-2\"");
     CHECK_DOES_NOT_SAY(dist_last_error(), "is-here");
     CHECK_SAYS(dist_last_error(), " ms");
     CHECK_OK(dist_store_set_timeout(u->a, SHORT_MS));
-    CHECK_REFUSED(dist_store_multi_get(u->a, keys, 4, &blob), DIST_ERR_TIMEOUT, "absent-1\"");
+    CHECK_REFUSED(dist_store_multi_get(u->a, keys, NULL, 4, &blob), DIST_ERR_TIMEOUT, "absent-1\"");
     CHECK_DOES_NOT_SAY(dist_last_error(), "is-here");
 }
 
@@ -80,7 +80,7 @@ static void time_out_names_some_of_many(struct users *u)
         sprintf(names[i], "k%d", i);
         keys[i] = names[i];
     }
-    CHECK_REFUSED(dist_store_wait(u->a, keys, 100, SHORT_MS), DIST_ERR_TIMEOUT, "k0\", ");
+    CHECK_REFUSED(dist_store_wait(u->a, keys, NULL, 100, SHORT_MS), DIST_ERR_TIMEOUT, "k0\", ");
     CHECK_SAYS(dist_last_error(), "92 more");
     CHECK_DOES_NOT_SAY(dist_last_error(), "k50\"");
 }
@@ -89,7 +89,7 @@ static void what_timed_out_leaves_nothing_behind(struct users *u)
 {
     const char *key = "late";
     for (int i = 0; i < 3; i++) {
-        CHECK_STATUS(dist_store_wait(u->a, &key, 1, 5), DIST_ERR_TIMEOUT);
+        CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, 5), DIST_ERR_TIMEOUT);
     }
     CHECK(count_keys(u->b) == 0);
     set_text(u->b, "late", "come");
@@ -109,17 +109,73 @@ static void default_is_five_minutes(struct users *u)
     CHECK_OK(dist_store_set_timeout(u->a, DIST_WAIT_FOREVER));
     CHECK(dist_store_get_timeout(u->a) == DIST_WAIT_FOREVER);
     CHECK_OK(dist_store_set_timeout(u->a, INT64_MAX));
-    CHECK(dist_store_get_timeout(u->a) == INT64_MAX);
+    CHECK(dist_store_get_timeout(u->a) == DIST_WAIT_FOREVER);
+    CHECK_OK(dist_store_set_timeout(u->a, DIST_NO_WAIT));
+    CHECK(dist_store_get_timeout(u->a) == DIST_NO_WAIT);
 }
 
 static void negative_time_out_is_refused(struct users *u)
 {
     const char *key = "key";
     set_text(u->a, "key", "v");
-    CHECK_REFUSED(dist_store_set_timeout(u->a, -2), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
+    CHECK_REFUSED(dist_store_set_timeout(u->a, -3), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
     CHECK(dist_store_get_timeout(u->a) == LIMIT_MS);
-    CHECK_REFUSED(dist_store_wait(u->a, &key, 1, -5), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
-    CHECK_REFUSED(dist_store_barrier(u->a, "b", 1, INT64_MIN), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
+    CHECK_REFUSED(dist_store_wait(u->a, &key, NULL, 1, -5), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
+    CHECK_REFUSED(dist_store_barrier(u->a, "b", DIST_TERMINATED, 1, INT64_MIN), DIST_ERR_INVALID_ARGUMENT,
+                  "timeout_ms");
+}
+
+static void wait_without_time_looks_once(struct users *u)
+{
+    const char *keys[] = { "there", "absent" };
+    set_text(u->a, "there", "v");
+    settle(u->a);
+    CHECK_OK(dist_store_wait(u->b, keys, NULL, 1, DIST_NO_WAIT));
+    CHECK_REFUSED(dist_store_wait(u->b, keys, NULL, 2, DIST_NO_WAIT), DIST_ERR_TIMEOUT, "absent\"");
+    CHECK_DOES_NOT_SAY(dist_last_error(), "there\"");
+}
+
+/* The calls that wait for others look once; the others have their time. */
+static void handle_without_time_looks_once(struct users *u)
+{
+    const char *keys[] = { "there", "absent" };
+    dist_blob_t *blob = NULL;
+    int32_t all_present = 7;
+    CHECK_OK(dist_store_set_timeout(u->a, DIST_NO_WAIT));
+    set_text(u->a, "there", "v");
+    CHECK(holds_text(u->a, "there", "v"));
+    CHECK_REFUSED(dist_store_get(u->a, "absent", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT, "absent\"");
+    CHECK_OK(dist_store_wait(u->a, keys, NULL, 1, 0));
+    CHECK_REFUSED(dist_store_wait(u->a, keys, NULL, 2, 0), DIST_ERR_TIMEOUT, "absent\"");
+    CHECK_REFUSED(dist_store_multi_get(u->a, keys, NULL, 2, &blob), DIST_ERR_TIMEOUT, "absent\"");
+    CHECK(blob == NULL);
+    CHECK_OK(dist_store_multi_get(u->a, keys, NULL, 1, &blob));
+    CHECK_OK(dist_blob_release(blob));
+    CHECK_OK(dist_store_check(u->a, keys, NULL, 2, &all_present));
+    CHECK(all_present == 0);
+    CHECK(sum_of(u->a, "n", 2) == 2);
+}
+
+static void pop_without_time_looks_once(struct users *u)
+{
+    dist_blob_t *blob = NULL;
+    CHECK_OK(dist_store_set_timeout(u->a, DIST_NO_WAIT));
+    CHECK_REFUSED(dist_store_queue_pop(u->a, "queue", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT, "queue\"");
+    CHECK_STATUS(dist_store_queue_pop(u->a, "queue", DIST_TERMINATED, 0, &blob), DIST_ERR_QUEUE_EMPTY);
+    push_text(u->a, "queue", "item");
+    CHECK_OK(dist_store_queue_pop(u->a, "queue", DIST_TERMINATED, 1, &blob));
+    CHECK_OK(dist_blob_release(blob));
+}
+
+/* It would count its caller, and not hold it. */
+static void barrier_without_time_is_refused(struct users *u)
+{
+    CHECK_REFUSED(dist_store_barrier(u->a, "b", DIST_TERMINATED, 1, DIST_NO_WAIT), DIST_ERR_INVALID_ARGUMENT,
+                  "DIST_NO_WAIT");
+    CHECK_OK(dist_store_set_timeout(u->b, DIST_NO_WAIT));
+    CHECK_STATUS(dist_store_barrier(u->b, "b", DIST_TERMINATED, 1, 0), DIST_ERR_INVALID_ARGUMENT);
+    CHECK(count_keys(u->a) == 0);
+    CHECK_OK(dist_store_barrier(u->b, "b", DIST_TERMINATED, 1, SHORT_MS));
 }
 
 static void calls_own_time_out_goes_first(struct users *u)
@@ -128,17 +184,17 @@ static void calls_own_time_out_goes_first(struct users *u)
     /* Longer than the handle's. */
     CHECK_OK(dist_store_set_timeout(u->a, 1));
     int64_t began_us = now_us();
-    CHECK_STATUS(dist_store_wait(u->a, &key, 1, SHORT_MS), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, SHORT_MS), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
     /* 0 is the handle's. */
     CHECK_OK(dist_store_set_timeout(u->a, 2 * SHORT_MS));
     began_us = now_us();
-    CHECK_STATUS(dist_store_wait(u->a, &key, 1, 0), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, 0), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, 2 * SHORT_MS));
     /* Shorter than the handle's. */
     CHECK_OK(dist_store_set_timeout(u->a, LIMIT_MS));
     began_us = now_us();
-    CHECK_STATUS(dist_store_wait(u->a, &key, 1, SHORT_MS), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, SHORT_MS), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
 }
 
@@ -169,7 +225,7 @@ static void clone_has_a_time_out_of_its_own(struct users *u)
     CHECK_OK(dist_store_set_timeout(u->a, LIMIT_MS));
     CHECK(dist_store_get_timeout(clone) == SHORT_MS);
     int64_t began_us = now_us();
-    CHECK_STATUS(dist_store_wait(clone, &key, 1, 0), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_wait(clone, &key, NULL, 1, 0), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
     CHECK_OK(dist_store_release(clone));
 }
@@ -178,7 +234,7 @@ static void prefix_begins_with_the_time_out_below(struct users *u)
 {
     dist_store_t *prefixed = NULL;
     CHECK_OK(dist_store_set_timeout(u->a, 4321));
-    REQUIRE(dist_store_prefix_create("p", u->a, &prefixed) == DIST_OK);
+    REQUIRE(dist_store_prefix_create("p", DIST_TERMINATED, u->a, &prefixed) == DIST_OK);
     CHECK(dist_store_get_timeout(prefixed) == 4321);
     CHECK_OK(dist_store_set_timeout(prefixed, 1));
     CHECK(dist_store_get_timeout(u->a) == 4321);
@@ -209,6 +265,10 @@ static const struct check rows[] = {
     ROW(what_timed_out_leaves_nothing_behind, 0),
     ROW(default_is_five_minutes, 0),
     ROW(negative_time_out_is_refused, 0),
+    ROW(wait_without_time_looks_once, 0),
+    ROW(handle_without_time_looks_once, 0),
+    ROW(pop_without_time_looks_once, 0),
+    ROW(barrier_without_time_is_refused, 0),
     ROW(calls_own_time_out_goes_first, 0),
     ROW(forever_ends_when_the_key_comes, 0),
     ROW(clone_has_a_time_out_of_its_own, 0),

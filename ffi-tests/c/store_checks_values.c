@@ -34,9 +34,9 @@ static void own_changes_are_seen_at_once(struct users *u)
     size_t lens[] = { 2 };
     set_text(u->a, "s", "1");
     CHECK(exists(clone, "s") == 1);
-    CHECK_OK(dist_store_append(clone, "s", "2", 1));
+    CHECK_OK(dist_store_append(clone, "s", DIST_TERMINATED, "2", 1));
     CHECK(holds_text(u->a, "s", "12"));
-    CHECK_OK(dist_store_multi_set(u->a, keys, values, lens, 1));
+    CHECK_OK(dist_store_multi_set(u->a, keys, NULL, values, lens, 1));
     CHECK(was_deleted(clone, "m") == 1);
     push_text(clone, "q", "item");
     CHECK(length_of(u->a, "q") == 1);
@@ -51,13 +51,13 @@ static void every_byte_comes_back(struct users *u)
     for (int i = 0; i < 256; i++) {
         bytes[i] = (unsigned char)i;
     }
-    CHECK_OK(dist_store_set(u->a, "bytes", bytes, sizeof(bytes)));
+    CHECK_OK(dist_store_set(u->a, "bytes", DIST_TERMINATED, bytes, sizeof(bytes)));
     CHECK(holds_bytes(u->b, "bytes", bytes, sizeof(bytes)));
 }
 
 static void empty_value_is_a_value(struct users *u)
 {
-    CHECK_OK(dist_store_set(u->a, "empty", NULL, 0));
+    CHECK_OK(dist_store_set(u->a, "empty", DIST_TERMINATED, NULL, 0));
     CHECK(exists(u->a, "empty") == 1);
     CHECK(holds_bytes(u->b, "empty", NULL, 0));
     CHECK(was_deleted(u->b, "empty") == 1);
@@ -66,7 +66,7 @@ static void empty_value_is_a_value(struct users *u)
 static void comes_back(struct users *u, size_t len)
 {
     unsigned char *bytes = pattern(len);
-    CHECK_OK(dist_store_set(u->a, "long", bytes, len));
+    CHECK_OK(dist_store_set(u->a, "long", DIST_TERMINATED, bytes, len));
     CHECK(holds_bytes(u->b, "long", bytes, len));
     free(bytes);
 }
@@ -90,11 +90,11 @@ static void value_over_the_limit_is_refused(struct users *u)
     size_t lens[] = { 1, len };
     dist_blob_t *blob = NULL;
     set_text(u->a, "key", "before");
-    CHECK_STATUS(dist_store_set(u->a, "key", bytes, len), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_append(u->a, "key", bytes, len), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_multi_set(u->a, keys, values, lens, 2), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_compare_set(u->a, "key", "before", 6, bytes, len, &blob), DIST_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(dist_store_queue_push(u->a, "key", bytes, len), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_set(u->a, "key", DIST_TERMINATED, bytes, len), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_append(u->a, "key", DIST_TERMINATED, bytes, len), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_multi_set(u->a, keys, NULL, values, lens, 2), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_compare_set(u->a, "key", DIST_TERMINATED, "before", 6, bytes, len, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(dist_store_queue_push(u->a, "key", DIST_TERMINATED, bytes, len), DIST_ERR_INVALID_ARGUMENT);
     CHECK(blob == NULL);
     CHECK(holds_text(u->a, "key", "before"));
     CHECK(exists(u->a, "short") == 0);
@@ -183,10 +183,10 @@ static void compare_takes_bytes(struct users *u)
 {
     unsigned char *bytes = pattern(100000);
     dist_blob_t *blob = NULL;
-    CHECK_OK(dist_store_compare_set(u->a, "key", NULL, 0, bytes, 99999, &blob));
+    CHECK_OK(dist_store_compare_set(u->a, "key", DIST_TERMINATED, NULL, 0, bytes, 99999, &blob));
     CHECK(blob_is(blob, 0, bytes, 99999));
     CHECK_OK(dist_blob_release(blob));
-    CHECK_OK(dist_store_compare_set(u->b, "key", bytes, 99999, bytes, 100000, &blob));
+    CHECK_OK(dist_store_compare_set(u->b, "key", DIST_TERMINATED, bytes, 99999, bytes, 100000, &blob));
     CHECK(blob_is(blob, 0, bytes, 100000));
     CHECK_OK(dist_blob_release(blob));
     CHECK(holds_bytes(u->a, "key", bytes, 100000));
@@ -197,9 +197,9 @@ static void compare_takes_bytes(struct users *u)
 
 static void append_makes_a_key(struct users *u)
 {
-    CHECK_OK(dist_store_append(u->a, "key", "made", 4));
+    CHECK_OK(dist_store_append(u->a, "key", DIST_TERMINATED, "made", 4));
     CHECK(holds_text(u->b, "key", "made"));
-    CHECK_OK(dist_store_append(u->a, "nothing", NULL, 0));
+    CHECK_OK(dist_store_append(u->a, "nothing", DIST_TERMINATED, NULL, 0));
     CHECK(exists(u->a, "nothing") == 1);
     CHECK(holds_text(u->b, "nothing", ""));
 }
@@ -207,10 +207,10 @@ static void append_makes_a_key(struct users *u)
 static void append_adds_to_the_end(struct users *u)
 {
     set_text(u->a, "key", "one");
-    CHECK_OK(dist_store_append(u->a, "key", "\0two", 4));
+    CHECK_OK(dist_store_append(u->a, "key", DIST_TERMINATED, "\0two", 4));
     settle(u->a);
-    CHECK_OK(dist_store_append(u->b, "key", NULL, 0));
-    CHECK_OK(dist_store_append(u->b, "key", "three", 5));
+    CHECK_OK(dist_store_append(u->b, "key", DIST_TERMINATED, NULL, 0));
+    CHECK_OK(dist_store_append(u->b, "key", DIST_TERMINATED, "three", 5));
     settle(u->b);
     CHECK(holds_bytes(u->a, "key", "one\0twothree", 12));
 }
@@ -219,7 +219,7 @@ static void append_grows_a_long_value(struct users *u)
 {
     unsigned char *bytes = pattern(MIB);
     for (size_t i = 0; i < 8; i++) {
-        CHECK_OK(dist_store_append(u->a, "key", bytes + i * (MIB / 8), MIB / 8));
+        CHECK_OK(dist_store_append(u->a, "key", DIST_TERMINATED, bytes + i * (MIB / 8), MIB / 8));
     }
     CHECK(holds_bytes(u->a, "key", bytes, MIB));
     CHECK(holds_bytes(u->b, "key", bytes, MIB));
@@ -229,7 +229,7 @@ static void append_grows_a_long_value(struct users *u)
 static void append_goes_on_with_a_counter(struct users *u)
 {
     CHECK(sum_of(u->a, "n", 4) == 4);
-    CHECK_OK(dist_store_append(u->a, "n", "2", 1));
+    CHECK_OK(dist_store_append(u->a, "n", DIST_TERMINATED, "2", 1));
     CHECK(sum_of(u->a, "n", 0) == 42);
 }
 
@@ -250,7 +250,7 @@ static void deleted_key_is_missing_again(struct users *u)
     CHECK(was_deleted(u->a, "key") == 1);
     CHECK(exists(u->a, "key") == 0);
     CHECK(exists(u->b, "key") == 0);
-    CHECK_STATUS(dist_store_wait(u->b, &key, 1, 30), DIST_ERR_TIMEOUT);
+    CHECK_STATUS(dist_store_wait(u->b, &key, NULL, 1, 30), DIST_ERR_TIMEOUT);
     CHECK(holds_text(u->b, "stays", "v"));
     CHECK(count_keys(u->b) == 1);
 }
@@ -262,7 +262,7 @@ static void deleted_key_begins_anew(struct users *u)
     CHECK(sum_of(u->a, "n", 1) == 1);
     set_text(u->a, "key", "old");
     CHECK(was_deleted(u->a, "key") == 1);
-    CHECK_OK(dist_store_append(u->a, "key", "new", 3));
+    CHECK_OK(dist_store_append(u->a, "key", DIST_TERMINATED, "new", 3));
     CHECK(holds_text(u->a, "key", "new"));
     CHECK(was_deleted(u->a, "key") == 1);
     CHECK(compares(u->b, "key", "", "newer", "newer"));

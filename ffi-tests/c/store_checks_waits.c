@@ -10,9 +10,9 @@
 
 static void wait_for_nothing_is_over(struct users *u)
 {
-    CHECK_OK(dist_store_wait(u->a, NULL, 0, 1));
-    CHECK_OK(dist_store_wait(u->a, NULL, 0, 0));
-    CHECK_OK(dist_store_wait(u->a, NULL, 0, DIST_WAIT_FOREVER));
+    CHECK_OK(dist_store_wait(u->a, NULL, NULL, 0, 1));
+    CHECK_OK(dist_store_wait(u->a, NULL, NULL, 0, 0));
+    CHECK_OK(dist_store_wait(u->a, NULL, NULL, 0, DIST_WAIT_FOREVER));
 }
 
 static void wait_for_what_is_there_is_over(struct users *u)
@@ -20,8 +20,8 @@ static void wait_for_what_is_there_is_over(struct users *u)
     const char *keys[] = { "x", "empty", "x" };
     set_text(u->a, "x", "1");
     set_text(u->a, "empty", "");
-    CHECK_OK(dist_store_wait(u->b, keys, 3, 0));
-    CHECK_OK(dist_store_wait(u->a, keys, 3, 1000));
+    CHECK_OK(dist_store_wait(u->b, keys, NULL, 3, 0));
+    CHECK_OK(dist_store_wait(u->a, keys, NULL, 3, 1000));
     CHECK(holds_text(u->b, "x", "1"));
 }
 
@@ -36,10 +36,10 @@ static dist_status_t answering(struct aside *aside)
     const char *key = name;
     for (int64_t round = 0; round < aside->number; round++) {
         sprintf(name, "%s/%d", aside->key, (int)round);
-        dist_status_t status = dist_store_wait(aside->store, &key, 1, 0);
+        dist_status_t status = dist_store_wait(aside->store, &key, NULL, 1, 0);
         if (status == DIST_OK) {
             sprintf(name, "%s/%d/answer", aside->key, (int)round);
-            status = dist_store_set(aside->store, name, "", 0);
+            status = dist_store_set(aside->store, name, DIST_TERMINATED, "", 0);
         }
         if (status != DIST_OK) {
             return status;
@@ -59,7 +59,7 @@ static void wakes(struct users *u, const char *what, void (*write)(dist_store_t 
         sprintf(name, "%s/%d", what, round);
         write(u->a, name);
         sprintf(name, "%s/%d/answer", what, round);
-        CHECK_OK(dist_store_wait(u->a, &key, 1, 0));
+        CHECK_OK(dist_store_wait(u->a, &key, NULL, 1, 0));
     }
     end(&other);
     CHECK(other.status == DIST_OK);
@@ -82,7 +82,7 @@ static void write_add(dist_store_t *store, const char *key)
 
 static void write_append(dist_store_t *store, const char *key)
 {
-    CHECK_OK(dist_store_append(store, key, "v", 1));
+    CHECK_OK(dist_store_append(store, key, DIST_TERMINATED, "v", 1));
 }
 
 static void write_multi_set(dist_store_t *store, const char *key)
@@ -90,7 +90,7 @@ static void write_multi_set(dist_store_t *store, const char *key)
     const char *keys[] = { "another", key };
     const void *values[] = { "v", "w" };
     size_t lens[] = { 1, 1 };
-    CHECK_OK(dist_store_multi_set(store, keys, values, lens, 2));
+    CHECK_OK(dist_store_multi_set(store, keys, NULL, values, lens, 2));
 }
 
 static void write_compare_set(dist_store_t *store, const char *key)
@@ -161,7 +161,7 @@ static dist_status_t getting_three(struct aside *aside)
 {
     const char *keys[] = { "x", "y", "x", "z" };
     dist_blob_t *blob = NULL;
-    dist_status_t status = dist_store_multi_get(aside->store, keys, 4, &blob);
+    dist_status_t status = dist_store_multi_get(aside->store, keys, NULL, 4, &blob);
     if (status == DIST_OK) {
         CHECK(blob_is(blob, 0, "1", 1) && blob_is(blob, 1, "2", 1) && blob_is(blob, 2, "1", 1));
         CHECK(blob_is(blob, 3, "3", 1));
@@ -173,7 +173,7 @@ static dist_status_t getting_three(struct aside *aside)
 static dist_status_t waiting_for_three(struct aside *aside)
 {
     const char *keys[] = { "z", "x", "y", "z" };
-    return dist_store_wait(aside->store, keys, 4, 0);
+    return dist_store_wait(aside->store, keys, NULL, 4, 0);
 }
 
 /* In each of the six orders, by both users, with one set twice. */
@@ -210,7 +210,7 @@ static void wait_needs_every_key(struct users *u)
     begin(&getter, getting_three, u->b, NULL, 0);
     set_text(u->a, "x", "1");
     set_text(u->a, "y", "2");
-    CHECK_OK(dist_store_wait(u->a, keys, 2, 0));
+    CHECK_OK(dist_store_wait(u->a, keys, NULL, 2, 0));
     end(&getter);
     CHECK(getter.status == DIST_ERR_TIMEOUT);
     CHECK_SAYS(getter.error, "z\"");
@@ -236,8 +236,8 @@ static dist_status_t fetching(struct aside *aside)
     for (int i = 0; i < FETCHES; i++) {
         dist_blob_t *blob = NULL;
         sprintf(name, "%d", i);
-        dist_status_t status = i % 2 == 0 ? dist_store_get(aside->store, key, &blob)
-                                          : dist_store_multi_get(aside->store, &key, 1, &blob);
+        dist_status_t status = i % 2 == 0 ? dist_store_get(aside->store, key, DIST_TERMINATED, &blob)
+                                          : dist_store_multi_get(aside->store, &key, NULL, 1, &blob);
         if (status != DIST_OK) {
             return status;
         }
@@ -260,7 +260,7 @@ static void get_gives_the_value_that_comes_meanwhile(struct users *u)
         sprintf(name, "%d", i);
         set_text(u->a, name, "value");
         sprintf(name, "%d/answer", i);
-        CHECK_OK(dist_store_wait(u->a, &key, 1, 0));
+        CHECK_OK(dist_store_wait(u->a, &key, NULL, 1, 0));
     }
     end(&getter);
     CHECK(getter.status == DIST_OK);

@@ -129,7 +129,7 @@ static dist_store_t *file_make(char *where)
 static dist_store_t *under(const char *prefix, dist_store_t *inner)
 {
     dist_store_t *store = NULL;
-    MUST(dist_store_prefix_create(prefix, inner, &store));
+    MUST(dist_store_prefix_create(prefix, DIST_TERMINATED, inner, &store));
     MUST(dist_store_release(inner));
     return store;
 }
@@ -182,20 +182,20 @@ static dist_store_t *composed_make(char *where)
 /* ---- The kinds ---- */
 
 const struct kind kinds[] = {
-    { "hash", hash_make, second_handle, NULL, 0, 0, WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS },
+    { "hash", hash_make, second_handle, NULL, 0, 0, WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS | HAS_ZERO_BYTES },
     { "tcp", tcp_make, tcp_join, NULL, TCP_LONGEST_KEY, TCP_LONGEST_VALUE,
-      BETWEEN_PROCESSES | HAS_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT },
+      BETWEEN_PROCESSES | HAS_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT | HAS_ZERO_BYTES },
     { "file", file_make, file_join, remove_folder, FILE_LONGEST_KEY, FILE_LONGEST_VALUE,
-      BETWEEN_PROCESSES | HAS_NO_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT },
+      BETWEEN_PROCESSES | HAS_NO_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT | HAS_ZERO_BYTES },
     { "prefix", prefix_make, prefix_join, NULL, TCP_LONGEST_KEY - sizeof(PREFIX), TCP_LONGEST_VALUE,
-      BETWEEN_PROCESSES | HAS_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT },
+      BETWEEN_PROCESSES | HAS_ADDRESS | WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_VALUE_LIMIT | HAS_KEY_LIMIT | HAS_ZERO_BYTES },
     { "prefix_of_prefix", nested_make, second_handle, NULL, 0, 0,
-      WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS },
+      WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS | HAS_ZERO_BYTES },
     { "custom", custom_make, custom_join, remove_folder, DIRECTORY_STORE_LONGEST_KEY, 0,
-      BETWEEN_PROCESSES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS | HAS_KEY_LIMIT },
+      BETWEEN_PROCESSES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS | HAS_KEY_LIMIT | HAS_C_STRINGS },
     /* Its queues are keys: they are counted and listed. */
     { "custom_with_composed_queues", composed_make, composed_join, remove_folder, DIRECTORY_STORE_LONGEST_KEY, 0,
-      BETWEEN_PROCESSES | HAS_NO_ADDRESS | HAS_KEY_LIMIT },
+      BETWEEN_PROCESSES | HAS_NO_ADDRESS | HAS_KEY_LIMIT | HAS_C_STRINGS },
 };
 
 const size_t kind_count = sizeof(kinds) / sizeof(kinds[0]);

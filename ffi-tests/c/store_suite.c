@@ -90,14 +90,14 @@ int expect_word(const char *message, const char *word, int is_in, const char *fi
 void settle(dist_store_t *store)
 {
     int32_t all_present = 0;
-    CHECK_OK(dist_store_check(store, NULL, 0, &all_present));
+    CHECK_OK(dist_store_check(store, NULL, NULL, 0, &all_present));
     CHECK(all_present == 1);
 }
 
 int exists(dist_store_t *store, const char *key)
 {
     int32_t is_there = -1;
-    CHECK_OK(dist_store_check(store, &key, 1, &is_there));
+    CHECK_OK(dist_store_check(store, &key, NULL, 1, &is_there));
     return is_there;
 }
 
@@ -111,32 +111,32 @@ int64_t count_keys(dist_store_t *store)
 int64_t sum_of(dist_store_t *store, const char *key, int64_t amount)
 {
     int64_t sum = -1;
-    CHECK_OK(dist_store_add(store, key, amount, &sum));
+    CHECK_OK(dist_store_add(store, key, DIST_TERMINATED, amount, &sum));
     return sum;
 }
 
 int64_t length_of(dist_store_t *store, const char *queue)
 {
     int64_t length = -1;
-    CHECK_OK(dist_store_queue_len(store, queue, &length));
+    CHECK_OK(dist_store_queue_len(store, queue, DIST_TERMINATED, &length));
     return length;
 }
 
 int was_deleted(dist_store_t *store, const char *key)
 {
     int32_t deleted = -1;
-    CHECK_OK(dist_store_delete_key(store, key, &deleted));
+    CHECK_OK(dist_store_delete_key(store, key, DIST_TERMINATED, &deleted));
     return deleted;
 }
 
 void set_text(dist_store_t *store, const char *key, const char *text)
 {
-    CHECK_OK(dist_store_set(store, key, text, strlen(text)));
+    CHECK_OK(dist_store_set(store, key, DIST_TERMINATED, text, strlen(text)));
 }
 
 void push_text(dist_store_t *store, const char *queue, const char *text)
 {
-    CHECK_OK(dist_store_queue_push(store, queue, text, strlen(text)));
+    CHECK_OK(dist_store_queue_push(store, queue, DIST_TERMINATED, text, strlen(text)));
 }
 
 int blob_is(const dist_blob_t *blob, size_t index, const void *bytes, size_t len)
@@ -161,7 +161,7 @@ static int is_only(dist_blob_t *blob, const void *bytes, size_t len)
 int holds_bytes(dist_store_t *store, const char *key, const void *bytes, size_t len)
 {
     dist_blob_t *blob = NULL;
-    CHECK_OK(dist_store_get(store, key, &blob));
+    CHECK_OK(dist_store_get(store, key, DIST_TERMINATED, &blob));
     return is_only(blob, bytes, len);
 }
 
@@ -173,14 +173,14 @@ int holds_text(dist_store_t *store, const char *key, const char *text)
 int compares(dist_store_t *store, const char *key, const char *expected, const char *desired, const char *wanted)
 {
     dist_blob_t *blob = NULL;
-    CHECK_OK(dist_store_compare_set(store, key, expected, strlen(expected), desired, strlen(desired), &blob));
+    CHECK_OK(dist_store_compare_set(store, key, DIST_TERMINATED, expected, strlen(expected), desired, strlen(desired), &blob));
     return is_only(blob, wanted, strlen(wanted));
 }
 
 int pops_text(dist_store_t *store, const char *queue, const char *text)
 {
     dist_blob_t *blob = NULL;
-    CHECK_OK(dist_store_queue_pop(store, queue, 1, &blob));
+    CHECK_OK(dist_store_queue_pop(store, queue, DIST_TERMINATED, 1, &blob));
     return is_only(blob, text, strlen(text));
 }
 
@@ -276,13 +276,13 @@ static void keep(struct aside *aside, dist_blob_t *blob)
 
 dist_status_t waiting(struct aside *aside)
 {
-    return dist_store_wait(aside->store, &aside->key, 1, aside->number);
+    return dist_store_wait(aside->store, &aside->key, NULL, 1, aside->number);
 }
 
 dist_status_t getting(struct aside *aside)
 {
     dist_blob_t *blob = NULL;
-    dist_status_t status = dist_store_get(aside->store, aside->key, &blob);
+    dist_status_t status = dist_store_get(aside->store, aside->key, DIST_TERMINATED, &blob);
     if (status == DIST_OK) {
         keep(aside, blob);
     }
@@ -292,7 +292,7 @@ dist_status_t getting(struct aside *aside)
 dist_status_t popping(struct aside *aside)
 {
     dist_blob_t *blob = NULL;
-    dist_status_t status = dist_store_queue_pop(aside->store, aside->key, 1, &blob);
+    dist_status_t status = dist_store_queue_pop(aside->store, aside->key, DIST_TERMINATED, 1, &blob);
     if (status == DIST_OK) {
         keep(aside, blob);
     }
@@ -301,5 +301,5 @@ dist_status_t popping(struct aside *aside)
 
 dist_status_t meeting(struct aside *aside)
 {
-    return dist_store_barrier(aside->store, aside->key, (int32_t)aside->number, 0);
+    return dist_store_barrier(aside->store, aside->key, DIST_TERMINATED, (int32_t)aside->number, 0);
 }

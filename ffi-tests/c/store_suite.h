@@ -53,6 +53,9 @@ struct kind {
 /* Values, or keys, have a limit. */
 #define HAS_VALUE_LIMIT 16u
 #define HAS_KEY_LIMIT 32u
+/* Keys may have zero bytes, or get to the store as C strings. */
+#define HAS_ZERO_BYTES 128u
+#define HAS_C_STRINGS 256u
 
 extern const struct kind kinds[];
 extern const size_t kind_count;

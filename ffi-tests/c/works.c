@@ -156,7 +156,7 @@ static void inside(dist_status_t status, const char *message, void *user)
     (void)message;
     CHECK_OK(status);
     CHECK_REFUSED(dist_barrier(me->group, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "callback");
-    CHECK_REFUSED(dist_store_set(store, "k", "v", 1), DIST_ERR_INVALID_ARGUMENT, "callback");
+    CHECK_REFUSED(dist_store_set(store, "k", DIST_TERMINATED, "v", 1), DIST_ERR_INVALID_ARGUMENT, "callback");
     CHECK_REFUSED(join_group(store, "inside", 0, 1, &group), DIST_ERR_INVALID_ARGUMENT, "callback");
     CHECK_REFUSED(dist_init(NULL), DIST_ERR_INVALID_ARGUMENT, "callback");
     CHECK_REFUSED(dist_finalize(), DIST_ERR_INVALID_ARGUMENT, "callback");

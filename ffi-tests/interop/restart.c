@@ -74,7 +74,7 @@ static int same(dist_store_t *store, const char *key, const char *noted)
     int equal;
     keys[0] = key;
     keys[1] = noted;
-    REQUIRE_OK(dist_store_multi_get(store, keys, 2, &blob));
+    REQUIRE_OK(dist_store_multi_get(store, keys, NULL, 2, &blob));
     REQUIRE_OK(dist_blob_data(blob, 0, &values[0], &lens[0]));
     REQUIRE_OK(dist_blob_data(blob, 1, &values[1], &lens[1]));
     equal = lens[0] == lens[1] && memcmp(values[0], values[1], lens[0]) == 0;
@@ -87,9 +87,9 @@ static void note(dist_store_t *store, const char *key, const char *noted)
     dist_blob_t *blob = NULL;
     const void *data = NULL;
     size_t len = 0;
-    REQUIRE_OK(dist_store_get(store, key, &blob));
+    REQUIRE_OK(dist_store_get(store, key, DIST_TERMINATED, &blob));
     REQUIRE_OK(dist_blob_data(blob, 0, &data, &len));
-    REQUIRE_OK(dist_store_set(store, noted, data, len));
+    REQUIRE_OK(dist_store_set(store, noted, DIST_TERMINATED, data, len));
     REQUIRE_OK(dist_blob_release(blob));
 }
 
@@ -108,7 +108,7 @@ int main(void)
         /* This very process has not published anything yet: what is there is of attempt 0. */
         const char *key = noted;
         int32_t there = 0;
-        CHECK_OK(dist_store_check(store, &key, 1, &there));
+        CHECK_OK(dist_store_check(store, &key, NULL, 1, &there));
         REQUIRE(there == 1);
         REQUIRE(same(store, published, noted));
     }
@@ -120,7 +120,7 @@ int main(void)
     read_id(id, sizeof(id));
     if (attempt == 0) {
         note(store, published, noted);
-        REQUIRE_OK(dist_store_set(store, "noted id", id, strlen(id)));
+        REQUIRE_OK(dist_store_set(store, "noted id", DIST_TERMINATED, id, strlen(id)));
         REQUIRE_OK(dist_barrier(dist_world(), NULL, NULL));
         if (rank == size - 1) {
             exit(7);
@@ -131,7 +131,7 @@ int main(void)
     }
     CHECK(!same(store, published, noted));
     snprintf(old_id, sizeof(old_id), "id of attempt %d", attempt);
-    REQUIRE_OK(dist_store_set(store, old_id, id, strlen(id)));
+    REQUIRE_OK(dist_store_set(store, old_id, DIST_TERMINATED, id, strlen(id)));
     CHECK(!same(store, old_id, "noted id"));
     CHECK(sums_are_right(rank, size, attempt));
     printf("rank %d of %d: attempt %d formed a group of its own\n", rank, size, attempt);

@@ -86,7 +86,7 @@ static struct value *value_new(size_t bytes)
 
 static void store_set(struct store *store, struct keys *keys, size_t index, struct value *value)
 {
-    check(dist_store_set(store->store, keys->names[index], value->data, value->len));
+    check(dist_store_set(store->store, keys->names[index], DIST_TERMINATED, value->data, value->len));
 }
 
 static void store_confirm(struct store *store)
@@ -112,31 +112,31 @@ static size_t consume(dist_blob_t *blob, size_t n)
 static size_t store_get(struct store *store, struct keys *keys, size_t index)
 {
     dist_blob_t *blob;
-    check(dist_store_get(store->store, keys->names[index], &blob));
+    check(dist_store_get(store->store, keys->names[index], DIST_TERMINATED, &blob));
     return consume(blob, 1);
 }
 
 static size_t store_multi_get(struct store *store, struct keys *keys)
 {
     dist_blob_t *blob;
-    check(dist_store_multi_get(store->store, keys->names, keys->n, &blob));
+    check(dist_store_multi_get(store->store, keys->names, NULL, keys->n, &blob));
     return consume(blob, keys->n);
 }
 
 static void store_add(struct store *store, struct keys *keys)
 {
     int64_t sum;
-    check(dist_store_add(store->store, keys->names[0], 1, &sum));
+    check(dist_store_add(store->store, keys->names[0], DIST_TERMINATED, 1, &sum));
 }
 
 static void store_wait(struct store *store, struct keys *keys)
 {
-    check(dist_store_wait(store->store, keys->names, keys->n, 0));
+    check(dist_store_wait(store->store, keys->names, NULL, keys->n, 0));
 }
 
 static int store_check(struct store *store, struct keys *keys)
 {
     int32_t there;
-    check(dist_store_check(store->store, keys->names, keys->n, &there));
+    check(dist_store_check(store->store, keys->names, NULL, keys->n, &there));
     return there;
 }

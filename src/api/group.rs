@@ -287,10 +287,14 @@ impl Group {
         self.timeout_ms.load(Ordering::Relaxed)
     }
 
-    /// Changes that deadline for operations issued from now on; 0 for the default.
-    pub fn set_timeout_ms(&self, timeout_ms: u64) {
-        let ms = if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms };
+    /// Changes that deadline for operations issued from now on; 0 for the default, as in [`Self::create`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for the environment's default, where that is none.
+    pub fn set_timeout_ms(&self, timeout_ms: u64) -> Result<()> {
+        let ms = timeout(timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
         self.timeout_ms.store(ms, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Where this rank is.
@@ -479,5 +483,5 @@ fn timeout(option_ms: u64, variable: config::Variable, default_ms: u64) -> Resul
     if option_ms != 0 {
         return Ok(option_ms);
     }
-    config::bounded(variable, default_ms, 1, u64::MAX)
+    config::time_limit(variable, default_ms)
 }

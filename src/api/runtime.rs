@@ -147,7 +147,7 @@ fn make_world(options: InitOptions) -> Result<()> {
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
     let connect_ms = match options.connect_timeout_ms {
-        0 => config::bounded(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS, 1, u64::MAX)?,
+        0 => config::time_limit(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS)?,
         ms => ms,
     };
     let deadline = Deadline::after_ms(connect_ms);

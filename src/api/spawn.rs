@@ -5,7 +5,7 @@
 
 use super::callbacks;
 use crate::base::config::{self, Variable};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::process::forks::{Cause, Forks, Limits, MAX_FORKS};
 use crate::process::this;
@@ -41,8 +41,8 @@ const RECOUNT: Duration = Duration::from_millis(1);
 pub struct SpawnOptions {
     /// How long the ranks may run; 0 for no limit.
     pub join_timeout_ms: u64,
-    /// How long they have to end when they are told to; 0 for the default.
-    pub grace_ms: u64,
+    /// How long they have to end when they are told to.
+    pub grace: Timeout,
 }
 
 /// Runs `body` in `count` forks of this process, the ranks of a world, and waits for them.
@@ -82,8 +82,7 @@ pub fn spawn(
         0 => Deadline::never(),
         ms => Deadline::after_ms(ms),
     };
-    let grace_ms = if options.grace_ms == 0 { GRACE_MS } else { options.grace_ms };
-    let grace = Duration::from_millis(grace_ms);
+    let grace = Duration::from_millis(options.grace.ms_or(GRACE_MS));
     let cause = forks.join(&Limits { total, settle: SETTLE, grace, kill: KILL })?;
     // Only now: ranks may use the store up to their end.
     drop(server);

@@ -1,7 +1,7 @@
 //! A store as callers hold it: the store, and the time-out that calls without one of their own use.
 
 use crate::base::config;
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, Timeout};
 use crate::base::debug;
 use crate::base::error::{Error, Result};
 use crate::process::this;
@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::store::file::FileStore;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 pub use crate::store::file::FileOptions;
 pub use crate::store::tcp::{ClientOptions, Secret, ServerOptions, TcpStore};
@@ -72,23 +72,29 @@ fn is_the_launchers(client: &ClientOptions) -> Result<bool> {
         && config::number(config::MASTER_PORT)? == Some(client.port))
 }
 
+/// The time-out of a store's handle, where the default has its number.
+fn resolved(timeout: Timeout) -> Timeout {
+    if timeout == Timeout::Default { Timeout::Ms(DEFAULT_TIMEOUT_MS) } else { timeout }
+}
+
 /// A store and its time-out.
 #[derive(Debug)]
 pub struct StoreHandle {
     store: Arc<dyn Store>,
-    timeout_ms: AtomicU64,
+    /// The number of a [`Timeout`], never that of the default.
+    timeout: AtomicI64,
 }
 
 impl StoreHandle {
     /// A handle with the default time-out.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, timeout_ms: AtomicU64::new(DEFAULT_TIMEOUT_MS) }
+        Self { store, timeout: AtomicI64::new(resolved(Timeout::Default).number()) }
     }
 
-    /// The same handle with another time-out; 0 means the default.
+    /// The same handle with another time-out.
     #[must_use]
-    pub fn with_timeout(self, timeout_ms: u64) -> Self {
-        self.set_timeout_ms(timeout_ms);
+    pub fn with_timeout(self, timeout: Timeout) -> Self {
+        self.set_timeout(timeout);
         self
     }
 
@@ -97,29 +103,61 @@ impl StoreHandle {
         &self.store
     }
 
-    /// The time-out in milliseconds.
-    pub fn timeout_ms(&self) -> u64 {
-        self.timeout_ms.load(Ordering::Relaxed)
+    /// The time-out, which is not [`Timeout::Default`].
+    pub fn timeout(&self) -> Timeout {
+        let number = self.timeout.load(Ordering::Relaxed);
+        Timeout::from_number(number).unwrap_or(Timeout::Default)
     }
 
-    /// Sets the time-out; 0 means the default.
-    pub fn set_timeout_ms(&self, timeout_ms: u64) {
-        let ms = if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms };
-        self.timeout_ms.store(ms, Ordering::Relaxed);
+    /// Sets the time-out.
+    pub fn set_timeout(&self, timeout: Timeout) {
+        self.timeout.store(resolved(timeout).number(), Ordering::Relaxed);
     }
 
-    /// The deadline of a call that begins now.
+    /// The deadline of a call that begins now and waits for no other process. A round trip takes time also where the
+    /// handle's time-out is [`Timeout::NoWait`]: the default bounds it then.
     pub fn deadline(&self) -> Deadline {
-        Deadline::after_ms(self.timeout_ms())
+        Deadline::after_ms(match self.timeout() {
+            Timeout::NoWait => DEFAULT_TIMEOUT_MS,
+            given => given.ms_or(DEFAULT_TIMEOUT_MS),
+        })
     }
 
-    /// The deadline of a call that begins now and names its own time-out; 0 means the handle's.
-    pub fn deadline_of(&self, timeout_ms: u64) -> Deadline {
-        Deadline::after_ms(if timeout_ms == 0 { self.timeout_ms() } else { timeout_ms })
+    /// The time-out of a wait for others that names its own, of which [`Timeout::Default`] is the handle's.
+    pub fn timeout_of(&self, timeout: Timeout) -> Timeout {
+        if timeout == Timeout::Default { self.timeout() } else { timeout }
+    }
+
+    /// The deadline of a wait for others that begins now; has passed for [`Timeout::NoWait`].
+    pub fn wait_deadline(&self, timeout: Timeout) -> Deadline {
+        Deadline::after_ms(self.timeout_of(timeout).ms_or(DEFAULT_TIMEOUT_MS))
     }
 
     /// A second handle on the same store.
     pub fn duplicate(&self) -> Self {
-        Self::new(Arc::clone(&self.store)).with_timeout(self.timeout_ms())
+        Self::new(Arc::clone(&self.store)).with_timeout(self.timeout())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_that_does_not_wait_has_time_for_round_trips() {
+        let handle = StoreHandle::new(Arc::new(HashStore::new())).with_timeout(Timeout::NoWait);
+        assert_eq!(handle.timeout(), Timeout::NoWait);
+        assert!(handle.wait_deadline(Timeout::Default).has_passed());
+        assert!(!handle.deadline().has_passed());
+        assert!(!handle.wait_deadline(Timeout::Ms(60_000)).has_passed());
+        assert_eq!(handle.duplicate().timeout(), Timeout::NoWait);
+    }
+
+    #[test]
+    fn the_default_of_a_handle_has_a_number() {
+        let handle = StoreHandle::new(Arc::new(HashStore::new())).with_timeout(Timeout::Forever);
+        assert_eq!(handle.timeout_of(Timeout::Default), Timeout::Forever);
+        handle.set_timeout(Timeout::Default);
+        assert_eq!(handle.timeout(), Timeout::Ms(DEFAULT_TIMEOUT_MS));
     }
 }

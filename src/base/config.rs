@@ -3,6 +3,7 @@
 //! The table is also the source of README's list of variables (a test compares them). Values are
 //! checked here; a wrong one is an error that names the variable, never a silent default.
 
+use super::deadline::Timeout;
 use super::error::{Error, ErrorKind, Result};
 use super::renamed::{NameKind, RENAMED, refusal};
 use std::fmt::Display;
@@ -62,9 +63,9 @@ variables! {
     SECRET_FD = "DIST_STORE_SECRET_FD", "distrun, dist_spawn", "none",
         "The number of an inherited descriptor of such a file, or of one in memory.";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
-        "Default deadline of an operation in milliseconds, where the options name none.";
+        "Default deadline of an operation in milliseconds, where the options name none; -1 for none at all, 0 for the default.";
     CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",
-        "Deadline of initialisation in milliseconds, where the options name none.";
+        "Deadline of initialisation in milliseconds, where the options name none; -1 for none at all, 0 for the default.";
     LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
         "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
     TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none",
@@ -79,7 +80,7 @@ variables! {
     TORCH_STACKTRACES = "TORCH_SHOW_CPP_STACKTRACES", "user", "none",
         "The same, where DIST_SHOW_STACKTRACES is not set.";
     SLOW_WARNING_MS = "DIST_SLOW_WARNING_MS", "user", "30000",
-        "After how many milliseconds a wait is told in the log (at level WARN) with those who are waited for; 0 for never.";
+        "After how many milliseconds a wait is told in the log (at level WARN) with those who are waited for; -1 for never, 0 for the default.";
     BACKEND_PLUGINS = "DIST_BACKEND_PLUGINS", "user", "none",
         "Shared objects with back ends, by their paths, with `:` between two; loaded when a back end is asked for that is not known.";
     MPI_PLUGIN = "DIST_MPI_PLUGIN", "user", "looked for",
@@ -97,7 +98,7 @@ variables! {
     STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
         "off: clients on the host of the store use TCP too, not a Unix socket.";
     HEARTBEAT_LIMIT_MS = "DIST_HEARTBEAT_LIMIT_MS", "user", "5000",
-        "For how long a rank may give no sign of life before its group fails, in milliseconds; 100 to 3600000, or 0 for as long as it likes (under a debugger). That of rank 0 counts.";
+        "For how long a rank may give no sign of life before its group fails, in milliseconds; 100 to 3600000, -1 for as long as it likes (under a debugger), or 0 for the default. That of rank 0 counts.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
         "How ranks meet: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for those), or tcp (also inside a host).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
@@ -197,6 +198,24 @@ pub fn bounded(variable: Variable, default: u64, low: u64, high: u64) -> Result<
     }
     let message = format!("{}={value} is out of range: {low} to {high}", variable.name);
     Err(Error::invalid(message))
+}
+
+/// The time-out in a variable, in milliseconds, `u64::MAX` for ever; `default_ms` where it is unset, empty or 0.
+///
+/// # Errors
+/// `InvalidArgument`, naming the variable and its text, for anything else than a time-out, and for "no wait".
+pub fn time_limit(variable: Variable, default_ms: u64) -> Result<u64> {
+    let number = number::<i64>(variable)?.unwrap_or(0);
+    match Timeout::from_number(number) {
+        None | Some(Timeout::NoWait) => {
+            let message = format!(
+                "{}={number} is no time-out: it is in milliseconds, 0 for the default ({default_ms}), or -1 for ever",
+                variable.name
+            );
+            Err(Error::invalid(message))
+        }
+        Some(given) => Ok(given.ms_or(default_ms)),
+    }
 }
 
 /// Whether a variable is 1 rather than 0; `None` where it is unset or empty.

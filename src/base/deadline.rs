@@ -6,6 +6,66 @@ use std::time::{Duration, Instant};
 /// The longest time-out that is kept as a finite one: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+/// A time-out as callers of the C interface and environment variables give it: one number, one meaning everywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timeout {
+    /// The default of the object or operation.
+    #[default]
+    Default,
+    /// No limit.
+    Forever,
+    /// No time: the call looks once.
+    NoWait,
+    /// This many milliseconds: at least 1, less than a century.
+    Ms(u64),
+}
+
+impl Timeout {
+    /// The number of [`Timeout::Forever`].
+    pub const FOREVER: i64 = -1;
+    /// The number of [`Timeout::NoWait`].
+    pub const NO_WAIT: i64 = -2;
+
+    /// The time-out with this number; `None` for other negative numbers. A century or more is for ever.
+    pub fn from_number(number: i64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Default),
+            Self::FOREVER => Some(Self::Forever),
+            Self::NO_WAIT => Some(Self::NoWait),
+            _ => u64::try_from(number).ok().map(Self::after_ms),
+        }
+    }
+
+    /// The number of this time-out.
+    pub fn number(self) -> i64 {
+        match self {
+            Self::Default => 0,
+            Self::Forever => Self::FOREVER,
+            Self::NoWait => Self::NO_WAIT,
+            Self::Ms(ms) => i64::try_from(ms).unwrap_or(Self::FOREVER),
+        }
+    }
+
+    /// The time-out of so many milliseconds, of which 0 is no time.
+    pub fn after_ms(ms: u64) -> Self {
+        match ms {
+            0 => Self::NoWait,
+            _ if Duration::from_millis(ms) >= FOREVER => Self::Forever,
+            _ => Self::Ms(ms),
+        }
+    }
+
+    /// The same limit in milliseconds: `default_ms` for the default, 0 for no time, `u64::MAX` for ever.
+    pub fn ms_or(self, default_ms: u64) -> u64 {
+        match self {
+            Self::Default => default_ms,
+            Self::Forever => u64::MAX,
+            Self::NoWait => 0,
+            Self::Ms(ms) => ms,
+        }
+    }
+}
+
 /// A monotonic deadline, with the time it was made, so that errors can say how long they waited.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
@@ -90,6 +150,35 @@ impl From<Deadline> for LateDeadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_number_names_one_timeout_or_none() {
+        let century_ms = u64::try_from(FOREVER.as_millis()).unwrap();
+        let century = i64::try_from(century_ms).unwrap();
+        for (number, timeout) in [
+            (0, Some(Timeout::Default)),
+            (-1, Some(Timeout::Forever)),
+            (-2, Some(Timeout::NoWait)),
+            (-3, None),
+            (i64::MIN, None),
+            (1, Some(Timeout::Ms(1))),
+            (century - 1, Some(Timeout::Ms(century_ms - 1))),
+            (century, Some(Timeout::Forever)),
+            (i64::MAX, Some(Timeout::Forever)),
+        ] {
+            assert_eq!(Timeout::from_number(number), timeout, "{number}");
+            let again = timeout.map(|timeout| Timeout::from_number(timeout.number()));
+            assert_eq!(again, timeout.map(Some), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_in_milliseconds_keeps_its_meaning() {
+        let all = [Timeout::Default, Timeout::Forever, Timeout::NoWait, Timeout::Ms(3)];
+        assert_eq!(all.map(|timeout| timeout.ms_or(7)), [7, u64::MAX, 0, 3]);
+        let others = [u64::MAX, 0, 3].map(Timeout::after_ms);
+        assert_eq!(others, [Timeout::Forever, Timeout::NoWait, Timeout::Ms(3)]);
+    }
 
     #[test]
     fn a_late_deadline_begins_once() {

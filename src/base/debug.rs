@@ -124,7 +124,7 @@ pub fn read_environment() -> Result<()> {
         Some(wanted) => wanted,
         None => config::switch(config::TORCH_STACKTRACES)?.unwrap_or(false),
     };
-    let slow_ms = config::bounded(config::SLOW_WARNING_MS, SLOW_MS, 0, u64::MAX)?;
+    let slow_ms = config::time_limit(config::SLOW_WARNING_MS, SLOW_MS)?;
     VALUES.store(values as u8, Ordering::Relaxed);
     BACKTRACES.store(backtraces, Ordering::Relaxed);
     SLOW.store(slow_ms, Ordering::Relaxed);
@@ -172,7 +172,7 @@ pub fn slow_after() -> Option<Duration> {
     if !log::enabled(log::Level::Warn) {
         return None;
     }
-    Some(SLOW.load(Ordering::Relaxed)).filter(|&ms| ms != 0).map(Duration::from_millis)
+    Some(SLOW.load(Ordering::Relaxed)).filter(|&ms| ms != u64::MAX).map(Duration::from_millis)
 }
 
 #[cfg(test)]

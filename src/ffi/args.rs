@@ -3,7 +3,7 @@
 use super::types::{DIST_FIELD_DEVICE, DIST_NO_WAIT, DIST_WAIT_FOREVER};
 use crate::api::call::buffer_bytes;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, Timeout};
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::MAX_WORLD_SIZE;
@@ -12,6 +12,9 @@ use std::ffi::{CStr, c_char, c_void};
 
 /// The longest C string that is accepted; also bounds how far a missing terminator is read.
 const LONGEST_STRING: usize = 1 << 20;
+
+/// In place of the length of a key: the key is a C string. In the header it is a cast, which C89 understands.
+pub const DIST_TERMINATED: usize = usize::MAX;
 
 #[cold]
 pub(super) fn null(name: &str) -> Error {
@@ -75,9 +78,7 @@ pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8
     // SAFETY: not NULL, and the caller promises a terminated string that outlives the call.
     let bytes = unsafe { CStr::from_ptr(ptr) }.to_bytes();
     if bytes.len() > LONGEST_STRING {
-        return Err(Error::invalid(format!(
-            "argument {name} is longer than {LONGEST_STRING} bytes"
-        )));
+        return Err(too_long(name));
     }
     Ok(bytes)
 }
@@ -100,6 +101,20 @@ fn unfit_label(why: UnfitLabel) -> Error {
         ),
         UnfitLabel::NotUtf8 => "label of dist_call_options_t is not UTF-8".to_owned(),
     })
+}
+
+/// A key of a store: `len_bytes` bytes, whatever they are, or a C string.
+pub(super) fn key<'a>(ptr: *const c_char, len_bytes: usize, name: &str) -> Result<&'a [u8]> {
+    match len_bytes {
+        DIST_TERMINATED => required_key(ptr, name),
+        0..=LONGEST_STRING => slice(ptr.cast::<u8>(), len_bytes, name),
+        _ => Err(too_long(name)),
+    }
+}
+
+#[cold]
+fn too_long(name: &str) -> Error {
+    Error::invalid(format!("argument {name} is longer than {LONGEST_STRING} bytes"))
 }
 
 /// `len` bytes, copied out of the caller's hands by whoever uses them during the call.
@@ -128,9 +143,18 @@ pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a 
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
-/// The keys of a batch.
-pub(super) fn keys<'a>(ptr: *const *const c_char, n: usize, name: &str) -> Result<Vec<&'a [u8]>> {
-    slice(ptr, n, name)?.iter().map(|&key| required_key(key, name)).collect()
+/// The `n` keys of a call that takes several; without lengths they are C strings.
+pub(super) fn keys<'a>(
+    ptr: *const *const c_char,
+    lens_bytes: *const usize,
+    n: usize,
+) -> Result<Vec<&'a [u8]>> {
+    let keys = slice(ptr, n, "keys")?;
+    if lens_bytes.is_null() {
+        return keys.iter().map(|&key| required_key(key, "keys")).collect();
+    }
+    let lens = slice(lens_bytes, n, "key_lens_bytes")?;
+    keys.iter().zip(lens).map(|(&key, &len)| self::key(key, len, "keys")).collect()
 }
 
 /// Refuses no memory where some is needed, and such as would go on past the last address.
@@ -241,26 +265,40 @@ pub(super) fn number(value: usize) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::internal(format!("{value} does not fit an int32_t")))
 }
 
-/// A time-out of an option struct: 0 means the default.
+const _: () = assert!(DIST_WAIT_FOREVER == Timeout::FOREVER && DIST_NO_WAIT == Timeout::NO_WAIT);
+
+/// A time-out. The head of dist.h documents the rule, which has no exceptions.
+pub(super) fn timeout(value: i64, name: &str) -> Result<Timeout> {
+    Timeout::from_number(value).ok_or_else(|| {
+        Error::invalid(format!(
+            "{name} is {value}: pass milliseconds, 0 for the default, DIST_WAIT_FOREVER (-1) or \
+             DIST_NO_WAIT (-2)"
+        ))
+    })
+}
+
+/// A time-out of something that cannot do without time, in milliseconds: 0 for the default, `u64::MAX` for ever.
 pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
-    match value {
-        DIST_WAIT_FOREVER => Ok(u64::MAX),
-        _ => u64::try_from(value).map_err(|_| {
-            Error::invalid(format!(
-                "{name} is {value}: it is in milliseconds, or DIST_WAIT_FOREVER (DIST_NO_WAIT is for \
-                 waits for works only)"
-            ))
-        }),
+    time_needed(value, name, "pass milliseconds, 0 for the default, or DIST_WAIT_FOREVER")
+}
+
+/// The same; `remedy` is what the caller of such a function should do in place of DIST_NO_WAIT.
+pub(super) fn time_needed(value: i64, name: &str, remedy: &str) -> Result<u64> {
+    match timeout(value, name)? {
+        Timeout::NoWait => {
+            let message = format!("{name} is DIST_NO_WAIT, which would fail at once: {remedy}");
+            Err(Error::invalid(message))
+        }
+        given => Ok(given.ms_or(0)),
     }
 }
 
-/// How long a wait lasts: 0 until the operation's own deadline, at which it ends.
+/// How long a wait for a work lasts; the default is the operation's own deadline, at which the wait ends.
 pub(super) fn wait_limit(value: i64, name: &str) -> Result<Deadline> {
-    match value {
-        DIST_NO_WAIT => Ok(Deadline::after_ms(0)),
-        0 => Ok(Deadline::never()),
-        _ => milliseconds(value, name).map(Deadline::after_ms),
-    }
+    Ok(match timeout(value, name)? {
+        Timeout::Default => Deadline::never(),
+        given => Deadline::after_ms(given.ms_or(0)),
+    })
 }
 
 /// Copies text, cut to fit, with its terminator; returns the bytes that the whole would need.
@@ -287,6 +325,40 @@ pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usiz
 mod tests {
     use super::*;
     use std::ptr;
+
+    #[test]
+    fn timeouts_are_read_by_one_rule() {
+        for refused in [-3, -1000, i64::MIN] {
+            for read in [
+                timeout(refused, "grace_ms").map(drop),
+                milliseconds(refused, "grace_ms").map(drop),
+            ] {
+                let message = read.unwrap_err().message().to_owned();
+                assert!(message.starts_with("grace_ms is -"), "{message}");
+                assert!(message.contains("DIST_WAIT_FOREVER"), "{message}");
+            }
+        }
+        let error = milliseconds(DIST_NO_WAIT, "timeout_ms").unwrap_err();
+        assert!(error.message().contains("timeout_ms is DIST_NO_WAIT"), "{error}");
+        for (value, ms) in [(0, 0), (DIST_WAIT_FOREVER, u64::MAX), (5, 5), (i64::MAX, u64::MAX)] {
+            assert_eq!(milliseconds(value, "timeout_ms").unwrap(), ms);
+        }
+        assert!(wait_limit(DIST_NO_WAIT, "timeout_ms").unwrap().has_passed());
+        assert!(!wait_limit(0, "timeout_ms").unwrap().has_passed());
+    }
+
+    #[test]
+    fn a_key_is_a_string_or_bytes() {
+        let text = c"a\xff".as_ptr();
+        assert_eq!(key(text, DIST_TERMINATED, "key").unwrap(), b"a\xff");
+        assert_eq!(key(text, 1, "key").unwrap(), b"a");
+        assert_eq!(key(text, 3, "key").unwrap(), b"a\xff\0");
+        assert_eq!(key(ptr::null(), 0, "key").unwrap(), b"");
+        assert!(key(ptr::null(), DIST_TERMINATED, "key").is_err());
+        assert!(key(ptr::null(), 1, "key").is_err());
+        let error = key(text, LONGEST_STRING + 1, "key").unwrap_err();
+        assert!(error.message().contains("longer than"), "{error}");
+    }
 
     #[test]
     fn buffers_end_before_the_last_address() {

@@ -1,11 +1,13 @@
 //! One call of a plug-in's function: what goes in, and what comes back, of which nothing is believed unseen.
 
+use super::args::timeout;
 use super::backend_types::*;
 use super::constants::*;
 use super::status::{self, kind_of};
+use crate::api::store::DEFAULT_TIMEOUT_MS;
 use crate::backend::plugin::{Awaited, Growth, Received, Task, What};
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, Timeout};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::{CStr, c_char, c_void};
@@ -154,26 +156,30 @@ pub(super) fn left_ms(deadline: &Deadline) -> i64 {
 /// More than anybody waits for.
 const HALF_A_CENTURY: Duration = Duration::from_secs(50 * 365 * 24 * 3600);
 
-/// A time for C, rounded up, so that nothing times out before its time.
+/// A time as a time-out for C, rounded up, so that nothing times out before its time; none is DIST_NO_WAIT.
 pub(super) fn whole_ms(time: Duration) -> i64 {
     if time >= HALF_A_CENTURY {
         return DIST_WAIT_FOREVER;
     }
     // Not by way of nanoseconds: numbers that large are divided slowly.
-    let ms = time.as_secs() * 1000 + u64::from(time.subsec_nanos().div_ceil(1_000_000));
-    i64::try_from(ms).unwrap_or(DIST_WAIT_FOREVER)
+    match time.as_secs() * 1000 + u64::from(time.subsec_nanos().div_ceil(1_000_000)) {
+        0 => DIST_NO_WAIT,
+        ms => i64::try_from(ms).unwrap_or(DIST_WAIT_FOREVER),
+    }
 }
 
-/// A deadline from C.
+/// The deadline of a plug-in's call on the group's store that waits for no other rank. It needs time for a round trip,
+/// also with DIST_NO_WAIT.
 pub(super) fn deadline(timeout_ms: i64) -> Result<Deadline> {
-    match timeout_ms {
-        DIST_WAIT_FOREVER => Ok(Deadline::never()),
-        _ => u64::try_from(timeout_ms).map(Deadline::after_ms).map_err(|_| {
-            Error::invalid(format!(
-                "timeout_ms is {timeout_ms}: it is in milliseconds, or DIST_WAIT_FOREVER"
-            ))
-        }),
-    }
+    Ok(match timeout(timeout_ms, "timeout_ms")? {
+        Timeout::NoWait => Deadline::after_ms(DEFAULT_TIMEOUT_MS),
+        given => Deadline::after_ms(given.ms_or(DEFAULT_TIMEOUT_MS)),
+    })
+}
+
+/// The deadline of a plug-in's wait for a key, which looks once with DIST_NO_WAIT.
+pub(super) fn wait_deadline(timeout_ms: i64) -> Result<Deadline> {
+    Ok(Deadline::after_ms(timeout(timeout_ms, "timeout_ms")?.ms_or(DEFAULT_TIMEOUT_MS)))
 }
 
 /// Counts and places of the blocks of a call, kept for the next one.

@@ -1,7 +1,7 @@
 //! What the library does for a plug-in: the group's keys, the log, the group's failure, and the ends of operations.
 
 use super::args::{self, Out};
-use super::backend_call::{Called, deadline, error_of, received, words};
+use super::backend_call::{Called, deadline, error_of, received, wait_deadline, words};
 use super::backend_types::*;
 use super::constants::*;
 use super::guard;
@@ -150,7 +150,7 @@ unsafe extern "C" fn store_get(
     guard::status("store_get", || {
         let key = args::required_str(key, "key")?;
         let sink = sink.ok_or_else(|| Error::invalid("argument sink is NULL"))?;
-        let value = services(context)?.await_key(key, &deadline(timeout_ms)?)?;
+        let value = services(context)?.await_key(key, &wait_deadline(timeout_ms)?)?;
         // SAFETY: the plug-in's function, with its own argument and bytes that outlive the call.
         unsafe { sink(sink_arg, value.as_ptr().cast(), value.len()) };
         Ok(())

@@ -91,7 +91,7 @@ pub struct dist_backend_operation_t {
     pub recv_count: usize,
     /// Of DIST_PREMUL_SUM: this rank's own factor.
     pub factor: f64,
-    /// The deadline of the operation, in milliseconds from now; DIST_WAIT_FOREVER for none.
+    /// The time-out of the operation, from now; never 0.
     pub timeout_ms: i64,
     /// The number of the collective in its group, from 1, the same on all ranks; 0 for messages.
     pub sequence: u64,
@@ -142,7 +142,7 @@ pub struct dist_backend_host_t {
     pub library_version: u32,
     /// For the functions below.
     pub context: *mut c_void,
-    /// Stores a value. This and the next four are DIST_ERR_UNSUPPORTED where nobody has the group's store any more.
+    /// Stores a value. The default time-out of this and the next four is 5 minutes; they are DIST_ERR_UNSUPPORTED if the group's store was released.
     pub store_set: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -152,7 +152,7 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Waits until the key exists, and hands its value to `sink(sink_arg, ...)`. Ends with DIST_ERR_TIMEOUT, and with
+    /// Waits until the key exists, and hands its value to `sink(sink_arg, ...)`; DIST_NO_WAIT looks once. Ends with DIST_ERR_TIMEOUT, and with
     /// DIST_ERR_ABORTED within a tenth of a second after the group has failed on this rank.
     pub store_get: Option<
         unsafe extern "C" fn(
@@ -227,9 +227,9 @@ pub struct dist_backend_setup_t {
     pub group_name: *const c_char,
     /// What the caller asked of the back end, "key=value;key=value", or "".
     pub options: *const c_char,
-    /// The deadline of operations that name none, in milliseconds.
+    /// The time-out of operations that name none.
     pub timeout_ms: i64,
-    /// How long create may take, in milliseconds; DIST_WAIT_FOREVER for any time.
+    /// How long create may take.
     pub create_timeout_ms: i64,
     /// The library's services, for as long as the part of the group lasts.
     pub host: *const dist_backend_host_t,
@@ -329,7 +329,7 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// The same, but waits for up to `timeout_ms` (0 to 1000): the library asks again until the deadline, which it keeps.
+    /// The same, but waits for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT): the library asks again until the deadline, which it keeps.
     /// Ends soon after abort. Without it the library asks test again and again. Without both, submit's operations end by
     /// the host's complete().
     pub wait: Option<
@@ -389,7 +389,7 @@ pub struct dist_backend_vtable_t {
         ) -> dist_status_t,
     >,
     /// Carries out a collective that its caller waits for, where that takes less than submit and then wait: begins it, and
-    /// waits for up to `timeout_ms` (0 to 1000). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
+    /// waits for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
     /// what wait, test and release get; the operation itself is valid during run only. DIST_ERR_INVALID_ARGUMENT and
     /// DIST_ERR_UNSUPPORTED: it is refused, as by submit, and nothing has begun; any other error fails the group. Threads
     /// and order as for submit; ends soon after abort, as wait does. Optional, and only beside test or wait; what the

@@ -113,9 +113,9 @@ pub const DIST_BXOR: dist_op_t = 0x207;
 /// The sum of each rank's elements times its own premul_scale. Only for floating point.
 pub const DIST_PREMUL_SUM: dist_op_t = 0x208;
 
-/// A time-out that never comes.
+/// As a time-out: no limit. Times of a century or more mean the same.
 pub const DIST_WAIT_FOREVER: i64 = -1;
-/// No time at all, for waits that only look.
+/// As a time-out: no time; the call looks once. Refused by calls that cannot do without time.
 pub const DIST_NO_WAIT: i64 = -2;
 
 /// In place of a rank: whoever sends (dist_recv).

@@ -9,6 +9,7 @@ use super::store::STORES;
 use super::types::*;
 use super::{blob, options};
 use crate::api::{Group, GroupOptions, runtime};
+use crate::base::deadline::Timeout;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -181,15 +182,34 @@ dist_export! {
 }
 
 dist_export! {
-    /// Sets the deadline of operations on a group that name none themselves.
+    /// Sets the time-out of a group's operations that name none themselves.
     ///
-    /// `group`: required. `timeout_ms`: 0 for the default of 30 minutes, or DIST_WAIT_FOREVER.
-    /// Concerns calls from now on, of this process only. Any thread.
+    /// It holds for calls from now on, of this process only.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+    /// @param group in: the group.
+    /// @param timeout_ms in: the default is DIST_TIMEOUT_MS, or 30 minutes; DIST_NO_WAIT is refused.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_NOT_INITIALIZED.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_set_timeout(group: *mut dist_group_t, timeout_ms: i64) -> dist_status_t {
-        self::group(group)?.set_timeout_ms(milliseconds(timeout_ms, "timeout_ms")?);
-        Ok(())
+        self::group(group)?.set_timeout_ms(milliseconds(timeout_ms, "timeout_ms")?)
+    }
+}
+
+dist_export! {
+    #[on_error(0)]
+    /// Gives the time-out of a group's operations that name none themselves, in milliseconds.
+    ///
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the time-out; DIST_WAIT_FOREVER; 0 for an invalid handle.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_group_get_timeout(group: *const dist_group_t) -> i64 {
+        Ok(Timeout::after_ms(self::group(group)?.timeout_ms()).number())
     }
 }
 

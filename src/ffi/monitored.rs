@@ -1,9 +1,10 @@
 //! The barrier that names who does not come.
 
-use super::args::{Out, milliseconds, number};
+use super::args::{Out, number, timeout};
 use super::group::group;
 use super::types::*;
 use crate::api::batch;
+use crate::base::deadline::Timeout;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use std::time::Duration;
@@ -45,8 +46,8 @@ dist_export! {
     /// Waits until all ranks have called it, and says who has not.
     ///
     /// All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
-    /// else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
-    /// DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
+    /// else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; the default is
+    /// the group's. With DIST_NO_WAIT, only who is there already counts. Rank 0 waits so long, and tells the
     /// others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
     /// as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
     /// names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
@@ -69,10 +70,9 @@ dist_export! {
         n_missing: *mut usize,
     ) -> dist_status_t {
         let missing = Missing::new(missing, n_missing)?;
-        let timeout = match timeout_ms {
-            0 => None,
-            DIST_NO_WAIT => Some(Duration::ZERO),
-            _ => Some(Duration::from_millis(milliseconds(timeout_ms, "timeout_ms")?)),
+        let timeout = match timeout(timeout_ms, "timeout_ms")? {
+            Timeout::Default => None,
+            given => Some(Duration::from_millis(given.ms_or(0))),
         };
         let group = self::group(group)?;
         if batch::is_open() {

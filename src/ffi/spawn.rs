@@ -1,6 +1,6 @@
 //! Ranks that are forks of the caller.
 
-use super::args::{index, milliseconds, number};
+use super::args::{index, milliseconds, number, timeout};
 use super::options;
 use super::types::*;
 use crate::api::spawn::{self, SpawnOptions};
@@ -48,7 +48,7 @@ dist_export! {
         let options = options::read(options)?;
         let options = SpawnOptions {
             join_timeout_ms: milliseconds(options.join_timeout_ms, "join_timeout_ms")?,
-            grace_ms: milliseconds(options.grace_ms, "grace_ms")?,
+            grace: timeout(options.grace_ms, "grace_ms")?,
         };
         let count = index(nprocs, "nprocs")?;
         spawn::spawn(count, &options, &mut |rank| {

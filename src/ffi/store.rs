@@ -1,11 +1,12 @@
 //! Stores: their keys and values, and their handles.
 
-use super::args::{self, Out, bytes, copy_text, milliseconds, required_key};
+use super::args::{self, Out, bytes, copy_text, key as key_of, timeout};
 use super::blob;
 use super::handle::{Kind, Table};
 use super::types::*;
 use crate::api::StoreHandle;
 use crate::api::callbacks::refuse_to_block;
+use crate::base::deadline::Timeout;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use std::ffi::{c_char, c_void};
@@ -23,9 +24,9 @@ pub(super) fn waiting(store: *const dist_store_t) -> Result<Arc<StoreHandle>> {
 pub(super) fn give(
     out: &Out<*mut dist_store_t>,
     store: Arc<dyn Store>,
-    timeout_ms: u64,
+    timeout: Timeout,
 ) -> Result<()> {
-    let handle = StoreHandle::new(store).with_timeout(timeout_ms);
+    let handle = StoreHandle::new(store).with_timeout(timeout);
     out.write(STORES.insert(Arc::new(handle))?);
     Ok(())
 }
@@ -51,73 +52,98 @@ dist_export! {
 dist_export! {
     /// Stores a value under a key, whatever was there before.
     ///
-    /// `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
-    /// borrowed for the call. Does not wait for an answer: blocks only where the way to the store is congested,
-    /// until the store's time-out at the latest. Any thread.
-    ///
-    /// Concurrency: the whole value is replaced at once; of several at the same time the last to arrive stays.
-    /// Every later call of this process on this store, through any handle and thread, finds it done. Others see
-    /// it soon, and at the latest when the next call of this process that has an answer returns
+    /// The call waits for no answer. The whole value is replaced at once; of several at the same time the last to
+    /// arrive stays. Every later call of this process on this store, through any handle and thread, finds it done.
+    /// Others see it at the latest when the next call of this process that has an answer returns
     /// (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
     /// returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
     /// dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
     /// visible to all on return.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
-    /// DIST_ERR_CONNECTION. Since 0.1.
+    /// A key may have any bytes, zero bytes too. Only a caller's own store gets keys as C strings, and refuses
+    /// those with a zero byte.
+    ///
+    /// @param store in: the store.
+    /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
+    /// @param len_bytes in: the length of the value.
+    /// @agree nothing.
+    /// @blocks only while the way to the store is congested, until the store's time-out at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE; DIST_ERR_TIMEOUT; DIST_ERR_CONNECTION if
+    ///   the store cannot be reached.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_set(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
         let store = waiting(store)?;
-        let key = required_key(key, "key")?;
+        let key = key_of(key, key_len_bytes, "key")?;
         store.store().set(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
 }
 
 dist_export! {
-    /// The value of a key; waits until there is one.
+    /// Gives the value of a key, and waits until there is one.
     ///
-    /// `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
-    /// the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread; others may
-    /// use the store meanwhile.
+    /// The value is one whole value, which the key had at some time during the call. With a time-out of DIST_NO_WAIT
+    /// (dist_store_set_timeout) the call looks once.
     ///
-    /// Concurrency: one whole value, which was there at some time during the call.
-    ///
-    /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks until the key exists, until the store's time-out at the latest; others may use the store then.
+    /// @return as dist_store_set; DIST_ERR_TIMEOUT names the key.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_get(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
         let store = waiting(store)?;
-        let value = store.store().get(required_key(key, "key")?, &store.deadline())?;
+        let key = key_of(key, key_len_bytes, "key")?;
+        let value = store.store().get(key, &store.wait_deadline(Timeout::Default))?;
         blob::give(&out, vec![value])
     }
 }
 
 dist_export! {
-    /// Adds to a counter and gives the sum. A missing counter is 0; counters are kept as decimal text and
-    /// wrap around.
+    /// Adds to a counter and gives the sum.
     ///
-    /// `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
+    /// A missing counter is 0; counters are kept as decimal text and wrap around. The call is atomic: each caller
+    /// gets a sum of its own, and no addition is lost. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may
+    /// not have taken place.
     ///
-    /// Concurrency: atomic; each caller gets a sum of its own, and no addition is lost. After
-    /// DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
-    ///
-    /// Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param amount in: the number to add.
+    /// @param out out: the sum.
+    /// @agree nothing.
+    /// @blocks for a round trip, until the store's time-out at the latest.
+    /// @return as dist_store_set; DIST_ERR_NOT_A_NUMBER if the value is none, which stays.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_add(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         amount: i64,
         out: *mut i64,
     ) -> dist_status_t {
         let out = Out::required(out, "out")?;
         let store = waiting(store)?;
-        out.write(store.store().add(required_key(key, "key")?, amount, &store.deadline())?);
+        let key = key_of(key, key_len_bytes, "key")?;
+        out.write(store.store().add(key, amount, &store.deadline())?);
         Ok(())
     }
 }
@@ -125,17 +151,27 @@ dist_export! {
 dist_export! {
     /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
     ///
-    /// `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
-    /// the call. `out`: out, required; a blob with the value after the call (where the key is missing and
-    /// `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
+    /// The call is atomic: of several that expect the same value, one stores its own. After DIST_ERR_CONNECTION or
+    /// DIST_ERR_TIMEOUT it may or may not have taken place.
     ///
-    /// Concurrency: atomic; of several that expect the same value, one stores its own. After
-    /// DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
-    ///
-    /// Returns as dist_store_set. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param expected in: `expected_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+    /// @param expected_len_bytes in: the length of `expected`.
+    /// @param desired in: `desired_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+    /// @param desired_len_bytes in: the length of `desired`.
+    /// @param out out: a blob with the value after the call (if the key is missing and `expected` is not empty:
+    ///   `expected`, as in c10d); owned by the caller, released with dist_blob_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks for a round trip, until the store's time-out at the latest.
+    /// @return as dist_store_set.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_compare_set(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         expected: *const c_void,
         expected_len_bytes: usize,
         desired: *const c_void,
@@ -144,7 +180,7 @@ dist_export! {
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
         let store = waiting(store)?;
-        let key = required_key(key, "key")?;
+        let key = key_of(key, key_len_bytes, "key")?;
         let expected = bytes(expected, expected_len_bytes, "expected")?;
         let desired = bytes(desired, desired_len_bytes, "desired")?;
         let value = store.store().compare_set(key, expected, desired, &store.deadline())?;
@@ -155,22 +191,29 @@ dist_export! {
 dist_export! {
     /// Waits until all keys exist.
     ///
-    /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
-    /// `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
-    /// meanwhile. On a store with queues of its own, a queue that is not empty counts as a key.
+    /// Each key has existed at some time since the call began, not necessarily all at once. On a store with queues of
+    /// its own, a queue that is not empty counts as a key. DIST_NO_WAIT looks once.
     ///
-    /// Concurrency: each key has existed at some time since the call began, not necessarily all at once.
-    ///
-    /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+    /// @param store in: the store.
+    /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+    /// @param n in: the number of keys.
+    /// @param timeout_ms in: the default is the store's time-out.
+    /// @agree nothing.
+    /// @blocks until all keys exist, until `timeout_ms` at the latest; others may use the store then.
+    /// @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_wait(
         store: *mut dist_store_t,
         keys: *const *const c_char,
+        key_lens_bytes: *const usize,
         n: usize,
         timeout_ms: i64,
     ) -> dist_status_t {
         let store = waiting(store)?;
-        let keys = args::keys(keys, n, "keys")?;
-        let deadline = store.deadline_of(milliseconds(timeout_ms, "timeout_ms")?);
+        let keys = args::keys(keys, key_lens_bytes, n)?;
+        let deadline = store.wait_deadline(timeout(timeout_ms, "timeout_ms")?);
         store.store().wait(&keys, &deadline)
     }
 }
@@ -178,21 +221,28 @@ dist_export! {
 dist_export! {
     /// Tells whether all keys exist now.
     ///
-    /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
-    /// `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
+    /// The call looks at all keys at one time (a custom store: as its function does).
     ///
-    /// Concurrency: looks at all keys at one time (a custom store: as its function does).
-    ///
-    /// Returns as dist_store_set. Since 0.1.
+    /// @param store in: the store.
+    /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+    /// @param n in: the number of keys.
+    /// @param all_present out: 1 if all exist, else 0.
+    /// @agree nothing.
+    /// @blocks for a round trip, until the store's time-out at the latest.
+    /// @return as dist_store_set.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_check(
         store: *mut dist_store_t,
         keys: *const *const c_char,
+        key_lens_bytes: *const usize,
         n: usize,
         all_present: *mut i32,
     ) -> dist_status_t {
         let out = Out::required(all_present, "all_present")?;
         let store = waiting(store)?;
-        let keys = args::keys(keys, n, "keys")?;
+        let keys = args::keys(keys, key_lens_bytes, n)?;
         out.write(i32::from(store.store().check(&keys, &store.deadline())?));
         Ok(())
     }
@@ -234,21 +284,26 @@ dist_export! {
 dist_export! {
     /// Removes a key.
     ///
-    /// `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
-    /// 0. Blocks for a round trip. Any thread.
+    /// The call is atomic: of several that delete a key, one finds it there. Calls that wait for the key go on waiting.
     ///
-    /// Concurrency: atomic; of several that delete a key, one is told that it was there. Those who wait for it
-    /// go on waiting.
-    ///
-    /// Returns as dist_store_set. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param deleted out: 1 if the key was there, else 0.
+    /// @agree nothing.
+    /// @blocks for a round trip, until the store's time-out at the latest.
+    /// @return as dist_store_set.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_delete_key(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         deleted: *mut i32,
     ) -> dist_status_t {
         let out = Out::required(deleted, "deleted")?;
         let store = waiting(store)?;
-        let key = required_key(key, "key")?;
+        let key = key_of(key, key_len_bytes, "key")?;
         out.write(i32::from(store.store().delete_key(key, &store.deadline())?));
         Ok(())
     }
@@ -257,64 +312,88 @@ dist_export! {
 dist_export! {
     /// Adds bytes to the end of a value, which is made if it is missing.
     ///
-    /// Concurrency: atomic; the bytes of one call stay together, in the order of arrival. In all else, and in
-    /// when it is visible, as dist_store_set. Since 0.1.
+    /// The call is atomic: the bytes of one call stay together, in the order of arrival. They become visible as in
+    /// dist_store_set.
+    ///
+    /// @param store in: the store.
+    /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
+    /// @param len_bytes in: the number of bytes.
+    /// @agree nothing.
+    /// @blocks as dist_store_set.
+    /// @return as dist_store_set.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_append(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
         let store = waiting(store)?;
-        let key = required_key(key, "key")?;
+        let key = key_of(key, key_len_bytes, "key")?;
         store.store().append(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
 }
 
 dist_export! {
-    /// The values of several keys; waits until all exist.
+    /// Gives the values of several keys, and waits until all exist.
     ///
-    /// `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
-    /// out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
-    /// until the keys exist, until the store's time-out at the latest. Any thread; others may use the store
-    /// meanwhile.
+    /// All values are of one time (a custom store: each of its own time).
     ///
-    /// Concurrency: all values are of one time (a custom store: each of its own time).
-    ///
-    /// Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+    /// @param store in: the store.
+    /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+    /// @param n in: the number of keys.
+    /// @param out out: a blob of `n` byte strings in the order of the keys; owned by the caller, released with
+    ///   dist_blob_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks until all keys exist, until the store's time-out at the latest; others may use the store then.
+    /// @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_multi_get(
         store: *mut dist_store_t,
         keys: *const *const c_char,
+        key_lens_bytes: *const usize,
         n: usize,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
         let store = waiting(store)?;
-        let keys = args::keys(keys, n, "keys")?;
-        blob::give(&out, store.store().multi_get(&keys, &store.deadline())?)
+        let keys = args::keys(keys, key_lens_bytes, n)?;
+        blob::give(&out, store.store().multi_get(&keys, &store.wait_deadline(Timeout::Default))?)
     }
 }
 
 dist_export! {
     /// Stores several values at once.
     ///
-    /// `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
-    /// lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
-    /// the call. Blocks as dist_store_set. Any thread.
+    /// Others see all of the values or none (a custom store: one after the other), at the time that dist_store_set says.
     ///
-    /// Concurrency: others see all of the values or none (a custom store: one after the other). When they do
-    /// is as with dist_store_set.
-    ///
-    /// Returns as dist_store_set. Since 0.1.
+    /// @param store in: the store.
+    /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+    /// @param values in: `n` values; borrowed for the call; one is NULL only if its length is 0.
+    /// @param lens_bytes in: the `n` lengths of the values.
+    /// @param n in: the number of keys, and of values; if it is 0, each array may be NULL.
+    /// @agree nothing.
+    /// @blocks as dist_store_set.
+    /// @return as dist_store_set.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_multi_set(
         store: *mut dist_store_t,
         keys: *const *const c_char,
+        key_lens_bytes: *const usize,
         values: *const *const c_void,
         lens_bytes: *const usize,
         n: usize,
     ) -> dist_status_t {
         let store = waiting(store)?;
-        let keys = args::keys(keys, n, "keys")?;
+        let keys = args::keys(keys, key_lens_bytes, n)?;
         let values = args::slice(values, n, "values")?;
         let lens = args::slice(lens_bytes, n, "lens_bytes")?;
         let value = |(&value, &len)| bytes(value, len, "values");
@@ -327,21 +406,34 @@ dist_export! {
 dist_export! {
     /// Sets the time-out of calls through this handle.
     ///
-    /// `store`: required. `timeout_ms`: 0 for the default of 5 minutes, or DIST_WAIT_FOREVER. Any thread.
+    /// With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait, dist_store_multi_get,
+    /// dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if that is too early; the others have 5 minutes.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+    /// @param store in: the store.
+    /// @param timeout_ms in: the default is 5 minutes.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_set_timeout(store: *mut dist_store_t, timeout_ms: i64) -> dist_status_t {
-        STORES.get(store)?.set_timeout_ms(milliseconds(timeout_ms, "timeout_ms")?);
+        STORES.get(store)?.set_timeout(timeout(timeout_ms, "timeout_ms")?);
         Ok(())
     }
 }
 
 dist_export! {
     #[on_error(0)]
-    /// The time-out of calls through this handle in milliseconds, or DIST_WAIT_FOREVER; 0 for an invalid
-    /// handle. Any thread. Since 0.1.
+    /// Gives the time-out of calls through this handle in milliseconds.
+    ///
+    /// @param store in: the store.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the time-out; DIST_WAIT_FOREVER; DIST_NO_WAIT; 0 for an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_get_timeout(store: *const dist_store_t) -> i64 {
-        Ok(i64::try_from(STORES.get(store)?.timeout_ms()).unwrap_or(DIST_WAIT_FOREVER))
+        Ok(STORES.get(store)?.timeout().number())
     }
 }
 

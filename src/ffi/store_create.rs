@@ -1,6 +1,6 @@
 //! Making stores.
 
-use super::args::{Out, bytes, index, milliseconds, optional_str, required_key, required_str};
+use super::args::{Out, bytes, index, key, optional_str, required_key, required_str, timeout};
 use super::options;
 use super::store::{STORES, give};
 use super::types::*;
@@ -9,7 +9,7 @@ use crate::api::store::{
     ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, HashStore, PrefixStore, Secret, ServerOptions,
     open_file, open_tcp,
 };
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, Result};
 use std::ffi::{OsStr, c_char};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -46,8 +46,8 @@ dist_export! {
         })?;
         let bind = optional_str(options.bind_address, "bind_address")?.unwrap_or(&host).to_owned();
         let world_size = Some(index(options.world_size, "world_size")?).filter(|&size| size > 0);
-        let timeout_ms = milliseconds(options.timeout_ms, "timeout_ms")?;
-        let deadline = deadline_of(timeout_ms);
+        let timeout = time_to_create(options.timeout_ms)?;
+        let deadline = deadline_of(timeout);
         refuse_to_block("making a store")?;
         let is_server = options.is_server != 0;
         let wait_for_workers = is_server
@@ -75,13 +75,24 @@ dist_export! {
             None
         };
         let store = open_tcp(server, client, &deadline)?;
-        give(&out, Arc::new(store), timeout_ms)
+        give(&out, Arc::new(store), timeout)
     }
 }
 
-/// The deadline of making a store; 0 means the default.
-fn deadline_of(timeout_ms: u64) -> Deadline {
-    Deadline::after_ms(if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms })
+/// The time-out of making a store, which is also that of the new handle.
+fn time_to_create(timeout_ms: i64) -> Result<Timeout> {
+    match timeout(timeout_ms, "timeout_ms")? {
+        Timeout::NoWait => {
+            let message = "timeout_ms is DIST_NO_WAIT, in which no store can be made: pass milliseconds, 0 for the \
+                           default, or DIST_WAIT_FOREVER, and call dist_store_set_timeout afterwards";
+            Err(Error::invalid(message))
+        }
+        given => Ok(given),
+    }
+}
+
+fn deadline_of(timeout: Timeout) -> Deadline {
+    Deadline::after_ms(timeout.ms_or(DEFAULT_TIMEOUT_MS))
 }
 
 /// The caller's secret, if there is one.
@@ -131,15 +142,15 @@ dist_export! {
         let out = Out::handle(out, "out")?;
         let path = Path::new(OsStr::from_bytes(required_key(path, "path")?));
         let options = options::read(options)?;
-        let timeout_ms = milliseconds(options.timeout_ms, "timeout_ms")?;
+        let timeout = time_to_create(options.timeout_ms)?;
         let file = FileOptions {
             world_size: Some(index(world_size, "world_size")?),
             job_id: optional_str(options.job_id, "job_id")?.unwrap_or_default().to_owned(),
             together: false,
         };
         refuse_to_block("making a store")?;
-        let store = open_file(path, &file, &deadline_of(timeout_ms))?;
-        give(&out, Arc::new(store), timeout_ms)
+        let store = open_file(path, &file, &deadline_of(timeout))?;
+        give(&out, Arc::new(store), timeout)
     }
 }
 
@@ -151,26 +162,34 @@ dist_export! {
     /// Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
     pub fn dist_store_hash_create(out: *mut *mut dist_store_t) -> dist_status_t {
         let out = Out::handle(out, "out")?;
-        give(&out, Arc::new(HashStore::new()), 0)
+        give(&out, Arc::new(HashStore::new()), Timeout::Default)
     }
 }
 
 dist_export! {
     /// Makes a store that puts a prefix and "/" before every key of another store.
     ///
-    /// `prefix`: required, borrowed for the call. `inner`: required; the new store keeps it alive. `out`: out,
-    /// required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+    /// The new handle begins with the time-out of `inner`.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+    /// @param prefix in: the prefix; borrowed for the call; NULL only if `prefix_len_bytes` is 0.
+    /// @param prefix_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param inner in: the other store, which the new store keeps alive.
+    /// @param out out: the new store; owned by the caller, released with dist_store_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_prefix_create(
         prefix: *const c_char,
+        prefix_len_bytes: usize,
         inner: *const dist_store_t,
         out: *mut *mut dist_store_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
-        let prefix = required_key(prefix, "prefix")?;
+        let prefix = key(prefix, prefix_len_bytes, "prefix")?;
         let inner = STORES.get(inner)?;
         let store = PrefixStore::new(prefix, Arc::clone(inner.store()));
-        give(&out, Arc::new(store), inner.timeout_ms())
+        give(&out, Arc::new(store), inner.timeout())
     }
 }

@@ -4,11 +4,12 @@ use super::args::Out;
 use super::options;
 use super::status::kind_of;
 use super::types::*;
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::store::{Store, composed, missing_keys};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The caller's functions and pointer.
 struct Custom {
@@ -57,7 +58,7 @@ dist_export! {
         }
         let functions = options::read(functions)?;
         check(&functions)?;
-        super::store::give(&out, Arc::new(Custom { functions, user }), 0)
+        super::store::give(&out, Arc::new(Custom { functions, user }), Timeout::Default)
     }
 }
 
@@ -76,18 +77,29 @@ fn check(functions: &dist_store_vtable_t) -> Result<()> {
     }
 }
 
+/// How long a question may take whose deadline has passed.
+const GRACE: Duration = Duration::from_secs(1);
+
 fn missing(name: &str) -> Error {
     Error::invalid(format!("a custom store needs the function {name}"))
 }
 
 /// A key for C.
 fn c_key(key: &[u8]) -> Result<CString> {
-    CString::new(key).map_err(|_| Error::invalid("a key of a custom store contains a zero byte"))
+    CString::new(key).map_err(|_| {
+        Error::invalid(format!(
+            "key \"{}\" has a zero byte: a caller's own store gets keys as C strings, and cannot take it",
+            key[..key.len().min(128)].escape_ascii()
+        ))
+    })
 }
 
 fn left_ms(deadline: &Deadline) -> i64 {
-    // Rounded up, so that nothing times out before its time, and at least 1: 0 would mean a default.
-    i64::try_from(deadline.left().as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
+    // At least 1: 0 would mean a default.
+    match super::backend_call::whole_ms(deadline.left()) {
+        DIST_WAIT_FOREVER => DIST_WAIT_FOREVER,
+        ms => ms.max(1),
+    }
 }
 
 fn outcome(what: &str, status: dist_status_t) -> Result<()> {
@@ -185,6 +197,8 @@ impl Store for Custom {
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
         let function = self.functions.get.ok_or_else(|| missing("get"))?;
+        let grace = self.look_once(&[key], deadline)?;
+        let deadline = grace.as_ref().unwrap_or(deadline);
         let name = c_key(key)?;
         let value = one_value_of("get", |slot| {
             let (name, left) = (name.as_ptr(), left_ms(deadline));
@@ -234,6 +248,9 @@ impl Store for Custom {
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
         let function = self.functions.wait.ok_or_else(|| missing("wait"))?;
+        if self.look_once(keys, deadline)?.is_some() {
+            return Ok(());
+        }
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
         // SAFETY: the caller's function, with as many terminated keys as it is told.
@@ -343,12 +360,24 @@ impl Store for Custom {
 }
 
 impl Custom {
+    /// If there is no time to wait: looks whether all keys are there, and gives the time for a round trip.
+    fn look_once(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Option<Deadline>> {
+        if !deadline.has_passed() {
+            return Ok(None);
+        }
+        let grace = Deadline::after(GRACE);
+        if self.check(keys, &grace)? {
+            return Ok(Some(grace));
+        }
+        Err(self.named(Error::new(ErrorKind::Timeout, "no time to wait"), keys, deadline))
+    }
+
     /// A time-out with the keys that are missing; any other error as it is.
     fn named(&self, error: Error, keys: &[&[u8]], deadline: &Deadline) -> Error {
         if error.kind() != ErrorKind::Timeout {
             return error;
         }
-        let grace = Deadline::after_ms(1000);
+        let grace = Deadline::after(GRACE);
         let is_missing = |key: &&&[u8]| !self.check(&[**key], &grace).unwrap_or(false);
         let absent: Vec<&[u8]> = keys.iter().filter(is_missing).copied().collect();
         missing_keys(&self.describe(), &absent, deadline)

@@ -1,31 +1,41 @@
 //! Queues and barriers of stores.
 
-use super::args::{Out, bytes, index, milliseconds, required_key};
+use super::args::{Out, bytes, index, key as key_of, timeout};
 use super::blob;
 use super::store::waiting;
 use super::types::*;
+use crate::api::StoreHandle;
+use crate::base::deadline::Timeout;
 use crate::base::error::{Error, ErrorKind};
+use crate::store::missing_keys;
 use std::ffi::{c_char, c_void};
 
 dist_export! {
-    /// Adds an item to the end of a queue. Queues are beside the keys: one name may be both, and only
-    /// dist_store_wait and the queue functions see queues.
+    /// Adds an item to the end of a queue.
     ///
-    /// `store`: required. `key`: the queue's name, required, a terminated string. `value`: `len_bytes` bytes,
-    /// NULL only if 0. All borrowed for the call. Blocks as dist_store_set. Any thread.
+    /// Queues are apart from the keys: one name may be both, and only dist_store_wait and the queue functions see
+    /// queues. Any number of processes may push and pop at once; items keep the order in which they arrive. They
+    /// become visible as in dist_store_set.
     ///
-    /// Concurrency: any number of processes may push and pop at once; items keep the order in which they
-    /// arrive. When others see it is as with dist_store_set.
-    ///
-    /// Returns as dist_store_set. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
+    /// @param len_bytes in: the length of the item.
+    /// @agree nothing.
+    /// @blocks as dist_store_set.
+    /// @return as dist_store_set.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_queue_push(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
         let store = waiting(store)?;
-        let key = required_key(key, "key")?;
+        let key = key_of(key, key_len_bytes, "key")?;
         store.store().queue_push(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
 }
@@ -33,56 +43,75 @@ dist_export! {
 dist_export! {
     /// Takes the first item of a queue.
     ///
-    /// `store`, `key`: required, borrowed for the call. `block`: not 0 waits until there is an item, until the
-    /// store's time-out at the latest. `out`: out, required; a blob of one byte string, owned by the caller. Any
-    /// thread; others may use the store meanwhile.
+    /// Each item is given to one caller; a TCP store serves waiting callers in the order in which they came. A caller
+    /// that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may be lost.
     ///
-    /// Concurrency: each item is given to one caller; a TCP store serves waiting callers in the order in which
-    /// they came. A caller that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may
-    /// be lost.
-    ///
-    /// Returns as dist_store_set; DIST_ERR_QUEUE_EMPTY where `block` is 0 and there is no item;
-    /// DIST_ERR_TIMEOUT names the queue. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param block in: 1 to wait until there is an item, 0 not to wait.
+    /// @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks if `block` is not 0: until there is an item, until the store's time-out at the latest.
+    /// @return as dist_store_set; DIST_ERR_QUEUE_EMPTY if `block` is 0 and there is no item; DIST_ERR_TIMEOUT names the
+    ///   queue.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_queue_pop(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         block: i32,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
         let out = Out::handle(out, "out")?;
         let store = waiting(store)?;
-        let queue = required_key(key, "key")?;
-        let deadline = store.deadline();
-        let item = if block == 0 {
-            store.store().queue_try_pop(queue, &deadline)?.ok_or_else(|| {
-                let name = queue.escape_ascii();
-                let what = store.store().describe();
-                Error::new(ErrorKind::QueueEmpty, format!("queue \"{name}\" of {what} is empty"))
-            })?
+        let queue = key_of(key, key_len_bytes, "key")?;
+        let must_look_only = block == 0 || store.timeout() == Timeout::NoWait;
+        let item = if must_look_only {
+            let item = store.store().queue_try_pop(queue, &store.deadline())?;
+            item.ok_or_else(|| empty(&store, queue, block))?
         } else {
-            store.store().queue_pop(queue, &deadline)?
+            store.store().queue_pop(queue, &store.wait_deadline(Timeout::Default))?
         };
         blob::give(&out, vec![item])
     }
 }
 
+/// Why a look at a queue gives no item: the caller did not want to wait, or has no time to.
+fn empty(store: &StoreHandle, queue: &[u8], block: i32) -> Error {
+    let what = store.store().describe();
+    if block != 0 {
+        return missing_keys(&what, &[queue], &store.wait_deadline(Timeout::Default));
+    }
+    let message = format!("queue \"{}\" of {what} is empty", queue.escape_ascii());
+    Error::new(ErrorKind::QueueEmpty, message)
+}
+
 dist_export! {
-    /// The number of items in a queue; 0 for one that was never used.
+    /// Gives the number of items in a queue; 0 for one that was never used.
     ///
-    /// Concurrency: the number at some time during the call.
+    /// It is the number at some time during the call.
     ///
-    /// `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any
-    /// thread.
-    ///
-    /// Returns as dist_store_set. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param out out: the number of items.
+    /// @agree nothing.
+    /// @blocks for a round trip, until the store's time-out at the latest.
+    /// @return as dist_store_set.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_queue_len(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         out: *mut i64,
     ) -> dist_status_t {
         let out = Out::required(out, "out")?;
         let store = waiting(store)?;
-        out.write(store.store().queue_len(required_key(key, "key")?, &store.deadline())?);
+        let key = key_of(key, key_len_bytes, "key")?;
+        out.write(store.store().queue_len(key, &store.deadline())?);
         Ok(())
     }
 }
@@ -90,25 +119,37 @@ dist_export! {
 dist_export! {
     /// Waits until `world_size` callers have come to a barrier.
     ///
-    /// `store`, `key`: required, borrowed for the call. `world_size`: how many; all name the same number; 0
-    /// returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use
-    /// the store meanwhile.
+    /// No caller passes before `world_size` calls have been made. A key serves one barrier: later callers pass at once.
+    /// A caller that timed out has been counted all the same. All callers use the same kind of store: a prefix store
+    /// has its barrier elsewhere than the store under it.
     ///
-    /// Concurrency: nobody passes before `world_size` calls have been made. A key serves one barrier: later
-    /// callers pass at once. A caller that timed out has been counted all the same. All callers use the same
-    /// kind of store: a prefix store has its barrier elsewhere than the store under it.
-    ///
-    /// Returns as dist_store_set; DIST_ERR_TIMEOUT says how many have come. Since 0.1.
+    /// @param store in: the store.
+    /// @param key in: the barrier's key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param world_size in: the number of callers; 0 returns at once.
+    /// @param timeout_ms in: the default is the store's time-out; DIST_NO_WAIT is refused.
+    /// @agree key and world_size.
+    /// @blocks until all have come, until `timeout_ms` at the latest; others may use the store then.
+    /// @return as dist_store_set; DIST_ERR_TIMEOUT says how many have come.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_barrier(
         store: *mut dist_store_t,
         key: *const c_char,
+        key_len_bytes: usize,
         world_size: i32,
         timeout_ms: i64,
     ) -> dist_status_t {
         let store = waiting(store)?;
-        let key = required_key(key, "key")?;
+        let key = key_of(key, key_len_bytes, "key")?;
         let size = index(world_size, "world_size")?;
-        let deadline = store.deadline_of(milliseconds(timeout_ms, "timeout_ms")?);
+        let timeout = store.timeout_of(timeout(timeout_ms, "timeout_ms")?);
+        if timeout == Timeout::NoWait {
+            let message = "timeout_ms is DIST_NO_WAIT, with which a barrier would count this caller and not hold it: \
+                           use dist_store_add and dist_store_check for that";
+            return Err(Error::invalid(message));
+        }
+        let deadline = store.wait_deadline(timeout);
         store.store().barrier(key, size, &deadline)
     }
 }

@@ -1,7 +1,7 @@
 //! What the functions of operations have in common: their options, and whether they block, give a work, or wait in a
 //! batch.
 
-use super::args::{Out, index, label, milliseconds, optional_str, reserved};
+use super::args::{Out, index, label, optional_str, reserved, time_needed};
 use super::options;
 use super::types::*;
 use super::work;
@@ -57,6 +57,10 @@ pub(super) fn call_options(options: *const dist_call_options_t) -> Result<Option
     if options.is_null() { Ok(Options(None)) } else { given_options(options) }
 }
 
+/// What to do in place of a call without any time.
+const ISSUE_INSTEAD: &str = "pass milliseconds, 0 for the group's time-out, or DIST_WAIT_FOREVER; to issue the call \
+                             without waiting for it, pass `work`";
+
 fn given_options(options: *const dist_call_options_t) -> Result<Options> {
     let options = options::read(options)?;
     let flags = flags(options.flags)?;
@@ -69,7 +73,7 @@ fn given_options(options: *const dist_call_options_t) -> Result<Options> {
         },
         // Never followed: what the driver calls it.
         stream: Some(options.stream.addr()).filter(|&stream| stream != 0),
-        timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
+        timeout_ms: time_needed(options.timeout_ms, "timeout_ms", ISSUE_INSTEAD)?,
         premul_scale: options.premul_scale,
         canonical: flags & DIST_CALL_CANONICAL != 0,
         algorithm: optional_str(options.algorithm, "algorithm")?.map(str::to_owned),

@@ -2,6 +2,7 @@
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
+pub use super::args::DIST_TERMINATED;
 pub use super::constants::*;
 use super::options::Options;
 use std::ffi::{c_char, c_void};
@@ -54,9 +55,9 @@ pub struct dist_init_options_t {
     pub rank: i32,
     /// The number of ranks; 0 to take it from init_method or the environment.
     pub world_size: i32,
-    /// Deadline of operations in milliseconds; 0 for DIST_TIMEOUT_MS or 30 minutes.
+    /// Time-out of the world's operations; the default is DIST_TIMEOUT_MS, or 30 minutes. Not DIST_NO_WAIT.
     pub timeout_ms: i64,
-    /// Deadline of dist_init in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+    /// Time-out of dist_init; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
     pub connect_timeout_ms: i64,
     /// The world group's name; NULL for "world".
     pub group_name: *const c_char,
@@ -123,9 +124,9 @@ pub struct dist_group_new_options_t {
     /// As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing. What the parent's environment
     /// and tuning file said about algorithms holds also where this is not NULL, but for a tuning_file in it.
     pub backend_options: *const c_char,
-    /// Deadline of operations in milliseconds; 0 for the parent's.
+    /// Time-out of the group's operations; the default is the parent's. Not DIST_NO_WAIT.
     pub timeout_ms: i64,
-    /// Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+    /// Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
     pub connect_timeout_ms: i64,
     /// Not 0: only the group's members call dist_group_new. Not for dist_group_split.
     pub use_local_synchronization: i64,
@@ -137,10 +138,10 @@ pub struct dist_group_new_options_t {
 pub struct dist_shrink_options_t {
     /// sizeof(dist_shrink_options_t).
     pub struct_size: usize,
-    /// How long a rank may take to come before it is excluded, in milliseconds; 0 for 10 seconds. Ranks call
+    /// How long a rank may take to come before it is excluded; the default is 10 seconds. Not DIST_NO_WAIT. Ranks call
     /// dist_group_shrink at different times, so it should be longer than the time between two calls in the group.
     pub timeout_ms: i64,
-    /// Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+    /// Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
     pub connect_timeout_ms: i64,
 }
 
@@ -167,7 +168,7 @@ pub struct dist_store_tcp_options_t {
     pub listen_fd: i32,
     /// Not 0: stores of this process with the same port share one server.
     pub multi_tenant: i32,
-    /// Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
+    /// Time-out of creating the store, and of calls through its handle; the default is 5 minutes. Not DIST_NO_WAIT.
     pub timeout_ms: i64,
     /// The address that the server listens on; NULL for `host`, "" for all interfaces.
     pub bind_address: *const c_char,
@@ -187,7 +188,7 @@ pub struct dist_store_file_options_t {
     pub struct_size: usize,
     /// The name of the job, the same for all processes of it: a file of another job is refused. NULL for none.
     pub job_id: *const c_char,
-    /// Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
+    /// Time-out of creating the store, and of calls through its handle; the default is 5 minutes. Not DIST_NO_WAIT.
     pub timeout_ms: i64,
 }
 
@@ -197,7 +198,8 @@ pub struct dist_store_file_options_t {
 pub struct dist_call_options_t {
     /// sizeof(dist_call_options_t).
     pub struct_size: usize,
-    /// Deadline in milliseconds from the time of issue; 0 for the group's, DIST_WAIT_FOREVER for none.
+    /// Time-out from the time of issue; the default is the group's. Not DIST_NO_WAIT: a call without time would fail its
+    /// group.
     pub timeout_ms: i64,
     /// This rank's factor for DIST_PREMUL_SUM.
     pub premul_scale: f64,
@@ -229,9 +231,9 @@ pub struct dist_call_options_t {
 pub struct dist_spawn_options_t {
     /// sizeof(dist_spawn_options_t).
     pub struct_size: usize,
-    /// How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
+    /// How long the processes may run together; the default is no limit. Not DIST_NO_WAIT.
     pub join_timeout_ms: i64,
-    /// How long they may take from SIGTERM to SIGKILL in milliseconds; 0 for 2 seconds, DIST_WAIT_FOREVER for ever.
+    /// How long they may take from SIGTERM to SIGKILL; the default is 2 seconds. DIST_NO_WAIT kills them at once.
     pub grace_ms: i64,
 }
 
@@ -257,8 +259,8 @@ pub type dist_store_sink_fn =
     Option<unsafe extern "C" fn(sink_arg: *mut c_void, bytes: *const c_void, len_bytes: usize)>;
 
 /// The functions of a caller's own store (dist_store_custom_create): etcd, Redis, a torch store. Each gets
-/// the `user` pointer, may be called from any thread, must return within `timeout_ms`, and returns a
-/// status. Keys are terminated strings; values are bytes.
+/// the `user` pointer, may be called from any thread, must return within `timeout_ms` (1 or more, or DIST_WAIT_FOREVER),
+/// and returns a status. Keys are terminated strings; values are bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_store_vtable_t {

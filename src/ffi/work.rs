@@ -15,8 +15,8 @@ dist_export! {
     #[in_progress]
     /// Waits until a work is done.
     ///
-    /// `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
-    /// only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
+    /// `work`: required. `timeout_ms`: how long to wait; the default is until the operation's own deadline.
+    /// The thread may run operations of the work's group meanwhile. Blocks until the work is
     /// done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
     /// something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
     /// dist_work_synchronize.
@@ -38,8 +38,8 @@ dist_export! {
     ///
     /// Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
     /// the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
-    /// native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
-    /// deadline. Any thread, any number of times.
+    /// native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait.
+    /// Any thread, any number of times.
     ///
     /// Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
     /// which what it has written is undefined. Since 0.1.

@@ -26,9 +26,9 @@ use dist::ffi::store::{
 use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::types::{
     DIST_DEVICE_HOST, DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM,
-    DIST_WAIT_FOREVER, dist_group_new_options_t, dist_group_t, dist_init_options_t,
-    dist_shrink_options_t, dist_status_t, dist_store_file_options_t, dist_store_t,
-    dist_store_tcp_options_t, dist_work_t,
+    DIST_TERMINATED, DIST_WAIT_FOREVER, dist_group_new_options_t, dist_group_t,
+    dist_init_options_t, dist_shrink_options_t, dist_status_t, dist_store_file_options_t,
+    dist_store_t, dist_store_tcp_options_t, dist_work_t,
 };
 use dist::ffi::work::{dist_work_release, dist_work_wait};
 use std::ffi::{CStr, CString, c_void};
@@ -141,21 +141,21 @@ impl Store {
         let key = terminated(key);
         let (data, len) = (value.as_ptr().cast(), value.len());
         // SAFETY: key and value outlive the call, and the length is the value's.
-        outcome(unsafe { dist_store_set(self.0, key.as_ptr(), data, len) })
+        outcome(unsafe { dist_store_set(self.0, key.as_ptr(), DIST_TERMINATED, data, len) })
     }
 
     pub(crate) fn wait(self, key: &str, timeout_ms: i64) -> Outcome {
         let key = terminated(key);
         let keys = [key.as_ptr()];
         // SAFETY: one key, which outlives the call.
-        outcome(unsafe { dist_store_wait(self.0, keys.as_ptr(), 1, timeout_ms) })
+        outcome(unsafe { dist_store_wait(self.0, keys.as_ptr(), null(), 1, timeout_ms) })
     }
 
     pub(crate) fn get(self, key: &str) -> Outcome<String> {
         let key = terminated(key);
         let mut blob = null_mut();
         // SAFETY: the key outlives the call, and `blob` takes the handle.
-        outcome(unsafe { dist_store_get(self.0, key.as_ptr(), &raw mut blob) })?;
+        outcome(unsafe { dist_store_get(self.0, key.as_ptr(), DIST_TERMINATED, &raw mut blob) })?;
         let (mut data, mut len) = (null(), 0);
         // SAFETY: both outputs are there.
         outcome(unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) })?;

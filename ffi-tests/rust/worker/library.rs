@@ -25,6 +25,7 @@ use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
 use dist::ffi::trace::{dist_trace_start, dist_trace_stop};
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
+    DIST_TERMINATED,
     dist_blob_t, dist_call_options_t, dist_culprit_t, dist_dtype_t, dist_group_options_t,
     dist_group_t, dist_init_options_t, dist_op_t, dist_status_t, dist_store_file_options_t,
     dist_store_t, dist_store_tcp_options_t, dist_work_t,
@@ -260,32 +261,33 @@ pub(super) fn release_store(store: Store) -> Outcome {
 pub(super) fn store_set(store: Store, key: &str, value: &str) -> Outcome {
     let (data, len) = (value.as_ptr().cast(), value.len());
     // SAFETY: key and value outlive the call, and the length is the value's.
-    outcome(unsafe { dist_store_set(store.0, terminated(key), data, len) })
+    outcome(unsafe { dist_store_set(store.0, terminated(key), DIST_TERMINATED, data, len) })
 }
 
 /// Adds 1 to a counter.
 pub(super) fn store_add(store: Store, key: &str) -> Outcome {
     let mut sum = 0;
     // SAFETY: the key outlives the call, and `sum` takes the result.
-    outcome(unsafe { dist_store_add(store.0, terminated(key), 1, &raw mut sum) })
+    outcome(unsafe { dist_store_add(store.0, terminated(key), DIST_TERMINATED, 1, &raw mut sum) })
 }
 
 pub(super) fn store_wait(store: Store, key: &str) -> Outcome {
     let keys = [terminated(key)];
     // SAFETY: one key, which outlives the call.
-    outcome(unsafe { dist_store_wait(store.0, keys.as_ptr(), keys.len(), 0) })
+    outcome(unsafe { dist_store_wait(store.0, keys.as_ptr(), null(), keys.len(), 0) })
 }
 
 pub(super) fn store_meet(store: Store, key: &str, size: i32) -> Outcome {
     // SAFETY: the key outlives the call.
-    outcome(unsafe { dist_store_barrier(store.0, terminated(key), size, 0) })
+    outcome(unsafe { dist_store_barrier(store.0, terminated(key), DIST_TERMINATED, size, 0) })
 }
 
 pub(super) fn store_pop(store: Store, queue: &str) -> Outcome {
     let mut blob = null_mut();
     // SAFETY: the name outlives the call, and `blob` takes the handle.
-    let popped =
-        outcome(unsafe { dist_store_queue_pop(store.0, terminated(queue), 1, &raw mut blob) });
+    let popped = outcome(unsafe {
+        dist_store_queue_pop(store.0, terminated(queue), DIST_TERMINATED, 1, &raw mut blob)
+    });
     // SAFETY: NULL or a handle; nothing points into the blob.
     assert_eq!(unsafe { dist_blob_release(blob) }, DIST_OK);
     popped
@@ -309,7 +311,8 @@ fn take_text(blob: *mut dist_blob_t) -> String {
 pub(super) fn store_get(store: Store, key: &str, expected: &str) -> Outcome {
     let mut blob = null_mut();
     // SAFETY: the key outlives the call, and `blob` takes the handle.
-    let status = unsafe { dist_store_get(store.0, terminated(key), &raw mut blob) };
+    let status =
+        unsafe { dist_store_get(store.0, terminated(key), DIST_TERMINATED, &raw mut blob) };
     if status != DIST_OK {
         return outcome(status);
     }

@@ -5,6 +5,7 @@ use super::tuning;
 use crate::algo::rules::{self, Rule, Source};
 use crate::backend::{Context, Parent};
 use crate::base::config;
+use crate::base::deadline::Timeout;
 use crate::base::debug;
 use crate::base::error::{Context as _, Error, Result};
 use crate::base::ids::Nonce;
@@ -158,7 +159,23 @@ pub(super) fn check_transport(name: &str) -> Result<()> {
     }
 }
 
-/// The limit that somebody asks for in this place.
+/// The limit that this number asks for, as all time-outs are written; 0 for no limit.
+fn heartbeat_of(number: i64, place: &str) -> Result<u64> {
+    match Timeout::from_number(number) {
+        Some(Timeout::Default) => Ok(DEFAULT_HEARTBEAT),
+        Some(Timeout::Forever) => Ok(0),
+        Some(Timeout::Ms(ms)) if check_heartbeat(ms, place).is_ok() => Ok(ms),
+        _ => {
+            let (low, high) = HEARTBEAT_LIMITS;
+            let message = format!(
+                "{place}={number} is not one from {low} to {high}, 0 for the default ({DEFAULT_HEARTBEAT}), nor -1 for no limit"
+            );
+            Err(Error::invalid(message))
+        }
+    }
+}
+
+/// The limit that a rank's card tells.
 fn check_heartbeat(ms: u64, place: &str) -> Result<u64> {
     let (low, high) = HEARTBEAT_LIMITS;
     if ms == 0 || (low..=high).contains(&ms) {
@@ -194,8 +211,7 @@ impl Wishes {
             Some(_) => Some(config::bounded(config::SLOT_BYTES, low, low, high)?),
         };
         let variable = config::HEARTBEAT_LIMIT_MS;
-        let asked = config::number(variable)?.unwrap_or(DEFAULT_HEARTBEAT);
-        let mut heartbeat_ms = check_heartbeat(asked, variable.name)?;
+        let mut heartbeat_ms = heartbeat_of(config::number(variable)?.unwrap_or(0), variable.name)?;
         let mut cma = config::switch(config::CMA)?.unwrap_or(true);
         let mut own_file = None;
         let name = config::ALGORITHM.name;
@@ -223,7 +239,7 @@ impl Wishes {
                     let wanted = ms.parse().map_err(|cause| {
                         Error::invalid(format!("heartbeat_ms={ms} is not usable: {cause}"))
                     })?;
-                    heartbeat_ms = check_heartbeat(wanted, "heartbeat_ms")?;
+                    heartbeat_ms = heartbeat_of(wanted, "heartbeat_ms")?;
                 }
                 _ => {
                     let key = option.split('=').next().unwrap_or(option).trim();
@@ -286,10 +302,12 @@ mod tests {
         assert_eq!(Wishes::parse("").unwrap().slot_bytes, None);
         assert_eq!(wishes.host_id.as_deref(), Some("a"));
         assert_eq!(wishes.heartbeat_ms, DEFAULT_HEARTBEAT);
-        assert_eq!(Wishes::parse("heartbeat_ms=0").unwrap().heartbeat_ms, 0);
+        assert_eq!(Wishes::parse("heartbeat_ms=0").unwrap().heartbeat_ms, DEFAULT_HEARTBEAT);
+        assert_eq!(Wishes::parse("heartbeat_ms=-1").unwrap().heartbeat_ms, 0);
         for (bad, word) in [
             ("slot_bytes=1", "4096"),
             ("heartbeat_ms=99", "100 to 3600000"),
+            ("heartbeat_ms=-2", "-1 for no limit"),
             ("heartbeat_ms=soon", "heartbeat_ms=soon"),
             ("tarnsport=shm", "tarnsport"),
             ("x", "\"x\""),

@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause of a wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// How long a look that must not wait may take to get the file's lock.
+const LOCK_GRACE: Duration = Duration::from_secs(1);
 /// How long the size of the file is believed as the system tells it. A file system on a network may remember an old
 /// one until the file is locked.
 const SIZE_BELIEVED: Duration = Duration::from_millis(500);
@@ -103,9 +105,15 @@ impl FileStore {
     ) -> Result<MutexGuard<'_, Log>> {
         keys.iter().try_for_each(|key| check_key(key))?;
         let is_complete = |log: &Log| keys.iter().all(|key| has(&log.replay().table, key));
-        let log = lock::current(&self.log, deadline)?;
+        // A wait that has no time left looks as well, and may meet another process's lock.
+        let grace = Deadline::after(LOCK_GRACE);
+        let limit = if deadline.has_passed() { &grace } else { deadline };
+        let log = lock::current(&self.log, limit)?;
         if is_complete(&log) {
             return Ok(log);
+        }
+        if deadline.has_passed() {
+            return Err(self.missing(&log, keys, has, deadline));
         }
         drop(log);
         let mut looked_at = Instant::now();
