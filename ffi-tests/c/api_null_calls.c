@@ -87,6 +87,37 @@ static void moves(void)
 #undef RUN
 }
 
+static void one_buffer(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    static const size_t counts[1] = { 2 }, displs[1] = { 0 };
+    const float x[2] = { 1, 2 };
+    float y[2];
+    size_t all[1];
+    int32_t equal, differing;
+#define RUN(group, send, recv, counts, displs, options) \
+    dist_all_gather_v_at(group, send, recv, counts, displs, DIST_F32, options, NULL)
+    ACCEPTED(dist_all_gather_v_at, group, RUN(NULL, x, y, counts, displs, &call), DIST_OK);
+    REFUSED(dist_all_gather_v_at, send, RUN(group, NULL, y, counts, displs, &call), ARGUMENT);
+    REFUSED(dist_all_gather_v_at, recv, RUN(group, x, NULL, counts, displs, &call), ARGUMENT);
+    REFUSED(dist_all_gather_v_at, counts, RUN(group, x, y, NULL, displs, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather_v_at, displs, RUN(group, x, y, counts, NULL, &call), DIST_OK);
+    ACCEPTED(dist_all_gather_v_at, options, RUN(group, x, y, counts, displs, NULL), DIST_OK);
+    ACCEPTED(dist_all_gather_v_at, work, RUN(group, x, y, counts, displs, &call), DIST_OK);
+#undef RUN
+    ACCEPTED(dist_all_gather_counts, group, dist_all_gather_counts(NULL, 1, all, &call, NULL), DIST_OK);
+    REFUSED(dist_all_gather_counts, counts, dist_all_gather_counts(group, 1, NULL, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_all_gather_counts, options, dist_all_gather_counts(group, 1, all, NULL, NULL), DIST_OK);
+    ACCEPTED(dist_all_gather_counts, work, dist_all_gather_counts(group, 1, all, &call, NULL), DIST_OK);
+#define RUN(group, bytes, equal, differing, options) dist_all_equal(group, bytes, 8, equal, differing, options)
+    ACCEPTED(dist_all_equal, group, RUN(NULL, x, &equal, &differing, &call), DIST_OK);
+    REFUSED(dist_all_equal, bytes, RUN(group, NULL, &equal, &differing, &call), ARGUMENT);
+    ACCEPTED(dist_all_equal, equal, RUN(group, x, NULL, &differing, &call), DIST_OK);
+    ACCEPTED(dist_all_equal, differing_rank, RUN(group, x, &equal, NULL, &call), DIST_OK);
+    ACCEPTED(dist_all_equal, options, RUN(group, x, &equal, &differing, NULL), DIST_OK);
+#undef RUN
+}
+
 static void lists(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
@@ -305,6 +336,7 @@ int main(void)
     copies();
     moves();
     lists();
+    one_buffer();
     messages();
     byte_strings();
     monitored();

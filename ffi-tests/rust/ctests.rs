@@ -41,6 +41,7 @@ macro_rules! programs {
 }
 
 programs!(
+    all_equal,
     api_arguments,
     api_fork,
     api_handles,
@@ -54,16 +55,19 @@ programs!(
     constants,
     debug,
     group_null,
+    gather_v,
     groups,
     labels,
     late_write,
     log,
     memory,
     renamed,
+    names,
     send_recv,
     spawn,
     store_custom,
     threads,
+    timeouts,
     works,
     works_events,
     works_many,

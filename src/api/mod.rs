@@ -5,6 +5,7 @@
 //! types.
 
 pub mod activity;
+mod all_equal;
 pub mod batch;
 pub mod bytes;
 pub mod call;

@@ -226,6 +226,48 @@ pub(super) fn dst_blocks<'a>(
     ptrs.iter().zip(counts).enumerate().map(block).collect()
 }
 
+/// The blocks of one buffer to write, each so many elements behind its beginning.
+pub(super) fn dst_blocks_at<'a>(
+    recv: *mut c_void,
+    counts: &[usize],
+    displs: &[usize],
+    dtype: DataType,
+) -> Result<Vec<Dst<'a>>> {
+    let block = |(i, (&count, &displ)): (usize, (&usize, &usize))| {
+        let (bytes, offset) = (buffer_bytes(count, dtype, 1)?, buffer_bytes(displ, dtype, 1)?);
+        block_at(recv, offset, bytes).context(|| format!("rank {i}"))
+    };
+    counts.iter().zip(displs).enumerate().map(block).collect()
+}
+
+/// The blocks of one buffer to write, one after the other.
+pub(super) fn dst_blocks_packed<'a>(
+    recv: *mut c_void,
+    counts: &[usize],
+    dtype: DataType,
+) -> Result<Vec<Dst<'a>>> {
+    let mut next: usize = 0;
+    let block = |(i, &count): (usize, &usize)| {
+        let bytes = buffer_bytes(count, dtype, 1)?;
+        let offset = next;
+        // Saturated, it is refused by `block_at` if there is anything behind it.
+        next = next.saturating_add(bytes);
+        block_at(recv, offset, bytes).context(|| format!("rank {i}"))
+    };
+    counts.iter().enumerate().map(block).collect()
+}
+
+fn block_at<'a>(recv: *mut c_void, offset: usize, bytes: usize) -> Result<Dst<'a>> {
+    if bytes == 0 {
+        return Ok(Dst::empty());
+    }
+    let end = recv.addr().checked_add(offset).and_then(|start| start.checked_add(bytes));
+    if recv.is_null() || end.is_none() {
+        return Err(impossible(recv.addr(), offset.saturating_add(bytes), "recv"));
+    }
+    dst(recv.wrapping_byte_add(offset), bytes, "recv")
+}
+
 /// A rank or size, which must not be negative.
 #[inline]
 pub(super) fn index(value: i32, name: &str) -> Result<usize> {
@@ -345,6 +387,36 @@ mod tests {
         }
         assert!(wait_limit(DIST_NO_WAIT, "timeout_ms").unwrap().has_passed());
         assert!(!wait_limit(0, "timeout_ms").unwrap().has_passed());
+    }
+
+    #[test]
+    fn blocks_of_one_buffer_are_packed_or_at_their_displacements() {
+        let base: *mut c_void = ptr::without_provenance_mut(64);
+        let places = |blocks: Vec<Dst<'_>>| -> Vec<(usize, usize)> {
+            blocks
+                .iter()
+                .filter(|b| !b.is_empty())
+                .map(|b| (b.as_mut_ptr().addr(), b.len()))
+                .collect()
+        };
+        let packed = dst_blocks_packed(base, &[2, 0, 3], DataType::F32).unwrap();
+        assert_eq!(places(packed), [(64, 8), (72, 12)]);
+        let placed = dst_blocks_at(base, &[2, 0, 3], &[5, 0, 1], DataType::F32).unwrap();
+        assert_eq!(places(placed), [(84, 8), (68, 12)]);
+        assert!(dst_blocks_packed(ptr::null_mut(), &[0, 0], DataType::F32).is_ok());
+    }
+
+    #[test]
+    fn blocks_of_one_buffer_stay_in_the_address_space() {
+        let base: *mut c_void = ptr::without_provenance_mut(64);
+        let most = isize::MAX.unsigned_abs();
+        let far = dst_blocks_at(base, &[1, 1], &[0, usize::MAX], DataType::F32);
+        let long = dst_blocks_packed(base, &[most, most, 8], DataType::U8);
+        let nowhere = dst_blocks_at(ptr::null_mut(), &[1], &[64], DataType::U8);
+        for (refused, word) in [(far, "fit"), (long, "rank 2"), (nowhere, "recv is NULL")] {
+            let message = refused.err().map(|error| error.message().to_owned());
+            assert!(message.as_ref().is_some_and(|m| m.contains(word)), "{word}: {message:?}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod backend_mpi;
 mod backend_part;
 mod handle;
 mod last_error;
+mod names;
 mod options;
 mod status;
 mod submit;

@@ -4,11 +4,12 @@ use super::args::{copy_text, device, index, milliseconds, number, optional_str, 
 use super::group::{GROUPS, forget_world, group, remember_world};
 use super::store::STORES;
 use super::types::*;
-use super::{blob, last_error, options, status};
+use super::{blob, last_error, names, options, status};
 use crate::api::callbacks::refuse_to_block;
 use crate::api::recorder;
 use crate::api::runtime::{self, InitOptions};
 use crate::backend;
+use crate::base::dtype::DataType;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
@@ -62,9 +63,59 @@ dist_export! {
 }
 
 dist_export! {
+    #[anywhere(0)]
+    /// Gives the size of one element of a type in bytes.
+    ///
+    /// @param dtype in: the element type; any number may be asked for.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the size; 0 for a number that names no type.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_dtype_size(dtype: dist_dtype_t) -> usize {
+        Ok(DataType::from_number(dtype).map_or(0, DataType::size))
+    }
+}
+
+dist_export! {
+    #[anywhere(names::UNKNOWN_DTYPE.as_ptr())]
+    /// Gives the name of an element type, such as "f32", as messages have it.
+    ///
+    /// @param dtype in: the element type; any number may be asked for.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the name, static; "unknown dtype" for a number that names no type.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_dtype_name(dtype: dist_dtype_t) -> *const c_char {
+        Ok(names::dtype(dtype).as_ptr())
+    }
+}
+
+dist_export! {
+    #[anywhere(names::UNKNOWN_OP.as_ptr())]
+    /// Gives the name of an operator, such as "sum".
+    ///
+    /// @param op in: the operator; any number may be asked for.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the name, static; "unknown op" for a number that names no operator.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_op_name(op: dist_op_t) -> *const c_char {
+        Ok(names::op(op).as_ptr())
+    }
+}
+
+dist_export! {
     #[anywhere(c"".as_ptr())]
-    /// The message of the calling thread's last failed call: UTF-8, "" if there was none. Valid until the
-    /// thread's next failing call. Any thread. Since 0.1.
+    /// Gives the message of the calling thread's last failed call.
+    ///
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the message in UTF-8, "" if no call has failed; valid until the second next failing call of the thread.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_last_error() -> *const c_char {
         Ok(last_error::as_ptr())
     }

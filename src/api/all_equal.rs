@@ -1,0 +1,92 @@
+//! Tells all ranks whether they have the same bytes.
+//!
+//! Each rank gives a record of fixed size, the length of its bytes and their BLAKE3 hash, and all ranks compare the
+//! gathered records. Bytes of the same length that differ have equal hashes with a probability of 2^-256 by accident;
+//! and nobody knows how to find two of them.
+
+use super::batch;
+use super::call::{Call, CallOptions, Where};
+use super::group::Group;
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use std::sync::Arc;
+
+const LENGTH_BYTES: usize = size_of::<u64>();
+const RECORD_BYTES: usize = LENGTH_BYTES + blake3::OUT_LEN;
+
+impl Group {
+    /// The lowest rank whose bytes are not those of rank 0, the same on all ranks; `None` if all are equal.
+    ///
+    /// # Errors
+    /// `InvalidArgument` inside a batch and for options of device memory; those of an all-gather.
+    pub fn all_equal(
+        self: &Arc<Self>,
+        bytes: &[u8],
+        options: &CallOptions,
+    ) -> Result<Option<Rank>> {
+        if batch::is_open() {
+            let message = "a comparison blocks, and cannot be called inside a batch";
+            return Err(Error::invalid(message));
+        }
+        if matches!(options.place, Where::Device(_)) || options.stream.is_some() {
+            let message = "a comparison reads host memory: pass options without a device and a stream, and copy the \
+                           bytes of a device first";
+            return Err(Error::invalid(message));
+        }
+        let own = record(bytes);
+        let mut all = vec![0; RECORD_BYTES * self.size()];
+        let call =
+            Call::all_gather(Src::from(&own[..]), Dst::from(all.as_mut_slice()), DataType::U8);
+        self.run(call, options)?;
+        Ok(first_difference(&all))
+    }
+}
+
+/// What a rank tells the others of its bytes.
+fn record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
+    let mut record = [0; RECORD_BYTES];
+    let (length, hash) = record.split_at_mut(LENGTH_BYTES);
+    length.copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    hash.copy_from_slice(blake3::hash(bytes).as_bytes());
+    record
+}
+
+/// The lowest rank whose record is not that of rank 0.
+fn first_difference(records: &[u8]) -> Option<Rank> {
+    let (records, _) = records.as_chunks::<RECORD_BYTES>();
+    let first = records.first()?;
+    records.iter().position(|record| record != first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compare(ranks: &[&[u8]]) -> Option<Rank> {
+        let records: Vec<u8> = ranks.iter().flat_map(|bytes| record(bytes)).collect();
+        first_difference(&records)
+    }
+
+    #[test]
+    fn the_lowest_rank_that_differs_from_rank_0_is_found() {
+        assert_eq!(compare(&[b"a"]), None);
+        assert_eq!(compare(&[b"", b"", b""]), None);
+        assert_eq!(compare(&[b"a", b"a", b"b", b"a", b"c"]), Some(2));
+        assert_eq!(compare(&[b"a", b"b", b"b"]), Some(1));
+    }
+
+    #[test]
+    fn a_longer_or_changed_byte_string_differs() {
+        let long = vec![7; 100_000];
+        for place in [0, 50_000, 99_999] {
+            let mut changed = long.clone();
+            changed[place] ^= 1;
+            assert_eq!(compare(&[&long, &changed]), Some(1));
+        }
+        assert_eq!(compare(&[&long, &long[..99_999]]), Some(1));
+        assert_eq!(compare(&[b"\0", b"\0\0"]), Some(1));
+        assert_eq!(compare(&[b"", b"\0"]), Some(1));
+    }
+}
