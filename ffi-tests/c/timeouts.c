@@ -23,10 +23,10 @@ struct row {
     enum no_wait no_wait;
 };
 
-static dist_status_t released(dist_status_t status, dist_group_t *new_group)
+static dist_status_t released(dist_status_t status, dist_group_t **new_group)
 {
-    CHECK((status == DIST_OK) == (new_group != NULL));
-    CHECK_OK(dist_group_release(new_group));
+    CHECK((status == DIST_OK) == (*new_group != NULL));
+    CHECK_OK(dist_group_release(*new_group));
     return status;
 }
 
@@ -75,13 +75,13 @@ static dist_status_t create_with(int64_t timeout_ms, int64_t connect_timeout_ms,
 static dist_status_t create(int64_t timeout_ms)
 {
     dist_group_t *out = NULL;
-    return released(create_with(timeout_ms, 0, &out), out);
+    return released(create_with(timeout_ms, 0, &out), &out);
 }
 
 static dist_status_t create_connect(int64_t timeout_ms)
 {
     dist_group_t *out = NULL;
-    return released(create_with(0, timeout_ms, &out), out);
+    return released(create_with(0, timeout_ms, &out), &out);
 }
 
 static dist_status_t new_with(int64_t timeout_ms, int64_t connect_timeout_ms, int splits)
@@ -91,7 +91,7 @@ static dist_status_t new_with(int64_t timeout_ms, int64_t connect_timeout_ms, in
     options.timeout_ms = timeout_ms;
     options.connect_timeout_ms = connect_timeout_ms;
     return released(splits ? dist_group_split(group, 0, 0, &options, &out)
-                           : dist_group_new(group, NULL, 0, &options, &out), out);
+                           : dist_group_new(group, NULL, 0, &options, &out), &out);
 }
 
 static dist_status_t new_group(int64_t timeout_ms)
@@ -122,7 +122,7 @@ static dist_status_t shrink_with(int64_t timeout_ms, int64_t connect_timeout_ms)
     REQUIRE_OK(create_with(LIMIT_MS, LIMIT_MS, &old));
     options.timeout_ms = timeout_ms;
     options.connect_timeout_ms = connect_timeout_ms;
-    status = released(dist_group_shrink(old, &options, &out), out);
+    status = released(dist_group_shrink(old, &options, &out), &out);
     CHECK_OK(dist_group_release(old));
     return status;
 }
@@ -251,7 +251,7 @@ static dist_status_t variable(const char *name, int64_t timeout_ms)
         CHECK(dist_group_get_timeout(out) == wanted);
     }
     REQUIRE(unsetenv(name) == 0);
-    return released(status, out);
+    return released(status, &out);
 }
 
 static dist_status_t timeout_variable(int64_t timeout_ms)

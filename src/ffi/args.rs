@@ -233,9 +233,13 @@ pub(super) fn dst_blocks_at<'a>(
     displs: &[usize],
     dtype: DataType,
 ) -> Result<Vec<Dst<'a>>> {
+    let block = |count, displ| {
+        // The place of an empty block does not matter.
+        let displ = if count == 0 { 0 } else { displ };
+        block_at(recv, buffer_bytes(displ, dtype, 1)?, buffer_bytes(count, dtype, 1)?)
+    };
     let block = |(i, (&count, &displ)): (usize, (&usize, &usize))| {
-        let (bytes, offset) = (buffer_bytes(count, dtype, 1)?, buffer_bytes(displ, dtype, 1)?);
-        block_at(recv, offset, bytes).context(|| format!("rank {i}"))
+        block(count, displ).context(|| format!("rank {i}"))
     };
     counts.iter().zip(displs).enumerate().map(block).collect()
 }
@@ -248,7 +252,7 @@ pub(super) fn dst_blocks_packed<'a>(
 ) -> Result<Vec<Dst<'a>>> {
     let mut next: usize = 0;
     let block = |(i, &count): (usize, &usize)| {
-        let bytes = buffer_bytes(count, dtype, 1)?;
+        let bytes = buffer_bytes(count, dtype, 1).context(|| format!("rank {i}"))?;
         let offset = next;
         // Saturated, it is refused by `block_at` if there is anything behind it.
         next = next.saturating_add(bytes);
