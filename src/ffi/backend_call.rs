@@ -327,3 +327,34 @@ pub(super) unsafe fn words(text: *const c_char) -> String {
     // SAFETY: as the caller promises.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_for_plugins_are_timeouts_and_never_the_default() {
+        for (time, number) in [
+            (Duration::ZERO, DIST_NO_WAIT),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(7), 7),
+            (Duration::from_millis(u64::MAX), DIST_WAIT_FOREVER),
+        ] {
+            assert_eq!(whole_ms(time), number, "{time:?}");
+        }
+    }
+
+    #[test]
+    fn timeouts_of_plugins_follow_the_rule() {
+        let default = Duration::from_millis(DEFAULT_TIMEOUT_MS);
+        assert_eq!(deadline(0).unwrap().allowed(), default);
+        assert_eq!(deadline(DIST_NO_WAIT).unwrap().allowed(), default);
+        assert_eq!(wait_deadline(0).unwrap().allowed(), default);
+        assert!(wait_deadline(DIST_NO_WAIT).unwrap().has_passed());
+        for read in [deadline, wait_deadline] {
+            assert_eq!(read(5).unwrap().allowed(), Duration::from_millis(5));
+            assert!(read(DIST_WAIT_FOREVER).unwrap().left() > default);
+            assert!(read(-3).unwrap_err().message().contains("timeout_ms is -3"));
+        }
+    }
+}
