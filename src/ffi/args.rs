@@ -417,7 +417,7 @@ mod tests {
         let far = dst_blocks_at(base, &[1, 1], &[0, usize::MAX], DataType::F32);
         let long = dst_blocks_packed(base, &[most, most, 8], DataType::U8);
         let nowhere = dst_blocks_at(ptr::null_mut(), &[1], &[64], DataType::U8);
-        for (refused, word) in [(far, "fit"), (long, "rank 2"), (nowhere, "recv is NULL")] {
+        for (refused, word) in [(far, "fit"), (long, "rank 1"), (nowhere, "recv is NULL")] {
             let message = refused.err().map(|error| error.message().to_owned());
             assert!(message.as_ref().is_some_and(|m| m.contains(word)), "{word}: {message:?}");
         }
