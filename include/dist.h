@@ -14,6 +14,12 @@
  *              field means its default; NULL in place of a struct means all defaults. Fields for which zero
  *              means something count only if their DIST_FIELD_... bit is set in `fields`.
  *   Counts     In elements; sizes in bytes say so in their names. Ranks are those of the group.
+ *   Time-outs  All have one meaning. They are int64_t numbers of milliseconds, and their names end in _ms. 0 is the
+ *              default of the operation or object, which its comment says. DIST_WAIT_FOREVER is no limit, and so is
+ *              a century or more. DIST_NO_WAIT is no time: a call that waits looks once, and returns
+ *              DIST_ERR_TIMEOUT (dist_work_wait: DIST_IN_PROGRESS) if that is too early. A call that cannot do
+ *              without time refuses it, as all refuse other negative numbers, with DIST_ERR_INVALID_ARGUMENT.
+ *              DIST_TIMEOUT_MS and DIST_CONNECT_TIMEOUT_MS are read in the same way.
  *   Ownership  "borrowed for the call": the library keeps no pointer. "owned by the caller": released with
  *              the function named. (NULL, 0) is a legal empty buffer or list.
  *   Order      All ranks of a group call its collectives in the same order.
@@ -54,6 +60,13 @@
 #define DIST_NULL NULL
 #endif
 
+/* In place of the length of a store's key: the key is a C string. */
+#ifdef __cplusplus
+#define DIST_TERMINATED (static_cast<size_t>(-1))
+#else
+#define DIST_TERMINATED ((size_t)-1)
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -65,12 +78,12 @@ extern "C" {
  */
 
 /**
- * A time-out that never comes.
+ * As a time-out: no limit. Times of a century or more mean the same.
  */
 #define DIST_WAIT_FOREVER -1
 
 /**
- * No time at all, for waits that only look.
+ * As a time-out: no time; the call looks once. Refused by calls that cannot do without time.
  */
 #define DIST_NO_WAIT -2
 
@@ -201,8 +214,13 @@ const char *dist_version_string(void);
 const char *dist_status_string(dist_status_t status);
 
 /**
- * The message of the calling thread's last failed call: UTF-8, "" if there was none. Valid until the
- * thread's next failing call. Any thread. Since 0.1.
+ * Gives the message of the calling thread's last failed call.
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return the message in UTF-8, "" if no call has failed; valid until the second next failing call of the thread.
+ * @threads any.
+ * @since 0.1
  */
 const char *dist_last_error(void);
 
@@ -222,7 +240,7 @@ size_t dist_last_error_copy(char *buf,
  * the program has symbols.
  *
  * "" where no call has failed, or where neither DIST_SHOW_STACKTRACES or TORCH_SHOW_CPP_STACKTRACES was 1 nor the
- * debug level DETAIL when it did. Valid until the thread's next failing call. The first call for an error reads
+ * debug level DETAIL when it did. Valid until the thread's second next failing call. The first call for an error reads
  * symbols, which may take a moment. Any thread. Since 0.1.
  */
 const char *dist_last_error_backtrace(void);
@@ -345,11 +363,11 @@ typedef struct dist_init_options_t {
      */
     int32_t world_size;
     /**
-     * Deadline of operations in milliseconds; 0 for DIST_TIMEOUT_MS or 30 minutes.
+     * Time-out of the world's operations; the default is DIST_TIMEOUT_MS, or 30 minutes. Not DIST_NO_WAIT.
      */
     int64_t timeout_ms;
     /**
-     * Deadline of dist_init in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     * Time-out of dist_init; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
      */
     int64_t connect_timeout_ms;
     /**
@@ -390,11 +408,11 @@ typedef struct dist_spawn_options_t {
      */
     size_t struct_size;
     /**
-     * How long the processes may run together in milliseconds; 0 or DIST_WAIT_FOREVER for no limit.
+     * How long the processes may run together; the default is no limit. Not DIST_NO_WAIT.
      */
     int64_t join_timeout_ms;
     /**
-     * How long they may take from SIGTERM to SIGKILL in milliseconds; 0 for 2 seconds, DIST_WAIT_FOREVER for ever.
+     * How long they may take from SIGTERM to SIGKILL; the default is 2 seconds. DIST_NO_WAIT kills them at once.
      */
     int64_t grace_ms;
 } dist_spawn_options_t;
@@ -441,7 +459,7 @@ typedef struct dist_store_tcp_options_t {
      */
     int32_t multi_tenant;
     /**
-     * Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
+     * Time-out of creating the store, and of calls through its handle; the default is 5 minutes. Not DIST_NO_WAIT.
      */
     int64_t timeout_ms;
     /**
@@ -714,11 +732,11 @@ typedef struct dist_group_new_options_t {
      */
     const char *backend_options;
     /**
-     * Deadline of operations in milliseconds; 0 for the parent's.
+     * Time-out of the group's operations; the default is the parent's. Not DIST_NO_WAIT.
      */
     int64_t timeout_ms;
     /**
-     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     * Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
      */
     int64_t connect_timeout_ms;
     /**
@@ -736,12 +754,12 @@ typedef struct dist_shrink_options_t {
      */
     size_t struct_size;
     /**
-     * How long a rank may take to come before it is excluded, in milliseconds; 0 for 10 seconds. Ranks call
+     * How long a rank may take to come before it is excluded; the default is 10 seconds. Not DIST_NO_WAIT. Ranks call
      * dist_group_shrink at different times, so it should be longer than the time between two calls in the group.
      */
     int64_t timeout_ms;
     /**
-     * Deadline of making the group in milliseconds; 0 for DIST_CONNECT_TIMEOUT_MS or 5 minutes.
+     * Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
      */
     int64_t connect_timeout_ms;
 } dist_shrink_options_t;
@@ -861,14 +879,31 @@ size_t dist_group_error(const struct dist_group_t *group, char *buf, size_t cap)
 uint64_t dist_group_sequence(const struct dist_group_t *group);
 
 /**
- * Sets the deadline of operations on a group that name none themselves.
+ * Sets the time-out of a group's operations that name none themselves.
  *
- * `group`: required. `timeout_ms`: 0 for the default of 30 minutes, or DIST_WAIT_FOREVER.
- * Concerns calls from now on, of this process only. Any thread.
+ * It holds for calls from now on, of this process only.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ * @param group in: the group.
+ * @param timeout_ms in: the default is DIST_TIMEOUT_MS, or 30 minutes; DIST_NO_WAIT is refused.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_NOT_INITIALIZED.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD dist_status_t dist_group_set_timeout(struct dist_group_t *group, int64_t timeout_ms);
+
+/**
+ * Gives the time-out of a group's operations that name none themselves, in milliseconds.
+ *
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the time-out; DIST_WAIT_FOREVER; 0 for an invalid handle.
+ * @threads any.
+ * @since 0.1
+ */
+int64_t dist_group_get_timeout(const struct dist_group_t *group);
 
 /**
  * Copies a group's name.
@@ -1219,6 +1254,42 @@ typedef int32_t dist_op_t;
  */
 #define DIST_PREMUL_SUM 520
 
+/**
+ * Gives the size of one element of a type in bytes.
+ *
+ * @param dtype in: the element type; any number may be asked for.
+ * @agree nothing.
+ * @blocks no.
+ * @return the size; 0 for a number that names no type.
+ * @threads any.
+ * @since 0.1
+ */
+size_t dist_dtype_size(dist_dtype_t dtype);
+
+/**
+ * Gives the name of an element type, such as "f32", as messages have it.
+ *
+ * @param dtype in: the element type; any number may be asked for.
+ * @agree nothing.
+ * @blocks no.
+ * @return the name, static; "unknown dtype" for a number that names no type.
+ * @threads any.
+ * @since 0.1
+ */
+const char *dist_dtype_name(dist_dtype_t dtype);
+
+/**
+ * Gives the name of an operator, such as "sum".
+ *
+ * @param op in: the operator; any number may be asked for.
+ * @agree nothing.
+ * @blocks no.
+ * @return the name, static; "unknown op" for a number that names no operator.
+ * @threads any.
+ * @since 0.1
+ */
+const char *dist_op_name(dist_op_t op);
+
 /*
  * Collectives
  *
@@ -1267,7 +1338,8 @@ typedef struct dist_call_options_t {
      */
     size_t struct_size;
     /**
-     * Deadline in milliseconds from the time of issue; 0 for the group's, DIST_WAIT_FOREVER for none.
+     * Time-out from the time of issue; the default is the group's. Not DIST_NO_WAIT: a call without time would fail its
+     * group.
      */
     int64_t timeout_ms;
     /**
@@ -1488,6 +1560,91 @@ dist_status_t dist_all_gather_v(dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
+ * Gives every rank the vectors of all ranks, each of its own length, in one buffer.
+ *
+ * It is dist_all_gather_v with the blocks of one buffer, as MPI_Allgatherv has them, and ranks that call either meet
+ * in one operation. It works in place if `send` is this rank's block in `recv`; else no block may overlap another
+ * or `send`.
+ *
+ * @param group in: the group.
+ * @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if that is 0.
+ * @param recv out: the block of rank i begins `displs[i]` elements behind `recv`, and has `counts[i]` elements;
+ *   borrowed until the work completes; NULL only if all counts are 0. The elements between blocks stay as they are.
+ * @param counts in: world size counts, in elements; borrowed for the call.
+ * @param displs in, optional: world size displacements, in elements; borrowed for the call. NULL to put the blocks one
+ *   after the other in the order of ranks. Each rank may have others.
+ * @param dtype in: the element type.
+ * @param options in, optional: the call's options; NULL for all defaults; borrowed for the call.
+ * @param work out, optional: the work, as in dist_all_reduce; owned by the caller, released with dist_work_release.
+ * @agree the order of calls on the group, dtype and all counts.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_all_gather_v_at(dist_group_t *group,
+                                   const void *send,
+                                   void *recv,
+                                   const size_t *counts,
+                                   const size_t *displs,
+                                   dist_dtype_t dtype,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Gives every rank the counts of all ranks, for the calls that need all of them.
+ *
+ * It is an all-gather of one count, before dist_all_gather_v_at for instance.
+ *
+ * @param group in: the group.
+ * @param count in: this rank's count, any number.
+ * @param counts out: world size counts, in the order of ranks; borrowed until the work completes.
+ * @param options in, optional: the call's options; NULL for all defaults; borrowed for the call.
+ * @param work out, optional: the work, as in dist_all_reduce; owned by the caller, released with dist_work_release.
+ * @agree the order of calls on the group.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_all_gather_counts(dist_group_t *group,
+                                     size_t count,
+                                     size_t *counts,
+                                     const struct dist_call_options_t *options,
+                                     struct dist_work_t **work);
+
+/**
+ * Tells all ranks whether they have the same bytes, and which rank differs.
+ *
+ * The bytes may have any length; ranks with other lengths differ. The ranks exchange a record of 40 bytes each, the
+ * length and the BLAKE3 hash of the bytes: if two ranks have different bytes of one length, the call takes them
+ * for equal with a probability of 2^-256. It is an all-gather, and has its deadline and its failures.
+ *
+ * @param group in: the group; its back end must carry host memory.
+ * @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if `len_bytes` is 0.
+ * @param len_bytes in: the number of bytes on this rank.
+ * @param equal out, optional: 1 if all ranks have the same bytes, else 0; the same on all ranks.
+ * @param differing_rank out, optional: the lowest rank whose bytes are not those of rank 0, the same on all ranks;
+ *   -1 if there is none.
+ * @param options in, optional: the call's options, without a device and a stream; NULL for all defaults; borrowed
+ *   for the call.
+ * @agree the order of calls on the group.
+ * @blocks until all ranks have called, until the deadline at the latest.
+ * @return as dist_all_reduce without a work; DIST_ERR_INVALID_ARGUMENT inside a batch; DIST_OK also if ranks differ.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_all_equal(dist_group_t *group,
+                             const void *bytes,
+                             size_t len_bytes,
+                             int32_t *equal,
+                             int32_t *differing_rank,
+                             const struct dist_call_options_t *options);
+
+/**
  * Gives the root the vectors of all ranks, each of its own length, each at its own place.
  *
  * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
@@ -1649,8 +1806,8 @@ dist_status_t dist_scatter_bytes(dist_group_t *group,
  * Waits until all ranks have called it, and says who has not.
  *
  * All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
- * else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; 0 for the group's,
- * DIST_WAIT_FOREVER, or DIST_NO_WAIT: only who is there already counts. Rank 0 waits so long, and tells the
+ * else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; the default is
+ * the group's. With DIST_NO_WAIT, only who is there already counts. Rank 0 waits so long, and tells the
  * others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
  * as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
  * names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
@@ -1878,8 +2035,8 @@ typedef void (*dist_work_fn)(dist_status_t status, const char *message, void *us
 /**
  * Waits until a work is done.
  *
- * `work`: required. `timeout_ms`: how long to wait; 0 until the operation's own deadline, DIST_NO_WAIT to look
- * only, DIST_WAIT_FOREVER. The thread may run operations of the work's group meanwhile. Blocks until the work is
+ * `work`: required. `timeout_ms`: how long to wait; the default is until the operation's own deadline.
+ * The thread may run operations of the work's group meanwhile. Blocks until the work is
  * done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
  * something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
  * dist_work_synchronize.
@@ -1898,8 +2055,8 @@ dist_status_t dist_work_wait(dist_work_t *work,
  *
  * Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
  * the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
- * native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait; 0 until the operation's own
- * deadline. Any thread, any number of times.
+ * native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait.
+ * Any thread, any number of times.
  *
  * Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
  * which what it has written is undefined. Since 0.1.
@@ -2176,7 +2333,7 @@ typedef struct dist_store_file_options_t {
      */
     const char *job_id;
     /**
-     * Deadline of creating, and default deadline of calls, in milliseconds; 0 for 5 minutes.
+     * Time-out of creating the store, and of calls through its handle; the default is 5 minutes. Not DIST_NO_WAIT.
      */
     int64_t timeout_ms;
 } dist_store_file_options_t;
@@ -2189,8 +2346,8 @@ typedef void (*dist_store_sink_fn)(void *sink_arg, const void *bytes, size_t len
 
 /**
  * The functions of a caller's own store (dist_store_custom_create): etcd, Redis, a torch store. Each gets
- * the `user` pointer, may be called from any thread, must return within `timeout_ms`, and returns a
- * status. Keys are terminated strings; values are bytes.
+ * the `user` pointer, may be called from any thread, must return within `timeout_ms` (1 or more, or DIST_WAIT_FOREVER),
+ * and returns a status. Keys are terminated strings; values are bytes.
  */
 typedef struct dist_store_vtable_t {
     /**
@@ -2339,13 +2496,21 @@ dist_status_t dist_store_hash_create(dist_store_t **out);
 /**
  * Makes a store that puts a prefix and "/" before every key of another store.
  *
- * `prefix`: required, borrowed for the call. `inner`: required; the new store keeps it alive. `out`: out,
- * required; owned by the caller, released with dist_store_release. Does not block. Any thread.
+ * The new handle begins with the time-out of `inner`.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+ * @param prefix in: the prefix; borrowed for the call; NULL only if `prefix_len_bytes` is 0.
+ * @param prefix_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param inner in: the other store, which the new store keeps alive.
+ * @param out out: the new store; owned by the caller, released with dist_store_release; NULL on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_prefix_create(const char *prefix,
+                                       size_t prefix_len_bytes,
                                        const dist_store_t *inner,
                                        dist_store_t **out);
 
@@ -2364,75 +2529,108 @@ dist_status_t dist_store_clone(const dist_store_t *store,
 /**
  * Stores a value under a key, whatever was there before.
  *
- * `store`: required. `key`: required, a terminated string. `value`: `len_bytes` bytes, NULL only if 0. All
- * borrowed for the call. Does not wait for an answer: blocks only where the way to the store is congested,
- * until the store's time-out at the latest. Any thread.
- *
- * Concurrency: the whole value is replaced at once; of several at the same time the last to arrive stays.
- * Every later call of this process on this store, through any handle and thread, finds it done. Others see
- * it soon, and at the latest when the next call of this process that has an answer returns
+ * The call waits for no answer. The whole value is replaced at once; of several at the same time the last to
+ * arrive stays. Every later call of this process on this store, through any handle and thread, finds it done.
+ * Others see it at the latest when the next call of this process that has an answer returns
  * (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
  * returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
  * dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
  * visible to all on return.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_TIMEOUT,
- * DIST_ERR_CONNECTION. Since 0.1.
+ * A key may have any bytes, zero bytes too. Only a caller's own store gets keys as C strings, and refuses
+ * those with a zero byte.
+ *
+ * @param store in: the store.
+ * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
+ * @param len_bytes in: the length of the value.
+ * @agree nothing.
+ * @blocks only while the way to the store is congested, until the store's time-out at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE; DIST_ERR_TIMEOUT; DIST_ERR_CONNECTION if
+ *   the store cannot be reached.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_set(dist_store_t *store,
                              const char *key,
+                             size_t key_len_bytes,
                              const void *value,
                              size_t len_bytes);
 
 /**
- * The value of a key; waits until there is one.
+ * Gives the value of a key, and waits until there is one.
  *
- * `store`, `key`: required, borrowed for the call. `out`: out, required; a blob of one byte string, owned by
- * the caller. Blocks until the key exists, until the store's time-out at the latest. Any thread; others may
- * use the store meanwhile.
+ * The value is one whole value, which the key had at some time during the call. With a time-out of DIST_NO_WAIT
+ * (dist_store_set_timeout) the call looks once.
  *
- * Concurrency: one whole value, which was there at some time during the call.
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT names the key. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+ * @agree nothing.
+ * @blocks until the key exists, until the store's time-out at the latest; others may use the store then.
+ * @return as dist_store_set; DIST_ERR_TIMEOUT names the key.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_get(dist_store_t *store,
                              const char *key,
+                             size_t key_len_bytes,
                              dist_blob_t **out);
 
 /**
- * Adds to a counter and gives the sum. A missing counter is 0; counters are kept as decimal text and
- * wrap around.
+ * Adds to a counter and gives the sum.
  *
- * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any thread.
+ * A missing counter is 0; counters are kept as decimal text and wrap around. The call is atomic: each caller
+ * gets a sum of its own, and no addition is lost. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may
+ * not have taken place.
  *
- * Concurrency: atomic; each caller gets a sum of its own, and no addition is lost. After
- * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
- *
- * Returns as dist_store_set, and DIST_ERR_NOT_A_NUMBER for a value that is none, which stays. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param amount in: the number to add.
+ * @param out out: the sum.
+ * @agree nothing.
+ * @blocks for a round trip, until the store's time-out at the latest.
+ * @return as dist_store_set; DIST_ERR_NOT_A_NUMBER if the value is none, which stays.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_add(dist_store_t *store,
                              const char *key,
+                             size_t key_len_bytes,
                              int64_t amount,
                              int64_t *out);
 
 /**
  * Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
  *
- * `store`, `key`: required. `expected`, `desired`: bytes, NULL only if their length is 0. All borrowed for
- * the call. `out`: out, required; a blob with the value after the call (where the key is missing and
- * `expected` is not empty: `expected`, as in c10d). Blocks for a round trip. Any thread.
+ * The call is atomic: of several that expect the same value, one stores its own. After DIST_ERR_CONNECTION or
+ * DIST_ERR_TIMEOUT it may or may not have taken place.
  *
- * Concurrency: atomic; of several that expect the same value, one stores its own. After
- * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may not have taken place.
- *
- * Returns as dist_store_set. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param expected in: `expected_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+ * @param expected_len_bytes in: the length of `expected`.
+ * @param desired in: `desired_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+ * @param desired_len_bytes in: the length of `desired`.
+ * @param out out: a blob with the value after the call (if the key is missing and `expected` is not empty:
+ *   `expected`, as in c10d); owned by the caller, released with dist_blob_release; NULL on failure.
+ * @agree nothing.
+ * @blocks for a round trip, until the store's time-out at the latest.
+ * @return as dist_store_set.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_compare_set(dist_store_t *store,
                                      const char *key,
+                                     size_t key_len_bytes,
                                      const void *expected,
                                      size_t expected_len_bytes,
                                      const void *desired,
@@ -2442,33 +2640,47 @@ dist_status_t dist_store_compare_set(dist_store_t *store,
 /**
  * Waits until all keys exist.
  *
- * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
- * `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use the store
- * meanwhile. On a store with queues of its own, a queue that is not empty counts as a key.
+ * Each key has existed at some time since the call began, not necessarily all at once. On a store with queues of
+ * its own, a queue that is not empty counts as a key. DIST_NO_WAIT looks once.
  *
- * Concurrency: each key has existed at some time since the call began, not necessarily all at once.
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+ * @param store in: the store.
+ * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+ * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+ * @param n in: the number of keys.
+ * @param timeout_ms in: the default is the store's time-out.
+ * @agree nothing.
+ * @blocks until all keys exist, until `timeout_ms` at the latest; others may use the store then.
+ * @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_wait(dist_store_t *store,
                               const char *const *keys,
+                              const size_t *key_lens_bytes,
                               size_t n,
                               int64_t timeout_ms);
 
 /**
  * Tells whether all keys exist now.
  *
- * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call.
- * `all_present`: out, required; 1 or 0. Blocks for a round trip. Any thread.
+ * The call looks at all keys at one time (a custom store: as its function does).
  *
- * Concurrency: looks at all keys at one time (a custom store: as its function does).
- *
- * Returns as dist_store_set. Since 0.1.
+ * @param store in: the store.
+ * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+ * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+ * @param n in: the number of keys.
+ * @param all_present out: 1 if all exist, else 0.
+ * @agree nothing.
+ * @blocks for a round trip, until the store's time-out at the latest.
+ * @return as dist_store_set.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_check(dist_store_t *store,
                                const char *const *keys,
+                               const size_t *key_lens_bytes,
                                size_t n,
                                int32_t *all_present);
 
@@ -2501,64 +2713,93 @@ dist_status_t dist_store_list_keys(dist_store_t *store,
 /**
  * Removes a key.
  *
- * `store`, `key`: required, borrowed for the call. `deleted`: out, required; 1 if the key was there, else
- * 0. Blocks for a round trip. Any thread.
+ * The call is atomic: of several that delete a key, one finds it there. Calls that wait for the key go on waiting.
  *
- * Concurrency: atomic; of several that delete a key, one is told that it was there. Those who wait for it
- * go on waiting.
- *
- * Returns as dist_store_set. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param deleted out: 1 if the key was there, else 0.
+ * @agree nothing.
+ * @blocks for a round trip, until the store's time-out at the latest.
+ * @return as dist_store_set.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_delete_key(dist_store_t *store,
                                     const char *key,
+                                    size_t key_len_bytes,
                                     int32_t *deleted);
 
 /**
  * Adds bytes to the end of a value, which is made if it is missing.
  *
- * Concurrency: atomic; the bytes of one call stay together, in the order of arrival. In all else, and in
- * when it is visible, as dist_store_set. Since 0.1.
+ * The call is atomic: the bytes of one call stay together, in the order of arrival. They become visible as in
+ * dist_store_set.
+ *
+ * @param store in: the store.
+ * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
+ * @param len_bytes in: the number of bytes.
+ * @agree nothing.
+ * @blocks as dist_store_set.
+ * @return as dist_store_set.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_append(dist_store_t *store,
                                 const char *key,
+                                size_t key_len_bytes,
                                 const void *value,
                                 size_t len_bytes);
 
 /**
- * The values of several keys; waits until all exist.
+ * Gives the values of several keys, and waits until all exist.
  *
- * `store`: required. `keys`: `n` terminated strings, NULL only if `n` is 0. Borrowed for the call. `out`:
- * out, required; a blob of `n` byte strings in the order of the keys, owned by the caller. Blocks
- * until the keys exist, until the store's time-out at the latest. Any thread; others may use the store
- * meanwhile.
+ * All values are of one time (a custom store: each of its own time).
  *
- * Concurrency: all values are of one time (a custom store: each of its own time).
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT names the missing keys. Since 0.1.
+ * @param store in: the store.
+ * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+ * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+ * @param n in: the number of keys.
+ * @param out out: a blob of `n` byte strings in the order of the keys; owned by the caller, released with
+ *   dist_blob_release; NULL on failure.
+ * @agree nothing.
+ * @blocks until all keys exist, until the store's time-out at the latest; others may use the store then.
+ * @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_multi_get(dist_store_t *store,
                                    const char *const *keys,
+                                   const size_t *key_lens_bytes,
                                    size_t n,
                                    dist_blob_t **out);
 
 /**
  * Stores several values at once.
  *
- * `store`: required. `keys`: `n` terminated strings. `values`, `lens_bytes`: the `n` values and their
- * lengths; a value is NULL only if its length is 0. The arrays are NULL only if `n` is 0. All borrowed for
- * the call. Blocks as dist_store_set. Any thread.
+ * Others see all of the values or none (a custom store: one after the other), at the time that dist_store_set says.
  *
- * Concurrency: others see all of the values or none (a custom store: one after the other). When they do
- * is as with dist_store_set.
- *
- * Returns as dist_store_set. Since 0.1.
+ * @param store in: the store.
+ * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
+ * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+ * @param values in: `n` values; borrowed for the call; one is NULL only if its length is 0.
+ * @param lens_bytes in: the `n` lengths of the values.
+ * @param n in: the number of keys, and of values; if it is 0, each array may be NULL.
+ * @agree nothing.
+ * @blocks as dist_store_set.
+ * @return as dist_store_set.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_multi_set(dist_store_t *store,
                                    const char *const *keys,
+                                   const size_t *key_lens_bytes,
                                    const void *const *values,
                                    const size_t *lens_bytes,
                                    size_t n);
@@ -2566,17 +2807,30 @@ dist_status_t dist_store_multi_set(dist_store_t *store,
 /**
  * Sets the time-out of calls through this handle.
  *
- * `store`: required. `timeout_ms`: 0 for the default of 5 minutes, or DIST_WAIT_FOREVER. Any thread.
+ * With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait, dist_store_multi_get,
+ * dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if that is too early; the others have 5 minutes.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ * @param store in: the store.
+ * @param timeout_ms in: the default is 5 minutes.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_set_timeout(dist_store_t *store,
                                      int64_t timeout_ms);
 
 /**
- * The time-out of calls through this handle in milliseconds, or DIST_WAIT_FOREVER; 0 for an invalid
- * handle. Any thread. Since 0.1.
+ * Gives the time-out of calls through this handle in milliseconds.
+ *
+ * @param store in: the store.
+ * @agree nothing.
+ * @blocks no.
+ * @return the time-out; DIST_WAIT_FOREVER; DIST_NO_WAIT; 0 for an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int64_t dist_store_get_timeout(const dist_store_t *store);
 
@@ -2606,74 +2860,98 @@ size_t dist_store_host(const dist_store_t *store,
 dist_status_t dist_store_release(dist_store_t *store);
 
 /**
- * Adds an item to the end of a queue. Queues are beside the keys: one name may be both, and only
- * dist_store_wait and the queue functions see queues.
+ * Adds an item to the end of a queue.
  *
- * `store`: required. `key`: the queue's name, required, a terminated string. `value`: `len_bytes` bytes,
- * NULL only if 0. All borrowed for the call. Blocks as dist_store_set. Any thread.
+ * Queues are apart from the keys: one name may be both, and only dist_store_wait and the queue functions see
+ * queues. Any number of processes may push and pop at once; items keep the order in which they arrive. They
+ * become visible as in dist_store_set.
  *
- * Concurrency: any number of processes may push and pop at once; items keep the order in which they
- * arrive. When others see it is as with dist_store_set.
- *
- * Returns as dist_store_set. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
+ * @param len_bytes in: the length of the item.
+ * @agree nothing.
+ * @blocks as dist_store_set.
+ * @return as dist_store_set.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_queue_push(dist_store_t *store,
                                     const char *key,
+                                    size_t key_len_bytes,
                                     const void *value,
                                     size_t len_bytes);
 
 /**
  * Takes the first item of a queue.
  *
- * `store`, `key`: required, borrowed for the call. `block`: not 0 waits until there is an item, until the
- * store's time-out at the latest. `out`: out, required; a blob of one byte string, owned by the caller. Any
- * thread; others may use the store meanwhile.
+ * Each item is given to one caller; a TCP store serves waiting callers in the order in which they came. A caller
+ * that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may be lost.
  *
- * Concurrency: each item is given to one caller; a TCP store serves waiting callers in the order in which
- * they came. A caller that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may
- * be lost.
- *
- * Returns as dist_store_set; DIST_ERR_QUEUE_EMPTY where `block` is 0 and there is no item;
- * DIST_ERR_TIMEOUT names the queue. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param block in: 1 to wait until there is an item, 0 not to wait.
+ * @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+ * @agree nothing.
+ * @blocks if `block` is not 0: until there is an item, until the store's time-out at the latest.
+ * @return as dist_store_set; DIST_ERR_QUEUE_EMPTY if `block` is 0 and there is no item; DIST_ERR_TIMEOUT names the
+ *   queue.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_queue_pop(dist_store_t *store,
                                    const char *key,
+                                   size_t key_len_bytes,
                                    int32_t block,
                                    dist_blob_t **out);
 
 /**
- * The number of items in a queue; 0 for one that was never used.
+ * Gives the number of items in a queue; 0 for one that was never used.
  *
- * Concurrency: the number at some time during the call.
+ * It is the number at some time during the call.
  *
- * `store`, `key`: required, borrowed for the call. `out`: out, required. Blocks for a round trip. Any
- * thread.
- *
- * Returns as dist_store_set. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param out out: the number of items.
+ * @agree nothing.
+ * @blocks for a round trip, until the store's time-out at the latest.
+ * @return as dist_store_set.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_queue_len(dist_store_t *store,
                                    const char *key,
+                                   size_t key_len_bytes,
                                    int64_t *out);
 
 /**
  * Waits until `world_size` callers have come to a barrier.
  *
- * `store`, `key`: required, borrowed for the call. `world_size`: how many; all name the same number; 0
- * returns at once. `timeout_ms`: 0 for the store's time-out, or DIST_WAIT_FOREVER. Any thread; others may use
- * the store meanwhile.
+ * No caller passes before `world_size` calls have been made. A key serves one barrier: later callers pass at once.
+ * A caller that timed out has been counted all the same. All callers use the same kind of store: a prefix store
+ * has its barrier elsewhere than the store under it.
  *
- * Concurrency: nobody passes before `world_size` calls have been made. A key serves one barrier: later
- * callers pass at once. A caller that timed out has been counted all the same. All callers use the same
- * kind of store: a prefix store has its barrier elsewhere than the store under it.
- *
- * Returns as dist_store_set; DIST_ERR_TIMEOUT says how many have come. Since 0.1.
+ * @param store in: the store.
+ * @param key in: the barrier's key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param world_size in: the number of callers; 0 returns at once.
+ * @param timeout_ms in: the default is the store's time-out; DIST_NO_WAIT is refused.
+ * @agree key and world_size.
+ * @blocks until all have come, until `timeout_ms` at the latest; others may use the store then.
+ * @return as dist_store_set; DIST_ERR_TIMEOUT says how many have come.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_barrier(dist_store_t *store,
                                  const char *key,
+                                 size_t key_len_bytes,
                                  int32_t world_size,
                                  int64_t timeout_ms);
 

@@ -105,7 +105,7 @@ typedef struct dist_backend_host_t {
      */
     void *context;
     /**
-     * Stores a value. This and the next four are DIST_ERR_UNSUPPORTED where nobody has the group's store any more.
+     * Stores a value. The default time-out of this and the next four is 5 minutes; they are DIST_ERR_UNSUPPORTED if the group's store was released.
      */
     dist_status_t (*store_set)(void *context,
                                const char *key,
@@ -113,7 +113,7 @@ typedef struct dist_backend_host_t {
                                size_t len_bytes,
                                int64_t timeout_ms);
     /**
-     * Waits until the key exists, and hands its value to `sink(sink_arg, ...)`. Ends with DIST_ERR_TIMEOUT, and with
+     * Waits until the key exists, and hands its value to `sink(sink_arg, ...)`; DIST_NO_WAIT looks once. Ends with DIST_ERR_TIMEOUT, and with
      * DIST_ERR_ABORTED within a tenth of a second after the group has failed on this rank.
      */
     dist_status_t (*store_get)(void *context,
@@ -196,11 +196,11 @@ typedef struct dist_backend_setup_t {
      */
     const char *options;
     /**
-     * The deadline of operations that name none, in milliseconds.
+     * The time-out of operations that name none.
      */
     int64_t timeout_ms;
     /**
-     * How long create may take, in milliseconds; DIST_WAIT_FOREVER for any time.
+     * How long create may take.
      */
     int64_t create_timeout_ms;
     /**
@@ -336,7 +336,7 @@ typedef struct dist_backend_operation_t {
      */
     double factor;
     /**
-     * The deadline of the operation, in milliseconds from now; DIST_WAIT_FOREVER for none.
+     * The time-out of the operation, from now; never 0.
      */
     int64_t timeout_ms;
     /**
@@ -451,7 +451,7 @@ typedef struct dist_backend_vtable_t {
      */
     dist_status_t (*test)(void *part, void *request, struct dist_backend_outcome_t *outcome);
     /**
-     * The same, but waits for up to `timeout_ms` (0 to 1000): the library asks again until the deadline, which it keeps.
+     * The same, but waits for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT): the library asks again until the deadline, which it keeps.
      * Ends soon after abort. Without it the library asks test again and again. Without both, submit's operations end by
      * the host's complete().
      */
@@ -494,7 +494,7 @@ typedef struct dist_backend_vtable_t {
     dist_status_t (*describe)(void *part, dist_store_sink_fn sink, void *sink_arg);
     /**
      * Carries out a collective that its caller waits for, where that takes less than submit and then wait: begins it, and
-     * waits for up to `timeout_ms` (0 to 1000). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
+     * waits for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
      * what wait, test and release get; the operation itself is valid during run only. DIST_ERR_INVALID_ARGUMENT and
      * DIST_ERR_UNSUPPORTED: it is refused, as by submit, and nothing has begun; any other error fails the group. Threads
      * and order as for submit; ends soon after abort, as wait does. Optional, and only beside test or wait; what the
