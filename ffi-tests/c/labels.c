@@ -172,6 +172,10 @@ static void timeouts(int rank, dist_group_t *group)
     if (rank == 0) {
         CHECK_STATUS(dist_barrier(group, &options, NULL), DIST_ERR_TIMEOUT);
         CHECK_MESSAGE("barrier #1 \"phase 2\" of rank 0");
+    } else {
+        /* Stays in the group until that has failed. */
+        int32_t value = 0;
+        CHECK_STATUS(dist_recv(group, &value, 1, DIST_I32, 0, 5, NULL, NULL, NULL), DIST_ERR_TIMEOUT);
     }
 }
 
