@@ -500,7 +500,8 @@ dist_status_t dist_init(const struct dist_init_options_t *options);
  * Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
  *
  * Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
- * to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Blocks until then, and on
+ * to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Their completion callbacks
+ * are called while the world is still there. Blocks until then, and on
  * the rank that hosts the store, which leaves last, until the others have left: 6 seconds at most in all, and about
  * one where the group has failed. One thread at a time; blocking calls under way on other threads end as they would.
  *

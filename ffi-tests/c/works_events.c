@@ -2,6 +2,8 @@
  * Completion events: the descriptor of a group in a real epoll, over each transport; callbacks that are withdrawn, stopped
  * as a whole, and called before dist_finalize lets the world go.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "check.h"
 
 #include <sched.h>

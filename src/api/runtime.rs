@@ -214,7 +214,11 @@ fn end_works(group: &Group, deadline: &Deadline) {
     loop {
         let issued = group.works_issued();
         finish_works(group, deadline);
-        dropped += callbacks::finish(&Deadline::after(deadline.left().max(LAST_WORDS)));
+        let patience = match group.failure() {
+            Some(_) => after_failure(deadline),
+            None => deadline.left().max(LAST_WORDS),
+        };
+        dropped += callbacks::finish(&Deadline::after(patience));
         // A work posts its callbacks before it counts as ended.
         let is_over = group.outstanding() == 0 && group.works_issued() == issued;
         if is_over || group.failure().is_some() || deadline.has_passed() {
