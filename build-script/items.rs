@@ -29,6 +29,7 @@ const FILES: &[&str] = &[
     "bytes",
     "monitored",
     "point_to_point",
+    "message",
     "batch",
     "work",
     "work_list",

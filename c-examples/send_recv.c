@@ -25,12 +25,12 @@ static int hand_out(dist_group_t *world, int size)
     int wrong = 0;
     int64_t result[COUNT];
     for (int answers = 1; answers < size; answers++) {
-        int32_t source = -1;
-        check(dist_recv(world, result, COUNT, DIST_I64, DIST_ANY_SOURCE, RESULT, &source, NULL, NULL));
+        dist_recv_status_t status = DIST_RECV_STATUS_INIT;
+        check(dist_recv(world, result, COUNT, DIST_I64, DIST_ANY_SOURCE, RESULT, &status, NULL, NULL));
         for (int i = 0; i < COUNT; i++) {
-            wrong += result[i] != (int64_t)(source + i) * (source + i);
+            wrong += result[i] != (int64_t)(status.source + i) * (status.source + i);
         }
-        printf("rank 0: %d squares from rank %d\n", COUNT, (int)source);
+        printf("rank 0: %d squares from rank %d\n", COUNT, (int)status.source);
     }
     return wrong;
 }

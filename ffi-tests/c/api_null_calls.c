@@ -170,30 +170,74 @@ static void lists(void)
         dist_all_to_all_v(group, a, counts, b, NULL, DIST_F32, &call, NULL), ARGUMENT);
 }
 
+/* Messages to oneself, each found first. */
+static dist_message_t *found(int32_t value)
+{
+    dist_message_t *message = NULL;
+    REQUIRE_OK(dist_send(group, &value, 1, DIST_I32, 0, 0, NULL, NULL));
+    REQUIRE_OK(dist_probe(group, 0, 0, NULL, NULL, &message));
+    return message;
+}
+
+static void probed(const dist_call_options_t *call)
+{
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
+    int32_t x = 0;
+    dist_message_t *message = found(1);
+#define RECV(message, buf, status, options) dist_recv_message(message, buf, 1, DIST_I32, status, options, NULL)
+    REFUSED(dist_recv_message, message, RECV(NULL, &x, &status, call), HANDLE);
+    REFUSED(dist_recv_message, buf, RECV(message, NULL, &status, call), ARGUMENT);
+    ACCEPTED(dist_recv_message, status, RECV(message, &x, NULL, call), DIST_OK);
+    ACCEPTED(dist_recv_message, options, RECV(found(2), &x, &status, NULL), DIST_OK);
+    ACCEPTED(dist_recv_message, work, RECV(found(3), &x, &status, call), DIST_OK);
+    CHECK(x == 3 && status.count == 1);
+    ACCEPTED(dist_message_release, message, dist_message_release(NULL), DIST_OK);
+#undef RECV
+}
+
 static void messages(void)
 {
+    dist_message_t *message = NULL;
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
     int32_t x = 0;
-    int32_t source = 0;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
     /* A rank that does not exist, so that every call ends at once. */
 #define SEND(group, buf, options, work) dist_send(group, buf, 1, DIST_I32, 1, 0, options, work)
-#define RECV(group, buf, source, options, work) \
-    dist_recv(group, buf, 1, DIST_I32, 1, 0, source, options, work)
+#define RECV(group, buf, status, options, work) \
+    dist_recv(group, buf, 1, DIST_I32, 1, 0, status, options, work)
     soon.timeout_ms = 1;
     REFUSED(dist_send, group, SEND(NULL, &x, &call, NULL), HANDLE);
     REFUSED(dist_send, buf, SEND(group, NULL, &call, NULL), ARGUMENT);
     ACCEPTED(dist_send, options, SEND(group, &x, NULL, NULL), ARGUMENT);
     ACCEPTED(dist_send, work, SEND(group, &x, &call, NULL), ARGUMENT);
     CHECK_MESSAGE("rank 1 does not exist");
-    REFUSED(dist_recv, group, RECV(NULL, &x, &source, &call, NULL), HANDLE);
-    REFUSED(dist_recv, buf, RECV(group, NULL, &source, &call, NULL), ARGUMENT);
-    ACCEPTED(dist_recv, source, RECV(group, &x, NULL, &soon, NULL), ARGUMENT);
-    ACCEPTED(dist_recv, options, RECV(group, &x, &source, NULL, NULL), ARGUMENT);
-    ACCEPTED(dist_recv, work, RECV(group, &x, &source, &call, NULL), ARGUMENT);
+    REFUSED(dist_recv, group, RECV(NULL, &x, &status, &call, NULL), HANDLE);
+    REFUSED(dist_recv, buf, RECV(group, NULL, &status, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, status, RECV(group, &x, NULL, &soon, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, options, RECV(group, &x, &status, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, work, RECV(group, &x, &status, &call, NULL), ARGUMENT);
     CHECK_MESSAGE("rank 1 does not exist");
 #undef SEND
 #undef RECV
+#define PROBE(group, status, options, message) dist_probe(group, 1, 0, status, options, message)
+    REFUSED(dist_probe, group, PROBE(NULL, &status, &call, &message), HANDLE);
+    ACCEPTED(dist_probe, status, PROBE(group, NULL, &call, &message), ARGUMENT);
+    ACCEPTED(dist_probe, options, PROBE(group, &status, NULL, &message), ARGUMENT);
+    ACCEPTED(dist_probe, message, PROBE(group, &status, &call, NULL), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+#undef PROBE
+#define SENDRECV(group, send, recv, status, options, work) \
+    dist_sendrecv(group, send, 1, 1, 0, recv, 1, 0, 0, DIST_I32, status, options, work)
+    REFUSED(dist_sendrecv, group, SENDRECV(NULL, &x, &x, &status, &call, NULL), HANDLE);
+    REFUSED(dist_sendrecv, send, SENDRECV(group, NULL, &x, &status, &call, NULL), ARGUMENT);
+    REFUSED(dist_sendrecv, recv, SENDRECV(group, &x, NULL, &status, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_sendrecv, status, SENDRECV(group, &x, &x, NULL, &call, NULL), ARGUMENT);
+    ACCEPTED(dist_sendrecv, options, SENDRECV(group, &x, &x, &status, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_sendrecv, work, SENDRECV(group, &x, &x, &status, &call, NULL), ARGUMENT);
+    CHECK_MESSAGE("rank 1 does not exist");
+#undef SENDRECV
+    probed(&call);
 }
 
 static void byte_strings(void)
@@ -203,7 +247,7 @@ static void byte_strings(void)
     static const char x[2] = { 'x', 'y' };
     const void *const all[1] = { x };
     dist_blob_t *blob = NULL;
-    int32_t source = 0;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
 #define RUN(group, data, out, options) dist_broadcast_bytes(group, data, 2, 0, out, options, NULL)
     REFUSED(dist_broadcast_bytes, group, RUN(NULL, x, &blob, &call), HANDLE);
     CHECK_OK(dist_blob_release(blob));
@@ -252,12 +296,12 @@ static void byte_strings(void)
     ACCEPTED(dist_send_bytes, options, RUN(group, x, NULL), ARGUMENT);
     ACCEPTED(dist_send_bytes, work, RUN(group, x, &call), ARGUMENT);
 #undef RUN
-#define RUN(group, out, source, options) dist_recv_bytes(group, out, 0, 1, 0, source, options, NULL)
-    REFUSED(dist_recv_bytes, group, RUN(NULL, &blob, &source, &call), HANDLE);
-    REFUSED(dist_recv_bytes, out, RUN(group, NULL, &source, &call), ARGUMENT);
-    ACCEPTED(dist_recv_bytes, source, RUN(group, &blob, NULL, &call), ARGUMENT);
-    ACCEPTED(dist_recv_bytes, options, RUN(group, &blob, &source, NULL), ARGUMENT);
-    ACCEPTED(dist_recv_bytes, work, RUN(group, &blob, &source, &call), ARGUMENT);
+#define RUN(group, out, status, options) dist_recv_bytes(group, out, 0, 1, 0, status, options, NULL)
+    REFUSED(dist_recv_bytes, group, RUN(NULL, &blob, &status, &call), HANDLE);
+    REFUSED(dist_recv_bytes, out, RUN(group, NULL, &status, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, status, RUN(group, &blob, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, options, RUN(group, &blob, &status, NULL), ARGUMENT);
+    ACCEPTED(dist_recv_bytes, work, RUN(group, &blob, &status, &call), ARGUMENT);
     CHECK_MESSAGE("rank 1 does not exist");
 #undef RUN
 }

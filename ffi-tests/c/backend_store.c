@@ -200,7 +200,7 @@ static void messages(const struct rank *me)
     int next = (me->rank + 1) % me->size, before = (me->rank + me->size - 1) % me->size, i;
     int64_t first = 0, second = 0;
     int64_t mine[2];
-    int32_t source = -7;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
     dist_work_t *works[3];
     dist_blob_t *blob = NULL;
     const void *data;
@@ -218,8 +218,8 @@ static void messages(const struct rank *me)
     for (i = 0; i < 3; i++) {
         CHECK_OK(dist_work_release(works[i]));
     }
-    CHECK_OK(dist_recv(me->group, &first, 1, DIST_I64, before, DIST_ANY_TAG, &source, NULL, NULL));
-    CHECK(first == 10 + before && second == 20 + before && source == before);
+    CHECK_OK(dist_recv(me->group, &first, 1, DIST_I64, before, DIST_ANY_TAG, &status, NULL, NULL));
+    CHECK(first == 10 + before && second == 20 + before && status.source == before && status.tag == 1);
     CHECK_OK(dist_send_bytes(me->group, "any length", 10, next, 3, NULL, &works[0]));
     CHECK_OK(dist_recv_bytes(me->group, &blob, 64, before, 3, NULL, NULL, NULL));
     CHECK_OK(dist_work_wait(works[0], LIMIT_MS));

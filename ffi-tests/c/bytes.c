@@ -96,7 +96,8 @@ static void messages(const struct rank *me)
     int from = (me->rank + RANKS - 1) % RANKS;
     dist_blob_t *blob = NULL;
     dist_work_t *work = NULL;
-    int32_t source = -7;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
+    status.source = -7;
     CHECK_OK(dist_recv_bytes(me->group, &blob, 0, DIST_ANY_SOURCE, 4, NULL, NULL, &work));
     CHECK_OK(dist_send_bytes(me->group, strings[me->rank], lengths[me->rank], to, 4, NULL, NULL));
     CHECK_OK(dist_work_wait(work, 0));
@@ -108,10 +109,11 @@ static void messages(const struct rank *me)
     if (me->rank == 2) {
         CHECK_OK(dist_send_bytes(me->group, strings[2], lengths[2], 0, 5, NULL, NULL));
     } else if (me->rank == 0) {
-        CHECK_REFUSED(dist_recv_bytes(me->group, &blob, 100, 2, 5, &source, NULL, NULL), DIST_ERR_MISMATCH, "100");
-        CHECK(blob == NULL && source == -7);
-        CHECK_OK(dist_recv_bytes(me->group, &blob, LONGEST, 2, DIST_ANY_TAG, &source, NULL, NULL));
-        CHECK(source == 2);
+        CHECK_REFUSED(dist_recv_bytes(me->group, &blob, 100, 2, 5, &status, NULL, NULL), DIST_ERR_MISMATCH, "100");
+        CHECK(blob == NULL && status.source == -7);
+        CHECK_OK(dist_recv_bytes(me->group, &blob, LONGEST, 2, DIST_ANY_TAG, &status, NULL, NULL));
+        CHECK(status.source == 2 && status.tag == 5 && status.dtype == DIST_U8);
+        CHECK(status.count == lengths[2]);
         check_one(blob, 2);
     }
 }

@@ -28,9 +28,10 @@ static void in_order(const struct rank *me, int peer)
         if (me->rank == 0) {
             CHECK_OK(dist_send(me->group, &x, 1, DIST_I32, peer, i % 2, NULL, NULL));
         } else {
-            int32_t source = -7;
-            CHECK_OK(dist_recv(me->group, &x, 1, DIST_I32, peer, i % 2, &source, NULL, NULL));
-            CHECK(x == number(0, i) && source == 0);
+            dist_recv_status_t status = DIST_RECV_STATUS_INIT;
+            CHECK_OK(dist_recv(me->group, &x, 1, DIST_I32, peer, i % 2, &status, NULL, NULL));
+            CHECK(x == number(0, i) && status.source == 0 && status.tag == i % 2);
+            CHECK(status.count == 1 && status.dtype == DIST_I32);
         }
     }
 }
@@ -109,15 +110,16 @@ static void exchange(const struct rank *me, int peer)
 static void refusals(const struct rank *me, int peer)
 {
     int32_t x = 0;
-    int32_t source = -7;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
     dist_work_t *work = NULL;
+    status.source = -7;
     CHECK_REFUSED(dist_send(me->group, &x, 1, DIST_I32, RANKS, 0, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "rank 2");
     CHECK_REFUSED(dist_send(me->group, &x, 1, DIST_I32, -1, 0, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "peer");
     CHECK_REFUSED(dist_send(me->group, &x, 1, DIST_I32, peer, -1, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "tag");
     CHECK_REFUSED(dist_recv(me->group, &x, 1, DIST_I32, -2, 0, NULL, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "peer");
-    CHECK_REFUSED(dist_recv(me->group, &x, 1, DIST_I32, peer, 0, &source, NULL, &work), DIST_ERR_INVALID_ARGUMENT,
+    CHECK_REFUSED(dist_recv(me->group, &x, 1, DIST_I32, peer, 0, &status, NULL, &work), DIST_ERR_INVALID_ARGUMENT,
                   "dist_work_source");
-    CHECK(work == NULL && source == -7);
+    CHECK(work == NULL && status.source == -7);
 }
 
 static void *all_of_it(void *arg)

@@ -132,12 +132,12 @@ static void messages(struct rank *self)
     check_floats(self, recv, 1, (float)before);
     /* One by one. */
     if (self->size > 1 && self->rank < 2) {
-        int32_t source = -1;
+        dist_recv_status_t status = DIST_RECV_STATUS_INIT;
         if (self->rank == 0) {
             CHECK_OK(dist_send(self->group, send, N, DIST_F32, 1, 0, NULL, NULL));
         } else {
-            CHECK_OK(dist_recv(self->group, recv, N, DIST_F32, 0, DIST_ANY_TAG, &source, NULL, NULL));
-            CHECK(source == 0);
+            CHECK_OK(dist_recv(self->group, recv, N, DIST_F32, 0, DIST_ANY_TAG, &status, NULL, NULL));
+            CHECK(status.source == 0);
             check_floats(self, recv, 1, 0);
         }
     }

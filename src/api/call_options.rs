@@ -33,6 +33,8 @@ pub struct CallOptions {
     pub stream: Option<usize>,
     /// The label of the call, which all ranks give alike.
     pub label: Label,
+    /// A send is done only once a receive has matched its message.
+    pub synchronous: bool,
 }
 
 impl CallOptions {
@@ -46,6 +48,7 @@ impl CallOptions {
         place: Where::Unsaid,
         stream: None,
         label: Label::NONE,
+        synchronous: false,
     };
 
     /// Whether it has anything to do with a device.

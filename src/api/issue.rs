@@ -112,11 +112,9 @@ impl Prepared {
         let deadline = self.group.deadline(&self.options);
         let Self { group, what, options, work, noted } = self;
         let issued = match what {
-            What::Message(memory) => {
-                group.post((memory, None), deadline, (&work, noted), options.values)
-            }
+            What::Message(memory) => group.post((memory, None), deadline, (&work, noted), &options),
             What::OnDevice(memory, gpu) => {
-                group.post((memory, Some(gpu)), deadline, (&work, noted), options.values)
+                group.post((memory, Some(gpu)), deadline, (&work, noted), &options)
             }
             What::Collective(call) => {
                 let works = [Arc::clone(&work)];
@@ -146,7 +144,9 @@ impl Prepared {
     /// which one waits longer. What is enqueued does not come here.
     pub(super) fn place_in_batch(&self) -> u8 {
         match &self.what {
-            What::Message(Memory::In(_) | Memory::Grows { .. }) => 0,
+            What::Message(
+                Memory::In(_) | Memory::Grows { .. } | Memory::Matched(..) | Memory::Exchange(_),
+            ) => 0,
             What::OnDevice(Memory::In(_), _) => 0,
             What::Message(Memory::Out(_)) | What::OnDevice(..) => 1,
             What::Collective(_) | What::Bytes(..) => 2,
@@ -194,6 +194,14 @@ impl Prepared {
             What::Message(memory) | What::OnDevice(memory, _) => match memory {
                 Memory::Out(bytes) => note(*bytes, false),
                 Memory::In(into) => note(into.as_src(), true),
+                Memory::Matched(_, into) => note(into.as_src(), true),
+                // The one is moved to the other only once that has been sent, where they overlap.
+                Memory::Exchange(exchange) => {
+                    if !exchange.overlaps() {
+                        note(exchange.bytes, false);
+                    }
+                    note(exchange.into.as_src(), true);
+                }
                 Memory::Grows { .. } => {}
             },
         }

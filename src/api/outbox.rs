@@ -73,7 +73,8 @@ impl Outbox {
     fn hand_over(self: &Arc<Self>, group: &Arc<Group>, to: Rank, bytes: &[u8]) -> Result<()> {
         let memory = Lent::copy_of(bytes);
         let (tag, dtype, deadline) = (self.tag, DataType::U8, Deadline::never());
-        let message = Outgoing { to, tag, dtype, bytes: memory.bytes(), deadline };
+        let message =
+            Outgoing { to, tag, dtype, bytes: memory.bytes(), deadline, synchronous: false };
         let (outbox, group_of) = (Arc::clone(self), Arc::downgrade(group));
         let sent = Arc::new(Sent { _memory: memory, to, outbox, group: group_of });
         // No lock is held: it may be told within the call.

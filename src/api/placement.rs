@@ -70,7 +70,8 @@ impl Group {
     ) -> Result<Option<Gpu>> {
         let bytes = match memory {
             Memory::Out(bytes) => *bytes,
-            Memory::In(into) => into.as_src(),
+            Memory::In(into) | Memory::Matched(_, into) => into.as_src(),
+            Memory::Exchange(exchange) => exchange.into.as_src(),
             Memory::Grows { .. } => Src::empty(),
         };
         let place = self.place_of(options, |note| note(bytes))?;
@@ -224,7 +225,7 @@ impl OnDevice {
         match &self.memory {
             Memory::Out(bytes) => *bytes,
             Memory::In(into) => into.as_src(),
-            Memory::Grows { .. } => Src::empty(),
+            Memory::Grows { .. } | Memory::Matched(..) | Memory::Exchange(_) => Src::empty(),
         }
     }
 
@@ -233,8 +234,8 @@ impl OnDevice {
         let way = match &self.memory {
             Memory::Out(bytes) => DeviceWay::Out(*bytes),
             Memory::In(into) => DeviceWay::In(*into),
-            Memory::Grows { .. } => {
-                return Err(Error::internal("a message of any length on a device"));
+            Memory::Grows { .. } | Memory::Matched(..) | Memory::Exchange(_) => {
+                return Err(Error::internal("a call for host memory only on a device"));
             }
         };
         let peer = message.peer.ok_or_else(|| Error::internal("a message from anybody"))?;

@@ -5,10 +5,13 @@
 
 use super::bytes::{Deliver, Taker};
 use super::call::CallOptions;
+use super::exchange::Exchange;
 use super::group::Group;
 use super::issue::Prepared;
+use super::probe::MatchedMessage;
 use super::recorder::{self, Record};
 use super::work::{Held, Work, WorkKind};
+use crate::backend::Carried;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::debug::{self, Values};
@@ -17,7 +20,7 @@ use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::gpu::Gpu;
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelSuffix};
-use crate::transport::{Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room, Small};
+use crate::transport::{Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room, Small};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -69,8 +72,8 @@ pub struct Noted {
 /// What has become of a receive that was tried without a work.
 #[derive(Debug)]
 pub enum AtOnce {
-    /// The message is here, from this rank.
-    From(Rank),
+    /// The message is here.
+    Here(Delivery),
     /// It is not: [`Group::receive`] goes on, which is given what was noted of it ([`Prepared::with_note`]).
     Not(Option<Noted>),
 }
@@ -85,6 +88,27 @@ pub(super) enum Memory {
         most: usize,
         deliver: Deliver,
     },
+    /// For a message that a probe took out of matching.
+    Matched(Arc<MatchedMessage>, Dst<'static>),
+    /// Of a send and a receive at the same time; the message is the receive.
+    Exchange(Exchange),
+}
+
+impl Memory {
+    /// The bytes to send, if it is for a send.
+    fn outgoing(&self) -> Option<Src<'static>> {
+        match self {
+            Self::Out(bytes) => Some(*bytes),
+            Self::Exchange(exchange) => Some(exchange.bytes),
+            Self::In(_) | Self::Grows { .. } | Self::Matched(..) => None,
+        }
+    }
+}
+
+impl Noted {
+    pub(super) fn into_record(self) -> Record {
+        self.record
+    }
 }
 
 impl Group {
@@ -151,6 +175,10 @@ impl Group {
         tag: u32,
         options: &CallOptions,
     ) -> bool {
+        // Whether a receive has matched the message is known later only.
+        if options.synchronous {
+            return false;
+        }
         let (peer, tag) = (Some(peer), Some(tag));
         let Some(engine) = self.prompt_engine(peer, tag, options) else { return false };
         let was_sent = engine.send_at_once(&Small { peer, tag, dtype, bytes });
@@ -184,7 +212,7 @@ impl Group {
         match engine.receive_at_once(&Small { peer, tag, dtype, bytes: into }) {
             Some(delivery) => {
                 noted.record.end_at_once(&Ok(()));
-                AtOnce::From(delivery.peer)
+                AtOnce::Here(delivery)
             }
             None => AtOnce::Not(Some(noted)),
         }
@@ -222,12 +250,19 @@ impl Group {
             true => self.locate_message(&message, &memory, &options).context(|| message)?,
             false => None,
         };
+        if let Some(gpu) = gpu.filter(|_| options.synchronous) {
+            let text = format!(
+                "the buffer is in memory of device {}, and DIST_CALL_SYNCHRONOUS is for host memory",
+                gpu.device
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text)).context(|| message);
+        }
         let work = Work::new(WorkKind::Message(message), Arc::clone(&self.queue));
         Ok(Prepared::message(Arc::clone(self), (memory, gpu), options, work))
     }
 
     /// The engine, for a message that may go.
-    fn check_message(
+    pub(super) fn check_message(
         &self,
         peer: Option<Rank>,
         tag: Option<u32>,
@@ -272,29 +307,34 @@ impl Group {
         Error::new(ErrorKind::Unsupported, message)
     }
 
+    /// Notes the send of an exchange, whose receive has a number of its own.
+    fn note_sent(&self, message: &Message, deadline: &Deadline) -> Noted {
+        self.note_message(message, recorder::at_ns(deadline.started()))
+    }
+
+    /// What carries messages on the device, and the stream that they are put into.
+    fn carrier(&self, gpu: Gpu) -> Result<(&dyn Carried, Option<usize>)> {
+        let none = || Error::internal("nobody carries messages on the device");
+        Ok((self.backend.carried().ok_or_else(none)?, gpu.stream))
+    }
+
     /// Hands a message to the engine, or to what carries those on the device, which ends its work.
     pub(super) fn post(
         self: &Arc<Self>,
         (memory, gpu): (Memory, Option<Gpu>),
         deadline: Deadline,
         (work, noted): (&Arc<Work>, Option<Noted>),
-        values: Values,
+        options: &CallOptions,
     ) -> Result<()> {
         let WorkKind::Message(message) = work.kind() else {
             return Err(Error::internal("a work that is no message was posted as one"));
         };
         let engine = self.engine()?;
-        let carried = match gpu {
-            Some(gpu) => {
-                let none = || Error::internal("nobody carries messages on the device");
-                Some((self.backend.carried().ok_or_else(none)?, gpu.stream))
-            }
-            None => None,
-        };
-        if let (Memory::Out(bytes), None) = (&memory, gpu) {
-            let values = values.max(debug::values());
+        let carried = gpu.map(|gpu| self.carrier(gpu)).transpose()?;
+        if let (Some(bytes), None) = (memory.outgoing(), gpu) {
+            let values = options.values.max(debug::values());
             let title = |_| format!("{message}: the message");
-            self.inspect(message.dtype, values, [*bytes].into_iter(), title)?;
+            self.inspect(message.dtype, values, [bytes].into_iter(), title)?;
         }
         if let Err(error) = self.queue.work_begins() {
             noted.into_iter().for_each(|noted| noted.record.end(&Err(error.clone())));
@@ -309,7 +349,8 @@ impl Group {
         let done = Arc::clone(work);
         let posted = match (memory, peer, tag) {
             (Memory::Out(bytes), Some(to), Some(tag)) => {
-                let message = Outgoing { to, tag, dtype, bytes, deadline };
+                let synchronous = options.synchronous;
+                let message = Outgoing { to, tag, dtype, bytes, deadline, synchronous };
                 match carried {
                     Some((carried, stream)) => carried.send(message, stream, done),
                     None => engine.send(message, done),
@@ -327,6 +368,13 @@ impl Group {
                 let into = Room::Grows { most };
                 let message = Incoming { from, tag, dtype, into, deadline };
                 engine.receive(message, Arc::new(Taker::new(done, deliver)))
+            }
+            (Memory::Matched(matched, into), ..) => {
+                matched.post(engine, (into, dtype), deadline, done)
+            }
+            (Memory::Exchange(exchange), ..) => {
+                let noted = self.note_sent(&exchange.outgoing(dtype), &deadline);
+                exchange.post(engine, &message, (deadline, options.synchronous), (work, noted))
             }
             (Memory::Out(_), ..) => Err(Error::internal("a send without a rank or a tag")),
         };

@@ -217,6 +217,11 @@ impl Work {
         self.is_awaited.store(true, Ordering::Relaxed);
     }
 
+    /// Whether its caller waits for it from the beginning.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed)
+    }
+
     /// What it is about.
     pub fn kind(&self) -> WorkKind {
         self.kind
@@ -282,7 +287,8 @@ impl Work {
         Some(delivery.bytes / message.dtype.size())
     }
 
-    fn delivery(&self) -> Option<Delivery> {
+    /// Peer, tag and length of the message; `None` until the work has succeeded.
+    pub fn delivery(&self) -> Option<Delivery> {
         self.outcome.ended()?.result.as_ref().ok().copied().flatten()
     }
 
@@ -457,7 +463,7 @@ impl Work {
 
 impl Completion for Work {
     fn is_awaited(&self) -> bool {
-        self.is_awaited.load(Ordering::Relaxed)
+        Self::is_awaited(self)
     }
 
     fn complete(&self, outcome: Result<Delivery>) {

@@ -24,7 +24,7 @@ pub use crate::algo::shared::steps::prompt::Prompt;
 pub use crate::algo::{Operation, Wanted};
 pub use crate::transport::{
     Completion, Delivery, Descriptor, Extent, Incoming, LARGEST_TAG, Listener, Listeners, OpKind,
-    Outgoing, PeerName, PointToPoint, Room,
+    Outgoing, PeerName, PointToPoint, ProbeRequest, ProbedMessage, Room,
 };
 pub use device_part::{Bundle, Carried, Message as DeviceMessage, Way as DeviceWay};
 pub use nccl::Enqueuer;

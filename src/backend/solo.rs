@@ -186,7 +186,9 @@ mod tests {
         let room = into.into();
         let receive = Incoming { from: None, tag: Some(tag), dtype, into: room, deadline };
         let (sent, got) = (Arc::new(Outcome::default()), Arc::new(Outcome::default()));
-        engine.send(Outgoing { to: 0, tag, dtype, bytes, deadline }, sent.clone()).unwrap();
+        engine
+            .send(Outgoing { to: 0, tag, dtype, bytes, deadline, synchronous: false }, sent.clone())
+            .unwrap();
         engine.receive(receive, got.clone()).unwrap();
         engine.attend(&|| got.0.lock().unwrap().is_some(), &deadline);
         let delivery = Delivery { peer: 0, tag, bytes: 9 };

@@ -1,16 +1,17 @@
 //! Byte strings of any length, another one on every rank, and messages whose receiver does not know their length.
 
-use super::args::{Out, index, null, number, slice, src};
+use super::args::{Out, index, null, slice, src};
 use super::blob;
 use super::group::group;
 use super::point_to_point::{from_rank, from_tag, run, tag_number};
-use super::submit::{Options, WorkOut, call_options, hand_out};
+use super::recv_status::StatusOut;
+use super::submit::{Options, WorkOut, call_options, hand_out, send_options};
 use super::types::*;
 use crate::api::callbacks::refuse_to_block;
 use crate::api::{BytesCall, Deliver, Group};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Context as _, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -180,9 +181,20 @@ fn strings(
 dist_export! {
     /// Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
     ///
-    /// It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
-    /// required. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
-    /// 0. The rest as in dist_send. Since 0.1.
+    /// It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such.
+    ///
+    /// @param group in: the group.
+    /// @param data in, optional: the bytes; borrowed until the work completes; NULL only if `len_bytes` is 0.
+    /// @param len_bytes in: the number of bytes.
+    /// @param peer in: the receiver, a rank of the group; this rank itself is possible.
+    /// @param tag in: 0 or more.
+    /// @param options in, optional: as in dist_send.
+    /// @param work out, optional: as in dist_send.
+    /// @agree sender and receiver agree on the tag.
+    /// @blocks as dist_send.
+    /// @return as dist_send.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_send_bytes(
         group: *mut dist_group_t,
         data: *const c_void,
@@ -193,7 +205,7 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let options = send_options(options)?;
         let group = self::group(group)?;
         let bytes = src(data, len_bytes, "data")?;
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
@@ -209,44 +221,45 @@ dist_export! {
 dist_export! {
     /// Receives a byte string, of whatever length, from one rank of a group.
     ///
-    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: required.
-    /// `out`: out, required; a blob with one string, owned by the caller, released with
-    /// dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
-    /// longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
-    /// DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
-    /// dist_recv; dist_work_received_count is the length.
+    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8.
     ///
-    /// Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
-    /// DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
+    /// @param group in: the group.
+    /// @param out out: a blob with one string, owned by the caller, released with dist_blob_release; NULL until it is there and
+    ///   on failure; borrowed until the work completes.
+    /// @param max_bytes in: the longest message that is taken; 0 for any.
+    /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+    /// @param tag in: 0 or more, or DIST_ANY_TAG.
+    /// @param status out, optional: as in dist_recv; its count is the length.
+    /// @param options in, optional: as in dist_recv.
+    /// @param work out, optional: as in dist_recv; dist_work_received_count is the length.
+    /// @agree sender and receiver agree on the tag.
+    /// @blocks as dist_recv.
+    /// @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `max_bytes` or of another dtype,
+    ///   DIST_ERR_OUT_OF_MEMORY if there is no memory for it: the message stays for the next receive.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_recv_bytes(
         group: *mut dist_group_t,
         out: *mut *mut dist_blob_t,
         max_bytes: usize,
         peer: i32,
         tag: i32,
-        source: *mut i32,
+        status: *mut dist_recv_status_t,
         options: *const dist_call_options_t,
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
         let options = call_options(options)?;
         let group = self::group(group)?;
-        let (peer, tag) = (from_rank(peer)?, from_tag(tag)?);
-        let source = Out::optional(source);
+        let (peer, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
+        let status = StatusOut::new(status)?;
         let most = if max_bytes == 0 { usize::MAX } else { max_bytes };
         let call = group.receive_bytes(most, out.deliver(), peer, tag, options.into_owned())?;
         if !work.blocks() {
-            if source.is_some() {
-                let message = "source is for calls that block: pass NULL, and ask dist_work_source";
-                return Err(Error::invalid(message));
-            }
+            status.refuse()?;
             return hand_out(call, work);
         }
         refuse_to_block("a blocking receive")?;
-        let from = run(call)?;
-        if let (Some(out), Some(from)) = (source, from) {
-            out.write(number(from)?);
-        }
-        Ok(())
+        status.write(run(call)?, DataType::U8)
     }
 }

@@ -173,6 +173,10 @@ pub const DIST_CALL_CHECK_INF: u64 = 4;
 /// In a call's flags: `device` says where its buffers are.
 pub const DIST_CALL_DEVICE: u64 = 8;
 
+/// In a call's flags: a send is done only once a receive has matched its message. Only for dist_send, dist_send_bytes and the
+/// send of dist_sendrecv; each rank says this for itself.
+pub const DIST_CALL_SYNCHRONOUS: u64 = 16;
+
 /// No rank is named.
 pub const DIST_CULPRIT_NONE: i32 = 0;
 /// Its process ended without leaving the group; only ranks of its host can tell.

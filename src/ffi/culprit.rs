@@ -1,6 +1,6 @@
 //! The rank that an error names, as fields.
 
-use super::args::number;
+use super::args::{null, number};
 use super::group::group;
 use super::options;
 use super::types::*;
@@ -31,6 +31,10 @@ fn kind(fault: Fault) -> i32 {
 
 /// Fills a caller's struct; a host name that is too long is cut between characters.
 fn fill(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
+    if out.is_null() {
+        return Err(null("out"));
+    }
+    let size = options::output_size(out.cast_const())?;
     let mut filled = NOBODY;
     if let Some(Culprit { rank, fault, process }) = culprit {
         filled.rank = number(rank)?;
@@ -46,7 +50,8 @@ fn fill(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
             }
         }
     }
-    options::write(out, &filled, "out")
+    options::write(out, size, filled);
+    Ok(())
 }
 
 dist_export! {

@@ -18,6 +18,7 @@ pub(super) enum Kind {
     Store = 2,
     Blob = 3,
     Work = 4,
+    Message = 5,
 }
 
 impl Kind {
@@ -27,6 +28,7 @@ impl Kind {
             Self::Store => "dist_store_t",
             Self::Blob => "dist_blob_t",
             Self::Work => "dist_work_t",
+            Self::Message => "dist_message_t",
         }
     }
 }

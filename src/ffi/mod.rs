@@ -23,6 +23,7 @@ mod handle;
 mod last_error;
 mod names;
 mod options;
+mod recv_status;
 mod status;
 mod submit;
 
@@ -43,6 +44,7 @@ pub mod group_new;
 pub mod group_shrink;
 pub mod log;
 pub mod memory;
+pub mod message;
 pub mod monitored;
 pub mod point_to_point;
 pub mod runtime;

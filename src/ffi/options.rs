@@ -37,24 +37,30 @@ pub(super) fn read<T: Options>(ptr: *const T) -> Result<T> {
     Ok(unsafe { options.assume_init() })
 }
 
-/// Fills a caller's struct, as much of it as the caller knows; what a newer caller knows more is zero. Its `struct_size`
-/// stays as it is. `name` is that of the argument.
-pub(super) fn write<T: Options>(ptr: *mut T, value: &T, name: &str) -> Result<()> {
-    if ptr.is_null() {
-        return Err(super::args::null(name));
-    }
+/// How many bytes of the output struct at `ptr` the caller has room for.
+pub(super) fn output_size<T: Options>(ptr: *const T) -> Result<usize> {
     // SAFETY: the caller promises that at least the first field is readable.
     let size = unsafe { ptr.cast::<usize>().read_unaligned() };
     check_size::<T>(size)?;
-    let (first, known) = (size_of::<usize>(), size.min(size_of::<T>()));
-    let (to, from) = (ptr.cast::<u8>(), std::ptr::from_ref(value).cast::<u8>());
-    let (to, from) = (to.wrapping_add(first), from.wrapping_add(first));
-    // SAFETY: the caller's struct has `size` writable bytes, and both have `known`.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, known - first) };
-    let rest = ptr.cast::<u8>().wrapping_add(known);
-    // SAFETY: as above.
-    unsafe { std::ptr::write_bytes(rest, 0, size - known) };
-    Ok(())
+    Ok(size)
+}
+
+/// Writes an output struct for a caller with room for `size` bytes, as [`output_size`] gave them: cut where the caller's struct is an
+/// older one, and with zeros behind it where it is a newer one.
+pub(super) fn write<T: Options>(ptr: *mut T, size: usize, mut value: T) {
+    let known = size.min(size_of::<T>());
+    // SAFETY: the first field of every T is a usize, and `value` is this function's own.
+    unsafe { std::ptr::from_mut(&mut value).cast::<usize>().write(size) };
+    // SAFETY: the caller's struct has `size` writable bytes, and `value` has `known`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            std::ptr::from_ref(&value).cast::<u8>(),
+            ptr.cast::<u8>(),
+            known,
+        );
+    }
+    // SAFETY: the rest of these `size` bytes.
+    unsafe { std::ptr::write_bytes(ptr.cast::<u8>().wrapping_add(known), 0, size - known) };
 }
 
 /// A struct far larger than any version will be means that the field was never set.
@@ -128,19 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn callers_of_other_versions_get_what_they_know() {
-        let value = Small { struct_size: 24, first: 1, added_later: 2 };
-        for (struct_size, added_later, unknown) in [(16, 8, 9), (24, 2, 9), (32, 2, 0)] {
-            let known = Small { struct_size, first: 7, added_later: 8 };
-            let mut theirs = Larger { known, unknown: 9 };
-            write((&raw mut theirs).cast(), &value, "out").unwrap();
-            let Larger { known, unknown: rest } = theirs;
-            assert_eq!((known.struct_size, known.first), (struct_size, 1));
-            assert_eq!((known.added_later, rest), (added_later, unknown));
+    fn an_output_is_cut_and_filled_up() {
+        let value = Small { struct_size: 0, first: 7, added_later: 8 };
+        for (size, expected) in [(16, [16, 7, 99, 99]), (24, [24, 7, 8, 99]), (32, [32, 7, 8, 0])] {
+            let mut place = [size, 99, 99, 99];
+            let ptr = place.as_mut_ptr().cast::<Small>();
+            assert_eq!(output_size(ptr.cast_const()).unwrap(), size);
+            write(ptr, size, value);
+            assert_eq!(place, expected);
         }
-        let mut unset = Small { struct_size: 0, first: 7, added_later: 8 };
-        assert!(write(&raw mut unset, &value, "out").is_err());
-        assert!(write(std::ptr::null_mut(), &value, "out").is_err());
+        let place = [8_usize];
+        assert!(output_size(place.as_ptr().cast::<Small>()).is_err());
     }
 
     #[test]

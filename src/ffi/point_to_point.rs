@@ -1,17 +1,19 @@
 //! Messages between two ranks.
 
-use super::args::{Out, dst, index, negative, number, src};
+use super::args::{dst, index, negative, src};
 use super::group::group;
-use super::submit::{WorkOut, call_options, hand_out};
+use super::recv_status::StatusOut;
+use super::submit::{WorkOut, call_options, hand_out, send_options};
 use super::types::*;
 use super::work::wait_to_the_end;
 use crate::api::call::buffer_bytes;
 use crate::api::callbacks::refuse_to_block;
 use crate::api::issue::Prepared;
 use crate::api::point_to_point::AtOnce;
+use crate::api::probe::Delivery;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -23,8 +25,8 @@ pub(super) fn tag_number(tag: i32) -> Result<u32> {
 
 /// Whom a receive is from; `None` for any.
 #[inline]
-pub(super) fn from_rank(peer: i32) -> Result<Option<usize>> {
-    if peer == DIST_ANY_SOURCE { Ok(None) } else { index(peer, "peer").map(Some) }
+pub(super) fn from_rank(peer: i32, name: &str) -> Result<Option<usize>> {
+    if peer == DIST_ANY_SOURCE { Ok(None) } else { index(peer, name).map(Some) }
 }
 
 /// Under which tag a receive is; `None` for any.
@@ -33,8 +35,8 @@ pub(super) fn from_tag(tag: i32) -> Result<Option<u32>> {
     if tag == DIST_ANY_TAG { Ok(None) } else { tag_number(tag).map(Some) }
 }
 
-/// Issues a message and waits until it is done; where from, if it came.
-pub(super) fn run(call: Prepared) -> Result<Option<usize>> {
+/// Issues a message and waits until it is done; what was transferred.
+pub(super) fn run(call: Prepared) -> Result<Option<Delivery>> {
     let (work, is_alone) = (Arc::clone(call.work()), call.is_on_own_stream());
     work.will_be_awaited();
     call.issue()?;
@@ -42,24 +44,32 @@ pub(super) fn run(call: Prepared) -> Result<Option<usize>> {
     if is_alone {
         work.synchronize(&Deadline::never())?;
     }
-    Ok(work.source())
+    Ok(work.delivery())
 }
 
 dist_export! {
     /// Sends a message to one rank of a group.
     ///
-    /// The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: required. `buf`:
-    /// in, `count` elements, borrowed until the operation is done; NULL only where count is 0. `peer`: a rank of the
-    /// group; this rank itself is possible. `tag`: 0 or more. `options`: NULL for defaults; borrowed for the call;
-    /// algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. Messages from one rank under one tag are
-    /// received in the order of their sending, and never wait behind collectives. With `work` NULL it blocks until the
-    /// message has been taken over or delivered, until the deadline at the latest: whether the receiver has asked for
-    /// it by then is not said. Any thread.
+    /// Messages from one rank under one tag are received in the order of their sending, and never wait behind collectives.
+    /// A blocking call returns once the message has been taken over or delivered: the receiver may not have asked for it. With
+    /// DIST_CALL_SYNCHRONOUS in the flags, the send is done only once a receive has matched the message.
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
-    /// DIST_ERR_UNSUPPORTED (the group's back end has no messages), DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
-    /// with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail
-    /// nothing else unless a part had been transferred, and the group's failure. Since 0.1.
+    /// @param group in: the group.
+    /// @param buf in, optional: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+    /// @param count in: the number of elements.
+    /// @param dtype in: the type of the elements.
+    /// @param peer in: the receiver, a rank of the group; this rank itself is possible.
+    /// @param tag in: 0 or more.
+    /// @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
+    /// @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
+    /// @agree sender and receiver agree on tag and dtype.
+    /// @blocks with `work` NULL outside a batch, until the message is taken over or delivered, until the deadline at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED
+    ///   (the group's back end has no messages, or no synchronous send) or DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
+    ///   with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail nothing else
+    ///   unless a part was transferred, and the group's failure.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_send(
         group: *mut dist_group_t,
         buf: *const c_void,
@@ -71,7 +81,7 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let options = send_options(options)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let bytes = src(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
@@ -90,17 +100,25 @@ dist_export! {
 dist_export! {
     /// Receives a message from one rank of a group.
     ///
-    /// The sender names this rank, the tag and the same dtype. `group`: required. `buf`: out, room for `count`
-    /// elements, borrowed until the operation is done; NULL only where count is 0; a shorter message leaves the rest
-    /// as it is (dist_work_received_count). `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
-    /// DIST_ANY_TAG. `source`: out, may be NULL; the rank that sent it. Only for a call that blocks: with a work or
-    /// inside a batch it must be NULL, and dist_work_source tells. `options`: NULL for defaults; borrowed for the
-    /// call; algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. A receive takes the first message
-    /// that it matches, a message the first receive, in the order of their calls. With `work` NULL it blocks until the
-    /// message is here, until the deadline at the latest. Any thread.
+    /// A receive takes the first message that it matches, a message the first receive, in the order of their calls. A message
+    /// that is shorter than the buffer leaves the rest of it as it is (`count` of the status, dist_work_received_count).
     ///
-    /// Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `count` or of another dtype: then
-    /// nothing was written, and the message stays for the next receive. Since 0.1.
+    /// @param group in: the group.
+    /// @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+    /// @param count in: the number of elements that there is room for.
+    /// @param dtype in: the type of the elements, the sender's.
+    /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+    /// @param tag in: 0 or more, or DIST_ANY_TAG.
+    /// @param status out, optional: source, tag, count and dtype of the message; written on success. It must be NULL with a work
+    ///   and inside a batch: dist_work_source, dist_work_tag and dist_work_received_count tell.
+    /// @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
+    /// @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
+    /// @agree sender and receiver agree on tag and dtype.
+    /// @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
+    /// @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
+    ///   the message stays for the next receive.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_recv(
         group: *mut dist_group_t,
         buf: *mut c_void,
@@ -108,7 +126,7 @@ dist_export! {
         dtype: dist_dtype_t,
         peer: i32,
         tag: i32,
-        source: *mut i32,
+        status: *mut dist_recv_status_t,
         options: *const dist_call_options_t,
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
@@ -117,24 +135,18 @@ dist_export! {
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
-        let (peer, tag) = (from_rank(peer)?, from_tag(tag)?);
-        let source = Out::optional(source);
+        let (peer, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
+        let status = StatusOut::new(status)?;
         if !work.blocks() {
             let call = group.receive(into, dtype, peer, tag, options.into_owned())?;
-            if source.is_some() {
-                let message = "source is for calls that block: pass NULL, and ask dist_work_source";
-                return Err(Error::invalid(message));
-            }
+            status.refuse()?;
             return hand_out(call, work);
         }
         refuse_to_block("a blocking receive")?;
-        let from = match group.receive_at_once(into, dtype, peer, tag, &options) {
-            AtOnce::From(rank) => Some(rank),
+        let delivery = match group.receive_at_once(into, dtype, peer, tag, &options) {
+            AtOnce::Here(delivery) => Some(delivery),
             AtOnce::Not(noted) => run(group.receive(into, dtype, peer, tag, options.into_owned())?.with_note(noted))?,
         };
-        if let (Some(out), Some(from)) = (source, from) {
-            out.write(number(from)?);
-        }
-        Ok(())
+        status.write(delivery, dtype)
     }
 }

@@ -51,18 +51,47 @@ impl Deref for Options {
     }
 }
 
-/// The options of a call.
+/// The options of a call that is no send.
 #[inline]
 pub(super) fn call_options(options: *const dist_call_options_t) -> Result<Options> {
-    if options.is_null() { Ok(Options(None)) } else { given_options(options) }
+    if options.is_null() { Ok(Options(None)) } else { receive_options(options) }
 }
 
 /// What to do in place of a call without any time.
 const ISSUE_INSTEAD: &str = "pass milliseconds, 0 for the group's time-out, or DIST_WAIT_FOREVER; to issue the call \
                              without waiting for it, pass `work`";
 
-fn given_options(options: *const dist_call_options_t) -> Result<Options> {
-    let options = options::read(options)?;
+fn receive_options(options: *const dist_call_options_t) -> Result<Options> {
+    let given = given_options(&options::read(options)?)?;
+    if given.synchronous {
+        let message = "flags have DIST_CALL_SYNCHRONOUS, which is for sends only";
+        return Err(Error::invalid(message));
+    }
+    Ok(given)
+}
+
+/// The options of a call that sends a message.
+#[inline]
+pub(super) fn send_options(options: *const dist_call_options_t) -> Result<Options> {
+    if options.is_null() { Ok(Options(None)) } else { given_options(&options::read(options)?) }
+}
+
+/// The options of a probe, and whether it waits.
+pub(super) fn probe_options(options: *const dist_call_options_t) -> Result<(Options, bool)> {
+    let mut read = options::read(options)?;
+    let waits = read.timeout_ms != DIST_NO_WAIT;
+    if !waits {
+        read.timeout_ms = 0;
+    }
+    let given = given_options(&read)?;
+    if given.synchronous {
+        let message = "flags have DIST_CALL_SYNCHRONOUS, which is for sends only";
+        return Err(Error::invalid(message));
+    }
+    Ok((given, waits))
+}
+
+fn given_options(options: &dist_call_options_t) -> Result<Options> {
     let flags = flags(options.flags)?;
     reserved(options.reserved)?;
     let given = CallOptions {
@@ -75,6 +104,7 @@ fn given_options(options: *const dist_call_options_t) -> Result<Options> {
         stream: Some(options.stream.addr()).filter(|&stream| stream != 0),
         timeout_ms: time_needed(options.timeout_ms, "timeout_ms", ISSUE_INSTEAD)?,
         premul_scale: options.premul_scale,
+        synchronous: flags & DIST_CALL_SYNCHRONOUS != 0,
         canonical: flags & DIST_CALL_CANONICAL != 0,
         algorithm: optional_str(options.algorithm, "algorithm")?.map(str::to_owned),
         values: if flags & DIST_CALL_CHECK_INF != 0 {
@@ -92,7 +122,11 @@ fn given_options(options: *const dist_call_options_t) -> Result<Options> {
 /// The flags of a call, all of which must be known.
 fn flags(flags: u64) -> Result<u64> {
     let unknown = flags
-        & !(DIST_CALL_CANONICAL | DIST_CALL_CHECK_NAN | DIST_CALL_CHECK_INF | DIST_CALL_DEVICE);
+        & !(DIST_CALL_CANONICAL
+            | DIST_CALL_CHECK_NAN
+            | DIST_CALL_CHECK_INF
+            | DIST_CALL_DEVICE
+            | DIST_CALL_SYNCHRONOUS);
     if unknown == 0 {
         return Ok(flags);
     }

@@ -33,6 +33,13 @@ pub struct dist_work_t {
     _opaque: [u8; 0],
 }
 
+/// A message that dist_probe took out of matching. Any thread may use it; owned by the caller, who ends it with
+/// dist_recv_message or dist_message_release. It does not keep its group: it ends with it.
+#[repr(C)]
+pub struct dist_message_t {
+    _opaque: [u8; 0],
+}
+
 /// Options of dist_init. Zero in a field means its default.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -206,7 +213,7 @@ pub struct dist_call_options_t {
     /// An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
     /// name the same one.
     pub algorithm: *const c_char,
-    /// DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, added up; or 0.
+    /// DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, DIST_CALL_SYNCHRONOUS, added up; or 0.
     pub flags: u64,
     /// The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
     /// result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
@@ -223,6 +230,25 @@ pub struct dist_call_options_t {
     /// the native back end reports different ones with DIST_ERR_MISMATCH. Messages are matched
     /// without it. Errors, the flight recorder, the trace and dist-doctor show it.
     pub label: *const c_char,
+}
+
+/// Source, tag, count and type of a message. The library writes it; the caller sets struct_size (DIST_RECV_STATUS_INIT). The library writes
+/// as many bytes as struct_size says, and zero to those of fields that it does not know.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_recv_status_t {
+    /// sizeof(dist_recv_status_t).
+    pub struct_size: usize,
+    /// The rank that sent the message.
+    pub source: i32,
+    /// The tag of the message.
+    pub tag: i32,
+    /// The number of elements that the message has, which may be fewer than there is room for.
+    pub count: usize,
+    /// The type of the elements.
+    pub dtype: dist_dtype_t,
+    /// 0.
+    pub reserved: i32,
 }
 
 /// Options of dist_spawn.
@@ -437,6 +463,7 @@ options!(
     dist_store_tcp_options_t: 64,
     dist_store_file_options_t: 24,
     dist_call_options_t: 32,
+    dist_recv_status_t: 32,
     dist_spawn_options_t: 24,
     dist_store_vtable_t: 64,
     dist_culprit_t: 280,
@@ -450,6 +477,7 @@ const _: () = {
     assert!(size_of::<dist_store_tcp_options_t>() == 80);
     assert!(size_of::<dist_store_file_options_t>() == 24);
     assert!(size_of::<dist_call_options_t>() == 64);
+    assert!(size_of::<dist_recv_status_t>() == 32);
     assert!(size_of::<dist_spawn_options_t>() == 24);
     assert!(size_of::<dist_store_vtable_t>() == 120);
     assert!(size_of::<dist_culprit_t>() == 280);

@@ -39,7 +39,8 @@ pub use descriptor::{Descriptor, Extent, OpKind};
 pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
 pub use line::Line;
 pub use point_to_point::{
-    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room, Small,
+    Completion, Delivery, Envelope, Incoming, LARGEST_TAG, Outgoing, PointToPoint, ProbeRequest,
+    ProbedMessage, Room, Small,
 };
 pub use pulse::{Rhythm, Vitals};
 pub use region::{Geometry, Region};

@@ -33,6 +33,8 @@ pub struct Outgoing {
     pub bytes: Src<'static>,
     /// When it must have been taken over or delivered.
     pub deadline: Deadline,
+    /// The send completes only once a receive has matched the message.
+    pub synchronous: bool,
 }
 
 /// The memory of a receive.
@@ -100,6 +102,43 @@ pub struct Delivery {
     pub tag: u32,
     /// Its length.
     pub bytes: usize,
+}
+
+/// The messages that a probe looks for. `None` as in [`Incoming`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeRequest {
+    /// The sender.
+    pub from: Option<Rank>,
+    /// The tag.
+    pub tag: Option<u32>,
+    /// Whether the probe takes the message out of matching, or only looks.
+    pub takes: bool,
+}
+
+/// What a probe learns of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// The sender.
+    pub from: Rank,
+    /// The tag.
+    pub tag: u32,
+    /// The type of the elements.
+    pub dtype: DataType,
+    /// The length of the message.
+    pub bytes: usize,
+}
+
+/// A message that a probe has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbedMessage {
+    /// What the probe has learnt of it.
+    pub envelope: Envelope,
+    /// The engine's number of the message, if the probe took it out of matching.
+    pub matched: Option<u64>,
+}
+
+fn lacks_probe() -> Error {
+    Error::new(ErrorKind::Unsupported, "the back end of the group cannot probe for messages")
 }
 
 /// Told what has become of a posted message.
@@ -174,6 +213,59 @@ pub trait PointToPoint: Send + Sync + Debug {
     ) -> Result<()> {
         refuse_memory_of(gpu)?;
         self.receive(message, done)
+    }
+
+    /// Posts a place for a message and a message to send, in this order. If the second cannot be posted, `sent` is completed
+    /// with the error.
+    ///
+    /// # Errors
+    /// As [`PointToPoint::send`]; then neither completion is ever called.
+    fn exchange(
+        &self,
+        (incoming, received): (Incoming, Arc<dyn Completion>),
+        (outgoing, sent): (Outgoing, Arc<dyn Completion>),
+    ) -> Result<()> {
+        self.receive(incoming, received)?;
+        if let Err(error) = self.send(outgoing, Arc::clone(&sent)) {
+            sent.complete(Err(error));
+        }
+        Ok(())
+    }
+
+    /// Looks for a message that the next receive with these arguments would take, and waits for one until the limit.
+    /// `None` if none came.
+    ///
+    /// A message that is taken out of matching waits for [`PointToPoint::receive_matched`] or
+    /// [`PointToPoint::release_matched`], and is held as an unexpected message is.
+    ///
+    /// # Errors
+    /// `PeerFailed` if the sender has left and no message of it is there, the group's failure, `Unsupported`.
+    fn probe(&self, request: &ProbeRequest, limit: &Deadline) -> Result<Option<ProbedMessage>> {
+        let _ = (request, limit);
+        Err(lacks_probe())
+    }
+
+    /// Posts a place for a message that a probe took out of matching; `message` names its sender and its tag.
+    ///
+    /// If the message has been withdrawn since, the completion gets `Aborted`, or `PeerFailed` if the sender has left. If the
+    /// deadline passes before any of it was transferred, the message returns to matching.
+    ///
+    /// # Errors
+    /// As [`PointToPoint::receive`].
+    fn receive_matched(
+        &self,
+        matched: u64,
+        message: Incoming,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
+        let _ = (matched, message);
+        drop(done);
+        Err(lacks_probe())
+    }
+
+    /// Returns a message that a probe took to matching, in its old place. Without effect if it has been withdrawn.
+    fn release_matched(&self, matched: u64) {
+        let _ = matched;
     }
 
     /// Sends a message if that needs no wait, as if it had been posted and completed; false where nothing has been done.

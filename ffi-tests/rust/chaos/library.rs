@@ -421,10 +421,11 @@ impl Group {
         let (peer, tag) = message.numbers();
         let (buffer, count, mut work) = (values.as_mut_ptr().cast(), values.len(), null_mut());
         let place = if wait { null_mut() } else { &raw mut work };
-        let no = null_mut();
+        let no_status = null_mut();
         // SAFETY: the buffer has room for `count` elements and outlives the operation.
-        let status =
-            unsafe { dist_recv(self.0, buffer, count, DIST_I32, peer, tag, no, null(), place) };
+        let status = unsafe {
+            dist_recv(self.0, buffer, count, DIST_I32, peer, tag, no_status, null(), place)
+        };
         outcome(status).map(|()| (!wait).then_some(Work(work)))
     }
 }

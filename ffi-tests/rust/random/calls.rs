@@ -265,10 +265,10 @@ impl Group {
         let from = from.map_or(DIST_ANY_SOURCE, |rank| i32::try_from(rank).unwrap());
         let tag = tag.unwrap_or(DIST_ANY_TAG);
         let dtype = message.dtype.number();
-        let (options, source, work) = (std::ptr::null(), null_mut(), place(work));
+        let (options, status_out, work) = (std::ptr::null(), null_mut(), place(work));
         // SAFETY: the buffer has room for `count` elements and outlives the operation.
         let status = unsafe {
-            dist_recv(self.0, bytes.cast(), count, dtype, from, tag, source, options, work)
+            dist_recv(self.0, bytes.cast(), count, dtype, from, tag, status_out, options, work)
         };
         expect(status);
     }

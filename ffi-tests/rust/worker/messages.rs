@@ -4,10 +4,11 @@
 use super::library::{Group, Outcome, WRONG_RESULT, defaults, outcome, rank};
 use super::words::Words;
 use super::works::Work;
+use dist::ffi::message::{dist_probe, dist_recv_message, dist_sendrecv};
 use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::types::{
-    DIST_ANY_SOURCE, DIST_ANY_TAG, DIST_OK, DIST_U8, dist_call_options_t, dist_status_t,
-    dist_work_t,
+    DIST_ANY_SOURCE, DIST_ANY_TAG, DIST_CALL_SYNCHRONOUS, DIST_OK, DIST_U8, dist_call_options_t,
+    dist_message_t, dist_recv_status_t, dist_status_t, dist_work_t,
 };
 use std::ptr::{from_ref, null_mut};
 
@@ -19,6 +20,8 @@ pub(super) struct Message<'a> {
     words: Words<'a>,
     group: Group,
     options: dist_call_options_t,
+    /// The receiver, in a `sendrecv`.
+    dest: i32,
     /// With any for whoever and whatever.
     peer: i32,
     tag: i32,
@@ -33,29 +36,44 @@ fn byte(from: i32, tag: i32, index: usize) -> u8 {
 
 impl<'a> Message<'a> {
     /// `send BYTES PEER TAG`, `recv BYTES PEER TAG`, with `timeout_ms=`. To receive, the peer and, with
-    /// `async=yes`, the tag may be `any`, and `of=BYTES` says that the message is shorter than the room.
+    /// `async=yes`, the tag may be `any`, and `of=BYTES` says that the message is shorter than the room. `sync=yes` makes a
+    /// send synchronous. `probe BYTES PEER TAG` receives the message that a probe finds. `sendrecv BYTES DEST SOURCE TAG` does
+    /// both in one buffer.
     pub(super) fn new(words: Words<'a>, group: Group) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();
         options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
         let or_any = |text: &str, any| if text == "any" { any } else { text.parse().unwrap() };
         let count: usize = words.at(0).parse().unwrap();
-        let (peer, tag) = (or_any(words.at(1), DIST_ANY_SOURCE), or_any(words.at(2), DIST_ANY_TAG));
-        let bytes = if words.verb() == "send" {
+        if words.text("sync") == Some("yes") {
+            options.flags = DIST_CALL_SYNCHRONOUS;
+        }
+        let first = usize::from(words.verb() == "sendrecv");
+        let dest = or_any(words.at(1), DIST_ANY_SOURCE);
+        let peer = or_any(words.at(1 + first), DIST_ANY_SOURCE);
+        let tag = or_any(words.at(2 + first), DIST_ANY_TAG);
+        let bytes = if words.verb().starts_with("send") {
             let me = rank(group).max(0);
             (0..count).map(|index| byte(me, tag, index)).collect()
         } else {
             vec![UNTOUCHED; count]
         };
-        Self { words, group, options, peer, tag, bytes }
+        Self { words, group, options, dest, peer, tag, bytes }
     }
 
     /// Sends or receives it, and looks at what has come.
     pub(super) fn make(&mut self) -> Outcome {
-        let mut source = self.peer;
-        let status = self.call(&raw mut source, null_mut());
+        let mut message = dist_recv_status_t {
+            struct_size: size_of::<dist_recv_status_t>(),
+            source: self.peer,
+            tag: self.tag,
+            count: self.expected(),
+            dtype: DIST_U8,
+            reserved: 0,
+        };
+        let status = self.call(&raw mut message, null_mut());
         match status {
-            DIST_OK => self.check(source, self.tag, self.expected()),
+            DIST_OK => self.check(message.source, message.tag, message.count),
             _ => outcome(status),
         }
     }
@@ -67,14 +85,18 @@ impl<'a> Message<'a> {
 
     /// What there is to say of a work that has succeeded.
     pub(super) fn judge(&self, work: &Work) -> Outcome {
-        if self.words.verb() == "recv" && work.received() != self.expected() {
+        if self.words.verb() != "send" && work.received() != self.expected() {
             let text = format!("{} bytes have come, not {}", work.received(), self.expected());
             return (WRONG_RESULT, text);
         }
         self.check(work.source(), work.tag(), self.expected())
     }
 
-    fn call(&mut self, source: *mut i32, work: *mut *mut dist_work_t) -> dist_status_t {
+    fn call(
+        &mut self,
+        message: *mut dist_recv_status_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
         let (group, options) = (self.group.0, from_ref(&self.options));
         let (count, peer, tag) = (self.bytes.len(), self.peer, self.tag);
         if self.words.verb() == "send" {
@@ -82,9 +104,42 @@ impl<'a> Message<'a> {
             // SAFETY: the buffer holds `count` bytes and outlives the operation.
             return unsafe { dist_send(group, bytes, count, DIST_U8, peer, tag, options, work) };
         }
-        let bytes = self.bytes.as_mut_ptr().cast();
-        // SAFETY: as above, and `source` takes a rank or is NULL.
-        unsafe { dist_recv(group, bytes, count, DIST_U8, peer, tag, source, options, work) }
+        let bytes: *mut std::ffi::c_void = self.bytes.as_mut_ptr().cast();
+        if self.words.verb() == "sendrecv" {
+            let dest = self.dest;
+            // SAFETY: as above, and `message` takes a status or is NULL.
+            return unsafe {
+                dist_sendrecv(
+                    group,
+                    bytes.cast_const(),
+                    count,
+                    dest,
+                    tag,
+                    bytes,
+                    count,
+                    peer,
+                    tag,
+                    DIST_U8,
+                    message,
+                    options,
+                    work,
+                )
+            };
+        }
+        if self.words.verb() == "probe" {
+            let mut found: *mut dist_message_t = null_mut();
+            // SAFETY: `message` takes a status, and `found` the handle.
+            let status = unsafe { dist_probe(group, peer, tag, message, options, &raw mut found) };
+            if status != DIST_OK {
+                return status;
+            }
+            // SAFETY: as above.
+            return unsafe {
+                dist_recv_message(found, bytes, count, DIST_U8, message, options, work)
+            };
+        }
+        // SAFETY: as above, and `message` takes a status or is NULL.
+        unsafe { dist_recv(group, bytes, count, DIST_U8, peer, tag, message, options, work) }
     }
 
     /// How many bytes come.

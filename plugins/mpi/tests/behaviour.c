@@ -28,9 +28,9 @@ static void messages_by_tag_and_sender(void)
     }
     /* Against the order of sending, and the last two by any tag in it. */
     for (i = 3; i >= 0; i--) {
-        int32_t source = -1;
-        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &source, NULL, NULL), DIST_OK);
-        CHECK(got == 1000 * left + i && source == left);
+        dist_recv_status_t status = DIST_RECV_STATUS_INIT;
+        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &status, NULL, NULL), DIST_OK);
+        CHECK(got == 1000 * left + i && status.source == left && status.tag == tags[i]);
     }
     for (i = 4; i < 6; i++) {
         CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);

@@ -68,7 +68,8 @@ static void what_it_says(struct rank *self)
 /* Around the ring: more than one piece, with a work and without, by name and from anybody. */
 static void messages(struct rank *self)
 {
-    int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size, from = -1;
+    int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
     int32_t *out = numbers(1000 * self->rank, COUNT), *in = device_memory(COUNT * sizeof(int32_t), NULL);
     dist_work_t *send = NULL, *receive = NULL;
     CHECK_OK(dist_recv(dist_world(), in, COUNT, DIST_I32, left, 7, NULL, NULL, &receive));
@@ -79,10 +80,10 @@ static void messages(struct rank *self)
     CHECK_OK(dist_work_release(send));
     CHECK(holds(in, 1000 * left, COUNT));
     CHECK_OK(dist_send(dist_world(), out + 1, 5, DIST_I32, right, 9, NULL, &send));
-    CHECK_OK(dist_recv(dist_world(), in + 2, 5, DIST_I32, DIST_ANY_SOURCE, 9, &from, NULL, NULL));
+    CHECK_OK(dist_recv(dist_world(), in + 2, 5, DIST_I32, DIST_ANY_SOURCE, 9, &status, NULL, NULL));
     CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_release(send));
-    CHECK(from == left && holds(in + 2, 1000 * left + 1, 5) && holds(in, 1000 * left, 2));
+    CHECK(status.source == left && holds(in + 2, 1000 * left + 1, 5) && holds(in, 1000 * left, 2));
     free_device(out);
     free_device(in);
 }

@@ -245,7 +245,8 @@ impl Presence<'_> {
         let memory = Lent::copy_of(&Arrival::of(self.descriptor).encode());
         let sent = Arc::new(Sent { mail: Arc::clone(&self.mail), memory });
         let (tag, dtype, deadline) = (TAG, DataType::U8, Deadline::never());
-        let message = Outgoing { to, tag, dtype, bytes: sent.bytes(), deadline };
+        let message =
+            Outgoing { to, tag, dtype, bytes: sent.bytes(), deadline, synchronous: false };
         self.mail.unsent.fetch_add(1, Ordering::AcqRel);
         self.engine.send(message, sent).inspect_err(|_| self.mail.gone())
     }

@@ -123,9 +123,10 @@ impl Dispatch {
         loop {
             let sent = Sent { to, _block: Arc::clone(block), dispatch: Arc::clone(self) };
             self.begin(to);
-            let Err(error) =
-                engine.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(sent))
-            else {
+            let Err(error) = engine.send(
+                Outgoing { to, tag, dtype, bytes, deadline, synchronous: false },
+                Arc::new(sent),
+            ) else {
                 return Ok(());
             };
             self.end(to);

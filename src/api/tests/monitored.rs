@@ -138,7 +138,8 @@ fn who_has_come_to_a_later_one_has_given_up_the_earlier() {
     let (group, fake) = Fake::group("monitored-later", true);
     let (to, tag, dtype, deadline) = (0, LARGEST_TAG + 2, DataType::U8, Deadline::never());
     let bytes = Src::from(&*lent(&Word::Arrived(2).encode()));
-    fake.send(Outgoing { to, tag, dtype, bytes, deadline }, Arc::new(Unheard)).unwrap();
+    fake.send(Outgoing { to, tag, dtype, bytes, deadline, synchronous: false }, Arc::new(Unheard))
+        .unwrap();
     let (_, missing, text) = told(group.monitored_barrier(LONG_TIME, true));
     assert_eq!(missing, [1], "{text}");
     assert!(text.contains("given up"), "{text}");

@@ -5,7 +5,10 @@
 //!
 //! Must not know: how messages are matched.
 
-use super::super::{Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, Room};
+use super::super::{
+    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, ProbeRequest,
+    ProbedMessage, Room,
+};
 use super::{Communicator, Growth, Received, Request, State, Submitted, Task, What};
 use crate::backend::Fate as _;
 use crate::base::buffer::{Dst, Src};
@@ -131,7 +134,14 @@ impl PointToPoint for Messages {
         message: Outgoing,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        let Outgoing { to, tag, dtype, bytes, deadline } = message;
+        let Outgoing { to, tag, dtype, bytes, deadline, synchronous } = message;
+        if synchronous {
+            let message = format!(
+                "the back end {} has no synchronous send: leave DIST_CALL_SYNCHRONOUS out, and have the receiver answer",
+                self.0.name
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let task = Task {
             dtype: Some(dtype),
             peer: Some(to),
@@ -166,6 +176,15 @@ impl PointToPoint for Messages {
             ..bare(What::Receive, &deadline)
         };
         self.0.post(&task, room.clone(), into.most(), done)
+    }
+
+    fn probe(&self, _: &ProbeRequest, _: &Deadline) -> Result<Option<ProbedMessage>> {
+        let message = format!(
+            "the back end {} cannot look for messages before they are received: use dist_recv with room for the longest, or \
+             dist_recv_bytes",
+            self.0.name
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {

@@ -64,6 +64,14 @@ pub(super) struct Locked {
     pub(super) watch: Watch,
 }
 
+/// What has to be told without the lock.
+#[derive(Debug)]
+struct Reports {
+    ended: Vec<Ended>,
+    /// Probes that wait look again.
+    wakes_probes: bool,
+}
+
 /// How far the service thread is told of what happens.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
@@ -202,21 +210,22 @@ impl Core {
     }
 
     /// What has ended, to be told without the lock.
-    fn collect(&self, state: &mut State) -> Vec<Ended> {
+    fn collect(&self, state: &mut State) -> Reports {
         let ended = std::mem::take(&mut state.ended);
         if !ended.is_empty() {
             self.telling.fetch_add(1, Ordering::Relaxed);
         }
-        ended
+        Reports { ended, wakes_probes: std::mem::take(&mut state.has_news) }
     }
 
     /// Tells what has been collected, and wakes those that sleep for it.
-    fn tell(&self, ended: Vec<Ended>) {
-        if ended.is_empty() {
+    fn tell(&self, Reports { ended, wakes_probes }: Reports) {
+        if !ended.is_empty() {
+            ended.into_iter().for_each(Ended::tell);
+            self.telling.fetch_sub(1, Ordering::Release);
+        } else if !wakes_probes {
             return;
         }
-        ended.into_iter().for_each(Ended::tell);
-        self.telling.fetch_sub(1, Ordering::Release);
         self.bell().ring();
     }
 

@@ -117,6 +117,7 @@ impl State {
     /// Ends everything. The caller has seen to it that nobody reads this rank's buffers for good any more.
     pub(super) fn end_all(&mut self, reason: &Error) {
         self.failed = Some(reason.clone());
+        self.note_news();
         let doubt = self.outlast_writers();
         self.readings.clear();
         self.asked.clear();
@@ -227,7 +228,7 @@ impl State {
                 is_unsaid
             }
             SendStage::Own { arrival } => {
-                self.unexpected.remove(arrival);
+                self.forget_message(arrival);
                 true
             }
             SendStage::Offered => {

@@ -309,7 +309,7 @@ impl State {
             None => {
                 let arrival = offer.arrival;
                 link.offers.remove(&number);
-                self.unexpected.remove(arrival);
+                self.forget_message(arrival);
             }
             Some(receive) => {
                 if offer.got > 0 || !self.stop_reading(peer, number) {

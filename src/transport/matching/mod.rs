@@ -13,6 +13,7 @@
 //!   withdraws an offer; no answer is waited for, since numbers tell old questions from new ones.
 //! * A receive lends memory, or has some made once it has a message ([`Room`]): before the message counts as taken, so
 //!   that one for which there is no memory stays for the next receive.
+//! * A probe looks among the messages that no receive has taken, and may take one out of matching ([`probe`]).
 //! * Whoever attends makes all progress on its own thread ([`PointToPoint::attend`]). When nobody has for a moment,
 //!   the service thread is told of whatever comes ([`attendance`]).
 //!
@@ -35,6 +36,7 @@ mod outgoing;
 mod outstanding;
 mod parting;
 mod posted;
+mod probe;
 mod prompt;
 mod sharing;
 mod state;
@@ -49,7 +51,8 @@ pub use desk::{Desk, Lent, Mark};
 #[cfg(doc)]
 use super::Room;
 use super::{
-    Completion, Delivery, Endpoint, Incoming, Outgoing, PointToPoint, SharedDomain, Small,
+    Completion, Delivery, Endpoint, Incoming, Outgoing, PointToPoint, ProbeRequest, ProbedMessage,
+    SharedDomain, Small,
 };
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -57,6 +60,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use attendance::Core;
 use dormant::Dormant;
+use outstanding::Ended;
 use state::State;
 use std::sync::Arc;
 
@@ -123,6 +127,39 @@ impl PointToPoint for Engine {
 
     fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
         self.core()?.with(|state| state.receive(message, done))
+    }
+
+    fn exchange(
+        &self,
+        (incoming, received): (Incoming, Arc<dyn Completion>),
+        (outgoing, sent): (Outgoing, Arc<dyn Completion>),
+    ) -> Result<()> {
+        self.core()?.with(|state| {
+            state.check_room(2)?;
+            state.receive(incoming, received)?;
+            if let Err(error) = state.send(outgoing, Arc::clone(&sent)) {
+                state.ended.push(Ended::new(sent, Err(error)));
+            }
+            Ok(())
+        })
+    }
+
+    fn probe(&self, request: &ProbeRequest, limit: &Deadline) -> Result<Option<ProbedMessage>> {
+        self.core()?.probe(request, limit)
+    }
+
+    fn receive_matched(
+        &self,
+        matched: u64,
+        message: Incoming,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
+        self.core()?.with(|state| state.receive_matched(matched, message, done))
+    }
+
+    // Without an engine there was no probe.
+    fn release_matched(&self, matched: u64) {
+        self.made().into_iter().for_each(|core| core.with(|state| state.release_matched(matched)));
     }
 
     fn send_at_once(&self, message: &Small<Src<'static>>) -> bool {

@@ -43,6 +43,8 @@ pub(super) struct Receiving {
     pub(super) stage: ReceiveStage,
     /// What was made for its message, where that is not lent: reserved at once, used as far as bytes have come.
     pub(super) grown: Vec<u8>,
+    /// It is for one message that a probe took, and takes no other.
+    pub(super) is_matched: bool,
 }
 
 impl Receiving {

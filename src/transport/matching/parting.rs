@@ -6,7 +6,7 @@
 
 use super::outstanding::ReceiveStage;
 use super::state::{State, Timed};
-use super::unexpected::Body;
+use super::unexpected::{Body, Message};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
@@ -94,6 +94,9 @@ impl State {
             .map(|(arrival, _)| arrival)
             .collect();
         offered.into_iter().for_each(|arrival| drop(self.unexpected.remove(arrival)));
+        let is_offered = |it: &Message| it.from == peer && matches!(it.body, Body::Offered(_));
+        self.matched.retain(|_, message| !is_offered(message));
+        self.note_news();
         self.end_sends(peer, error);
         let waiting = self.receives.iter().filter(|(_, receiving)| match receiving.stage {
             ReceiveStage::Posted => receiving.message.from == Some(peer),

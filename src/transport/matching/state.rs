@@ -52,6 +52,12 @@ pub(super) struct State {
     pub(super) receives: HashMap<u64, Receiving>,
     pub(super) posted: Posted,
     pub(super) unexpected: Unexpected,
+    /// Messages that probes took out of matching, by their arrival.
+    pub(super) matched: HashMap<u64, Message>,
+    /// The number of probes that wait for a message.
+    pub(super) probing: usize,
+    /// Something has changed for probes that wait.
+    pub(super) has_news: bool,
     /// Buffers of others that are being read.
     pub(super) readings: VecDeque<Reading>,
     /// Those that have been asked for first.
@@ -127,6 +133,9 @@ impl State {
             receives: HashMap::new(),
             posted: Posted::default(),
             unexpected: Unexpected::default(),
+            matched: HashMap::new(),
+            probing: 0,
+            has_news: false,
             readings: VecDeque::new(),
             asked: Vec::new(),
             half_read: Vec::new(),
@@ -182,7 +191,13 @@ impl State {
     }
 
     /// Refuses what cannot be posted.
-    fn check(&self, peer: Option<Rank>) -> Result<()> {
+    pub(super) fn check(&self, peer: Option<Rank>) -> Result<()> {
+        self.check_peer(peer)?;
+        self.check_room(1)
+    }
+
+    /// Refuses a rank that does not exist, and everything once the group has failed.
+    pub(super) fn check_peer(&self, peer: Option<Rank>) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -191,7 +206,12 @@ impl State {
             let message = format!("there is no rank {peer}: the group has {size} ranks");
             return Err(Error::invalid(message));
         }
-        if self.sends.len() + self.receives.len() >= MAX_OUTSTANDING {
+        Ok(())
+    }
+
+    /// Refuses to post more than may be outstanding.
+    pub(super) fn check_room(&self, more: usize) -> Result<()> {
+        if self.sends.len() + self.receives.len() + more > MAX_OUTSTANDING {
             let message = format!(
                 "{MAX_OUTSTANDING} messages of this rank are outstanding, which is as many as there may be: wait \
                  for some of them first"
@@ -214,7 +234,8 @@ impl State {
             return Ok(());
         }
         let cost = Limits::cost(message.bytes.len());
-        let is_whole = message.bytes.len() <= self.limits.eager_bytes
+        let is_whole = !message.synchronous
+            && message.bytes.len() <= self.limits.eager_bytes
             && link.used + cost <= self.limits.held_bytes;
         match (message.to == self.rank, is_whole) {
             (true, _) => self.send_to_self(message, done, is_whole),
@@ -227,17 +248,33 @@ impl State {
     /// See [`crate::transport::PointToPoint::receive`].
     pub(super) fn receive(&mut self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
         self.check(message.from)?;
+        let receive = self.keep_receive(message, done, false);
+        self.place(receive);
+        self.begin_receive(receive);
+        Ok(())
+    }
+
+    /// Keeps a receive until it ends; its number.
+    pub(super) fn keep_receive(
+        &mut self,
+        message: Incoming,
+        done: Arc<dyn Completion>,
+        is_matched: bool,
+    ) -> u64 {
         let receive = self.fresh();
         let (stage, grown) = (ReceiveStage::Posted, Vec::new());
-        let receiving = Receiving { message, done, due: None, stage, grown };
+        let receiving = Receiving { message, done, due: None, stage, grown, is_matched };
         self.receives.insert(receive, receiving);
-        self.place(receive);
+        receive
+    }
+
+    /// A receive has found its message, or waits for one: its deadline counts from now on.
+    pub(super) fn begin_receive(&mut self, receive: u64) {
         self.read_some();
         if let Some(receiving) = self.receives.get_mut(&receive) {
-            receiving.due = due(&message.deadline);
+            receiving.due = due(&receiving.message.deadline);
             self.timers.extend(receiving.due.map(|due| (due, Timed::Receive(receive))));
         }
-        Ok(())
     }
 
     /// Keeps a send until it ends; its number.
@@ -279,6 +316,9 @@ impl State {
     pub(super) fn place(&mut self, receive: u64) {
         loop {
             let Some(receiving) = self.receives.get_mut(&receive) else { return };
+            if receiving.is_matched {
+                return self.end_withdrawn(receive);
+            }
             receiving.stage = ReceiveStage::Posted;
             // What was made for a message that has been withdrawn.
             receiving.grown = Vec::new();
@@ -304,7 +344,10 @@ impl State {
     /// Gives a message to the receive that waits for it, or keeps it for one to come.
     pub(super) fn arrived(&mut self, arrival: u64, message: Message) {
         match self.take_posted(&message) {
-            None => self.unexpected.insert(arrival, message),
+            None => {
+                self.unexpected.insert(arrival, message);
+                self.note_news();
+            }
             Some(receive) => {
                 if !self.consume(message, receive) {
                     self.place(receive);
@@ -328,7 +371,7 @@ impl State {
     }
 
     /// Brings a message and a receive that fit together; false where the message is not there any more.
-    fn consume(&mut self, message: Message, receive: u64) -> bool {
+    pub(super) fn consume(&mut self, message: Message, receive: u64) -> bool {
         let Some(receiving) = self.receives.get_mut(&receive) else { return true };
         let delivery = Delivery { peer: message.from, tag: message.tag, bytes: message.len };
         match message.body {

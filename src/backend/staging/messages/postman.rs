@@ -185,7 +185,7 @@ impl Postman {
         let lent = Lent::copy_of(&letter.encode());
         let (tag, dtype, bytes) = (letters::TAG, DataType::U8, lent.bytes());
         let deadline = Deadline::never();
-        let letter = Outgoing { to, tag, dtype, bytes, deadline };
+        let letter = Outgoing { to, tag, dtype, bytes, deadline, synchronous: false };
         self.engine()?.send(letter, Arc::new(Envelope { _letter: lent }))
     }
 

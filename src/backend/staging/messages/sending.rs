@@ -50,7 +50,7 @@ impl Postman {
         let lent = Lent::copy_of(&[]);
         let (tag, dtype, bytes) = (piece_tag(number), DataType::U8, lent.bytes());
         let deadline = Deadline::never();
-        let piece = Outgoing { to, tag, dtype, bytes, deadline };
+        let piece = Outgoing { to, tag, dtype, bytes, deadline, synchronous: false };
         self.engine()?.send(piece, Arc::new(Envelope { _letter: lent }))
     }
 
@@ -89,8 +89,10 @@ impl Postman {
             it.given += 1;
             let bytes = self.desk.inward.half(half)?.as_src().slice(0, len);
             let (tag, dtype) = (piece_tag(number), DataType::U8);
-            self.engine()?
-                .send(Outgoing { to, tag, dtype, bytes, deadline }, self.piece(half, true))?;
+            self.engine()?.send(
+                Outgoing { to, tag, dtype, bytes, deadline, synchronous: false },
+                self.piece(half, true),
+            )?;
             self.inward[half] = Half::InEngine(number, index);
         }
         Ok(())

@@ -217,7 +217,7 @@ impl World {
     pub(super) fn ready(&self) -> Result<(), String> {
         let mut byte = 0u8;
         let buf: *mut c_void = (&raw mut byte).cast();
-        let (group, none, source) = (self.group, null(), null_mut());
+        let (group, none, status) = (self.group, null(), null_mut());
         let met = if self.rank == ROOT {
             // SAFETY: one byte, which lives until the call returns.
             check(unsafe {
@@ -228,7 +228,7 @@ impl World {
                     DIST_U8,
                     1,
                     WHISTLE,
-                    source,
+                    status,
                     none,
                     null_mut(),
                 )
@@ -334,7 +334,7 @@ impl World {
     /// One round trip; the other rank's half of it.
     fn ping_pong(&self, call: &Call) -> Result<(), Refusal> {
         let Call { input, output, count, dtype, .. } = *call;
-        let (world, none, source) = (self.group, null(), null_mut());
+        let (world, none, status) = (self.group, null(), null_mut());
         let peer = if self.rank == ROOT { 1 } else { ROOT_RANK };
         let send = || {
             // SAFETY: the first buffer has `count` elements.
@@ -346,7 +346,7 @@ impl World {
             // SAFETY: and so has the second.
             call.issue(|work| unsafe {
                 point_to_point::dist_recv(
-                    world, output, count, dtype, peer, BALL, source, none, work,
+                    world, output, count, dtype, peer, BALL, status, none, work,
                 )
             })
         };

@@ -21,7 +21,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::fuzz::Script;
 use crate::base::ids::{Nonce, Rank};
-use crate::transport::{Incoming, Outgoing, Reuse, Room};
+use crate::transport::{Incoming, Outgoing, ProbeRequest, ProbedMessage, Reuse, Room};
 use arena::{Arena, Done};
 use peer::Peer;
 use std::sync::Arc;
@@ -62,6 +62,8 @@ struct Scene {
     peer: Peer,
     state: State,
     arena: Arena,
+    /// Messages that probes took out of matching.
+    probed: Vec<ProbedMessage>,
     /// What is left of [`RUN_BYTES`].
     runs: usize,
     /// The group was failed by somebody else, or by time.
@@ -76,7 +78,8 @@ impl Scene {
         let mut state = state.expect("a state of two ranks");
         // The peer's process is this one, and what it says where it wants to have something is anything.
         state.may_write = false;
-        Self { peer, state, arena: Arena::new(), runs: RUN_BYTES, excused: false }
+        let (arena, probed) = (Arena::new(), Vec::new());
+        Self { peer, state, arena, probed, runs: RUN_BYTES, excused: false }
     }
 
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
@@ -110,7 +113,43 @@ impl Scene {
                 self.excused = true;
                 self.peer.domain().fail(&Error::new(ErrorKind::Aborted, "somebody failed"));
             }
-            _ => self.state.progress(),
+            _ => match step >> 4 {
+                8 | 9 => self.probe(byte()),
+                10 | 11 => self.receive_probed(byte()),
+                12 | 13 => {
+                    let matched = self.probed.pop().and_then(|probed| probed.matched);
+                    matched.into_iter().for_each(|matched| self.state.release_matched(matched));
+                }
+                _ => self.state.progress(),
+            },
+        }
+    }
+
+    fn probe(&mut self, choice: u8) {
+        let from = [None, Some(PEER), Some(0), Some(PEER)][usize::from(choice & 3)];
+        let tag = (choice & 4 == 0).then_some(u32::from(choice >> 4 & 3));
+        let request = ProbeRequest { from, tag, takes: choice & 8 == 0 };
+        if let Ok(Some(probed)) = self.state.find_message(&request) {
+            self.probed.push(probed);
+        }
+    }
+
+    fn receive_probed(&mut self, choice: u8) {
+        let Some(ProbedMessage { envelope, matched: Some(matched) }) = self.probed.pop() else {
+            return;
+        };
+        let (from, tag, dtype) = (Some(envelope.from), Some(envelope.tag), envelope.dtype);
+        if self.arena.posted() >= MOST_POSTED {
+            return self.state.release_matched(matched);
+        }
+        let Some((done, into)) = self.arena.post(SIZES[7]) else {
+            return self.state.release_matched(matched);
+        };
+        let most = into.len();
+        let into = if choice & 0x20 == 0 { Room::Lent(into) } else { Room::Grows { most } };
+        let message = Incoming { from, tag, dtype, into, deadline: deadline(choice) };
+        if self.state.receive_matched(matched, message, done.clone()).is_err() {
+            self.arena.refused(&done);
         }
     }
 
@@ -143,7 +182,7 @@ impl Scene {
         let bytes = Src::from(&TEXT[..SIZES[usize::from(choice) % SIZES.len()]]);
         let (tag, dtype, deadline) = (u32::from(who % 4), DataType::U8, deadline(choice));
         let done = self.arena.lend();
-        let message = Outgoing { to, tag, dtype, bytes, deadline };
+        let message = Outgoing { to, tag, dtype, bytes, deadline, synchronous: who & 8 != 0 };
         if self.state.send(message, done.clone()).is_err() {
             self.arena.refused(&done);
         }
@@ -176,7 +215,8 @@ impl Scene {
             Body::Offered(_) | Body::Own(_) => 0,
         };
         let messages = (0..2).flat_map(|rank| self.state.unexpected.of_sender(rank));
-        let mut buffered: usize = messages.map(|(_, message)| held(message)).sum();
+        let all = messages.map(|(_, message)| message).chain(self.state.matched.values());
+        let mut buffered: usize = all.map(held).sum();
         if let Inflow::Body { sink: Sink::Held(message), .. } = &link.inflow {
             buffered += held(message);
         }

@@ -207,7 +207,7 @@ pub(super) fn lent(bytes: Vec<u8>) -> Src<'static> {
 
 pub(super) fn outgoing(to: Rank, tag: u32, bytes: Vec<u8>) -> Outgoing {
     let deadline = Deadline::after_ms(PATIENCE_MS);
-    Outgoing { to, tag, dtype: DataType::U8, bytes: lent(bytes), deadline }
+    Outgoing { to, tag, dtype: DataType::U8, bytes: lent(bytes), deadline, synchronous: false }
 }
 
 pub(super) fn incoming(from: Option<Rank>, tag: Option<u32>, len: usize) -> Incoming {

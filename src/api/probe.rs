@@ -1,0 +1,234 @@
+//! Probes: finding a message before its receive is posted, and receiving exactly that message (`dist_probe`,
+//! `dist_recv_message`).
+//!
+//! A probe goes to the engine on the thread of its caller. It is no operation with a work, and the recorder does not keep it.
+//! A [`MatchedMessage`] does not keep its group: if the group ends first, its engine ends the message as every message that was
+//! not received.
+
+use super::call::CallOptions;
+use super::callbacks;
+use super::group::Group;
+use super::issue::Prepared;
+use super::point_to_point::{Memory, Message};
+use super::work::{Work, WorkKind};
+use crate::base::buffer::Dst;
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::log::Level;
+use crate::transport::{Completion, Incoming, PointToPoint, ProbedMessage, Room};
+use crate::wait::watch::Watch;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
+
+pub use crate::transport::{Delivery, Envelope, ProbeRequest};
+
+/// No call receives the message yet.
+const FREE: u8 = 0;
+/// A call is about to receive it.
+const CLAIMED: u8 = 1;
+/// The engine has it no more under its number.
+const GONE: u8 = 2;
+
+/// A message that a probe took out of matching. Dropping it returns the message to matching, unless a receive has it.
+#[derive(Debug)]
+pub struct MatchedMessage {
+    group: Weak<Group>,
+    envelope: Envelope,
+    /// The engine's number of the message.
+    matched: u64,
+    claim: AtomicU8,
+}
+
+/// A message that a probe has found.
+#[derive(Debug)]
+pub struct Found {
+    /// Sender, tag, type and length.
+    pub envelope: Envelope,
+    /// The message, if the probe took it out of matching.
+    pub message: Option<Arc<MatchedMessage>>,
+}
+
+/// What a probe looks for, in messages: `probe for a message of rank 3, tag 7`.
+struct Title<'a>(&'a ProbeRequest);
+
+impl fmt::Display for Title<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.from {
+            Some(rank) => write!(f, "probe for a message of rank {rank}")?,
+            None => f.write_str("probe for a message of any rank")?,
+        }
+        match self.0.tag {
+            Some(tag) => write!(f, ", tag {tag}"),
+            None => f.write_str(", any tag"),
+        }
+    }
+}
+
+impl Group {
+    /// Looks for a message that a receive with these arguments would take. If `waits`, it waits for one until the deadline;
+    /// else `None` means that there is none.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has left and sent nothing more, the group's failure.
+    pub fn probe(
+        self: &Arc<Self>,
+        request: &ProbeRequest,
+        waits: bool,
+        options: &CallOptions,
+    ) -> Result<Option<Found>> {
+        let engine = self.check_message(request.from, request.tag, options);
+        let engine = engine.context(|| Title(request))?;
+        let found = if waits {
+            callbacks::refuse_to_block("a blocking probe")?;
+            self.await_message(engine, request, &self.deadline(options))
+        } else {
+            engine.probe(request, &Deadline::after_ms(0))
+        };
+        let found = found.map_err(|error| {
+            let error = error.context(format_args!("{} on {}", Title(request), self.whom()));
+            self.note(&error);
+            error
+        })?;
+        Ok(found.map(|probed| {
+            let (envelope, group) = (probed.envelope, Arc::downgrade(self));
+            let made = |matched| {
+                let claim = AtomicU8::new(FREE);
+                Arc::new(MatchedMessage { group, envelope, matched, claim })
+            };
+            Found { envelope, message: probed.matched.map(made) }
+        }))
+    }
+
+    fn await_message(
+        &self,
+        engine: &dyn PointToPoint,
+        request: &ProbeRequest,
+        deadline: &Deadline,
+    ) -> Result<Option<ProbedMessage>> {
+        let mut watch = Watch::default();
+        loop {
+            let tell = |lasted| {
+                let (title, whom) = (Title(request), self.whom());
+                crate::log!(Level::Warn, "{title} on {whom} has waited {lasted}");
+            };
+            let slice = watch.look(tell).map_or(*deadline, |most| deadline.capped(most));
+            if let Some(found) = engine.probe(request, &slice)? {
+                return Ok(Some(found));
+            }
+            if deadline.has_passed() {
+                return Err(late(request.from, deadline));
+            }
+        }
+    }
+}
+
+fn late(from: Option<Rank>, deadline: &Deadline) -> Error {
+    let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.allowed().as_millis());
+    let message = format!("no message came in {elapsed} ms (allowed: {allowed} ms)");
+    let error = Error::new(ErrorKind::Timeout, message);
+    match from {
+        Some(rank) => error.with_culprit(rank),
+        None => error,
+    }
+}
+
+impl MatchedMessage {
+    /// Checks the receive of this message, and claims the message for it. An error changes nothing.
+    ///
+    /// # Errors
+    /// `Mismatch` if the message is of another type or longer than there is room for, `InvalidHandle` if the group has ended or
+    /// another call receives the message, `InvalidArgument`, `Unsupported`.
+    pub fn receive(
+        self: &Arc<Self>,
+        into: Dst<'static>,
+        dtype: DataType,
+        options: CallOptions,
+    ) -> Result<Prepared> {
+        let group = self.group.upgrade().ok_or_else(|| {
+            let message = "the group of the message has ended, and the message with it";
+            Error::new(ErrorKind::InvalidHandle, message)
+        })?;
+        let Envelope { from, tag, .. } = self.envelope;
+        let (peer, tag, count) = (Some(from), Some(tag), dtype.elements_in(into.len()));
+        let message = Message { is_outgoing: false, peer, tag, dtype, count };
+        let memory = Memory::Matched(Arc::clone(self), into);
+        self.check_fit(dtype, into.len()).context(|| message)?;
+        group.check_message(peer, tag, &options).context(|| message)?;
+        group.refuse_device(&message, &memory, &options).context(|| message)?;
+        if self.claim.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            let message = "another call receives the message already";
+            return Err(Error::new(ErrorKind::InvalidHandle, message));
+        }
+        let work = Work::new(WorkKind::Message(message), Arc::clone(&group.queue));
+        Ok(Prepared::message(group, (memory, None), options, work))
+    }
+
+    fn check_fit(&self, dtype: DataType, room: usize) -> Result<()> {
+        let Envelope { from, dtype: sent, bytes, .. } = self.envelope;
+        let why = if dtype != sent {
+            format!("is of type {sent}, and the receive is for {dtype}")
+        } else if bytes > room {
+            format!("has {bytes} bytes, and the receive has room for {room}")
+        } else {
+            return Ok(());
+        };
+        let message = format!("the message {why}; nothing was written, and its handle stays valid");
+        Err(Error::new(ErrorKind::Mismatch, message).with_culprit(from))
+    }
+
+    /// Whether the message is still to be received, after a receive that failed: then its claim is given up.
+    pub fn give_up_claim(&self) -> bool {
+        self.claim.compare_exchange(CLAIMED, FREE, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Whether the group is still there.
+    pub fn has_group(&self) -> bool {
+        self.group.strong_count() > 0
+    }
+
+    /// Returns the message to matching, unless a receive has it.
+    pub fn release(&self) {
+        if self.claim.swap(GONE, Ordering::AcqRel) == FREE {
+            self.return_to_matching();
+        }
+    }
+
+    fn return_to_matching(&self) {
+        let Some(group) = self.group.upgrade() else { return };
+        if let Ok(engine) = group.engine() {
+            engine.release_matched(self.matched);
+        }
+        callbacks::let_go(group);
+    }
+
+    /// Hands the receive to the engine. If the engine has no room for it, the message stays claimed.
+    pub(super) fn post(
+        &self,
+        engine: &dyn PointToPoint,
+        (into, dtype): (Dst<'static>, DataType),
+        deadline: Deadline,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
+        let Envelope { from, tag, .. } = self.envelope;
+        let (from, tag, into) = (Some(from), Some(tag), Room::Lent(into));
+        self.claim.store(GONE, Ordering::Release);
+        let message = Incoming { from, tag, dtype, into, deadline };
+        engine.receive_matched(self.matched, message, done).inspect_err(|error| {
+            if error.kind() == ErrorKind::OutOfMemory {
+                self.claim.store(CLAIMED, Ordering::Release);
+            }
+        })
+    }
+}
+
+impl Drop for MatchedMessage {
+    fn drop(&mut self) {
+        if *self.claim.get_mut() != GONE {
+            self.return_to_matching();
+        }
+    }
+}

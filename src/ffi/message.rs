@@ -1,0 +1,215 @@
+//! Probes, the messages that they take, and a send and a receive at the same time.
+
+use super::args::{Out, dst, index, src};
+use super::group::group;
+use super::handle::{Kind, Table};
+use super::point_to_point::{from_rank, from_tag, run, tag_number};
+use super::recv_status::StatusOut;
+use super::submit::{WorkOut, call_options, hand_out, probe_options, send_options};
+use super::types::*;
+use crate::api::Progress;
+use crate::api::call::buffer_bytes;
+use crate::api::callbacks::refuse_to_block;
+use crate::api::exchange::Side;
+use crate::api::probe::{MatchedMessage, ProbeRequest};
+use crate::base::dtype::DataType;
+use std::ffi::c_void;
+
+static MESSAGES: Table<MatchedMessage> = Table::new(Kind::Message);
+
+dist_export! {
+    #[in_progress]
+    /// Finds a message before it is received, and takes it out of matching.
+    ///
+    /// It finds the message that a receive with these arguments would take. A message that was taken is seen by no other
+    /// receive and no other probe; dist_recv_message receives it. With `message` NULL the probe only looks, and the message
+    /// stays where it is: another thread may receive it first. As in MPI, a receive on another thread may take a message that
+    /// this call waits for. Messages in the memory of a GPU are not found. It is no part of a batch.
+    ///
+    /// @param group in: the group.
+    /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+    /// @param tag in: 0 or more, or DIST_ANY_TAG.
+    /// @param status out, optional: source, tag, count and dtype of the message; written on success.
+    /// @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL. With timeout_ms
+    ///   DIST_NO_WAIT the call does not block.
+    /// @param message out, optional: the message, owned by the caller, ended by dist_recv_message or dist_message_release; NULL
+    ///   if none was found. NULL to look only.
+    /// @agree nothing.
+    /// @blocks until there is a message, until the deadline at the latest; not with DIST_NO_WAIT.
+    /// @return DIST_OK; DIST_IN_PROGRESS with DIST_NO_WAIT if there is no message; DIST_ERR_INVALID_ARGUMENT also for a call that
+    ///   blocks inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the
+    ///   back end cannot probe, as a plug-in cannot; DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the sender has left and none of
+    ///   its messages is there; the group's failure.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_probe(
+        group: *mut dist_group_t,
+        peer: i32,
+        tag: i32,
+        status: *mut dist_recv_status_t,
+        options: *const dist_call_options_t,
+        message: *mut *mut dist_message_t,
+    ) -> dist_status_t {
+        let out = Out::optional_handle(message);
+        let (options, waits) = probe_options(options)?;
+        let group = self::group(group)?;
+        let (from, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
+        let status = StatusOut::new(status)?;
+        let request = ProbeRequest { from, tag, takes: out.is_some() };
+        let Some(found) = group.probe(&request, waits, &options)? else {
+            return Ok(Progress::Pending);
+        };
+        status.write_envelope(&found.envelope)?;
+        if let (Some(out), Some(message)) = (out, found.message) {
+            out.write(MESSAGES.insert(message)?);
+        }
+        Ok(Progress::Done)
+    }
+}
+
+dist_export! {
+    /// Receives a message that dist_probe took out of matching.
+    ///
+    /// The handle is consumed, also by an error of the operation. It stays valid if the call is refused with nothing done: for a
+    /// wrong argument, DIST_ERR_MISMATCH, DIST_ERR_UNSUPPORTED or DIST_ERR_OUT_OF_MEMORY. A byte string
+    /// (dist_send_bytes) is received as DIST_U8; the status of the probe has its length. If the deadline passes
+    /// before any of the message was transferred, the message returns to matching.
+    ///
+    /// @param message in: the message.
+    /// @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+    /// @param count in: the number of elements that there is room for.
+    /// @param dtype in: the type of the elements, the sender's.
+    /// @param status out, optional: as in dist_recv.
+    /// @param options in, optional: as in dist_recv.
+    /// @param work out, optional: as in dist_recv.
+    /// @agree sender and receiver agree on dtype.
+    /// @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
+    /// @return as dist_recv; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
+    ///   the handle stays valid; DIST_ERR_INVALID_HANDLE also if the group of the message was released; DIST_ERR_ABORTED if the
+    ///   sender withdrew the message because its deadline passed, DIST_ERR_PEER_FAILED if the sender left before the message
+    ///   was transferred: the handle is consumed.
+    /// @threads any; of several calls for one message, one receives it.
+    /// @since 0.1
+    pub fn dist_recv_message(
+        message: *mut dist_message_t,
+        buf: *mut c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        status: *mut dist_recv_status_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let found = MESSAGES.get(message)?;
+        let dtype = DataType::from_number(dtype)?;
+        let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
+        let status = StatusOut::new(status)?;
+        let blocks = work.blocks();
+        if blocks {
+            refuse_to_block("a blocking receive")?;
+        } else {
+            status.refuse()?;
+        }
+        let call = found.receive(into, dtype, options.into_owned()).inspect_err(|_| {
+            if !found.has_group() {
+                drop(MESSAGES.remove(message));
+            }
+        })?;
+        let outcome = if blocks { run(call) } else { hand_out(call, work).map(|()| None) };
+        if outcome.is_ok() || !found.give_up_claim() {
+            // It may have been released meanwhile.
+            drop(MESSAGES.remove(message));
+        }
+        status.write(outcome?, dtype)
+    }
+}
+
+dist_export! {
+    /// Returns a message that dist_probe took to matching, in its old place: the next receive or probe that matches finds it.
+    ///
+    /// @param message in, optional: the message; the handle is consumed. NULL does nothing.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK, also if the group was released or has failed; DIST_ERR_INVALID_HANDLE if the message was received or
+    ///   released.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_message_release(message: *mut dist_message_t) -> dist_status_t {
+        if message.is_null() {
+            return Ok(());
+        }
+        MESSAGES.remove(message)?.release();
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Sends one message and receives another at the same time.
+    ///
+    /// Both directions go on at once, so that a ring of ranks that all call it does not wait for itself, whatever the size. The two
+    /// buffers may overlap or be the same: the message that arrives does not overwrite unsent elements. Then the library needs
+    /// memory of the size of the message that arrives. The messages are matched as those of dist_send and dist_recv. With a
+    /// work, dist_work_source, dist_work_tag and dist_work_received_count are those of the receive. Host memory only.
+    ///
+    /// @param group in: the group.
+    /// @param send in, optional: `send_count` elements; borrowed until the work completes; NULL only if `send_count` is 0.
+    /// @param send_count in: the number of elements to send.
+    /// @param dest in: the receiver, a rank of the group; this rank itself is possible.
+    /// @param send_tag in: 0 or more.
+    /// @param recv out, optional: room for `recv_count` elements; borrowed until the work completes; NULL only if `recv_count`
+    ///   is 0.
+    /// @param recv_count in: the number of elements that there is room for.
+    /// @param source in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+    /// @param recv_tag in: 0 or more, or DIST_ANY_TAG.
+    /// @param dtype in: the type of the elements of both messages.
+    /// @param status out, optional: as in dist_recv, of the message that arrives.
+    /// @param options in, optional: as in dist_send; DIST_CALL_SYNCHRONOUS is about the send.
+    /// @param work out, optional: the work of both messages, owned by the caller, released with dist_work_release; NULL to block.
+    /// @agree as dist_send and dist_recv.
+    /// @blocks with `work` NULL outside a batch, until both messages are done, until the deadline at the latest.
+    /// @return as dist_send and dist_recv; the error of the receive, else that of the send, once both have ended.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_sendrecv(
+        group: *mut dist_group_t,
+        send: *const c_void,
+        send_count: usize,
+        dest: i32,
+        send_tag: i32,
+        recv: *mut c_void,
+        recv_count: usize,
+        source: i32,
+        recv_tag: i32,
+        dtype: dist_dtype_t,
+        status: *mut dist_recv_status_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = send_options(options)?;
+        let group = self::group(group)?;
+        let dtype = DataType::from_number(dtype)?;
+        let outgoing = Side {
+            bytes: src(send, buffer_bytes(send_count, dtype, 1)?, "send")?,
+            peer: index(dest, "dest")?,
+            tag: tag_number(send_tag)?,
+        };
+        let incoming = Side {
+            bytes: dst(recv, buffer_bytes(recv_count, dtype, 1)?, "recv")?,
+            peer: from_rank(source, "source")?,
+            tag: from_tag(recv_tag)?,
+        };
+        let status = StatusOut::new(status)?;
+        if work.blocks() {
+            refuse_to_block("a blocking send and receive")?;
+        } else {
+            status.refuse()?;
+        }
+        let call = group.exchange(outgoing, incoming, dtype, options.into_owned())?;
+        if !work.blocks() {
+            return hand_out(call, work);
+        }
+        status.write(run(call)?, dtype)
+    }
+}
