@@ -61,6 +61,8 @@ programs!(
     late_write,
     log,
     memory,
+    messages_probe,
+    messages_sendrecv,
     renamed,
     names,
     send_recv,

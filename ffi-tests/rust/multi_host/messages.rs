@@ -4,7 +4,7 @@
 use super::{TOLD_WITHIN_MS, all_is_right, block};
 use crate::harness::{Job, Place};
 use crate::hosts::{ETHERNET, Hosts, Line};
-use dist::ffi::types::DIST_ERR_TIMEOUT;
+use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 
 /// What one rank does so that messages of these sizes go from every rank to every rank: it receives those that
 /// were sent last first, then some from anybody, under any tag, into more room than they need.
@@ -57,6 +57,67 @@ fn messages_are_right_between_two_hosts_of_two_ranks() {
     let places = block(&hosts, &[2, 2]);
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
         messages_are_right(&places, &master, SIZES);
+    }
+}
+
+/// The program of one rank of a ring. Each size goes around it in place, by `sendrecv`, and by synchronous sends, whose receivers
+/// probe first.
+fn around_the_ring(ranks: usize, me: usize, sizes: &[usize]) -> String {
+    let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+    let mut program = "init\n".to_owned();
+    for (tag, size) in sizes.iter().enumerate() {
+        program += &format!("sendrecv {size} {next} {before} {tag}\n");
+        program += &format!("sendrecv {size} {next} any {tag} async=yes\nsettle\nbarrier\n");
+        program += &format!("send {size} {next} {tag} sync=yes async=yes\n");
+        program += &format!("probe {size} {before} {tag}\nsettle\nbarrier\n");
+        program += &format!("sendrecv {size} {me} {me} {tag} sync=yes\n");
+    }
+    program + "finalize\nleaks\n"
+}
+
+#[test]
+fn probes_and_exchanges_go_around_a_ring() {
+    let sizes = [0, 1, 48, 5000, 70_001, 1 << 22];
+    // Shared memory, sockets, and both.
+    for hosts in [vec!["a", "a"], vec!["a", "b", "c"], vec!["a", "a", "b", "a", "b"]] {
+        let places: Vec<_> = hosts.into_iter().map(Place::named).collect();
+        let program = |rank| around_the_ring(places.len(), rank, &sizes);
+        let job = Job::spread(&places, "127.0.0.1", program);
+        all_is_right(&job.finish(), places.len(), &program(0));
+    }
+}
+
+#[test]
+fn a_synchronous_send_waits_for_its_receive() {
+    for hosts in [["a", "a"], ["a", "b"]] {
+        let places = hosts.map(Place::named);
+        let late = "send 4 1 7 timeout_ms=300 sync=yes";
+        let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+            let first = if rank == 0 { late } else { "gate over" };
+            format!("init\nbarrier\n{first}\nbarrier\nfinalize\nleaks\n")
+        });
+        job.report("0", late);
+        job.open("over");
+        let ended = job.finish();
+        let parts = ["4 bytes with tag 7 to rank 1 (pid ", "was not received", "300 ms"];
+        ended.report("0", late).failed(DIST_ERR_TIMEOUT, &parts).within_ms(TOLD_WITHIN_MS);
+        assert!(["0", "1"].iter().all(|rank| ended.status(rank) == 0));
+    }
+}
+
+#[test]
+fn a_probe_ends_when_its_sender_dies() {
+    for hosts in [["a", "a"], ["a", "b"]] {
+        let places = hosts.map(Place::named);
+        let probe = "probe 16 0 9";
+        let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+            let waits = if rank == 0 { "gate never" } else { probe };
+            format!("init\nbarrier\n{waits}\n")
+        });
+        job.all_report(&["0", "1"], "barrier");
+        job.kill("0");
+        let ended = job.finish();
+        ended.report("1", probe).failed(DIST_ERR_PEER_FAILED, &["probe for a message of rank 0"]);
     }
 }
 

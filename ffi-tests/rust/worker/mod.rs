@@ -208,7 +208,9 @@ impl Worker {
                 let group = self.group(words);
                 self.outstanding.issue(words, group)
             }
-            "send" | "recv" => Message::new(words.clone(), self.group(words)).make(),
+            "send" | "recv" | "probe" | "sendrecv" => {
+                Message::new(words.clone(), self.group(words)).make()
+            }
             "fork_sleeper" => fork_sleeper(),
             "debug" => library::set_debug_level(words.at(0).parse().unwrap()),
             "leaks" => self.leaks(),

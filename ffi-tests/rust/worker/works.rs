@@ -70,7 +70,7 @@ pub(super) struct Outstanding(Vec<(&'static str, Operation, Work)>);
 impl Outstanding {
     /// Issues a command.
     pub(super) fn issue(&mut self, words: &Words<'static>, group: Group) -> Outcome {
-        let issued = if matches!(words.verb(), "send" | "recv") {
+        let issued = if matches!(words.verb(), "send" | "recv" | "sendrecv") {
             let mut message = Message::new(words.clone(), group);
             message.issue().map(|work| (Operation::Message(message), work))
         } else {

@@ -7,6 +7,7 @@ mod growing;
 mod lanes;
 mod level;
 mod parting;
+mod probe;
 mod prompt;
 mod random;
 mod rules;

@@ -1,0 +1,186 @@
+/*
+ * A send and a receive at the same time, around rings of ranks that are threads. All sizes, in place and not, of different
+ * lengths, to oneself, with a work, in a batch, and errors.
+ */
+#include "check.h"
+
+#define MOST_RANKS 4
+#define LARGE 300000
+#define EXTRA 100
+
+struct rank {
+    dist_store_t *store;
+    dist_group_t *group;
+    int rank, size;
+    int32_t *out, *in;
+};
+
+static int32_t number(int rank, size_t i)
+{
+    return (int32_t)(1000000 * (rank + 1)) + (int32_t)i;
+}
+
+static void fill(int32_t *buf, int rank, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        buf[i] = number(rank, i);
+    }
+}
+
+static int holds(const int32_t *buf, int rank, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count && buf[i] == number(rank, i); i++) {
+    }
+    return i == count;
+}
+
+/* Rank r sends `count` + r elements to the next one, from `send` to `recv`, which may overlap. */
+static void around(const struct rank *me, int32_t *send, int32_t *recv, size_t count, int with_work)
+{
+    int next = (me->rank + 1) % me->size;
+    int before = (me->rank + me->size - 1) % me->size;
+    size_t mine = count + (size_t)me->rank;
+    size_t theirs = count + (size_t)before;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
+    dist_work_t *work = NULL;
+    recv[count + EXTRA - 1] = -9;
+    fill(send, me->rank, mine);
+    if (with_work) {
+        CHECK_OK(dist_sendrecv(me->group, send, mine, next, 3, recv, count + EXTRA - 1, DIST_ANY_SOURCE, DIST_ANY_TAG,
+                               DIST_I32, NULL, NULL, &work));
+        CHECK_OK(dist_work_wait(work, 0));
+        CHECK(dist_work_source(work) == before && dist_work_tag(work) == 3);
+        CHECK(dist_work_received_count(work) == theirs);
+        CHECK_OK(dist_work_release(work));
+    } else {
+        CHECK_OK(dist_sendrecv(me->group, send, mine, next, 3, recv, count + EXTRA - 1, before, 3, DIST_I32, &status,
+                               NULL, NULL));
+        CHECK(status.source == before && status.tag == 3 && status.count == theirs && status.dtype == DIST_I32);
+    }
+    CHECK(holds(recv, before, theirs) && recv[count + EXTRA - 1] == -9);
+}
+
+static void rings(const struct rank *me)
+{
+    static const size_t counts[] = { 0, 1, 2000, LARGE };
+    size_t i;
+    int with_work;
+    for (i = 0; i < 4; i++) {
+        for (with_work = 0; with_work < 2; with_work++) {
+            around(me, me->out, me->in, counts[i], with_work);
+            /* In place, and overlapping on both sides. */
+            around(me, me->out, me->out, counts[i], with_work);
+            around(me, me->out + 7, me->out, counts[i], with_work);
+            around(me, me->out, me->out + 7, counts[i], with_work);
+        }
+    }
+}
+
+/* Synchronous: the message of each waits for the receive of the next. */
+static void synchronous(const struct rank *me)
+{
+    int next = (me->rank + 1) % me->size;
+    int before = (me->rank + me->size - 1) % me->size;
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    options.flags = DIST_CALL_SYNCHRONOUS;
+    fill(me->out, me->rank, 5);
+    CHECK_OK(dist_sendrecv(me->group, me->out, 5, next, 1, me->out, 5, before, 1, DIST_I32, NULL, &options, NULL));
+    CHECK(holds(me->out, before, 5));
+}
+
+/* A batch collects it with others. */
+static void in_a_batch(const struct rank *me)
+{
+    int next = (me->rank + 1) % me->size;
+    int before = (me->rank + me->size - 1) % me->size;
+    int32_t first = me->rank;
+    int32_t second = me->rank + 100;
+    int32_t got = -1;
+    CHECK_OK(dist_batch_begin(&me->group, 1));
+    CHECK_OK(dist_send(me->group, &first, 1, DIST_I32, next, 11, NULL, NULL));
+    CHECK_OK(dist_sendrecv(me->group, &second, 1, next, 12, &second, 1, before, 12, DIST_I32, NULL, NULL, NULL));
+    CHECK_OK(dist_recv(me->group, &got, 1, DIST_I32, before, 11, NULL, NULL, NULL));
+    CHECK_OK(dist_batch_end(NULL));
+    CHECK(got == before && second == before + 100);
+}
+
+/* The receive's error counts; the send is over by then. */
+static void errors(const struct rank *me)
+{
+    int next = (me->rank + 1) % me->size;
+    int before = (me->rank + me->size - 1) % me->size;
+    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    dist_recv_status_t status = DIST_RECV_STATUS_INIT;
+    int32_t x[2] = { 1, 2 };
+    int32_t got[2] = { 0, 0 };
+    dist_work_t *work = NULL;
+    soon.timeout_ms = 30;
+    CHECK_REFUSED(dist_sendrecv(me->group, x, 2, next, 5, got, 1, before, 5, DIST_I32, &status, NULL, NULL),
+                  DIST_ERR_MISMATCH, "8 bytes");
+    CHECK(got[0] == 0 && status.count == 0);
+    CHECK_OK(dist_recv(me->group, got, 2, DIST_I32, before, 5, NULL, NULL, NULL));
+    CHECK(got[1] == 2);
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+    CHECK_REFUSED(dist_sendrecv(me->group, x, 2, me->rank, 6, x, 2, before, 7, DIST_I32, NULL, &soon, NULL),
+                  DIST_ERR_TIMEOUT, "tag 7");
+    CHECK_OK(dist_recv(me->group, got, 2, DIST_I32, me->rank, 6, NULL, NULL, NULL));
+    CHECK(got[0] == 1 && x[0] == 1);
+    soon.flags = DIST_CALL_SYNCHRONOUS;
+    CHECK_OK(dist_send(me->group, x, 2, DIST_I32, me->rank, 7, NULL, NULL));
+    CHECK_REFUSED(dist_sendrecv(me->group, x, 2, next, 8, got, 2, me->rank, 7, DIST_I32, NULL, &soon, NULL),
+                  DIST_ERR_TIMEOUT, "send to rank");
+    CHECK_REFUSED(dist_sendrecv(me->group, x, 2, me->size, 8, got, 2, before, 8, DIST_I32, NULL, NULL, NULL),
+                  DIST_ERR_INVALID_ARGUMENT, "send to rank");
+    CHECK_REFUSED(dist_sendrecv(me->group, x, 2, next, -1, got, 2, before, 8, DIST_I32, NULL, NULL, NULL),
+                  DIST_ERR_INVALID_ARGUMENT, "tag");
+    CHECK_REFUSED(dist_sendrecv(me->group, x, 2, next, 8, got, 2, -2, 8, DIST_I32, NULL, NULL, NULL),
+                  DIST_ERR_INVALID_ARGUMENT, "source");
+    CHECK_REFUSED(dist_sendrecv(me->group, x, 2, next, 8, got, 2, before, 8, DIST_I32, &status, NULL, &work),
+                  DIST_ERR_INVALID_ARGUMENT, "dist_work_source");
+    CHECK(work == NULL);
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+}
+
+static void *all_of_it(void *arg)
+{
+    struct rank *me = arg;
+    char name[32];
+    sprintf(name, "ring of %d", me->size);
+    me->out = malloc((LARGE + 2 * EXTRA) * sizeof(int32_t));
+    me->in = malloc((LARGE + 2 * EXTRA) * sizeof(int32_t));
+    REQUIRE(me->out != NULL && me->in != NULL);
+    REQUIRE_OK(join_group(me->store, name, me->rank, me->size, &me->group));
+    rings(me);
+    synchronous(me);
+    in_a_batch(me);
+    errors(me);
+    CHECK_OK(dist_barrier(me->group, NULL, NULL));
+    CHECK_OK(dist_group_release(me->group));
+    free(me->out);
+    free(me->in);
+    return NULL;
+}
+
+int main(void)
+{
+    struct rank ranks[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    dist_store_t *store = new_store();
+    int r, size;
+    for (size = 1; size <= MOST_RANKS; size++) {
+        for (r = 0; r < size; r++) {
+            ranks[r].store = store;
+            ranks[r].group = NULL;
+            ranks[r].rank = r;
+            ranks[r].size = size;
+            REQUIRE(pthread_create(&threads[r], NULL, all_of_it, &ranks[r]) == 0);
+        }
+        for (r = 0; r < size; r++) {
+            REQUIRE(pthread_join(threads[r], NULL) == 0);
+        }
+    }
+    CHECK_OK(dist_store_release(store));
+    return check_report();
+}
