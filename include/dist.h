@@ -1320,6 +1320,12 @@ const char *dist_op_name(dist_op_t op);
 #define DIST_CALL_DEVICE 8
 
 /**
+ * In a call's flags: a send is done only once a receive has matched its message. Only for dist_send, dist_send_bytes and the
+ * send of dist_sendrecv; each rank says this for itself.
+ */
+#define DIST_CALL_SYNCHRONOUS 16
+
+/**
  * The most bytes of a call's label, without the terminator.
  */
 #define DIST_LABEL_BYTES 32
@@ -1353,7 +1359,7 @@ typedef struct dist_call_options_t {
      */
     const char *algorithm;
     /**
-     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, added up; or 0.
+     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, DIST_CALL_SYNCHRONOUS, added up; or 0.
      */
     uint64_t flags;
     /**
@@ -1930,11 +1936,59 @@ dist_status_t dist_work_test_any(struct dist_work_t *const *works,
 #define DIST_ANY_TAG -1
 
 /**
+ * A message that dist_probe took out of matching. Any thread may use it; owned by the caller, who ends it with
+ * dist_recv_message or dist_message_release. It does not keep its group: it ends with it.
+ */
+typedef struct dist_message_t dist_message_t;
+
+/**
+ * Source, tag, count and type of a message. The library writes it; the caller sets struct_size (DIST_RECV_STATUS_INIT). The library writes
+ * as many bytes as struct_size says, and zero to those of fields that it does not know.
+ */
+typedef struct dist_recv_status_t {
+    /**
+     * sizeof(dist_recv_status_t).
+     */
+    size_t struct_size;
+    /**
+     * The rank that sent the message.
+     */
+    int32_t source;
+    /**
+     * The tag of the message.
+     */
+    int32_t tag;
+    /**
+     * The number of elements that the message has, which may be fewer than there is room for.
+     */
+    size_t count;
+    /**
+     * The type of the elements.
+     */
+    dist_dtype_t dtype;
+    /**
+     * 0.
+     */
+    int32_t reserved;
+} dist_recv_status_t;
+
+/**
  * Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
  *
- * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such. `group`:
- * required. `data`, `len_bytes`: in, borrowed until the operation is done; NULL only where `len_bytes` is
- * 0. The rest as in dist_send. Since 0.1.
+ * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such.
+ *
+ * @param group in: the group.
+ * @param data in, optional: the bytes; borrowed until the work completes; NULL only if `len_bytes` is 0.
+ * @param len_bytes in: the number of bytes.
+ * @param peer in: the receiver, a rank of the group; this rank itself is possible.
+ * @param tag in: 0 or more.
+ * @param options in, optional: as in dist_send.
+ * @param work out, optional: as in dist_send.
+ * @agree sender and receiver agree on the tag.
+ * @blocks as dist_send.
+ * @return as dist_send.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_send_bytes(dist_group_t *group,
@@ -1948,15 +2002,23 @@ dist_status_t dist_send_bytes(dist_group_t *group,
 /**
  * Receives a byte string, of whatever length, from one rank of a group.
  *
- * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8. `group`: required.
- * `out`: out, required; a blob with one string, owned by the caller, released with
- * dist_blob_release; NULL until it is there and on failure; borrowed until the operation is done. `max_bytes`: the
- * longest message that is taken; 0 for any. `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
- * DIST_ANY_TAG. `source`: out, may be NULL, as in dist_recv. `options`, `work`, blocking and threads: as in
- * dist_recv; dist_work_received_count is the length.
+ * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8.
  *
- * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `max_bytes` or of another dtype,
- * DIST_ERR_OUT_OF_MEMORY for one that there is no memory for: the message stays for the next receive. Since 0.1.
+ * @param group in: the group.
+ * @param out out: a blob with one string, owned by the caller, released with dist_blob_release; NULL until it is there and
+ *   on failure; borrowed until the work completes.
+ * @param max_bytes in: the longest message that is taken; 0 for any.
+ * @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+ * @param tag in: 0 or more, or DIST_ANY_TAG.
+ * @param status out, optional: as in dist_recv; its count is the length.
+ * @param options in, optional: as in dist_recv.
+ * @param work out, optional: as in dist_recv; dist_work_received_count is the length.
+ * @agree sender and receiver agree on the tag.
+ * @blocks as dist_recv.
+ * @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `max_bytes` or of another dtype,
+ *   DIST_ERR_OUT_OF_MEMORY if there is no memory for it: the message stays for the next receive.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_recv_bytes(dist_group_t *group,
@@ -1964,25 +2026,33 @@ dist_status_t dist_recv_bytes(dist_group_t *group,
                               size_t max_bytes,
                               int32_t peer,
                               int32_t tag,
-                              int32_t *source,
+                              struct dist_recv_status_t *status,
                               const dist_call_options_t *options,
                               dist_work_t **work);
 
 /**
  * Sends a message to one rank of a group.
  *
- * The receiver names this rank (or any), the tag (or any) and the same dtype. `group`: required. `buf`:
- * in, `count` elements, borrowed until the operation is done; NULL only where count is 0. `peer`: a rank of the
- * group; this rank itself is possible. `tag`: 0 or more. `options`: NULL for defaults; borrowed for the call;
- * algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. Messages from one rank under one tag are
- * received in the order of their sending, and never wait behind collectives. With `work` NULL it blocks until the
- * message has been taken over or delivered, until the deadline at the latest: whether the receiver has asked for
- * it by then is not said. Any thread.
+ * Messages from one rank under one tag are received in the order of their sending, and never wait behind collectives.
+ * A blocking call returns once the message has been taken over or delivered: the receiver may not have asked for it. With
+ * DIST_CALL_SYNCHRONOUS in the flags, the send is done only once a receive has matched the message.
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
- * DIST_ERR_UNSUPPORTED (the group's back end has no messages), DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
- * with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail
- * nothing else unless a part had been transferred, and the group's failure. Since 0.1.
+ * @param group in: the group.
+ * @param buf in, optional: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+ * @param count in: the number of elements.
+ * @param dtype in: the type of the elements.
+ * @param peer in: the receiver, a rank of the group; this rank itself is possible.
+ * @param tag in: 0 or more.
+ * @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
+ * @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
+ * @agree sender and receiver agree on tag and dtype.
+ * @blocks with `work` NULL outside a batch, until the message is taken over or delivered, until the deadline at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED
+ *   (the group's back end has no messages, or no synchronous send) or DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
+ *   with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail nothing else
+ *   unless a part was transferred, and the group's failure.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_send(dist_group_t *group,
@@ -1997,17 +2067,25 @@ dist_status_t dist_send(dist_group_t *group,
 /**
  * Receives a message from one rank of a group.
  *
- * The sender names this rank, the tag and the same dtype. `group`: required. `buf`: out, room for `count`
- * elements, borrowed until the operation is done; NULL only where count is 0; a shorter message leaves the rest
- * as it is (dist_work_received_count). `peer`: a rank of the group, or DIST_ANY_SOURCE. `tag`: 0 or more, or
- * DIST_ANY_TAG. `source`: out, may be NULL; the rank that sent it. Only for a call that blocks: with a work or
- * inside a batch it must be NULL, and dist_work_source tells. `options`: NULL for defaults; borrowed for the
- * call; algorithm must be NULL. `work`: NULL, or out, as in dist_all_reduce. A receive takes the first message
- * that it matches, a message the first receive, in the order of their calls. With `work` NULL it blocks until the
- * message is here, until the deadline at the latest. Any thread.
+ * A receive takes the first message that it matches, a message the first receive, in the order of their calls. A message
+ * that is shorter than the buffer leaves the rest of it as it is (`count` of the status, dist_work_received_count).
  *
- * Returns as dist_send; and DIST_ERR_MISMATCH for a message that is longer than `count` or of another dtype: then
- * nothing was written, and the message stays for the next receive. Since 0.1.
+ * @param group in: the group.
+ * @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+ * @param count in: the number of elements that there is room for.
+ * @param dtype in: the type of the elements, the sender's.
+ * @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+ * @param tag in: 0 or more, or DIST_ANY_TAG.
+ * @param status out, optional: source, tag, count and dtype of the message; written on success. It must be NULL with a work
+ *   and inside a batch: dist_work_source, dist_work_tag and dist_work_received_count tell.
+ * @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
+ * @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
+ * @agree sender and receiver agree on tag and dtype.
+ * @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
+ * @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
+ *   the message stays for the next receive.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_recv(dist_group_t *group,
@@ -2016,9 +2094,134 @@ dist_status_t dist_recv(dist_group_t *group,
                         dist_dtype_t dtype,
                         int32_t peer,
                         int32_t tag,
-                        int32_t *source,
+                        struct dist_recv_status_t *status,
                         const dist_call_options_t *options,
                         dist_work_t **work);
+
+/**
+ * Finds a message before it is received, and takes it out of matching.
+ *
+ * It finds the message that a receive with these arguments would take. A message that was taken is seen by no other
+ * receive and no other probe; dist_recv_message receives it. With `message` NULL the probe only looks, and the message
+ * stays where it is: another thread may receive it first. As in MPI, a receive on another thread may take a message that
+ * this call waits for. Messages in the memory of a GPU are not found. It is no part of a batch.
+ *
+ * @param group in: the group.
+ * @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+ * @param tag in: 0 or more, or DIST_ANY_TAG.
+ * @param status out, optional: source, tag, count and dtype of the message; written on success.
+ * @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL. With timeout_ms
+ *   DIST_NO_WAIT the call does not block.
+ * @param message out, optional: the message, owned by the caller, ended by dist_recv_message or dist_message_release; NULL
+ *   if none was found. NULL to look only.
+ * @agree nothing.
+ * @blocks until there is a message, until the deadline at the latest; not with DIST_NO_WAIT.
+ * @return DIST_OK; DIST_IN_PROGRESS with DIST_NO_WAIT if there is no message; DIST_ERR_INVALID_ARGUMENT also for a call that
+ *   blocks inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the
+ *   back end cannot probe, as a plug-in cannot; DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the sender has left and none of
+ *   its messages is there; the group's failure.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_probe(dist_group_t *group,
+                         int32_t peer,
+                         int32_t tag,
+                         struct dist_recv_status_t *status,
+                         const dist_call_options_t *options,
+                         struct dist_message_t **message);
+
+/**
+ * Receives a message that dist_probe took out of matching.
+ *
+ * The handle is consumed, also by an error of the operation. It stays valid if the call is refused with nothing done: for a
+ * wrong argument, DIST_ERR_MISMATCH, DIST_ERR_UNSUPPORTED or DIST_ERR_OUT_OF_MEMORY. A byte string
+ * (dist_send_bytes) is received as DIST_U8; the status of the probe has its length. If the deadline passes
+ * before any of the message was transferred, the message returns to matching.
+ *
+ * @param message in: the message.
+ * @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+ * @param count in: the number of elements that there is room for.
+ * @param dtype in: the type of the elements, the sender's.
+ * @param status out, optional: as in dist_recv.
+ * @param options in, optional: as in dist_recv.
+ * @param work out, optional: as in dist_recv.
+ * @agree sender and receiver agree on dtype.
+ * @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
+ * @return as dist_recv; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
+ *   the handle stays valid; DIST_ERR_INVALID_HANDLE also if the group of the message was released; DIST_ERR_ABORTED if the
+ *   sender withdrew the message because its deadline passed, DIST_ERR_PEER_FAILED if the sender left before the message
+ *   was transferred: the handle is consumed.
+ * @threads any; of several calls for one message, one receives it.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_recv_message(struct dist_message_t *message,
+                                void *buf,
+                                size_t count,
+                                dist_dtype_t dtype,
+                                struct dist_recv_status_t *status,
+                                const dist_call_options_t *options,
+                                dist_work_t **work);
+
+/**
+ * Returns a message that dist_probe took to matching, in its old place: the next receive or probe that matches finds it.
+ *
+ * @param message in, optional: the message; the handle is consumed. NULL does nothing.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK, also if the group was released or has failed; DIST_ERR_INVALID_HANDLE if the message was received or
+ *   released.
+ * @threads any.
+ * @since 0.1
+ */
+dist_status_t dist_message_release(struct dist_message_t *message);
+
+/**
+ * Sends one message and receives another at the same time.
+ *
+ * Both directions go on at once, so that a ring of ranks that all call it does not wait for itself, whatever the size. The two
+ * buffers may overlap or be the same: the message that arrives does not overwrite unsent elements. Then the library needs
+ * memory of the size of the message that arrives. The messages are matched as those of dist_send and dist_recv. With a
+ * work, dist_work_source, dist_work_tag and dist_work_received_count are those of the receive. Host memory only.
+ *
+ * @param group in: the group.
+ * @param send in, optional: `send_count` elements; borrowed until the work completes; NULL only if `send_count` is 0.
+ * @param send_count in: the number of elements to send.
+ * @param dest in: the receiver, a rank of the group; this rank itself is possible.
+ * @param send_tag in: 0 or more.
+ * @param recv out, optional: room for `recv_count` elements; borrowed until the work completes; NULL only if `recv_count`
+ *   is 0.
+ * @param recv_count in: the number of elements that there is room for.
+ * @param source in: the sender, a rank of the group, or DIST_ANY_SOURCE.
+ * @param recv_tag in: 0 or more, or DIST_ANY_TAG.
+ * @param dtype in: the type of the elements of both messages.
+ * @param status out, optional: as in dist_recv, of the message that arrives.
+ * @param options in, optional: as in dist_send; DIST_CALL_SYNCHRONOUS is about the send.
+ * @param work out, optional: the work of both messages, owned by the caller, released with dist_work_release; NULL to block.
+ * @agree as dist_send and dist_recv.
+ * @blocks with `work` NULL outside a batch, until both messages are done, until the deadline at the latest.
+ * @return as dist_send and dist_recv; the error of the receive, else that of the send, once both have ended.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_sendrecv(dist_group_t *group,
+                            const void *send,
+                            size_t send_count,
+                            int32_t dest,
+                            int32_t send_tag,
+                            void *recv,
+                            size_t recv_count,
+                            int32_t source,
+                            int32_t recv_tag,
+                            dist_dtype_t dtype,
+                            struct dist_recv_status_t *status,
+                            const dist_call_options_t *options,
+                            dist_work_t **work);
+
+/* All defaults; assign the fields that differ. */
+#define DIST_RECV_STATUS_INIT { sizeof(dist_recv_status_t), 0, 0, 0, 0, 0 }
 
 /*
  * Works

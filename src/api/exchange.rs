@@ -17,6 +17,7 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::label::Label;
 use crate::kernel;
 use crate::transport::{Completion, Delivery, Incoming, Outgoing, PointToPoint, Room};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,9 +39,9 @@ impl Exchange {
     }
 
     /// The outgoing message, as the recorder knows it.
-    pub(super) fn outgoing(&self, dtype: DataType) -> Message {
+    pub(super) fn outgoing(&self, dtype: DataType, label: Label) -> Message {
         let count = dtype.elements_in(self.bytes.len());
-        Message { is_outgoing: true, peer: Some(self.to), tag: Some(self.tag), dtype, count }
+        Message { is_outgoing: true, peer: Some(self.to), tag: Some(self.tag), dtype, count, label }
     }
 
     /// Hands both messages to the engine. `incoming` is what the work is about.
@@ -174,11 +175,12 @@ impl Group {
     ) -> Result<Prepared> {
         let exchange =
             Exchange { bytes: send.bytes, into: receive.bytes, to: send.peer, tag: send.tag };
-        let outgoing = exchange.outgoing(dtype);
+        let outgoing = exchange.outgoing(dtype, options.label);
         self.check_message(outgoing.peer, outgoing.tag, &options).context(|| outgoing)?;
         let (peer, tag, count) =
             (receive.peer, receive.tag, dtype.elements_in(receive.bytes.len()));
-        let incoming = Message { is_outgoing: false, peer, tag, dtype, count };
+        let label = options.label;
+        let incoming = Message { is_outgoing: false, peer, tag, dtype, count, label };
         self.check_message(peer, tag, &options).context(|| incoming)?;
         self.refuse_device(&outgoing, &Memory::Out(send.bytes), &options).context(|| outgoing)?;
         let memory = Memory::Exchange(exchange);

@@ -373,7 +373,7 @@ impl Group {
                 matched.post(engine, (into, dtype), deadline, done)
             }
             (Memory::Exchange(exchange), ..) => {
-                let noted = self.note_sent(&exchange.outgoing(dtype), &deadline);
+                let noted = self.note_sent(&exchange.outgoing(dtype, options.label), &deadline);
                 exchange.post(engine, &message, (deadline, options.synchronous), (work, noted))
             }
             (Memory::Out(_), ..) => Err(Error::internal("a send without a rank or a tag")),

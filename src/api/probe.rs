@@ -153,7 +153,8 @@ impl MatchedMessage {
         })?;
         let Envelope { from, tag, .. } = self.envelope;
         let (peer, tag, count) = (Some(from), Some(tag), dtype.elements_in(into.len()));
-        let message = Message { is_outgoing: false, peer, tag, dtype, count };
+        let label = options.label;
+        let message = Message { is_outgoing: false, peer, tag, dtype, count, label };
         let memory = Memory::Matched(Arc::clone(self), into);
         self.check_fit(dtype, into.len()).context(|| message)?;
         group.check_message(peer, tag, &options).context(|| message)?;
