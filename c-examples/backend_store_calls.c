@@ -88,7 +88,8 @@ static dist_status_t absorb(const struct part *part, const dist_backend_operatio
     char text[160];
     if (what->op >= 0) { /* a reduction */
         size_t count = what->kind == DIST_KIND_REDUCE_SCATTER_V ? what->recv_count : what->count;
-        if (what->recv == NULL) {
+        if (what->recv == NULL || (what->kind == DIST_KIND_SCAN && from > part->rank)
+            || (what->kind == DIST_KIND_EXSCAN && from >= part->rank)) {
             return DIST_OK;
         }
         place.data = what->recv;

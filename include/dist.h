@@ -1113,16 +1113,16 @@ dist_status_t dist_group_culprit(const struct dist_group_t *group,
  */
 
 /**
- * The type of one element. No operator and no status has the number of a type: an argument in the place of another
- * kind is DIST_ERR_INVALID_ARGUMENT.
- */
-typedef int32_t dist_dtype_t;
-
-/**
  * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
  * precision and rounded once per host, and once more for each step between hosts.
  */
 typedef int32_t dist_op_t;
+
+/**
+ * The type of one element. No operator and no status has the number of a type: an argument in the place of another
+ * kind is DIST_ERR_INVALID_ARGUMENT.
+ */
+typedef int32_t dist_dtype_t;
 
 /**
  * Signed, 8 bits.
@@ -1483,6 +1483,70 @@ dist_status_t dist_reduce_scatter(dist_group_t *group,
                                   dist_op_t op,
                                   const struct dist_call_options_t *options,
                                   struct dist_work_t **work);
+
+/**
+ * Reduces the vectors of the ranks up to this one: rank r gets the fold of ranks 0 to r.
+ *
+ * Vectors are folded in rank order. Every operator that dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM
+ * multiplies each rank's vector by its own factor first.
+ *
+ * @param group in: the group.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+ * @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0. It may be equal
+ *   to `send` (in place), else the two must not overlap.
+ * @param count in: the number of elements.
+ * @param dtype in: the element type.
+ * @param op in: the operator.
+ * @param options in, optional: defaults if NULL; borrowed for the call.
+ * @param work out, optional: the work of a call that does not block; owned by the caller, released with
+ *   dist_work_release; NULL on failure.
+ * @agree the order of calls on the group, count, dtype and op.
+ * @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
+ * @return as dist_all_reduce; DIST_ERR_UNSUPPORTED also for DIST_AVG and for the memory of a GPU over NCCL.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_scan(dist_group_t *group,
+                        const void *send,
+                        void *recv,
+                        size_t count,
+                        dist_dtype_t dtype,
+                        dist_op_t op,
+                        const struct dist_call_options_t *options,
+                        struct dist_work_t **work);
+
+/**
+ * Reduces the vectors of the ranks below this one: rank r gets the fold of ranks 0 to r - 1.
+ *
+ * As dist_scan, without the rank's own vector. On rank 0 there is nothing to fold: the library leaves `recv` as it
+ * is.
+ *
+ * @param group in: the group.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+ * @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0 or on rank 0. It may
+ *   be equal to `send` (in place), else the two must not overlap.
+ * @param count in: the number of elements.
+ * @param dtype in: the element type.
+ * @param op in: the operator.
+ * @param options in, optional: defaults if NULL; borrowed for the call.
+ * @param work out, optional: the work of a call that does not block; owned by the caller, released with
+ *   dist_work_release; NULL on failure.
+ * @agree the order of calls on the group, count, dtype and op.
+ * @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
+ * @return as dist_scan.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_exscan(dist_group_t *group,
+                          const void *send,
+                          void *recv,
+                          size_t count,
+                          dist_dtype_t dtype,
+                          dist_op_t op,
+                          const struct dist_call_options_t *options,
+                          struct dist_work_t **work);
 
 /**
  * Done when all ranks of the group have called it.
@@ -3333,6 +3397,16 @@ dist_status_t dist_mem_deregister(dist_group_t *group,
  * dist_all_to_all_v.
  */
 #define DIST_KIND_ALL_TO_ALL_V 13
+
+/**
+ * dist_scan.
+ */
+#define DIST_KIND_SCAN 14
+
+/**
+ * dist_exscan.
+ */
+#define DIST_KIND_EXSCAN 15
 
 /**
  * dist_send.

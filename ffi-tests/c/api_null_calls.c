@@ -26,6 +26,16 @@ static void reductions(void)
     REFUSED(dist_reduce_scatter, recv, RUN(dist_reduce_scatter, group, a, NULL, &call), ARGUMENT);
     ACCEPTED(dist_reduce_scatter, options, RUN(dist_reduce_scatter, group, a, b, NULL), DIST_OK);
     ACCEPTED(dist_reduce_scatter, work, RUN(dist_reduce_scatter, group, a, b, &call), DIST_OK);
+    REFUSED(dist_scan, group, RUN(dist_scan, NULL, a, b, &call), HANDLE);
+    REFUSED(dist_scan, send, RUN(dist_scan, group, NULL, b, &call), ARGUMENT);
+    REFUSED(dist_scan, recv, RUN(dist_scan, group, a, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_scan, options, RUN(dist_scan, group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_scan, work, RUN(dist_scan, group, a, b, &call), DIST_OK);
+    REFUSED(dist_exscan, group, RUN(dist_exscan, NULL, a, b, &call), HANDLE);
+    REFUSED(dist_exscan, send, RUN(dist_exscan, group, NULL, b, &call), ARGUMENT);
+    ACCEPTED(dist_exscan, recv, RUN(dist_exscan, group, a, NULL, &call), DIST_OK); /* rank 0 */
+    ACCEPTED(dist_exscan, options, RUN(dist_exscan, group, a, b, NULL), DIST_OK);
+    ACCEPTED(dist_exscan, work, RUN(dist_exscan, group, a, b, &call), DIST_OK);
 #undef RUN
 #define RUN(group, send, recv, options) \
     dist_reduce(group, send, recv, 2, DIST_F32, DIST_SUM, 0, options, NULL)

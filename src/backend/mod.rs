@@ -156,6 +156,22 @@ pub struct Query {
     pub gpu: Option<usize>,
 }
 
+impl Query {
+    /// Refuses an operator that is not defined for the element type or for the operation.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn check_operator<'a>(
+        &self,
+        op: ReduceOp,
+        dtype: DataType,
+        backend: impl FnOnce() -> &'a str,
+    ) -> Result<()> {
+        op.check_defined_for(dtype, backend)?;
+        self.kind.map_or(Ok(()), |kind| kind.check_op(op))
+    }
+}
+
 impl fmt::Display for Query {
     /// For instance `all_reduce (f32, SUM)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -208,7 +224,7 @@ pub trait Backend: Send + Sync + Debug {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         match (query.op, query.dtype) {
-            (Some(op), Some(dtype)) => op.check_defined_for(dtype, || self.name()),
+            (Some(op), Some(dtype)) => query.check_operator(op, dtype, || self.name()),
             _ => Ok(()),
         }
     }

@@ -156,6 +156,89 @@ dist_export! {
 }
 
 dist_export! {
+    /// Reduces the vectors of the ranks up to this one: rank r gets the fold of ranks 0 to r.
+    ///
+    /// Vectors are folded in rank order. Every operator that dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM
+    /// multiplies each rank's vector by its own factor first.
+    ///
+    /// @param group in: the group.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+    /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0. It may be equal
+    ///   to `send` (in place), else the two must not overlap.
+    /// @param count in: the number of elements.
+    /// @param dtype in: the element type.
+    /// @param op in: the operator.
+    /// @param options in, optional: defaults if NULL; borrowed for the call.
+    /// @param work out, optional: the work of a call that does not block; owned by the caller, released with
+    ///   dist_work_release; NULL on failure.
+    /// @agree the order of calls on the group, count, dtype and op.
+    /// @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
+    /// @return as dist_all_reduce; DIST_ERR_UNSUPPORTED also for DIST_AVG and for the memory of a GPU over NCCL.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
+    pub fn dist_scan(
+        group: *mut dist_group_t,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        op: dist_op_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
+        let bytes = buffer_bytes(count, dtype, 1)?;
+        let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
+        submit(&group, Call::scan(send, recv, dtype, op), options, work)
+    }
+}
+
+dist_export! {
+    /// Reduces the vectors of the ranks below this one: rank r gets the fold of ranks 0 to r - 1.
+    ///
+    /// As dist_scan, without the rank's own vector. On rank 0 there is nothing to fold: the library leaves `recv` as it
+    /// is.
+    ///
+    /// @param group in: the group.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+    /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0 or on rank 0. It may
+    ///   be equal to `send` (in place), else the two must not overlap.
+    /// @param count in: the number of elements.
+    /// @param dtype in: the element type.
+    /// @param op in: the operator.
+    /// @param options in, optional: defaults if NULL; borrowed for the call.
+    /// @param work out, optional: the work of a call that does not block; owned by the caller, released with
+    ///   dist_work_release; NULL on failure.
+    /// @agree the order of calls on the group, count, dtype and op.
+    /// @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
+    /// @return as dist_scan.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
+    pub fn dist_exscan(
+        group: *mut dist_group_t,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        dtype: dist_dtype_t,
+        op: dist_op_t,
+        options: *const dist_call_options_t,
+        work: *mut *mut dist_work_t,
+    ) -> dist_status_t {
+        let work = WorkOut::new(work);
+        let options = call_options(options)?;
+        let group = self::group(group)?;
+        let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
+        let bytes = buffer_bytes(count, dtype, 1)?;
+        let result = if group.rank() == 0 { 0 } else { bytes };
+        let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
+        submit(&group, Call::exscan(send, recv, dtype, op), options, work)
+    }
+}
+
+dist_export! {
     /// Done when all ranks of the group have called it.
     ///
     /// All ranks must agree on the order of calls on the group. `group`: required. `options`, `work`,

@@ -155,6 +155,10 @@ pub const DIST_KIND_SCATTER_V: i32 = 11;
 pub const DIST_KIND_REDUCE_SCATTER_V: i32 = 12;
 /// dist_all_to_all_v.
 pub const DIST_KIND_ALL_TO_ALL_V: i32 = 13;
+/// dist_scan.
+pub const DIST_KIND_SCAN: i32 = 14;
+/// dist_exscan.
+pub const DIST_KIND_EXSCAN: i32 = 15;
 /// dist_send.
 pub const DIST_KIND_SEND: i32 = 64;
 /// dist_recv.

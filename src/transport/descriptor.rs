@@ -4,6 +4,7 @@
 //! Must not know: what is done with an operation.
 
 use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelSuffix};
 use crate::base::op::ReduceOp;
@@ -28,11 +29,13 @@ pub enum OpKind {
     ScatterV = 11,
     ReduceScatterV = 12,
     AllToAllV = 13,
+    Scan = 14,
+    Exscan = 15,
 }
 
 impl OpKind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::AllReduce,
         Self::Reduce,
         Self::Broadcast,
@@ -47,6 +50,8 @@ impl OpKind {
         Self::ScatterV,
         Self::ReduceScatterV,
         Self::AllToAllV,
+        Self::Scan,
+        Self::Exscan,
     ];
 
     /// The name, as in the C function.
@@ -66,12 +71,47 @@ impl OpKind {
             Self::ScatterV => "scatter_v",
             Self::ReduceScatterV => "reduce_scatter_v",
             Self::AllToAllV => "all_to_all_v",
+            Self::Scan => "scan",
+            Self::Exscan => "exscan",
         }
     }
 
     /// Whether it folds.
     pub const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter | Self::ReduceScatterV)
+        matches!(
+            self,
+            Self::AllReduce
+                | Self::Reduce
+                | Self::ReduceScatter
+                | Self::ReduceScatterV
+                | Self::Scan
+                | Self::Exscan
+        )
+    }
+
+    /// Whether each rank gets the fold of the vectors of the ranks before it.
+    pub const fn is_prefix(self) -> bool {
+        matches!(self, Self::Scan | Self::Exscan)
+    }
+
+    /// How many vectors, from that of rank 0 on, the result of `rank` folds in a prefix reduction.
+    pub const fn prefix_len(self, rank: Rank) -> usize {
+        if matches!(self, Self::Exscan) { rank } else { rank + 1 }
+    }
+
+    /// Refuses an operator that the operation does not take.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn check_op(self, op: ReduceOp) -> Result<()> {
+        if !self.is_prefix() || op != ReduceOp::Avg {
+            return Ok(());
+        }
+        let message = format!(
+            "{op} in {}: the ranks fold different numbers of vectors; use SUM and divide the result",
+            self.name()
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Whether no rank knows all counts, so that every two compare theirs.

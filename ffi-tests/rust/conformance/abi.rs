@@ -118,6 +118,10 @@ fn call(
         // SAFETY: as above.
         AllReduce => unsafe { dist_all_reduce(group, send, recv, count, dtype, op, o, work) },
         // SAFETY: as above.
+        Scan => unsafe { dist_scan(group, send, recv, count, dtype, op, o, work) },
+        // SAFETY: as above.
+        Exscan => unsafe { dist_exscan(group, send, recv, count, dtype, op, o, work) },
+        // SAFETY: as above.
         Reduce => unsafe { dist_reduce(group, send, recv, count, dtype, op, root, o, work) },
         // SAFETY: as above; the root's buffer is only read.
         Broadcast => unsafe { dist_broadcast(group, buf, count, dtype, root, o, work) },

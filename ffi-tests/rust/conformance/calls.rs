@@ -36,6 +36,8 @@ pub(crate) fn call<'a>(
     let (send, recv) = (joined_src(&inputs), joined_dst(&outputs));
     match kind {
         OpKind::AllReduce => Call::all_reduce(send, recv, dtype, op),
+        OpKind::Scan => Call::scan(send, recv, dtype, op),
+        OpKind::Exscan => Call::exscan(send, recv, dtype, op),
         OpKind::Reduce => Call::reduce(send, recv, dtype, op, root),
         OpKind::Broadcast if is_root => {
             // SAFETY: the root's buffer is the input, which the call only reads.

@@ -116,6 +116,7 @@ impl fmt::Display for Size {
 /// Whether some rank has, or gets, a block for each rank.
 fn has_blocks(kind: OpKind) -> bool {
     !matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast | OpKind::Barrier)
+        && !kind.is_prefix()
 }
 
 /// What is defined for a kind: types, with operators where it reduces.
@@ -124,7 +125,8 @@ pub(crate) fn pairs(kind: OpKind) -> Vec<(DataType, Option<ReduceOp>)> {
         OpKind::Barrier => vec![(DataType::U8, None)],
         _ if !kind.reduces() => DataType::ALL.map(|dtype| (dtype, None)).to_vec(),
         _ => {
-            DataType::ALL.into_iter().flat_map(|d| defined(d).map(move |o| (d, Some(o)))).collect()
+            let ops = |dtype| defined(dtype).filter(|&op| kind.check_op(op).is_ok());
+            DataType::ALL.into_iter().flat_map(|d| ops(d).map(move |o| (d, Some(o)))).collect()
         }
     }
 }

@@ -74,7 +74,8 @@ impl Sides {
         let is_root = rank == root;
         let (inputs, outputs) = match kind {
             OpKind::Barrier => (none, Vec::new()),
-            OpKind::AllReduce => (one.clone(), one),
+            OpKind::AllReduce | OpKind::Scan => (one.clone(), one),
+            OpKind::Exscan => (one.clone(), if rank == 0 { none } else { one }),
             OpKind::Reduce => (one.clone(), if is_root { one } else { none }),
             OpKind::Broadcast if is_root => (one, none),
             OpKind::Broadcast => (none, one),
@@ -120,6 +121,7 @@ fn sources(
     use OpKind::*;
     match kind {
         Barrier => Vec::new(),
+        Scan | Exscan => (0..kind.prefix_len(rank)).map(|from| (from, 0)).collect(),
         AllReduce | Reduce => (0..ranks).map(|from| (from, 0)).collect(),
         ReduceScatter | ReduceScatterV => (0..ranks).map(|from| (from, rank)).collect(),
         Broadcast => vec![(root, 0)],

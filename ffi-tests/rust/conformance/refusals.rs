@@ -36,13 +36,15 @@ fn refuse(rank: &ranks::RankUnderTest, dtype: DataType, op: ReduceOp) {
     let (input, mut output) = (vec![0; size * width], vec![7; width]);
     let blocks = || input.chunks(width).map(Src::from).collect();
     let (all, one) = (Src::from(&input[..]), Src::from(&input[..width]));
-    for which in 0..4 {
+    for which in 0..6 {
         let recv = Dst::from(&mut output[..]);
         let call = match which {
             0 => Call::all_reduce(one, recv, dtype, op),
             1 if rank.group().rank() == 0 => Call::reduce(one, recv, dtype, op, 0),
             1 => Call::reduce(one, Dst::empty(), dtype, op, 0),
             2 => Call::reduce_scatter(all, recv, dtype, op),
+            3 => Call::scan(one, recv, dtype, op),
+            4 => Call::exscan(one, recv, dtype, op),
             _ => Call::reduce_scatter_v(blocks(), recv, dtype, op),
         };
         let options = CallOptions { premul_scale: 1.0, ..CallOptions::default() };
@@ -53,4 +55,28 @@ fn refuse(rank: &ranks::RankUnderTest, dtype: DataType, op: ReduceOp) {
         }
         assert!(output.iter().all(|&byte| byte == 7), "{error}");
     }
+}
+
+#[test]
+fn averages_of_prefixes_are_refused() {
+    ranks::run_with(
+        |_| "transport=inproc".to_owned(),
+        2,
+        |rank| {
+            let (input, mut output) = ([1_u8; 4], [7_u8; 4]);
+            for is_inclusive in [true, false] {
+                let (send, recv) = (Src::from(&input[..]), Dst::from(&mut output[..]));
+                let (dtype, op) = (DataType::U8, ReduceOp::Avg);
+                let call = match is_inclusive {
+                    true => Call::scan(send, recv, dtype, op),
+                    false => Call::exscan(send, recv, dtype, op),
+                };
+                let error = rank.group().run(call, &CallOptions::default()).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(error.message().contains("AVG in "), "{error}");
+            }
+            assert_eq!(output, [7; 4]);
+            rank.group().run(Call::barrier(), &CallOptions::default()).unwrap();
+        },
+    );
 }

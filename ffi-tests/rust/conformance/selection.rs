@@ -12,8 +12,14 @@ use dist::transport::OpKind;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-const KINDS: [OpKind; 4] =
-    [OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter, OpKind::ReduceScatterV];
+const KINDS: [OpKind; 6] = [
+    OpKind::AllReduce,
+    OpKind::Reduce,
+    OpKind::ReduceScatter,
+    OpKind::ReduceScatterV,
+    OpKind::Scan,
+    OpKind::Exscan,
+];
 
 /// Where the result depends on what is rounded when.
 const FOLDS: [(DataType, ReduceOp); 6] = [
@@ -57,7 +63,7 @@ fn fold(
     algorithm: Option<&str>,
 ) -> Vec<u8> {
     let (me, size) = (rank.group().rank(), rank.group().size());
-    let is_vector = matches!(kind, OpKind::AllReduce | OpKind::Reduce);
+    let is_vector = matches!(kind, OpKind::AllReduce | OpKind::Reduce) || kind.is_prefix();
     let blocks = if is_vector { 1 } else { size };
     let input = values(dtype, me, blocks * count);
     let bytes = count * dtype.size();
@@ -69,6 +75,9 @@ fn fold(
         OpKind::Reduce if me == root => Call::reduce(send, recv, dtype, op, root),
         OpKind::Reduce => Call::reduce(send, Dst::empty(), dtype, op, root),
         OpKind::ReduceScatter => Call::reduce_scatter(send, recv, dtype, op),
+        OpKind::Scan => Call::scan(send, recv, dtype, op),
+        OpKind::Exscan if me == 0 => Call::exscan(send, Dst::empty(), dtype, op),
+        OpKind::Exscan => Call::exscan(send, recv, dtype, op),
         _ => {
             let sends = (0..size).map(|to| send.slice(to * bytes, bytes)).collect();
             Call::reduce_scatter_v(sends, recv, dtype, op)
@@ -100,7 +109,8 @@ fn canonical_results_are_the_same_bits_wherever_ranks_are_and_by_every_algorithm
         let nodes = if transport == "tcp" { Nodes::apart(4) } else { Nodes::by_label(&hosts) };
         let shape = shape_of(&nodes);
         run(transport, layout, "", |rank| {
-            for (kind, with) in KINDS.into_iter().flat_map(|kind| FOLDS.map(|with| (kind, with))) {
+            let all = KINDS.into_iter().flat_map(|kind| FOLDS.map(|with| (kind, with)));
+            for (kind, with) in all.filter(|(kind, (_, op))| kind.check_op(*op).is_ok()) {
                 for count in [1, 12, 1001, 20_011] {
                     let able = |row: &&dist::algo::Algorithm| {
                         row.ordered && row.can(count * with.0.size(), &shape)

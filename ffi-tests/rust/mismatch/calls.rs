@@ -88,6 +88,10 @@ impl What {
             OpKind::Reduce => {
                 Call::reduce(one, if is_root { recv } else { Dst::empty() }, dtype, op, root)
             }
+            OpKind::Scan => Call::scan(one, recv, dtype, op),
+            OpKind::Exscan => {
+                Call::exscan(one, if me == 0 { Dst::empty() } else { recv }, dtype, op)
+            }
             OpKind::ReduceScatter => Call::reduce_scatter(all, recv, dtype, op),
             OpKind::ReduceScatterV => Call::reduce_scatter_v(sends(), recv, dtype, op),
             OpKind::Scatter => {
@@ -141,6 +145,8 @@ impl What {
         match self.kind {
             OpKind::Broadcast | OpKind::Scatter | OpKind::ScatterV => others[self.root] == self,
             OpKind::Reduce | OpKind::Gather | OpKind::GatherV => me != self.root,
+            // It waits for lower ranks only.
+            OpKind::Scan | OpKind::Exscan => others[..me].iter().all(|other| *other == self),
             _ => false,
         }
     }

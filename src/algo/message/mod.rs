@@ -43,6 +43,7 @@ pub mod reduce {
 pub mod reduce_scatter;
 mod ring;
 mod roll;
+pub mod scan;
 /// The root's blocks, one to each.
 pub mod scatter {
     pub mod direct;

@@ -68,6 +68,12 @@ pub mod reduce_scatter {
     pub mod short;
     pub mod staged;
 }
+/// To each rank the fold of the vectors of the ranks before it.
+pub mod scan {
+    pub mod inline;
+    pub mod short;
+    pub mod staged;
+}
 /// The root's blocks, one to each.
 pub mod scatter {
     pub mod staged;

@@ -169,8 +169,22 @@ impl<'a> Heard<'a> {
     /// `Internal` for an operation that does not reduce.
     #[inline]
     pub fn fold(&self, dst: Dst<'_>, part: impl Fn(Rank) -> Src<'a>) -> Result<()> {
+        self.fold_first(self.size(), dst, part)
+    }
+
+    /// [`Heard::fold`] of what the ranks from 0 to `vectors - 1` have said.
+    ///
+    /// # Errors
+    /// As [`Heard::fold`].
+    #[inline]
+    pub fn fold_first(
+        &self,
+        vectors: usize,
+        dst: Dst<'_>,
+        part: impl Fn(Rank) -> Src<'a>,
+    ) -> Result<()> {
         let folding = self.folding.ok_or_else(|| Error::internal("a fold without an operator"))?;
-        with_all(self.size(), part, |vectors| folding.fold(dst, vectors));
+        with_all(vectors, part, |vectors| folding.fold(dst, vectors));
         Ok(())
     }
 

@@ -109,6 +109,17 @@ impl<'a> Call<'a> {
         Self { op, send, recv, ..Self::new(OpKind::ReduceScatter, Some(dtype), count) }
     }
 
+    /// Reduces `send` of the ranks up to this one into `recv`.
+    pub fn scan(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
+        let count = dtype.elements_in(send.len());
+        Self { op: Some(op), send, recv, ..Self::new(OpKind::Scan, Some(dtype), count) }
+    }
+
+    /// Reduces `send` of the ranks below this one into `recv`, which is empty on rank 0.
+    pub fn exscan(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
+        Self { kind: OpKind::Exscan, ..Self::scan(send, recv, dtype, op) }
+    }
+
     /// Gives each of `size` ranks its block of `send`, and puts what they have for this one into `recv`.
     pub fn all_to_all(send: Src<'a>, recv: Dst<'a>, dtype: DataType, size: WorldSize) -> Self {
         let count = dtype.elements_in(recv.len()) / size;
@@ -317,6 +328,9 @@ impl<'a> Call<'a> {
         if self.op == Some(ReduceOp::PremulSum) && options.premul_scale == 0.0 {
             let message = "PREMUL_SUM needs premul_scale in the call's options, and not 0";
             return Err(Error::invalid(message));
+        }
+        if let Some(op) = self.op.filter(|_| self.kind.is_prefix()) {
+            self.kind.check_op(op)?;
         }
         if let Some(root) = self.root
             && root >= size

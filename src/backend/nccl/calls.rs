@@ -93,6 +93,7 @@ impl Caller<'_> {
                 })
             }),
             OpKind::Barrier => Err(Error::internal("a barrier has no memory on a device")),
+            OpKind::Scan | OpKind::Exscan => Err(types::no_prefix(kind)),
         }
     }
 

@@ -55,6 +55,9 @@ pub fn symbols() -> [&'static [&'static std::ffi::CStr]; 2] {
 pub fn is_known(query: &Query, version: i32, size: WorldSize) -> Result<()> {
     let (Some(op), Some(dtype)) = (query.op, query.dtype) else { return Ok(()) };
     op.check_defined_for(dtype, || "nccl")?;
+    if let Some(kind) = query.kind.filter(|kind| kind.is_prefix()) {
+        return Err(types::no_prefix(kind));
+    }
     types::folded(dtype, op, (version, size)).map(drop)
 }
 

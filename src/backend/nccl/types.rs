@@ -4,6 +4,7 @@
 //! the smallest. Complex numbers are added and averaged by their two parts.
 
 use super::functions::Code;
+use crate::backend::OpKind;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -119,6 +120,13 @@ pub(super) fn folded(
 
 fn refusal(dtype: DataType, op: ReduceOp, why: &str) -> Error {
     let message = format!("{op} of {dtype} elements (back end nccl): {why}");
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// Why a prefix reduction is refused.
+pub(super) fn no_prefix(kind: OpKind) -> Error {
+    let message =
+        format!("{} (back end nccl): NCCL has no prefix reductions; use host memory", kind.name());
     Error::new(ErrorKind::Unsupported, message)
 }
 

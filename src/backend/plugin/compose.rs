@@ -71,6 +71,7 @@ fn candidates(kind: OpKind) -> &'static [Way] {
         | OpKind::GatherV
         | OpKind::ScatterV
         | OpKind::AllToAllV => &[Way::Own, Way::Messages],
+        OpKind::Scan | OpKind::Exscan => &[Way::Own, Way::AllGather],
     }
 }
 
@@ -156,6 +157,7 @@ impl Way {
             Self::ReduceAndBroadcast => by_reduce_and_broadcast(parts, whole),
             Self::Broadcasts if kind == OpKind::Scatter => by_one_broadcast(parts, whole),
             Self::Broadcasts => by_broadcasts(parts, whole),
+            Self::AllGather if kind.is_prefix() => by_gathered_vectors(parts, whole, kind),
             Self::AllGather => by_all_gather(parts, whole, kind),
             Self::Messages => by_messages(parts, whole, kind),
             Self::Own | Self::None => {
@@ -302,6 +304,42 @@ fn by_all_gather(parts: &dyn Parts, whole: &Task<'_>, kind: OpKind) -> Result<()
     one(parts, &Task { recv: Dst::from(&mut unwanted[..]), ..base })
 }
 
+/// The most that a rank keeps of all vectors together in [`by_gathered_vectors`], unless one element of each is more.
+const GATHERED: usize = 4 << 20;
+
+/// Every rank gets all vectors, a chunk at a time, and folds the vectors that its result covers, in rank order.
+fn by_gathered_vectors(parts: &dyn Parts, whole: &Task<'_>, kind: OpKind) -> Result<()> {
+    let (size, element) = (parts.size(), element(whole));
+    let vectors = kind.prefix_len(parts.rank());
+    let (Some(dtype), Some(op)) = (whole.dtype, whole.op) else {
+        return Err(Error::internal("a reduction without an operator"));
+    };
+    let at_a_time = (GATHERED / size / element).max(1).min(whole.count);
+    let mut all = scratch(at_a_time * element * size)?;
+    let mut scaled = scratch(if op == ReduceOp::PremulSum { at_a_time * element } else { 0 })?;
+    // An empty vector has one empty chunk: ranks that differ find out.
+    for (index, start) in (0..whole.count.max(1)).step_by(at_a_time.max(1)).enumerate() {
+        let count = at_a_time.min(whole.count - start);
+        let (from, len) = (start * element, count * element);
+        let mut send = whole.send.slice(from, len);
+        if op == ReduceOp::PremulSum {
+            let place = Dst::from(&mut scaled[..len]);
+            kernel::scale_copy(dtype, whole.factor, place, send);
+            send = place.as_src();
+        }
+        let recv = Dst::from(&mut all[..len * size]);
+        let part = whole.part + index as u64;
+        let base = as_kind(whole, OpKind::AllGather);
+        one(parts, &Task { op: None, count, send, recv, part, ..base })?;
+        if vectors > 0 && len > 0 {
+            let vector = |rank: usize| recv.as_src().slice(rank * len, len);
+            let gathered: Vec<Src<'_>> = (0..vectors).map(vector).collect();
+            kernel::fold(dtype, op, whole.recv.slice(from, len), &gathered);
+        }
+    }
+    Ok(())
+}
+
 /// What this rank sends to another, and where what that sends goes; `None` where an operation has nothing of the kind.
 fn blocks<'a>(
     whole: &Task<'a>,
@@ -388,7 +426,9 @@ mod tests {
     fn what_a_plugin_has_is_never_composed() {
         let all = Ways::of(Kinds::from_bits(0).unwrap());
         assert!(OpKind::ALL.iter().all(|&kind| all.of_kind(kind) == Way::Own));
-        assert!(Kinds::from_bits(1 << 14).is_err() && Kinds::from_bits(1 << 33).is_err());
+        assert!(
+            Kinds::from_bits(1 << OpKind::ALL.len()).is_err() && Kinds::from_bits(1 << 33).is_err()
+        );
     }
 
     #[test]

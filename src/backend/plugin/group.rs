@@ -251,7 +251,7 @@ impl Backend for PluginGroup {
             return Ok(());
         }
         if let (Some(op), Some(dtype)) = (query.op, query.dtype) {
-            op.check_defined_for(dtype, || self.name)?;
+            query.check_operator(op, dtype, || self.name)?;
         }
         let Some(kind) = query.kind else {
             return match self.messages {

@@ -145,7 +145,7 @@ impl<'a> Task<'a> {
         };
         let own = |all: Src<'a>| if all.is_empty() { all } else { all.slice(rank * block, block) };
         match kind {
-            OpKind::AllReduce | OpKind::Reduce => same(send, recv),
+            OpKind::AllReduce | OpKind::Reduce | OpKind::Scan | OpKind::Exscan => same(send, recv),
             OpKind::AllGather | OpKind::Gather => same(send, own(recv)),
             OpKind::ReduceScatter | OpKind::Scatter => same(own(send), recv),
             OpKind::AllGatherV | OpKind::GatherV => {

@@ -19,7 +19,12 @@ pub(super) struct Blocks<'a> {
 /// The most blocks that a rank has in an operation, on either side.
 fn widest(kind: OpKind, size: WorldSize) -> usize {
     match kind {
-        OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast | OpKind::Barrier => 1,
+        OpKind::AllReduce
+        | OpKind::Reduce
+        | OpKind::Broadcast
+        | OpKind::Barrier
+        | OpKind::Scan
+        | OpKind::Exscan => 1,
         _ => size,
     }
 }
@@ -32,7 +37,10 @@ impl<'a> Blocks<'a> {
         let all_in = || (0..size).map(|rank| operation.send_block(rank)).collect();
         let all_out = || (0..size).map(|rank| operation.recv_block(rank)).collect();
         let (inputs, outputs) = match operation.descriptor.kind {
-            OpKind::AllReduce => (one_in(), one_out()),
+            OpKind::AllReduce | OpKind::Scan => (one_in(), one_out()),
+            // Rank 0 gets nothing.
+            OpKind::Exscan if rank == 0 => (one_in(), vec![]),
+            OpKind::Exscan => (one_in(), one_out()),
             OpKind::Reduce if is_root => (one_in(), one_out()),
             OpKind::Broadcast if is_root => (one_in(), vec![]),
             OpKind::Broadcast => (vec![], one_out()),

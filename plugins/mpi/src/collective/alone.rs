@@ -3,7 +3,7 @@
 use super::{copy, sink, source};
 use crate::base::op::ReduceOp;
 use crate::failure::Result;
-use crate::interface::{DIST_KIND_BARRIER, DIST_KIND_BROADCAST, dist_backend_operation_t};
+use crate::interface::{DIST_KIND_BARRIER, DIST_KIND_BROADCAST, DIST_KIND_EXSCAN, dist_backend_operation_t};
 use crate::kernel;
 use crate::types;
 
@@ -15,7 +15,7 @@ fn first(list: *const usize) -> Option<usize> {
 
 /// Carries out a call.
 pub(crate) fn run(what: &dist_backend_operation_t) -> Result<()> {
-    if matches!(what.kind, DIST_KIND_BARRIER | DIST_KIND_BROADCAST) {
+    if matches!(what.kind, DIST_KIND_BARRIER | DIST_KIND_BROADCAST | DIST_KIND_EXSCAN) {
         return Ok(());
     }
     let dtype = types::dtype(what.dtype)?;

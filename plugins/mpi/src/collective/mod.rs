@@ -188,6 +188,8 @@ impl Collective {
             DIST_KIND_REDUCE => self.reduce(call),
             DIST_KIND_REDUCE_SCATTER => self.reduce_scatter(call),
             DIST_KIND_REDUCE_SCATTER_V => self.reduce_scatter_v(call),
+            DIST_KIND_SCAN => self.scan(call, false),
+            DIST_KIND_EXSCAN => self.scan(call, true),
             DIST_KIND_BROADCAST => self.broadcast(call),
             DIST_KIND_ALL_GATHER => self.all_gather(call),
             DIST_KIND_GATHER => self.gather(call),

@@ -151,6 +151,31 @@ impl Collective {
         Ok(())
     }
 
+    /// A prefix reduction; an exclusive one leaves this rank's own vector out.
+    pub(super) fn scan(&mut self, call: &Call<'_>, is_exclusive: bool) -> Result<()> {
+        let reduction = Reduction::of(call)?;
+        let (count, comm) = (call.what.count, call.part.comm());
+        let send = self.contribution(call, &reduction, count * call.width, call.is_in_place())?;
+        let is_first = is_exclusive && call.part.rank == 0;
+        // Rank 0 gets nothing, but some MPIs look at the address.
+        let recv = if is_first { self.scratch(count * call.width)? } else { call.recv() };
+        for (start, count) in pieces(call, count) {
+            let offset = start * call.width;
+            let from = untyped(send.wrapping_add(offset));
+            let to: *mut c_void = recv.wrapping_add(offset).cast();
+            self.step(None, |request| {
+                let (datatype, op) = (call.datatype, reduction.operator);
+                if is_exclusive {
+                    mpi!(MPI_Iexscan(from, to, small(count), datatype, op, comm, request))
+                } else {
+                    mpi!(MPI_Iscan(from, to, small(count), datatype, op, comm, request))
+                }
+            })?;
+        }
+        self.finish.is_folded_here = true;
+        Ok(())
+    }
+
     pub(super) fn reduce_scatter(&mut self, call: &Call<'_>) -> Result<()> {
         let reduction = Reduction::of(call)?;
         let (count, size, comm) = (call.what.count, call.part.size, call.part.comm());

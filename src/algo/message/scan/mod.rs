@@ -1,0 +1,4 @@
+//! Prefix reductions over messages: each rank gets the fold of the vectors of the ranks before it.
+
+pub mod chain;
+pub mod ordered;

@@ -1,0 +1,58 @@
+//! Every rank sends its vector to all higher ranks, and folds the vectors of the lower ones at once and in rank order. One
+//! hop; rank 0 sends its vector to all others.
+
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute};
+use crate::algo::message::reduce_scatter::ordered::part_of_each;
+use crate::algo::message::{Call, POSTED, Team};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scan, OpKind::Exscan],
+    name: "ordered",
+    description: "messages from each rank to all higher ones, each folds all at once in rank order; one hop",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Message(run),
+};
+
+/// All ranks, a part of each vector at a time.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (size, me) = (team.size(), team.me());
+    let vectors = operation.descriptor.kind.prefix_len(me);
+    let fold = Fold::of(operation)?;
+    let most = part_of_each(size);
+    let mut scratch = call.scratch((me + 1) * most.min(operation.bytes()))?;
+    let memory = Dst::from(scratch.as_mut_slice());
+    for chunk in chunks(operation.bytes(), most) {
+        let (start, len) = (chunk.start, chunk.len());
+        let vector = |rank: usize| memory.slice(rank * len, len);
+        contribute(operation, vector(me), operation.send.slice(start, len))?;
+        let mut exchange = call.exchange(team);
+        // The nearest first: each rank begins with another one.
+        for to in me + 1..size {
+            exchange.send(to, vector(me).as_src());
+            exchange.wait_few(POSTED)?;
+        }
+        for from in (0..me).rev() {
+            exchange.receive(from, vector(from));
+            exchange.wait_few(POSTED)?;
+        }
+        exchange.finish()?;
+        if vectors > 0 {
+            let result = operation.recv.slice(start, len);
+            fold.in_order(result, vectors, |rank| vector(rank).as_src());
+        }
+    }
+    call.keep(scratch);
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Vectors of any size, a chunk at a time: every rank stages its vector, and folds the vectors of the ranks before it.
+
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, contribute_staged};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::shared::steps::Steps;
+use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::base::error::Result;
+use crate::kernel::Stager;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scan, OpKind::Exscan],
+    name: "staged",
+    description: "staged in slots, each rank folds the vectors of the ranks before it",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: Body::Shared(run),
+};
+
+/// One step per chunk. All ranks wait for each other in each step, so that every slot is free two steps later.
+///
+/// # Errors
+/// As [`Steps::await_all`].
+pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+    let vectors = operation.descriptor.kind.prefix_len(steps.rank());
+    let fold = Fold::of(operation)?;
+    let mut stager = Stager::of(operation.bytes());
+    for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
+        let (start, len) = (chunk.start, chunk.len());
+        let own = steps.next_part(len)?;
+        contribute_staged(operation, &mut stager, own, operation.send.slice(start, len))?;
+        steps.publish(&[])?;
+        steps.await_all()?;
+        if vectors > 0 {
+            let result = operation.recv.slice(start, len);
+            fold.in_order(result, vectors, |rank| steps.part(rank, len));
+        }
+    }
+    Ok(())
+}
