@@ -26,6 +26,7 @@ const FILES: &[&str] = &[
     "group_shrink",
     "collective",
     "collective_v",
+    "operator",
     "bytes",
     "monitored",
     "point_to_point",

@@ -48,6 +48,25 @@ static void reductions(void)
     CHECK_OK(dist_all_reduce(group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
 }
 
+static void fold(const void *lower, void *inout, size_t count, size_t elem_bytes, void *user)
+{
+    (void)lower;
+    (void)inout;
+    (void)count;
+    (void)elem_bytes;
+    (void)user;
+}
+
+static void operators(void)
+{
+    dist_op_t op = 0;
+    REFUSED(dist_op_create, name, dist_op_create(NULL, fold, 4, 0, &op, &op), ARGUMENT);
+    REFUSED(dist_op_create, function, dist_op_create("null", NULL, 4, 0, &op, &op), ARGUMENT);
+    REFUSED(dist_op_create, out, dist_op_create("null", fold, 4, 0, &op, NULL), ARGUMENT);
+    ACCEPTED(dist_op_create, user, dist_op_create("null", fold, 4, 0, NULL, &op), DIST_OK);
+    CHECK_OK(dist_op_release(op));
+}
+
 static void copies(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
@@ -387,6 +406,7 @@ int main(void)
     start_world();
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
     reductions();
+    operators();
     copies();
     moves();
     lists();

@@ -77,6 +77,19 @@ static void scaled(const struct rank *me)
     CHECK(out == 0.25 * me->size * (me->size + 1));
 }
 
+/* Pairs of digits and a power of ten: the digits of lower ranks come first. */
+static void append(const void *lower, void *inout, size_t count, size_t elem_bytes, void *user)
+{
+    const int32_t *before = lower;
+    int32_t *next = inout;
+    size_t i;
+    CHECK(elem_bytes == 2 * sizeof(*next) && user == NULL);
+    for (i = 0; i < 2 * count; i += 2) {
+        next[i] = before[i] * next[i + 1] + next[i];
+        next[i + 1] *= before[i + 1];
+    }
+}
+
 /* A back end without prefix reductions folds after an all_gather, which the third variant lacks too. */
 static void prefixes(const struct rank *me)
 {
@@ -94,6 +107,34 @@ static void prefixes(const struct rank *me)
     CHECK_STATUS(dist_scan(me->group, mine, mine, N, DIST_I32, DIST_SUM, NULL, NULL), status);
     for (i = 0; i < N && status == DIST_OK; i++) {
         wrong += mine[i] != 100 * r * (r + 1) / 2 + (r + 1) * (i + 1);
+    }
+    CHECK(wrong == 0);
+}
+
+static dist_op_t op;
+
+static void operators(const struct rank *me)
+{
+    int32_t mine[N][2], out[N][2], all = 0, wrong = 0;
+    int i, r;
+    for (i = 0; i < N; i++) {
+        mine[i][0] = me->rank + 1;
+        mine[i][1] = 10;
+    }
+    for (r = 0; r < me->size; r++) {
+        all = 10 * all + r + 1;
+    }
+    CHECK_OK(dist_all_reduce(me->group, mine, out, N, DIST_OPAQUE, op, NULL, NULL));
+    for (i = 0; i < N; i++) {
+        wrong += out[i][0] != all;
+    }
+    CHECK_OK(dist_reduce(me->group, mine, out, N, DIST_I64, op, 0, NULL, NULL));
+    CHECK_OK(dist_scan(me->group, mine, mine, N, DIST_OPAQUE, op, NULL, NULL));
+    for (r = 0, all = 0; r <= me->rank; r++) {
+        all = 10 * all + r + 1;
+    }
+    for (i = 0; i < N; i++) {
+        wrong += mine[i][0] != all;
     }
     CHECK(wrong == 0);
 }
@@ -343,6 +384,7 @@ static void *run(void *arg)
     scaled(me);
     reduce_scatters(me);
     prefixes(me);
+    operators(me);
     copies(me);
     blocks(me);
     messages(me);
@@ -384,10 +426,12 @@ int main(int argc, char **argv)
     REQUIRE_OK(dist_backend_load(argv[1]));
     CHECK(dist_backend_is_available("STORE"));
     CHECK_REFUSED(dist_backend_load(argv[1]), DIST_ERR_INVALID_ARGUMENT, "\"store\" already");
+    CHECK_OK(dist_op_create("append", append, sizeof(int32_t[2]), 0, NULL, &op));
     for (size = 1; size <= MOST_RANKS; size++) {
         for (variant = 0; variant < VARIANTS; variant++) {
             together(size, variant);
         }
     }
+    CHECK_OK(dist_op_release(op));
     return check_report();
 }

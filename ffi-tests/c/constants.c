@@ -9,7 +9,7 @@
 
 static const int32_t dtypes[] = { DIST_I8,   DIST_U8,   DIST_I16, DIST_U16, DIST_I32,  DIST_U32,
                                   DIST_I64,  DIST_U64,  DIST_F16, DIST_BF16, DIST_F32, DIST_F64,
-                                  DIST_C64,  DIST_C128, DIST_BOOL, DIST_F8E4M3, DIST_F8E5M2 };
+                                  DIST_C64,  DIST_C128, DIST_BOOL, DIST_F8E4M3, DIST_F8E5M2, DIST_OPAQUE };
 static const int32_t ops[] = { DIST_SUM,  DIST_PRODUCT, DIST_MIN,  DIST_MAX,       DIST_AVG,
                                DIST_BAND, DIST_BOR,     DIST_BXOR, DIST_PREMUL_SUM };
 static const int32_t statuses[] = { DIST_OK,
@@ -52,6 +52,8 @@ static const size_t counts[1] = { 1 };
 #define TAKES_DTYPE(X) \
     X(dist_all_reduce(world, a, b, 1, it, DIST_SUM, NULL, NULL)) \
     X(dist_reduce(world, a, b, 1, it, DIST_SUM, 0, NULL, NULL)) \
+    X(dist_scan(world, a, b, 1, it, DIST_SUM, NULL, NULL)) \
+    X(dist_exscan(world, a, b, 1, it, DIST_SUM, NULL, NULL)) \
     X(dist_broadcast(world, b, 1, it, 0, NULL, NULL)) \
     X(dist_all_gather(world, a, b, 1, it, NULL, NULL)) \
     X(dist_reduce_scatter(world, a, b, 1, it, DIST_SUM, NULL, NULL)) \
@@ -73,6 +75,9 @@ static const size_t counts[1] = { 1 };
     X(dist_all_reduce(world, a, b, 1, DIST_F64, it, NULL, NULL)) \
     X(dist_reduce(world, a, b, 1, DIST_F64, it, 0, NULL, NULL)) \
     X(dist_reduce_scatter(world, a, b, 1, DIST_F64, it, NULL, NULL)) \
+    X(dist_scan(world, a, b, 1, DIST_F64, it, NULL, NULL)) \
+    X(dist_exscan(world, a, b, 1, DIST_F64, it, NULL, NULL)) \
+    X(dist_op_release(it)) \
     X(dist_reduce_scatter_v(world, sends, counts, b, DIST_F64, it, NULL, NULL)) \
     X(dist_backend_supports(world, DIST_KIND_ALL_REDUCE, DIST_F64, it, DIST_DEVICE_HOST))
 

@@ -63,6 +63,7 @@ programs!(
     memory,
     messages_probe,
     messages_sendrecv,
+    operators,
     renamed,
     names,
     send_recv,

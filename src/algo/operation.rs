@@ -62,7 +62,7 @@ impl<'a> Operation<'a> {
         let count = match descriptor.extent {
             Extent::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
             Extent::Lengths => 1,
-            Extent::Counts { .. } | Extent::Pairwise => usize::MAX,
+            Extent::Counts { .. } | Extent::Pairwise | Extent::Operator => usize::MAX,
         };
         let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
         Self {

@@ -29,7 +29,6 @@ use crate::base::label::{Label, LabelSuffix};
 use crate::kernel;
 use crate::process::this;
 use crate::transport::{Completion, Delivery, Descriptor, Extent, OpKind};
-use crate::wait::Interrupt;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -285,17 +284,8 @@ impl Group {
         let deadline = LateDeadline::from(self.deadline(options));
         let ticket = self.queue.issue_several(OPERATIONS);
         let descriptor = call.first(ticket.sequence(), options.label);
-        let runs = self.queue.has_turn(&ticket);
-        let record = self.record(&descriptor, deadline.begun().started(), runs);
-        let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
-            Ok(_turn) => {
-                record.runs();
-                self.contain(|| call.run(self, descriptor, &deadline))
-            }
-            Err(Interrupt::Halted(error)) => Err(error),
-            Err(Interrupt::Deadline) => Err(self.overtaken(&descriptor, deadline.begun())),
-        };
-        record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
+        let run = || call.run(self, descriptor, &deadline);
+        let outcome = self.run_in_turn(&ticket, &descriptor, &deadline, run);
         let outcome = outcome.context(|| format!("{} on {}", call.title(&descriptor), self.whom()));
         outcome.inspect_err(|error| self.hand_out(error))
     }

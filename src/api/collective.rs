@@ -93,6 +93,29 @@ impl Group {
         Ok(turn)
     }
 
+    /// Waits for the turn of a blocking call that is made of several operations, and runs it, with an entry in the flight
+    /// recorder.
+    pub(super) fn run_in_turn<T>(
+        &self,
+        ticket: &Ticket,
+        descriptor: &Descriptor,
+        deadline: &LateDeadline,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let runs = self.queue.has_turn(ticket);
+        let record = self.record(descriptor, deadline.begun().started(), runs);
+        let outcome = match self.queue.wait_turn(ticket, deadline, || self.failure()) {
+            Ok(_turn) => {
+                record.runs();
+                self.contain(run)
+            }
+            Err(Interrupt::Halted(error)) => Err(error),
+            Err(Interrupt::Deadline) => Err(self.overtaken(descriptor, deadline.begun())),
+        };
+        record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
+        outcome
+    }
+
     /// What a blocking call hands to its caller.
     pub(super) fn conclude(&self, outcome: Result<()>, descriptor: &Descriptor) -> Result<()> {
         let outcome = outcome.context(|| format!("{descriptor} on {}", self.whom()));

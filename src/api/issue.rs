@@ -6,6 +6,7 @@ use super::call::{Call, CallOptions};
 use super::debug::loans;
 use super::group::Group;
 use super::launch;
+use super::operator::{OperatorCall, OperatorTask};
 use super::placement::OnDevice;
 use super::point_to_point::{Memory, Noted};
 use super::queue::{Job, Turn};
@@ -34,6 +35,7 @@ pub struct Prepared {
 enum What {
     Collective(Call<'static>),
     Bytes(BytesCall<'static>, Deliver),
+    Operator(OperatorCall<'static>),
     Message(Memory),
     /// One in the memory of a device.
     OnDevice(Memory, Gpu),
@@ -76,6 +78,15 @@ impl Prepared {
         Self { group, what: What::Bytes(call, deliver), options, work, noted: None }
     }
 
+    pub(super) fn operator(
+        group: Arc<Group>,
+        call: OperatorCall<'static>,
+        options: CallOptions,
+        work: Arc<Work>,
+    ) -> Self {
+        Self { group, what: What::Operator(call), options, work, noted: None }
+    }
+
     /// Its group.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
@@ -91,7 +102,7 @@ impl Prepared {
         match &self.what {
             What::Collective(call) => call.gpu(),
             What::OnDevice(_, gpu) => Some(*gpu),
-            What::Bytes(..) | What::Message(_) => None,
+            What::Bytes(..) | What::Operator(_) | What::Message(_) => None,
         }
     }
 
@@ -126,6 +137,10 @@ impl Prepared {
                 let task = BytesTask::new(call, options.label, deliver, Arc::clone(&work));
                 enqueue(group, deadline, task)
             }
+            What::Operator(call) => {
+                let task = OperatorTask::new(call, options.values, Arc::clone(&work));
+                enqueue(group, deadline, task)
+            }
         };
         issued.inspect_err(|_| loans::give_back(&work))
     }
@@ -149,7 +164,7 @@ impl Prepared {
             ) => 0,
             What::OnDevice(Memory::In(_), _) => 0,
             What::Message(Memory::Out(_)) | What::OnDevice(..) => 1,
-            What::Collective(_) | What::Bytes(..) => 2,
+            What::Collective(_) | What::Bytes(..) | What::Operator(_) => 2,
         }
     }
 
@@ -174,7 +189,7 @@ impl Prepared {
         match what {
             What::Collective(call) => Ok(Enqueued::Collective(call, options, work)),
             What::OnDevice(memory, gpu) => Ok(Enqueued::Message(OnDevice { memory, gpu, work })),
-            What::Bytes(..) | What::Message(_) => Err(work),
+            What::Bytes(..) | What::Operator(_) | What::Message(_) => Err(work),
         }
     }
 
@@ -190,6 +205,7 @@ impl Prepared {
     pub(super) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
         match &self.what {
             What::Collective(call) => call.each_buffer(note),
+            What::Operator(call) => call.each_buffer(note),
             What::Bytes(call, _) => call.each_input(&mut |input| note(input, false)),
             What::Message(memory) | What::OnDevice(memory, _) => match memory {
                 Memory::Out(bytes) => note(*bytes, false),
@@ -211,7 +227,7 @@ impl Prepared {
     pub(super) fn collective(&self) -> Option<(&Call<'static>, &CallOptions)> {
         match &self.what {
             What::Collective(call) => Some((call, &self.options)),
-            What::Bytes(..) | What::Message(_) | What::OnDevice(..) => None,
+            What::Bytes(..) | What::Operator(_) | What::Message(_) | What::OnDevice(..) => None,
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::group::Group;
 use crate::backend::Query;
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 
@@ -45,6 +45,27 @@ impl Group {
         };
         self.backend.supports(&Query { name, kind, dtype, op, gpu })
     }
+
+    /// Whether a reduction of this C number works with callers' operators, on buffers in the memory of `device`.
+    ///
+    /// # Errors
+    /// `Unsupported`; `InvalidArgument` for a number that names no collective.
+    pub fn supports_operator(&self, kind: i32, device: i32) -> Result<()> {
+        let kind = collective(kind)?;
+        if device == HOST {
+            return self.has_parts(kind);
+        }
+        let message = format!(
+            "{} with a caller's operator: device {device}: such operators fold host memory",
+            kind.name()
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+/// Whether a number names a reduction.
+pub fn reduces(number: i32) -> bool {
+    collective(number).is_ok_and(OpKind::reduces)
 }
 
 fn collective(number: i32) -> Result<OpKind> {

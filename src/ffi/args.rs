@@ -202,9 +202,20 @@ pub(super) fn src_blocks<'a>(
     dtype: DataType,
     names: [&str; 2],
 ) -> Result<Vec<Src<'a>>> {
+    src_blocks_by(ptrs, counts, size, |count| buffer_bytes(count, dtype, 1), names)
+}
+
+/// The same, where `bytes` says how long so many elements are.
+pub(super) fn src_blocks_by<'a>(
+    ptrs: *const *const c_void,
+    counts: *const usize,
+    size: usize,
+    bytes: impl Fn(usize) -> Result<usize>,
+    names: [&str; 2],
+) -> Result<Vec<Src<'a>>> {
     let (ptrs, counts) = (slice(ptrs, size, names[0])?, slice(counts, size, names[1])?);
     let block = |(i, (&ptr, &count)): (usize, (&*const c_void, &usize))| {
-        let bytes = buffer_bytes(count, dtype, 1)?;
+        let bytes = bytes(count)?;
         src(ptr, bytes, names[0]).context(|| format!("rank {i}"))
     };
     ptrs.iter().zip(counts).enumerate().map(block).collect()

@@ -2,6 +2,7 @@
 
 use super::args::{dst, index, src};
 use super::group::group;
+use super::operator::{self, ANY, BYTES, Custom};
 use super::submit::{WorkOut, call_options, submit};
 use super::types::*;
 use crate::api::Call;
@@ -41,6 +42,12 @@ dist_export! {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
         let group = self::group(group)?;
+        if operator::is_custom(dtype, op) {
+            let custom = Custom::find(dtype, op)?;
+            let bytes = custom.bytes(count, 1)?;
+            let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
+            return custom.submit(&group, Call::all_reduce(send, recv, BYTES, ANY), options, work);
+        }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
@@ -68,6 +75,13 @@ dist_export! {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
         let group = self::group(group)?;
+        if operator::is_custom(dtype, op) {
+            let custom = Custom::find(dtype, op)?;
+            let (root, bytes) = (index(root, "root")?, custom.bytes(count, 1)?);
+            let result = if group.rank() == root { bytes } else { 0 };
+            let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
+            return custom.submit(&group, Call::reduce(send, recv, BYTES, ANY, root), options, work);
+        }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let root = index(root, "root")?;
         let bytes = buffer_bytes(count, dtype, 1)?;
@@ -148,6 +162,12 @@ dist_export! {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
         let group = self::group(group)?;
+        if operator::is_custom(dtype, op) {
+            let custom = Custom::find(dtype, op)?;
+            let (all, own) = (custom.bytes(count, group.size())?, custom.bytes(count, 1)?);
+            let (send, recv) = (src(send, all, "send")?, dst(recv, own, "recv")?);
+            return custom.submit(&group, Call::reduce_scatter(send, recv, BYTES, ANY), options, work);
+        }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let send = src(send, buffer_bytes(count, dtype, group.size())?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
@@ -189,6 +209,12 @@ dist_export! {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
         let group = self::group(group)?;
+        if operator::is_custom(dtype, op) {
+            let custom = Custom::find(dtype, op)?;
+            let bytes = custom.bytes(count, 1)?;
+            let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
+            return custom.submit(&group, Call::scan(send, recv, BYTES, ANY), options, work);
+        }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
@@ -230,6 +256,13 @@ dist_export! {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
         let group = self::group(group)?;
+        if operator::is_custom(dtype, op) {
+            let custom = Custom::find(dtype, op)?;
+            let bytes = custom.bytes(count, 1)?;
+            let result = if group.rank() == 0 { 0 } else { bytes };
+            let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
+            return custom.submit(&group, Call::exscan(send, recv, BYTES, ANY), options, work);
+        }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
         let result = if group.rank() == 0 { 0 } else { bytes };

@@ -5,6 +5,7 @@ use super::args::{
     src_blocks,
 };
 use super::group::group;
+use super::operator::{self, ANY, BYTES, Custom};
 use super::submit::{WorkOut, call_options, submit};
 use super::types::*;
 use crate::api::Call;
@@ -261,6 +262,12 @@ dist_export! {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
         let group = self::group(group)?;
+        if operator::is_custom(dtype, op) {
+            let custom = Custom::find(dtype, op)?;
+            let sends = custom.blocks(send, counts, group.size(), ["send", "counts"])?;
+            let recv = dst(recv, sends[group.rank()].len(), "recv")?;
+            return custom.submit(&group, Call::reduce_scatter_v(sends, recv, BYTES, ANY), options, work);
+        }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let sends = src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?;
         let recv = dst(recv, sends[group.rank()].len(), "recv")?;

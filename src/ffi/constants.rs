@@ -90,6 +90,10 @@ pub const DIST_F8E4M3: dist_dtype_t = 0x10f;
 /// 8 bits: 5 of exponent, 2 of mantissa.
 pub const DIST_F8E5M2: dist_dtype_t = 0x110;
 
+/// Elements that only a caller-defined operator knows (dist_op_create), which also says how long one is. No other
+/// operator takes them, and no other call.
+pub const DIST_OPAQUE: dist_dtype_t = 0x111;
+
 /// How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
 /// precision and rounded once per host, and once more for each step between hosts.
 pub type dist_op_t = i32;
@@ -112,6 +116,9 @@ pub const DIST_BOR: dist_op_t = 0x206;
 pub const DIST_BXOR: dist_op_t = 0x207;
 /// The sum of each rank's elements times its own premul_scale. Only for floating point.
 pub const DIST_PREMUL_SUM: dist_op_t = 0x208;
+
+/// In the flags of dist_op_create: a op b is b op a.
+pub const DIST_OP_COMMUTATIVE: u64 = 1;
 
 /// As a time-out: no limit. Times of a century or more mean the same.
 pub const DIST_WAIT_FOREVER: i64 = -1;

@@ -46,6 +46,7 @@ pub mod log;
 pub mod memory;
 pub mod message;
 pub mod monitored;
+pub mod operator;
 pub mod point_to_point;
 pub mod runtime;
 pub mod spawn;

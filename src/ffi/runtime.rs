@@ -2,12 +2,14 @@
 
 use super::args::{copy_text, device, index, milliseconds, number, optional_str, reserved};
 use super::group::{GROUPS, forget_world, group, remember_world};
+use super::operator::{self, Custom};
 use super::store::STORES;
 use super::types::*;
 use super::{blob, last_error, names, options, status};
 use crate::api::callbacks::refuse_to_block;
 use crate::api::recorder;
 use crate::api::runtime::{self, InitOptions};
+use crate::api::supports;
 use crate::backend;
 use crate::base::dtype::DataType;
 use std::ffi::{CStr, c_char};
@@ -246,7 +248,12 @@ dist_export! {
         op: dist_op_t,
         device: i32,
     ) -> dist_status_t {
-        self::group(group)?.supports(kind, dtype, op, device)
+        let group = self::group(group)?;
+        if operator::is_custom(dtype, op) && supports::reduces(kind) {
+            Custom::find(dtype, op)?;
+            return group.supports_operator(kind, device);
+        }
+        group.supports(kind, dtype, op, device)
     }
 }
 

@@ -436,6 +436,25 @@ pub type dist_work_fn =
 /// Must return (or end its process) and must not throw.
 pub type dist_spawn_fn = Option<unsafe extern "C" fn(rank: i32, arg: *mut c_void) -> i32>;
 
+/// Folds two vectors with a caller-defined operator: `inout[i]` becomes `lower[i]` op `inout[i]`.
+///
+/// Both have `count` elements of `elem_bytes` bytes. `lower` is the fold of lower ranks' vectors, `inout` the next rank's
+/// vector and the result. `user` is the pointer given with the function.
+///
+/// Both are private memory of the library's, apart from each other. Each begins on a multiple of 64 bytes, or a whole number
+/// of elements behind one. The library calls the function on the calling thread or on its own, for different groups at the
+/// same time. The function must be associative and depend on nothing but the elements. It must not call libdist, throw or
+/// longjmp.
+pub type dist_op_fn = Option<
+    unsafe extern "C" fn(
+        lower: *const c_void,
+        inout: *mut c_void,
+        count: usize,
+        elem_bytes: usize,
+        user: *mut c_void,
+    ),
+>;
+
 /// Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
 /// given with the function. Called from any thread; must not call libdist.
 pub type dist_log_fn =

@@ -163,6 +163,8 @@ pub enum Extent {
     /// One word of each rank or for each: the lengths of byte strings, which follow in the next operation. No call on
     /// buffers is like it, whatever its counts.
     Lengths,
+    /// The records that ranks compare before they reduce with a caller's operator.
+    Operator,
 }
 
 impl Extent {
@@ -194,6 +196,7 @@ impl Extent {
             Self::Counts { total, fingerprint } => (1, fingerprint << Self::TOTAL_BITS | total),
             Self::Pairwise => (2, 0),
             Self::Lengths => (3, 0),
+            Self::Operator => (4, 0),
         }
     }
 
@@ -206,6 +209,7 @@ impl Extent {
             }
             (2, 0) => Some(Self::Pairwise),
             (3, 0) => Some(Self::Lengths),
+            (4, 0) => Some(Self::Operator),
             _ => None,
         }
     }
@@ -360,6 +364,7 @@ impl fmt::Display for Descriptor {
                 parts.push(format!("counts #{fingerprint:09x}, in all {total}{more}"));
             }
             Extent::Lengths => parts.push("lengths of byte strings".to_owned()),
+            Extent::Operator => parts.push("of a reduction with a caller's operator".to_owned()),
             Extent::Count(_) | Extent::Pairwise => {}
         }
         if self.part > 0 {
@@ -373,7 +378,7 @@ impl fmt::Display for Descriptor {
 mod tests {
     use super::*;
 
-    fn extents() -> [Extent; 6] {
+    fn extents() -> [Extent; 7] {
         [
             Extent::Count(u64::MAX),
             Extent::Count(0),
@@ -381,6 +386,7 @@ mod tests {
             Extent::of_counts([usize::MAX, 1]),
             Extent::Pairwise,
             Extent::Lengths,
+            Extent::Operator,
         ]
     }
 

@@ -25,7 +25,9 @@ pub(super) fn longest(
 ) -> Result<usize> {
     match operation.descriptor.extent {
         Extent::Pairwise => publish(steps),
-        Extent::Count(_) | Extent::Counts { .. } | Extent::Lengths => Ok(operation.bytes()),
+        Extent::Count(_) | Extent::Counts { .. } | Extent::Lengths | Extent::Operator => {
+            Ok(operation.bytes())
+        }
     }
 }
 

@@ -191,6 +191,16 @@ impl<'a> Call<'a> {
         Self { extent, count: counts.iter().copied().max().unwrap_or(0), ..self }
     }
 
+    /// The same without an operator of the library's.
+    pub(super) fn without_operator(self) -> Self {
+        Self { op: None, ..self }
+    }
+
+    /// What this rank has for each rank, in forms with a list of blocks.
+    pub(super) fn sends(&self) -> Option<&[Src<'a>]> {
+        self.sends.as_deref()
+    }
+
     /// Which operation.
     pub fn kind(&self) -> OpKind {
         self.kind

@@ -75,7 +75,7 @@ fn describe_collective(descriptor: &Descriptor) -> Value {
         Extent::Count(count) => Some(count),
         Extent::Counts { total, .. } => Some(total),
         Extent::Lengths => Some(1),
-        Extent::Pairwise => None,
+        Extent::Pairwise | Extent::Operator => None,
     };
     let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
     json!({

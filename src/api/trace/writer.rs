@@ -267,7 +267,7 @@ fn describe(track: &Track, descriptor: &Descriptor) -> Map<String, Value> {
         Extent::Count(count) => Some(count),
         Extent::Counts { total, .. } => Some(total),
         Extent::Lengths => Some(1),
-        Extent::Pairwise => None,
+        Extent::Pairwise | Extent::Operator => None,
     };
     let element = descriptor.dtype.map_or(1, |dtype| dtype.size()) as u64;
     let mut args = identify(track, descriptor.sequence);

@@ -1,0 +1,273 @@
+//! A collective with a caller's operator: its checks, its turn, and its place in the queue.
+
+use super::Operator;
+use super::run::Run;
+use crate::api::call::{Call, CallOptions};
+use crate::api::callbacks;
+use crate::api::debug::loans;
+use crate::api::group::Group;
+use crate::api::issue::{Prepared, Task};
+use crate::api::work::{Work, WorkKind};
+use crate::backend::Query;
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::{Deadline, LateDeadline};
+use crate::base::debug::{self, Values};
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::transport::{Descriptor, Extent, OpKind};
+use std::sync::Arc;
+
+/// A collective that reduces with a caller's operator, before it has a number.
+#[derive(Clone, Debug)]
+pub struct OperatorCall<'a> {
+    /// The same call on bytes, which no back end is given: its counts are bytes.
+    call: Call<'a>,
+    operator: Arc<Operator>,
+    /// The element type; `None` for elements that only the operator knows.
+    dtype: Option<DataType>,
+}
+
+impl<'a> OperatorCall<'a> {
+    /// `call`: the reduction on elements of [`DataType::U8`], by whatever operator.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the type has another size than the operator's elements.
+    pub fn new(call: Call<'a>, operator: Arc<Operator>, dtype: Option<DataType>) -> Result<Self> {
+        if let Some(dtype) = dtype
+            && dtype.size() != operator.element()
+        {
+            let message = format!(
+                "operator \"{}\" is for elements of {} bytes, and {dtype} has {}",
+                operator.name(),
+                operator.element(),
+                dtype.size()
+            );
+            return Err(Error::invalid(message));
+        }
+        Ok(Self { call: call.without_operator(), operator, dtype })
+    }
+
+    pub(super) fn operator(&self) -> &Operator {
+        &self.operator
+    }
+
+    pub(super) fn dtype(&self) -> Option<DataType> {
+        self.dtype
+    }
+
+    /// Which operation.
+    pub(in crate::api) fn kind(&self) -> OpKind {
+        self.call.kind()
+    }
+
+    pub(super) fn root(&self) -> Option<Rank> {
+        self.call.root()
+    }
+
+    /// The count argument in elements, of forms that have one.
+    pub(super) fn count(&self) -> usize {
+        self.call.count() / self.operator.element()
+    }
+
+    /// How much, in elements.
+    pub(super) fn extent(&self) -> Extent {
+        match self.call.sends() {
+            Some(blocks) => {
+                let count = |block: &Src<'_>| block.len() / self.operator.element();
+                Extent::of_counts(blocks.iter().map(count))
+            }
+            None => Extent::Count(self.count() as u64),
+        }
+    }
+
+    pub(super) fn send(&self) -> Src<'a> {
+        self.call.send()
+    }
+
+    pub(super) fn recv(&self) -> Dst<'a> {
+        self.call.recv()
+    }
+
+    /// What this rank has for a rank, in reductions with a block for each.
+    pub(super) fn send_block(&self, rank: Rank) -> Src<'a> {
+        match self.call.sends() {
+            Some(blocks) => blocks[rank],
+            None => self.call.send().slice(rank * self.call.count(), self.call.count()),
+        }
+    }
+
+    /// Reports each buffer of the call, and whether the call writes it.
+    pub(in crate::api) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
+        self.call.each_buffer(note);
+    }
+
+    /// What the recorder notes of it.
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        let (dtype, extent) = (self.dtype, self.extent());
+        Descriptor { dtype, extent, ..self.call.descriptor(sequence) }
+    }
+
+    fn title(&self, sequence: u64) -> String {
+        format!("{} #{sequence} (operator \"{}\")", self.kind().name(), self.operator.name())
+    }
+
+    fn run(
+        &self,
+        group: &Group,
+        whole: &Descriptor,
+        deadline: &LateDeadline,
+        values: Values,
+    ) -> Result<()> {
+        group.await_presence(whole, deadline.begun())?;
+        let values = values.max(debug::values());
+        self.inspect(group, whole.sequence, values, false)?;
+        Run::new(group, self, whole.sequence, deadline).all_parts()?;
+        self.inspect(group, whole.sequence, values, true)
+    }
+
+    /// Looks for unwanted elements in the inputs, or in the result.
+    fn inspect(&self, group: &Group, sequence: u64, values: Values, is_result: bool) -> Result<()> {
+        let Some(dtype) = self.dtype.filter(|_| values != Values::Any) else { return Ok(()) };
+        let buffers = match is_result {
+            true => vec![self.recv().as_src()],
+            false => [&[self.send()], self.call.sends().unwrap_or_default()].concat(),
+        };
+        let name = if is_result { "result" } else { "input" };
+        group.inspect(dtype, values, buffers.into_iter(), |_| {
+            format!("{}: its {name}", self.title(sequence))
+        })
+    }
+}
+
+/// The operations on bytes that a reduction is made of.
+fn parts(kind: OpKind) -> &'static [OpKind] {
+    match kind {
+        OpKind::Reduce => &[OpKind::AllGather, OpKind::Gather, OpKind::AllToAllV, OpKind::GatherV],
+        OpKind::AllReduce => &[OpKind::AllGather, OpKind::AllToAllV, OpKind::AllGatherV],
+        _ => &[OpKind::AllGather, OpKind::AllToAllV],
+    }
+}
+
+impl Group {
+    /// Runs a collective with a caller's operator on the calling thread.
+    ///
+    /// # Errors
+    /// As [`Group::run`], and `OutOfMemory`, which fails the group.
+    pub fn run_operator(&self, mut call: OperatorCall<'_>, options: &CallOptions) -> Result<()> {
+        callbacks::refuse_to_block("a blocking call")?;
+        self.check_operator(&mut call, options)?;
+        loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
+        let deadline = LateDeadline::from(self.deadline(options));
+        let ticket = self.queue.issue();
+        let descriptor = call.descriptor(ticket.sequence());
+        let outcome = self.run_in_turn(&ticket, &descriptor, &deadline, || {
+            call.run(self, &descriptor, &deadline, options.values)
+        });
+        let title = || format!("{} on {}", call.title(ticket.sequence()), self.whom());
+        outcome.context(title).inspect_err(|error| self.hand_out(error))
+    }
+
+    /// Checks a collective with a caller's operator that will be issued.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Unsupported`.
+    pub fn prepare_operator(
+        self: &Arc<Self>,
+        mut call: OperatorCall<'static>,
+        options: CallOptions,
+    ) -> Result<Prepared> {
+        self.check_operator(&mut call, &options)?;
+        let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&self.queue));
+        Ok(Prepared::operator(Arc::clone(self), call, options, work))
+    }
+
+    fn check_operator(&self, call: &mut OperatorCall<'_>, options: &CallOptions) -> Result<()> {
+        let title = format!("{} (operator \"{}\")", call.kind().name(), call.operator.name());
+        self.check_operator_alone(call, options).context(|| title)
+    }
+
+    fn check_operator_alone(
+        &self,
+        call: &mut OperatorCall<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        if let Some(gpu) = self.place_of_operator(&mut call.call, options)? {
+            let message = format!(
+                "the buffers are in the memory of device {gpu}: a caller's operator folds host memory (back end {})",
+                self.backend_name()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        call.call.check(options, self.rank(), self.size())?;
+        if let Some(name) = &options.algorithm {
+            let message =
+                format!("algorithm \"{name}\": a call with a caller's operator takes none");
+            return Err(Error::invalid(message));
+        }
+        self.has_parts(call.kind())
+    }
+
+    /// The device whose memory the buffers are in, if they are in any.
+    fn place_of_operator(
+        &self,
+        call: &mut Call<'_>,
+        options: &CallOptions,
+    ) -> Result<Option<usize>> {
+        if self.device.is_some() || options.is_placed() {
+            self.locate(call, options)?;
+        }
+        Ok(call.gpu().map(|gpu| gpu.device))
+    }
+
+    /// Whether the back end does all operations that a reduction with a caller's operator is made of.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming the operation and the back end.
+    pub(in crate::api) fn has_parts(&self, kind: OpKind) -> Result<()> {
+        if !self.is_selective {
+            return Ok(());
+        }
+        let query = |&kind: &OpKind| {
+            let (name, dtype) = (kind.name(), Some(DataType::U8));
+            self.backend.supports(&Query { name, kind: Some(kind), dtype, op: None, gpu: None })
+        };
+        parts(kind).iter().try_for_each(query)
+    }
+}
+
+/// A collective with a caller's operator in the queue.
+#[derive(Debug)]
+pub(in crate::api) struct OperatorTask {
+    call: OperatorCall<'static>,
+    values: Values,
+    works: [Arc<Work>; 1],
+}
+
+impl OperatorTask {
+    pub(in crate::api) fn new(
+        call: OperatorCall<'static>,
+        values: Values,
+        work: Arc<Work>,
+    ) -> Self {
+        Self { call, values, works: [work] }
+    }
+}
+
+impl Task for OperatorTask {
+    fn works(&self) -> &[Arc<Work>] {
+        &self.works
+    }
+
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        self.call.descriptor(sequence)
+    }
+
+    fn title(&self, descriptor: &Descriptor) -> String {
+        self.call.title(descriptor.sequence)
+    }
+
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        self.call.run(group, &first, &(*deadline).into(), self.values)
+    }
+}

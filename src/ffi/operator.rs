@@ -1,0 +1,309 @@
+//! Operators that the caller defines, and their numbers.
+//!
+//! A number holds a slot and the slot's generation, so that a released number differs from every live one. All numbers are
+//! above the numbers of the library's own operators.
+
+use super::args::{Out, required_str, src_blocks_by};
+use super::submit::{Options, WorkOut, hand_out};
+use super::types::*;
+use crate::api::operator::Combine;
+use crate::api::{Call, Group, Operator, OperatorCall};
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::op::ReduceOp;
+use std::ffi::{c_char, c_void};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+
+/// The lowest number of a caller's operator.
+const FIRST: dist_op_t = 0x100_0000;
+
+/// Of a number, the bits of the slot and, above them, of the generation.
+const SLOT_BITS: u32 = 12;
+const GENERATION_BITS: u32 = 18;
+
+/// With these a reduction's call is made before its operator is put in.
+pub(super) const BYTES: DataType = DataType::U8;
+pub(super) const ANY: ReduceOp = ReduceOp::Sum;
+
+/// A C function that folds.
+struct CFunction {
+    function: unsafe extern "C" fn(*const c_void, *mut c_void, usize, usize, *mut c_void),
+    user: *mut c_void,
+    elem_bytes: usize,
+}
+
+// SAFETY: the caller promises that the function may be called with the pointer on any thread.
+unsafe impl Send for CFunction {}
+
+// SAFETY: as above, for several threads at once.
+unsafe impl Sync for CFunction {}
+
+impl std::fmt::Debug for CFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CFunction")
+    }
+}
+
+impl Combine for CFunction {
+    fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize) {
+        let (lower, inout) = (lower.as_ptr().cast(), inout.as_mut_ptr().cast());
+        // SAFETY: both have `count` elements, are apart, and belong to this thread for the length of the call; the caller
+        // promises that the function stays within them and returns.
+        unsafe { (self.function)(lower, inout, count, self.elem_bytes, self.user) };
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    operator: Option<Arc<Operator>>,
+}
+
+/// The operators that are live.
+static OPERATORS: RwLock<Vec<Slot>> = RwLock::new(Vec::new());
+
+fn write() -> RwLockWriteGuard<'static, Vec<Slot>> {
+    OPERATORS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn number(slot: usize, generation: u32) -> Result<dist_op_t> {
+    let offset = (generation as usize) << SLOT_BITS | slot;
+    let offset = dist_op_t::try_from(offset).ok().and_then(|offset| FIRST.checked_add(offset));
+    offset.ok_or_else(|| Error::internal("an operator without a number"))
+}
+
+/// The slot and generation of a number.
+fn place(number: dist_op_t) -> Option<(usize, u32)> {
+    let offset = u32::try_from(number.checked_sub(FIRST)?).ok()?;
+    Some(((offset & ((1 << SLOT_BITS) - 1)) as usize, offset >> SLOT_BITS))
+}
+
+fn insert(operator: Operator) -> Result<dist_op_t> {
+    let mut slots = write();
+    let mut live = slots.iter().filter_map(|slot| slot.operator.as_ref());
+    if live.any(|other| other.name() == operator.name()) {
+        return Err(Error::invalid(format!(
+            "there is an operator \"{}\" in this process: release it with dist_op_release, or take another name",
+            operator.name()
+        )));
+    }
+    let free = slots.iter().position(|slot| slot.operator.is_none());
+    let index = match free {
+        Some(index) => index,
+        None if slots.len() < 1 << SLOT_BITS => {
+            slots.push(Slot { generation: 0, operator: None });
+            slots.len() - 1
+        }
+        None => {
+            let message = format!(
+                "{} operators are live, the most there can be: release some with dist_op_release",
+                slots.len()
+            );
+            return Err(Error::new(ErrorKind::OutOfMemory, message));
+        }
+    };
+    let slot = &mut slots[index];
+    slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
+    slot.operator = Some(Arc::new(operator));
+    number(index, slot.generation)
+}
+
+fn find(number: dist_op_t) -> Result<Arc<Operator>> {
+    let slots = OPERATORS.read().unwrap_or_else(PoisonError::into_inner);
+    let slot = place(number).and_then(|(index, generation)| {
+        slots.get(index).filter(|slot| slot.generation == generation)
+    });
+    slot.and_then(|slot| slot.operator.clone()).ok_or_else(|| stale(number))
+}
+
+fn remove(number: dist_op_t) -> Result<()> {
+    let mut slots = write();
+    let slot = place(number).and_then(|(index, generation)| {
+        slots.get_mut(index).filter(|slot| slot.generation == generation)
+    });
+    slot.and_then(|slot| slot.operator.take()).map(drop).ok_or_else(|| stale(number))
+}
+
+fn stale(number: dist_op_t) -> Error {
+    Error::invalid(format!(
+        "argument op: {number:#x} is no live operator of dist_op_create (released, of another process, or never made)"
+    ))
+}
+
+/// Whether a reduction is one with a caller's operator, or seems to be.
+#[inline]
+pub(super) fn is_custom(dtype: dist_dtype_t, op: dist_op_t) -> bool {
+    op >= FIRST || dtype == DIST_OPAQUE
+}
+
+/// The operator and the element type of such a reduction.
+pub(super) struct Custom {
+    operator: Arc<Operator>,
+    dtype: Option<DataType>,
+}
+
+impl Custom {
+    /// Finds them by their numbers.
+    #[cold]
+    pub(super) fn find(dtype: dist_dtype_t, op: dist_op_t) -> Result<Self> {
+        if op < FIRST {
+            let message = format!(
+                "argument op: DIST_OPAQUE is for operators of dist_op_create, and this is {op:#x}: name the elements' type"
+            );
+            return Err(Error::invalid(message));
+        }
+        let dtype = match dtype {
+            DIST_OPAQUE => None,
+            _ => Some(DataType::from_number(dtype)?),
+        };
+        Ok(Self { operator: find(op)?, dtype })
+    }
+
+    /// The bytes of `blocks` times `count` elements.
+    pub(super) fn bytes(&self, count: usize, blocks: usize) -> Result<usize> {
+        self.operator.buffer_bytes(count, blocks)
+    }
+
+    /// The blocks of a `_v` form to read.
+    pub(super) fn blocks<'a>(
+        &self,
+        ptrs: *const *const c_void,
+        counts: *const usize,
+        size: usize,
+        names: [&str; 2],
+    ) -> Result<Vec<Src<'a>>> {
+        src_blocks_by(ptrs, counts, size, |count| self.bytes(count, 1), names)
+    }
+
+    /// Runs the call, issues it, or adds it to the thread's batch.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn submit(
+        self,
+        group: &Arc<Group>,
+        call: Call<'static>,
+        options: Options,
+        work: WorkOut,
+    ) -> Result<()> {
+        let call = OperatorCall::new(call, self.operator, self.dtype)?;
+        if work.blocks() {
+            return group.run_operator(call, &options);
+        }
+        hand_out(group.prepare_operator(call, options.into_owned())?, work)
+    }
+}
+
+dist_export! {
+    /// Makes an operator of a function, for every collective that reduces.
+    ///
+    /// It folds host memory over every back end: dist_all_reduce, dist_reduce, dist_reduce_scatter,
+    /// dist_reduce_scatter_v, dist_scan and dist_exscan take `*out` as their operator, and as the element type either
+    /// DIST_OPAQUE or one of `elem_bytes` bytes. The library folds vectors in rank order, whether the operator is commutative
+    /// or not, and every rank gets the same bits.
+    ///
+    /// The ranks of a call compare the operator's name, `elem_bytes` and `flags`: where they differ the call ends with
+    /// DIST_ERR_MISMATCH, and the error has both names. An operator belongs to the process, not to a group.
+    ///
+    /// @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the process has it.
+    /// @param function in: folds two vectors; called until the operator is released and all works that use it have
+    ///   completed.
+    /// @param elem_bytes in: the size of an element, 1 to 1048576.
+    /// @param flags in: 0 or DIST_OP_COMMUTATIVE.
+    /// @param user in, optional: passed to `function` as it is; the caller keeps it valid for as long as `function` is
+    ///   called.
+    /// @param out out: the operator; owned by the caller, released with dist_op_release. Not written on failure.
+    /// @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is not as said or the name is in use;
+    ///   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know; DIST_ERR_OUT_OF_MEMORY if 4096
+    ///   operators are live.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_op_create(
+        name: *const c_char,
+        function: dist_op_fn,
+        elem_bytes: usize,
+        flags: u64,
+        user: *mut c_void,
+        out: *mut dist_op_t,
+    ) -> dist_status_t {
+        let out = Out::required(out, "out")?;
+        let name = required_str(name, "name")?;
+        let function = function.ok_or_else(|| super::args::null("function"))?;
+        if flags & !DIST_OP_COMMUTATIVE != 0 {
+            let message = format!("flags have {flags:#x}, which this version does not know");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let is_commutative = flags & DIST_OP_COMMUTATIVE != 0;
+        let function = Box::new(CFunction { function, user, elem_bytes });
+        out.write(insert(Operator::new(name, elem_bytes, is_commutative, function)?)?);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Releases an operator: its number and its name are free.
+    ///
+    /// Calls that were issued before go on with it: the library calls the function until their works have completed.
+    ///
+    /// @param op in: an operator of dist_op_create.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `op` is no live operator of dist_op_create.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_op_release(op: dist_op_t) -> dist_status_t {
+        remove(op)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn nothing(
+        _: *const c_void,
+        _: *mut c_void,
+        _: usize,
+        _: usize,
+        _: *mut c_void,
+    ) {
+    }
+
+    fn operator(name: &str) -> Result<Operator> {
+        let function = CFunction { function: nothing, user: std::ptr::null_mut(), elem_bytes: 3 };
+        Operator::new(name, 3, false, Box::new(function))
+    }
+
+    #[test]
+    fn a_released_number_is_never_an_operator_again() {
+        let first = insert(operator("test first").unwrap()).unwrap();
+        assert!(is_custom(DIST_F32, first) && !is_custom(DIST_F32, DIST_PREMUL_SUM));
+        assert_eq!(find(first).unwrap().name(), "test first");
+        let twice = insert(operator("test first").unwrap()).unwrap_err();
+        assert!(twice.message().contains("\"test first\""), "{twice}");
+        let kept = find(first).unwrap();
+        remove(first).unwrap();
+        assert_eq!(kept.element(), 3);
+        for _ in 0..3 {
+            let again = insert(operator("test first").unwrap()).unwrap();
+            assert_ne!(again, first);
+            assert!(find(first).is_err() && remove(first).is_err());
+            remove(again).unwrap();
+        }
+        for number in [0, FIRST - 1, FIRST, dist_op_t::MAX, -1] {
+            assert!(find(number).is_err(), "{number:#x}");
+        }
+    }
+
+    #[test]
+    fn numbers_fit_whatever_the_generation() {
+        let last = (1 << SLOT_BITS) - 1;
+        for generation in [0, 1, (1 << GENERATION_BITS) - 1] {
+            for slot in [0, last] {
+                assert_eq!(place(number(slot, generation).unwrap()), Some((slot, generation)));
+            }
+        }
+    }
+}
