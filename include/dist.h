@@ -1113,16 +1113,38 @@ dist_status_t dist_group_culprit(const struct dist_group_t *group,
  */
 
 /**
- * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
- * precision and rounded once per host, and once more for each step between hosts.
+ * In the flags of dist_op_create: a op b is b op a.
  */
-typedef int32_t dist_op_t;
+#define DIST_OP_COMMUTATIVE 1
 
 /**
  * The type of one element. No operator and no status has the number of a type: an argument in the place of another
  * kind is DIST_ERR_INVALID_ARGUMENT.
  */
 typedef int32_t dist_dtype_t;
+
+/**
+ * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
+ * precision and rounded once per host, and once more for each step between hosts.
+ */
+typedef int32_t dist_op_t;
+
+/**
+ * Folds two vectors with a caller-defined operator: `inout[i]` becomes `lower[i]` op `inout[i]`.
+ *
+ * Both have `count` elements of `elem_bytes` bytes. `lower` is the fold of lower ranks' vectors, `inout` the next rank's
+ * vector and the result. `user` is the pointer given with the function.
+ *
+ * Both are private memory of the library's, apart from each other. Each begins on a multiple of 64 bytes, or a whole number
+ * of elements behind one. The library calls the function on the calling thread or on its own, for different groups at the
+ * same time. The function must be associative and depend on nothing but the elements. It must not call libdist, throw or
+ * longjmp.
+ */
+typedef void (*dist_op_fn)(const void *lower,
+                           void *inout,
+                           size_t count,
+                           size_t elem_bytes,
+                           void *user);
 
 /**
  * Signed, 8 bits.
@@ -1210,6 +1232,12 @@ typedef int32_t dist_dtype_t;
 #define DIST_F8E5M2 272
 
 /**
+ * Elements that only a caller-defined operator knows (dist_op_create), which also says how long one is. No other
+ * operator takes them, and no other call.
+ */
+#define DIST_OPAQUE 273
+
+/**
  * The sum; of bools, or.
  */
 #define DIST_SUM 512
@@ -1290,6 +1318,55 @@ const char *dist_dtype_name(dist_dtype_t dtype);
  * @since 0.1
  */
 const char *dist_op_name(dist_op_t op);
+
+/**
+ * Makes an operator of a function, for every collective that reduces.
+ *
+ * It folds host memory over every back end: dist_all_reduce, dist_reduce, dist_reduce_scatter,
+ * dist_reduce_scatter_v, dist_scan and dist_exscan take `*out` as their operator, and as the element type either
+ * DIST_OPAQUE or one of `elem_bytes` bytes. The library folds vectors in rank order, whether the operator is commutative
+ * or not, and every rank gets the same bits.
+ *
+ * The ranks of a call compare the operator's name, `elem_bytes` and `flags`: where they differ the call ends with
+ * DIST_ERR_MISMATCH, and the error has both names. An operator belongs to the process, not to a group.
+ *
+ * @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the process has it.
+ * @param function in: folds two vectors; called until the operator is released and all works that use it have
+ *   completed.
+ * @param elem_bytes in: the size of an element, 1 to 1048576.
+ * @param flags in: 0 or DIST_OP_COMMUTATIVE.
+ * @param user in, optional: passed to `function` as it is; the caller keeps it valid for as long as `function` is
+ *   called.
+ * @param out out: the operator; owned by the caller, released with dist_op_release. Not written on failure.
+ * @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is not as said or the name is in use;
+ *   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know; DIST_ERR_OUT_OF_MEMORY if 4096
+ *   operators are live.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_op_create(const char *name,
+                             dist_op_fn function,
+                             size_t elem_bytes,
+                             uint64_t flags,
+                             void *user,
+                             dist_op_t *out);
+
+/**
+ * Releases an operator: its number and its name are free.
+ *
+ * Calls that were issued before go on with it: the library calls the function until their works have completed.
+ *
+ * @param op in: an operator of dist_op_create.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `op` is no live operator of dist_op_create.
+ * @threads any.
+ * @since 0.1
+ */
+dist_status_t dist_op_release(dist_op_t op);
 
 /*
  * Collectives

@@ -138,7 +138,7 @@ impl Prepared {
                 enqueue(group, deadline, task)
             }
             What::Operator(call) => {
-                let task = OperatorTask::new(call, options.values, Arc::clone(&work));
+                let task = OperatorTask::new(call, &options, Arc::clone(&work));
                 enqueue(group, deadline, task)
             }
         };

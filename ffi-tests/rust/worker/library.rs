@@ -25,10 +25,9 @@ use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
 use dist::ffi::trace::{dist_trace_start, dist_trace_stop};
 use dist::ffi::types::{
     DIST_AVG, DIST_F32, DIST_F64, DIST_FIELD_RANK, DIST_I32, DIST_MAX, DIST_OK, DIST_SUM,
-    DIST_TERMINATED,
-    dist_blob_t, dist_call_options_t, dist_culprit_t, dist_dtype_t, dist_group_options_t,
-    dist_group_t, dist_init_options_t, dist_op_t, dist_status_t, dist_store_file_options_t,
-    dist_store_t, dist_store_tcp_options_t, dist_work_t,
+    DIST_TERMINATED, dist_blob_t, dist_call_options_t, dist_culprit_t, dist_dtype_t,
+    dist_group_options_t, dist_group_t, dist_init_options_t, dist_op_t, dist_status_t,
+    dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t, dist_work_t,
 };
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};

@@ -15,6 +15,7 @@ use crate::base::debug::{self, Values};
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::label::{Label, LabelSuffix};
 use crate::transport::{Descriptor, Extent, OpKind};
 use std::sync::Arc;
 
@@ -103,13 +104,14 @@ impl<'a> OperatorCall<'a> {
     }
 
     /// What the recorder notes of it.
-    fn descriptor(&self, sequence: u64) -> Descriptor {
+    fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let (dtype, extent) = (self.dtype, self.extent());
-        Descriptor { dtype, extent, ..self.call.descriptor(sequence) }
+        Descriptor { dtype, extent, ..self.call.descriptor(sequence, label) }
     }
 
-    fn title(&self, sequence: u64) -> String {
-        format!("{} #{sequence} (operator \"{}\")", self.kind().name(), self.operator.name())
+    fn title(&self, sequence: u64, label: Label) -> String {
+        let (kind, label) = (self.kind().name(), LabelSuffix(label));
+        format!("{kind} #{sequence}{label} (operator \"{}\")", self.operator.name())
     }
 
     fn run(
@@ -121,13 +123,19 @@ impl<'a> OperatorCall<'a> {
     ) -> Result<()> {
         group.await_presence(whole, deadline.begun())?;
         let values = values.max(debug::values());
-        self.inspect(group, whole.sequence, values, false)?;
-        Run::new(group, self, whole.sequence, deadline).all_parts()?;
-        self.inspect(group, whole.sequence, values, true)
+        self.inspect(group, whole, values, false)?;
+        Run::new(group, self, whole, deadline).all_parts()?;
+        self.inspect(group, whole, values, true)
     }
 
     /// Looks for unwanted elements in the inputs, or in the result.
-    fn inspect(&self, group: &Group, sequence: u64, values: Values, is_result: bool) -> Result<()> {
+    fn inspect(
+        &self,
+        group: &Group,
+        whole: &Descriptor,
+        values: Values,
+        is_result: bool,
+    ) -> Result<()> {
         let Some(dtype) = self.dtype.filter(|_| values != Values::Any) else { return Ok(()) };
         let buffers = match is_result {
             true => vec![self.recv().as_src()],
@@ -135,7 +143,7 @@ impl<'a> OperatorCall<'a> {
         };
         let name = if is_result { "result" } else { "input" };
         group.inspect(dtype, values, buffers.into_iter(), |_| {
-            format!("{}: its {name}", self.title(sequence))
+            format!("{}: its {name}", self.title(whole.sequence, whole.label))
         })
     }
 }
@@ -160,11 +168,12 @@ impl Group {
         loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
         let deadline = LateDeadline::from(self.deadline(options));
         let ticket = self.queue.issue();
-        let descriptor = call.descriptor(ticket.sequence());
+        let descriptor = call.descriptor(ticket.sequence(), options.label);
         let outcome = self.run_in_turn(&ticket, &descriptor, &deadline, || {
             call.run(self, &descriptor, &deadline, options.values)
         });
-        let title = || format!("{} on {}", call.title(ticket.sequence()), self.whom());
+        let title =
+            || format!("{} on {}", call.title(descriptor.sequence, descriptor.label), self.whom());
         outcome.context(title).inspect_err(|error| self.hand_out(error))
     }
 
@@ -241,16 +250,18 @@ impl Group {
 pub(in crate::api) struct OperatorTask {
     call: OperatorCall<'static>,
     values: Values,
+    label: Label,
     works: [Arc<Work>; 1],
 }
 
 impl OperatorTask {
     pub(in crate::api) fn new(
         call: OperatorCall<'static>,
-        values: Values,
+        options: &CallOptions,
         work: Arc<Work>,
     ) -> Self {
-        Self { call, values, works: [work] }
+        let (values, label) = (options.values, options.label);
+        Self { call, values, label, works: [work] }
     }
 }
 
@@ -260,11 +271,11 @@ impl Task for OperatorTask {
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
-        self.call.descriptor(sequence)
+        self.call.descriptor(sequence, self.label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
-        self.call.title(descriptor.sequence)
+        self.call.title(descriptor.sequence, descriptor.label)
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {

@@ -17,6 +17,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::LateDeadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::label::Label;
 use crate::kernel;
 use crate::transport::{Descriptor, Extent, OpKind};
 use std::ops::Range;
@@ -87,6 +88,7 @@ pub(super) struct Run<'r, 'a> {
     group: &'r Group,
     call: &'r OperatorCall<'a>,
     sequence: u64,
+    label: Label,
     deadline: &'r LateDeadline,
     /// The part that was carried last.
     part: u16,
@@ -96,10 +98,11 @@ impl<'r, 'a> Run<'r, 'a> {
     pub(super) fn new(
         group: &'r Group,
         call: &'r OperatorCall<'a>,
-        sequence: u64,
+        whole: &Descriptor,
         deadline: &'r LateDeadline,
     ) -> Self {
-        Self { group, call, sequence, deadline, part: 0 }
+        let (sequence, label) = (whole.sequence, whole.label);
+        Self { group, call, sequence, label, deadline, part: 0 }
     }
 
     /// All parts.
@@ -125,7 +128,7 @@ impl<'r, 'a> Run<'r, 'a> {
             let message = "the vectors are so long that their parts have no numbers";
             self.fatal(Error::new(ErrorKind::Unsupported, message))
         })?;
-        let of_call = call.descriptor(self.sequence);
+        let of_call = call.descriptor(self.sequence, self.label);
         let extent = extent.unwrap_or(of_call.extent);
         let descriptor = Descriptor { part: self.part, extent, ..of_call };
         let (group, options) = (self.group, CallOptions::PLAIN);
