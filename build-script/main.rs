@@ -5,6 +5,7 @@
 //! a header ([`sections`]) and puts the sections together. From the same pass comes the list of exports that a test
 //! compares with the built library. Everything goes to `OUT_DIR`; `cargo xtask header` copies the headers to `include/`.
 #![allow(clippy::panic, clippy::expect_used, reason = "a build script fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a build script speaks to cargo on standard output")]
 
 mod header;
 mod initializer;

@@ -2,6 +2,7 @@
 //! process; hosts differ in name alone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test says what it has measured")]
 
 mod harness;
 mod worker;

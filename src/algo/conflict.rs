@@ -18,9 +18,9 @@ impl DifferingCall {
     /// Of two operations whose labels are those of the whole and, behind it, those of the calls.
     pub(super) fn of(ours: &[Label], theirs: &[Label]) -> Self {
         let calls = ours.iter().zip(theirs).enumerate().skip(1);
-        let found = calls.map(|(number, (&ours, &theirs))| Self { number, ours, theirs });
+        let mut found = calls.map(|(number, (&ours, &theirs))| Self { number, ours, theirs });
         let none = Self { number: 0, ours: Label::NONE, theirs: Label::NONE };
-        found.filter(|call| call.ours != call.theirs).next().unwrap_or(none)
+        found.find(|call| call.ours != call.theirs).unwrap_or(none)
     }
 }
 

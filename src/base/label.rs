@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(Label::from_words(*Label::UNKNOWN.words()), None);
         // Bytes after the end.
         assert_eq!(Label::from_words([0x61, 0x62, 0, 0]), None);
-        assert_eq!(Label::from_words([0x6100_61, 0, 0, 0]), None);
+        assert_eq!(Label::from_words([0x0061_0061, 0, 0, 0]), None);
         assert_eq!(Label::from_words([0; LABEL_WORDS]), Some(Label::NONE));
     }
 

@@ -31,7 +31,7 @@ type Fold = fn(&[u8], &mut [u8]);
 fn compose_small(lower: &[u8], higher: &mut [u8]) {
     let (a, b) = (lower[0] & 15, lower[0] >> 4);
     let (c, d) = (higher[0] & 15, higher[0] >> 4);
-    higher[0] = (a * c & 15) | ((c * b + d) & 15) << 4;
+    higher[0] = ((a * c) & 15) | ((c * b + d) & 15) << 4;
 }
 
 /// An affine map of the vectors of all other bytes, whose factor is the first byte: every byte depends on the first, so

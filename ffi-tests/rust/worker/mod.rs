@@ -150,15 +150,7 @@ impl Worker {
 
     fn carry_out(&mut self, words: &Words<'static>) {
         if words.verb() == "if" {
-            let is_at = |index, name| {
-                let wanted = words.at(index);
-                wanted == "*" || variable(name).as_deref() == Some(wanted)
-            };
-            if is_at(0, "TORCHELASTIC_RESTART_COUNT") && is_at(1, "RANK") {
-                let mut rest = words.rest().splitn(3, ' ');
-                self.carry_out(&Words::parse(rest.nth(2).unwrap()));
-            }
-            return;
+            return self.carry_out_if(words);
         }
         let started = Instant::now();
         let outcome = match words.verb() {
@@ -221,6 +213,18 @@ impl Worker {
             _ => Call::new(words.clone(), self.group(words)).make(),
         };
         self.reporter.report(words.line(), started, &outcome);
+    }
+
+    /// Carries out the words behind `if ATTEMPT RANK`, on that attempt and rank only; `*` is any.
+    fn carry_out_if(&mut self, words: &Words<'static>) {
+        let is_at = |index, name| {
+            let wanted = words.at(index);
+            wanted == "*" || variable(name).as_deref() == Some(wanted)
+        };
+        if is_at(0, "TORCHELASTIC_RESTART_COUNT") && is_at(1, "RANK") {
+            let mut rest = words.rest().splitn(3, ' ');
+            self.carry_out(&Words::parse(rest.nth(2).unwrap()));
+        }
     }
 
     fn leaks(&self) -> Outcome {

@@ -130,7 +130,7 @@ mod tests {
             Terms { element: 1, ..terms.clone() },
             Terms { count: 0, ..terms.clone() },
             Terms { fingerprint: 7, ..terms.clone() },
-            Terms { name: "matmul".to_owned(), ..terms.clone() },
+            Terms { name: "matmul".to_owned(), ..terms },
         ];
         for other in &others {
             assert_eq!(Terms::decode(&other.encode()).as_ref(), Some(other));

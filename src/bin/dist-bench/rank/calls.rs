@@ -93,6 +93,7 @@ impl Choice {
             device: DIST_DEVICE_HOST,
             stream: null_mut(),
             reserved: 0,
+            label: null(),
         };
         Ok(Self { options, _name: name })
     }
