@@ -46,8 +46,10 @@ impl Label {
     /// The label of an operation that is made of several calls; none if none of them has one. Their texts in order if
     /// these fit, else their number and a hash of all.
     pub fn of_calls(labels: &[Self]) -> Self {
-        if labels.iter().all(Self::is_none) {
-            return Self::NONE;
+        match labels {
+            [label] => return *label,
+            _ if labels.iter().all(Self::is_none) => return Self::NONE,
+            _ => {}
         }
         let texts: Vec<String> = labels.iter().map(Self::text).collect();
         let is_clear = texts.iter().all(|text| !text.is_empty() && !text.contains(','));
@@ -291,9 +293,9 @@ mod tests {
             &["a, b"],
             &["a", ""],
             &["", "a"],
-            &["a", "a long label of some layer", "b"],
-            &["b", "a long label of some layer", "a"],
-            &["a", "a long label of some layer", ""],
+            &["a", "a longer label of some layer", "b"],
+            &["b", "a longer label of some layer", "a"],
+            &["a", "a longer label of some layer", ""],
         ];
         let different: HashSet<String> = lists.iter().map(|list| of(list)).collect();
         assert_eq!(
@@ -302,7 +304,7 @@ mod tests {
             "one label alone is that label: {different:?}"
         );
         assert!(of(lists[5]).starts_with("3 labels #"));
-        let many: Vec<&str> = vec!["a long label of some layer"; 65_536];
+        let many: Vec<&str> = vec!["a longer label of some layer"; 65_536];
         assert!(of(&many).starts_with("65536 labels #"));
     }
 
