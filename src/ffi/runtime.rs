@@ -40,9 +40,15 @@ const VERSION_STRING: &CStr =
 
 dist_export! {
     #[anywhere(0)]
-    /// The version of the library that is loaded: MAJOR * 10000 + MINOR * 100 + PATCH.
+    /// Returns the version of the loaded library as MAJOR * 10000 + MINOR * 100 + PATCH.
     ///
-    /// Compare it with DIST_VERSION, the version of the header. Any thread. Since 0.1.
+    /// Compare it with DIST_VERSION, which is the version of the header.
+    ///
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the version.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_version() -> u32 {
         Ok(VERSION)
     }
@@ -50,7 +56,13 @@ dist_export! {
 
 dist_export! {
     #[anywhere(VERSION_STRING.as_ptr())]
-    /// The version of the library that is loaded, as static text. Any thread. Since 0.1.
+    /// Returns the version of the loaded library as text, such as "0.1.0".
+    ///
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the version, static.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_version_string() -> *const c_char {
         Ok(VERSION_STRING.as_ptr())
     }
@@ -58,7 +70,14 @@ dist_export! {
 
 dist_export! {
     #[anywhere(c"unknown status".as_ptr())]
-    /// What a status means, as static text; any number may be asked for. Any thread. Since 0.1.
+    /// Describes a status in a few words, such as "timed out".
+    ///
+    /// @param status in: the status; any number is allowed.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the text, static; "unknown status" for a number that is no status.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_status_string(status: dist_status_t) -> *const c_char {
         Ok(status::text(status).as_ptr())
     }
@@ -66,12 +85,12 @@ dist_export! {
 
 dist_export! {
     #[anywhere(0)]
-    /// Gives the size of one element of a type in bytes.
+    /// Returns the size of one element of a type in bytes.
     ///
-    /// @param dtype in: the element type; any number may be asked for.
+    /// @param dtype in: the element type; any number is allowed.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the size; 0 for a number that names no type.
+    /// @return the size; 0 for a number that is no built-in element type, and for DIST_OPAQUE.
     /// @threads any.
     /// @since 0.1
     pub fn dist_dtype_size(dtype: dist_dtype_t) -> usize {
@@ -81,12 +100,12 @@ dist_export! {
 
 dist_export! {
     #[anywhere(names::UNKNOWN_DTYPE.as_ptr())]
-    /// Gives the name of an element type, such as "f32", as messages have it.
+    /// Returns the name of an element type, such as "f32", as error messages show it.
     ///
-    /// @param dtype in: the element type; any number may be asked for.
+    /// @param dtype in: the element type; any number is allowed.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the name, static; "unknown dtype" for a number that names no type.
+    /// @return the name, static; "unknown dtype" for a number that is no built-in element type.
     /// @threads any.
     /// @since 0.1
     pub fn dist_dtype_name(dtype: dist_dtype_t) -> *const c_char {
@@ -96,12 +115,12 @@ dist_export! {
 
 dist_export! {
     #[anywhere(names::UNKNOWN_OP.as_ptr())]
-    /// Gives the name of an operator, such as "sum".
+    /// Returns the name of a built-in operator, such as "sum".
     ///
-    /// @param op in: the operator; any number may be asked for.
+    /// @param op in: the operator; any number is allowed.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the name, static; "unknown op" for a number that names no operator.
+    /// @return the name, static; "unknown op" for a number that is no built-in operator.
     /// @threads any.
     /// @since 0.1
     pub fn dist_op_name(op: dist_op_t) -> *const c_char {
@@ -111,12 +130,15 @@ dist_export! {
 
 dist_export! {
     #[anywhere(c"".as_ptr())]
-    /// Gives the message of the calling thread's last failed call.
+    /// Returns the message of the calling thread's last failed call.
+    ///
+    /// Later calls that succeed do not change the message.
     ///
     /// @agree nothing.
     /// @blocks no.
-    /// @return the message in UTF-8, "" if no call has failed; valid until the second next failing call of the thread.
-    /// @threads any.
+    /// @return the message in UTF-8, or "" if no call of the thread has failed; valid until the
+    ///   second next failing call of the thread.
+    /// @threads any; each thread has its own message.
     /// @since 0.1
     pub fn dist_last_error() -> *const c_char {
         Ok(last_error::as_ptr())
@@ -127,28 +149,43 @@ dist_export! {
     #[anywhere(0)]
     /// Copies the message of the calling thread's last failed call.
     ///
-    /// `buf`: out, may be NULL if `cap` is 0. `cap`: its size in bytes; a longer message is cut and always
-    /// terminated. Returns the bytes that the whole message needs, its terminator included. Any thread.
-    /// Since 0.1.
+    /// @param buf out, optional: receives the message, always with its terminator; NULL only if
+    ///   `cap` is 0. A longer message is cut between two characters.
+    /// @param cap in: the size of `buf` in bytes.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the bytes that the whole message needs, with its terminator; 0 if `buf` is NULL and
+    ///   `cap` is not 0.
+    /// @threads any; each thread has its own message.
+    /// @since 0.1
     pub fn dist_last_error_copy(buf: *mut c_char, cap: usize) -> usize {
         copy_text(&last_error::get(), buf, cap)
     }
 }
 
 dist_export! {
-    /// Makes the world group together with all other processes of the job.
+    /// Creates the world group together with all other processes of the job.
     ///
-    /// All ranks must agree on where they meet, on the world size and on the group's name. `options`: NULL
-    /// for all defaults (env://, which understands distrun, torchrun, mpirun and srun); borrowed for the
-    /// call. Blocks until all ranks have come, until connect_timeout_ms at the latest; a long wait is
-    /// told in the log at level WARN. One thread at a time.
+    /// The default init method is env://, which reads the environment of distrun, torchrun, mpirun
+    /// and srun. Waits longer than DIST_SLOW_WARNING_MS (30 seconds if unset) appear in the log at
+    /// level WARN.
     ///
-    /// Returns DIST_OK; DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_ARGUMENT for wrong options or
-    /// environment (the message names the variable) or a rank that two processes have; DIST_ERR_NOT_FOUND
-    /// for an unknown back end; DIST_ERR_TIMEOUT naming the ranks that did not come; DIST_ERR_CONNECTION
-    /// where the store cannot be reached; DIST_ERR_MISMATCH where ranks run different versions or were told
-    /// different world sizes; DIST_ERR_UNSUPPORTED where ranks are on several hosts (this version);
-    /// DIST_ERR_PEER_FAILED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. Since 0.1.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+    ///   `connect_timeout_ms` is DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
+    /// @agree the store or init method, the world size, the group name and the back end.
+    /// @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
+    /// @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
+    ///   if an option or environment variable is wrong (the message names it), if two processes
+    ///   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if `options.store`
+    ///   is no store; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_UNSUPPORTED if the
+    ///   back end cannot run here or the options set a field that this version does not know;
+    ///   DIST_ERR_TIMEOUT if ranks did not join (the message names them); DIST_ERR_CONNECTION if
+    ///   the store cannot be reached; DIST_ERR_AUTH if the store refuses the secret;
+    ///   DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
+    ///   options; DIST_ERR_PEER_FAILED if another rank gave up; DIST_ERR_OUT_OF_MEMORY;
+    ///   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
+    /// @threads any; calls of dist_init and dist_finalize run one after the other.
+    /// @since 0.1
     pub fn dist_init(options: *const dist_init_options_t) -> dist_status_t {
         let options = options::read(options)?;
         let rank = if options.fields & DIST_FIELD_RANK != 0 {
@@ -185,15 +222,22 @@ dist_export! {
 }
 
 dist_export! {
-    /// Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
+    /// Leaves the world group and ends its handle; dist_init may be called again afterwards.
     ///
-    /// Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
-    /// to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Their completion callbacks
-    /// are called while the world is still there. Blocks until then, and on
-    /// the rank that hosts the store, which leaves last, until the others have left: 6 seconds at most in all, and about
-    /// one where the group has failed. One thread at a time; blocking calls under way on other threads end as they would.
+    /// Each rank calls dist_finalize when it has no more collectives to call. Pending works of the
+    /// world get 5 seconds to complete; then they end with DIST_ERR_ABORTED. Their handles stay
+    /// valid until dist_work_release. Their completion callbacks run before the world ends.
+    /// Blocking calls of other threads continue to their own end.
     ///
-    /// Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
+    /// The rank that hosts the store leaves last: it waits until the other ranks have left.
+    ///
+    /// @agree nothing; every rank calls it once.
+    /// @blocks until works and callbacks have ended, on the store's host until the other ranks have
+    ///   left: at most 6 seconds, about 1 second if the group has failed.
+    /// @return DIST_OK; DIST_ERR_NOT_INITIALIZED if there is no world; DIST_ERR_INVALID_ARGUMENT
+    ///   inside a completion callback.
+    /// @threads any; calls of dist_init and dist_finalize run one after the other.
+    /// @since 0.1
     pub fn dist_finalize() -> dist_status_t {
         refuse_to_block("dist_finalize")?;
         runtime::finalize(forget_world)
@@ -202,7 +246,13 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// 1 between dist_init and dist_finalize, else 0. Any thread. Since 0.1.
+    /// Tells whether the world group exists.
+    ///
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return 1 between dist_init and dist_finalize, else 0.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_is_initialized() -> i32 {
         Ok(i32::from(runtime::is_initialized()))
     }
@@ -210,8 +260,13 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// 1 if torchrun or distrun has started this process (TORCHELASTIC_RUN_ID is set), else 0. Any thread.
-    /// Since 0.1.
+    /// Tells whether torchrun or distrun started this process, from TORCHELASTIC_RUN_ID.
+    ///
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return 1 if TORCHELASTIC_RUN_ID is set and not empty, else 0.
+    /// @threads any, but not while another thread changes the environment.
+    /// @since 0.1
     pub fn dist_is_elastic_launched() -> i32 {
         Ok(i32::from(runtime::is_elastic_launched()?))
     }
@@ -219,10 +274,20 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// 1 if there is a back end of this name, in any case, else 0: the native one, one that was registered or loaded, or
-    /// one of DIST_BACKEND_PLUGINS, which this loads. For "nccl", and maps with it, whether NCCL can be loaded, which this does.
+    /// Tells whether a back end of this name can be used, and loads it if necessary.
     ///
-    /// `name`: required, borrowed for the call. Any thread. Since 0.1.
+    /// Available are the native back end ("native" or "gloo"), back ends that were registered or
+    /// loaded, and back ends that the plug-ins in DIST_BACKEND_PLUGINS provide. If the name is not
+    /// known, the call loads these plug-ins, once in the process. For "nccl", and for maps such as
+    /// "cpu:native,cuda:nccl", it loads the NCCL library; for "mpi" the plug-in for MPI.
+    ///
+    /// @param name in: the name, in upper or lower case; borrowed for the call.
+    /// @agree nothing.
+    /// @blocks no; loading a shared object may take a moment.
+    /// @return 1 if the back end is available, else 0; dist_last_error has the reason if a plug-in
+    ///   cannot be loaded.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_backend_is_available(name: *const c_char) -> i32 {
         let name = super::args::required_str(name, "name")?;
         super::backend::look_for(name)?;
@@ -231,16 +296,22 @@ dist_export! {
 }
 
 dist_export! {
-    /// Whether a group does a kind of call, without making one.
+    /// Tells whether a group supports a kind of call, without making one.
     ///
-    /// `group`: required. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
-    /// DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
-    /// number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
-    /// not block. Any thread.
+    /// All ranks get the same answer.
     ///
-    /// Returns DIST_OK; DIST_ERR_UNSUPPORTED, with type, operator and back end in the message;
-    /// DIST_ERR_INVALID_ARGUMENT for a number that names nothing; DIST_ERR_INVALID_HANDLE,
-    /// DIST_ERR_NOT_INITIALIZED. Since 0.1.
+    /// @param group in: the group.
+    /// @param kind in: a DIST_KIND_ constant.
+    /// @param dtype in: the element type; ignored for DIST_KIND_BARRIER.
+    /// @param op in: the operator, built-in or from dist_op_create; ignored unless `kind` reduces.
+    /// @param device in: DIST_DEVICE_HOST, or the number of the GPU whose memory has the buffers.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK if the group supports the call; DIST_ERR_UNSUPPORTED if not (the message
+    ///   names type, operator and back end); DIST_ERR_INVALID_ARGUMENT if a number is no constant
+    ///   of its family; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_backend_supports(
         group: *const dist_group_t,
         kind: i32,
@@ -258,13 +329,21 @@ dist_export! {
 }
 
 dist_export! {
-    /// What the flight recorder knows: the last 2000 operations of the process, messages included, and the groups that
-    /// they belong to with their members and failures, as JSON. dist-doctor reads such texts from files.
+    /// Returns the flight recorder's records of operations and groups as JSON.
     ///
-    /// `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
-    /// owned by the caller. Does not block. Any thread.
+    /// The recorder keeps the last 2000 operations of the process, messages included, and their
+    /// groups with members and failures. dist-doctor reads this JSON from files. The call works
+    /// before dist_init and after dist_finalize.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+    /// @param group in, optional: only operations of this group; NULL for all groups.
+    /// @param json out: a blob of one text, owned by the caller, released with dist_blob_release;
+    ///   NULL on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
+    ///   DIST_ERR_OUT_OF_MEMORY.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_flight_recorder_dump(
         group: *const dist_group_t,
         json: *mut *mut dist_blob_t,
@@ -281,10 +360,14 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// This process's rank in a group.
+    /// Returns this process's rank in a group.
     ///
-    /// `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
-    /// Since 0.1.
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the rank; -1 for NULL or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_get_rank(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.rank())
     }
@@ -292,10 +375,14 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// The number of ranks of a group.
+    /// Returns the number of ranks of a group.
     ///
-    /// `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
-    /// Since 0.1.
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number of ranks; -1 for NULL or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_get_world_size(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.size())
     }
