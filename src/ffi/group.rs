@@ -62,23 +62,35 @@ pub(super) fn forget_world() {
 
 dist_export! {
     #[on_error(std::ptr::null_mut())]
-    /// The world group, or NULL before dist_init and after dist_finalize.
+    /// Returns the world group.
     ///
-    /// Static: never released by the caller. Any thread. Since 0.1.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the world, static: dist_finalize ends it; NULL before dist_init and after
+    ///   dist_finalize.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_world() -> *mut dist_group_t {
         Ok(WORLD.load(Ordering::Acquire))
     }
 }
 
 dist_export! {
-    /// Makes a group from a store, without any global state: several groups may live in one process, and
-    /// ranks may be threads.
+    /// Creates a group whose ranks meet in a store, independently of dist_init.
     ///
-    /// All ranks must agree on store, world_size and name. `options`: required, borrowed for the call. `out`:
-    /// out, required; owned by the caller, released with dist_group_release; NULL on failure. Blocks until
-    /// all ranks have come, until connect_timeout_ms at the latest. Any thread.
+    /// A process may have several such groups. The ranks of a group may be threads of one process.
     ///
-    /// Returns as dist_init, and DIST_ERR_INVALID_HANDLE for a wrong store. Since 0.1.
+    /// @param options in: `store`, DIST_FIELD_RANK with `rank`, `world_size` and `name` are
+    ///   required; borrowed for the call. The default of `connect_timeout_ms` is
+    ///   DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
+    /// @param out out: the group, owned by the caller, released with dist_group_release; NULL on
+    ///   failure.
+    /// @agree the store, `world_size`, `name`, the back end and `global_ranks`.
+    /// @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
+    /// @return as dist_init, without DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_HANDLE if
+    ///   `options.store` is NULL or no store.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_create(
         options: *const dist_group_options_t,
         out: *mut *mut dist_group_t,
@@ -112,14 +124,23 @@ dist_export! {
 }
 
 dist_export! {
-    /// Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
-    /// pending work ends with it, and so does every later call. So it is with groups that were made from it by
-    /// dist_group_new and dist_group_split, and from those, on all ranks that have not released `group`.
+    /// Fails a group on all its ranks, with a reason.
     ///
-    /// `group`: required. `reason`: may be NULL; borrowed for the call. Only the first failure of a
-    /// group counts. Does not block. Any thread, also while others are inside a collective.
+    /// Calls that wait in the group and pending works end with DIST_ERR_ABORTED and the reason.
+    /// Later calls return DIST_ERR_ABORTED too. A rank that has not released `group` passes the
+    /// abort on to groups that dist_group_new and dist_group_split made from it, and from those
+    /// groups to theirs. Only the first failure of a group counts: if the group has failed before,
+    /// its failure stays.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+    /// @param group in: the group.
+    /// @param reason in, optional: a text for the error message; NULL for none; borrowed for the
+    ///   call.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_INVALID_ARGUMENT if `reason` is not UTF-8 or longer than 1 MiB.
+    /// @threads any, also while other threads are inside a collective of the group.
+    /// @since 0.1
     pub fn dist_group_abort(group: *mut dist_group_t, reason: *const c_char) -> dist_status_t {
         let reason = optional_str(reason, "reason")?.unwrap_or_default();
         self::group(group)?.abort(reason);
@@ -128,18 +149,24 @@ dist_export! {
 }
 
 dist_export! {
-    /// Leaves a group and releases it. Its other ranks can go on among what they have already received; a
-    /// collective that needs this rank ends there with DIST_ERR_PEER_FAILED. On several hosts, the lowest rank of
-    /// each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
-    /// own, so that ranks that stay behind it learn of them from their connections and time limits only.
+    /// Leaves a group and ends its handle.
     ///
-    /// Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
+    /// The other ranks can still receive what this rank has sent. A collective that needs this rank
+    /// ends on them with DIST_ERR_PEER_FAILED. The parent of the group and groups made from it may
+    /// be released before or after it. Blocking calls of other threads and pending works continue
+    /// to their own end; this rank leaves the group after them.
     ///
-    /// `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
-    /// threads end as they would; so do pending works, until which the group is not left. Does not block, but for groups on
-    /// GPUs: these wait for their device and for the other ranks, 10 seconds at most. Any thread.
+    /// On several hosts, the lowest rank of each host should be the last rank there to leave. It
+    /// forwards failures and deaths to the other hosts. Ranks of its host that stay longer learn of
+    /// them only from their own connections and time-outs.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
+    /// @param group in, optional: the group, not the world (see dist_finalize); NULL does nothing.
+    /// @agree nothing.
+    /// @blocks no; for a group on GPUs until its device and the other ranks are ready, at most 10
+    ///   seconds.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for the world.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_release(group: *mut dist_group_t) -> dist_status_t {
         if group.is_null() {
             return Ok(());
@@ -154,10 +181,18 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Copies the message of the error that has failed a group; "" while it has not failed.
+    /// Copies the message of the error that failed a group.
     ///
-    /// `group`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole
-    /// message needs, its terminator included; 0 for an invalid handle. Any thread. Since 0.1.
+    /// @param group in: the group.
+    /// @param buf out, optional: receives the message, "" while the group has not failed; as in
+    ///   dist_last_error_copy.
+    /// @param cap in: the size of `buf` in bytes.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the bytes that the whole message needs, with its terminator; 0 for NULL or an
+    ///   invalid handle, and if `buf` is NULL and `cap` is not 0.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_error(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         let failure = self::group(group)?.failure();
         copy_text(failure.as_ref().map_or("", Error::message), buf, cap)
@@ -166,14 +201,16 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Returns how many collectives have been issued on a group on this rank; ranks that called the same have the same.
+    /// Returns how many collectives this rank has issued on a group.
     ///
-    /// Calls on byte strings count as two, those of a batch that became one operation as one, messages not at all.
+    /// Ranks that made the same calls have the same number. A call on byte strings counts as two.
+    /// Calls of a batch that became one operation count as one. A dist_group_new or
+    /// dist_group_split of all ranks counts on the parent. Messages do not count.
     ///
     /// @param group in: the group.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the number; 0 before the first one, and for an invalid handle.
+    /// @return the number; 0 before the first collective, and for NULL or an invalid handle.
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_sequence(group: *const dist_group_t) -> u64 {
@@ -182,15 +219,17 @@ dist_export! {
 }
 
 dist_export! {
-    /// Sets the time-out of a group's operations that name none themselves.
+    /// Sets the default time-out of a group's operations on this rank.
     ///
-    /// It holds for calls from now on, of this process only.
+    /// It applies to later calls that set no time-out of their own.
     ///
     /// @param group in: the group.
-    /// @param timeout_ms in: the default is DIST_TIMEOUT_MS, or 30 minutes; DIST_NO_WAIT is refused.
+    /// @param timeout_ms in: the time-out; the default is DIST_TIMEOUT_MS, or 30 minutes;
+    ///   DIST_NO_WAIT is refused.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_NOT_INITIALIZED.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `timeout_ms` or DIST_TIMEOUT_MS is wrong;
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_set_timeout(group: *mut dist_group_t, timeout_ms: i64) -> dist_status_t {
@@ -200,12 +239,13 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Gives the time-out of a group's operations that name none themselves, in milliseconds.
+    /// Returns the default time-out of a group's operations on this rank, in milliseconds.
     ///
     /// @param group in: the group.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the time-out; DIST_WAIT_FOREVER; 0 for an invalid handle.
+    /// @return the time-out; DIST_WAIT_FOREVER if there is no limit; 0 for NULL or an invalid
+    ///   handle.
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_get_timeout(group: *const dist_group_t) -> i64 {
@@ -217,7 +257,14 @@ dist_export! {
     #[on_error(0)]
     /// Copies a group's name.
     ///
-    /// `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+    /// @param group in: the group.
+    /// @param buf out, optional: receives the name; as in dist_last_error_copy.
+    /// @param cap in: the size of `buf` in bytes.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return as dist_group_error, for the name.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_name(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(self::group(group)?.name(), buf, cap)
     }
@@ -225,9 +272,16 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Copies the name of the back end that serves a group.
+    /// Copies the name of a group's back end.
     ///
-    /// `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+    /// @param group in: the group.
+    /// @param buf out, optional: receives the name; as in dist_last_error_copy.
+    /// @param cap in: the size of `buf` in bytes.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return as dist_group_error, for the name.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_backend(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(self::group(group)?.backend_name(), buf, cap)
     }
@@ -235,9 +289,14 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// This process's rank among the group's ranks of its host.
+    /// Returns this rank's position among the group's ranks on its host, from 0.
     ///
-    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the local rank; -1 for NULL or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_local_rank(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.place().local_rank)
     }
@@ -245,9 +304,14 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// The number of the group's ranks on this process's host.
+    /// Returns the number of the group's ranks on this rank's host.
     ///
-    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number; -1 for NULL or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_local_size(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.local_size())
     }
@@ -255,9 +319,16 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// Which of the group's hosts this process is on, from 0 in order of their lowest ranks.
+    /// Returns the number of this rank's host among the group's hosts, from 0.
     ///
-    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// Hosts are ordered by their lowest ranks.
+    ///
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number; -1 for NULL or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_host_index(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.place().host_index)
     }
@@ -265,24 +336,35 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// The number of hosts that the group's ranks are on.
+    /// Returns the number of hosts that the group's ranks run on.
     ///
-    /// `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+    /// @param group in: the group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number; -1 for NULL or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_host_count(group: *const dist_group_t) -> i32 {
         number(self::group(group)?.host_count())
     }
 }
 
 dist_export! {
-    /// Describes a group as JSON: its ranks and where they are, which ranks of the outermost group they are, the name
-    /// of the group that it was made from, the transport, and which algorithm would run
-    /// from which size on.
+    /// Describes a group as JSON.
     ///
-    /// `group`: required. `json`: out, required; a blob of one text, owned by the caller. Does not
-    /// block. Any thread.
+    /// The JSON has the members with host and process, their ranks in the outermost group and the
+    /// parent's name. It has the back end with its transport and its algorithms by size, the
+    /// default time-out, the failure, the arrival skew and the trace.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_NOT_INITIALIZED.
-    /// Since 0.1.
+    /// @param group in: the group.
+    /// @param json out: a blob of one text, owned by the caller, released with dist_blob_release;
+    ///   NULL on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
+    ///   DIST_ERR_NOT_INITIALIZED; DIST_ERR_OUT_OF_MEMORY.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_describe(
         group: *const dist_group_t,
         json: *mut *mut dist_blob_t,
