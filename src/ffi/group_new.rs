@@ -31,29 +31,44 @@ fn give(out: &Out<*mut dist_group_t>, made: Option<Group>) -> Result<()> {
 }
 
 dist_export! {
-    /// Makes a group of some ranks of another group, in the order given.
+    /// Creates a group of some ranks of another group, in the order given.
     ///
-    /// All ranks of `parent` call it, also those that are not in the new group, in the same order with the parent's
-    /// other collectives, and agree on the ranks, the name and the back end. With use_local_synchronization only
-    /// the new group's members call it, in no order with anything; they find each other by the name, which no
-    /// other group that any of them made this way from `parent` and has not released may have; an unnamed one is
-    /// named by its ranks and how often these were made a group.
+    /// All ranks of `parent` call it, members of the new group or not. The call has its place in
+    /// the order of the parent's collectives.
     ///
-    /// `parent`: required. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
-    /// borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
-    /// owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
-    /// not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
-    /// released before or after the new group, which then goes on as before; aborting it before that aborts the new one.
-    /// Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
+    /// With `options.use_local_synchronization` only the members need to call it, in no order with
+    /// other calls. The members find each other by the name. While a rank has a group of this kind
+    /// and name from `parent`, it cannot make a second one. An unnamed group is named after its
+    /// ranks and the number of groups made of these ranks before.
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown
-    /// back end, both before anything has happened; DIST_ERR_MISMATCH on all ranks that came where they define the
-    /// group differently (the message has each definition and who said it); DIST_ERR_TIMEOUT naming ranks that did
-    /// not come; DIST_ERR_PEER_FAILED where another rank could not join or left; DIST_ERR_SYSTEM where a limit of
-    /// the system is reached; DIST_ERR_UNSUPPORTED where the parent's back end has no messages; DIST_ERR_INVALID_HANDLE,
-    /// DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY. The parent goes on after all of these, except where
-    /// ranks of it did not come to a call of all of them, or came to another one, which fails it as with any
-    /// collective. Since 0.1.
+    /// The ranks exchange messages of the parent; they do not use the store. The parent may be
+    /// released before or after the new group, which is not affected. Aborting the parent aborts
+    /// the new group while both exist. Errors leave the parent usable, with one exception. If a
+    /// rank does not make a call of all ranks, or makes another call instead, the parent fails as
+    /// with any collective.
+    ///
+    /// @param parent in: the group whose ranks form the new group.
+    /// @param ranks in, optional: `n` ranks of the parent, none twice; NULL only if `n` is 0;
+    ///   borrowed for the call.
+    /// @param n in: the number of ranks; 0 for all ranks of the parent.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+    ///   `connect_timeout_ms` is DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
+    /// @param out out: the new group, owned by the caller, released with dist_group_release; NULL
+    ///   on failure, and with DIST_OK on a rank that is not a member.
+    /// @agree the order of calls on the parent, the ranks, the name and the back end.
+    /// @blocks until all ranks that make the group have called, until `connect_timeout_ms` at the
+    ///   latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if ranks, name or options are wrong, or inside a
+    ///   completion callback; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_MISMATCH if
+    ///   ranks define the group differently (the message has each definition and its ranks);
+    ///   DIST_ERR_TIMEOUT if ranks did not call (the message names them); DIST_ERR_PEER_FAILED if
+    ///   another rank gave up, left or died; DIST_ERR_UNSUPPORTED if the parent's back end has no
+    ///   messages, the new back end cannot run here or the options set a field that this version
+    ///   does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_OUT_OF_MEMORY;
+    ///   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the new back end failed; the parent's failure if it
+    ///   has failed.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_new(
         parent: *mut dist_group_t,
         ranks: *const i32,
@@ -71,16 +86,23 @@ dist_export! {
 dist_export! {
     /// Splits a group into one group for each color.
     ///
-    /// All ranks of `parent` call it, in the same order with the parent's other collectives; those with a color agree
-    /// on the name and the back end. Within a color, ranks are ordered by `key`, and where keys are equal by their
-    /// ranks in the parent. All groups have the name that the options give.
+    /// All ranks of `parent` call it. The call has its place in the order of the parent's
+    /// collectives. Within a color, ranks are ordered by `key`; ranks with equal keys are ordered
+    /// by their ranks in the parent. If the options give a name, all new groups have this name. For
+    /// the parent's release and abort the rules of dist_group_new apply.
     ///
-    /// `parent`: required. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
-    /// NULL for all defaults; borrowed for the call. `out`: out, required; owned by the caller, released with
-    /// dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR. Releasing, blocking, threads: as in
-    /// dist_group_new.
-    ///
-    /// Returns as dist_group_new. Since 0.1.
+    /// @param parent in: the group to split.
+    /// @param color in: 0 or more, or DIST_NO_COLOR for no new group on this rank.
+    /// @param key in: the sort key; any number.
+    /// @param options in, optional: as in dist_group_new; `use_local_synchronization` is refused.
+    /// @param out out: this rank's new group, owned by the caller, released with
+    ///   dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR.
+    /// @agree the order of calls on the parent; ranks with a color also the name and the back end.
+    /// @blocks as dist_group_new.
+    /// @return as dist_group_new; DIST_ERR_INVALID_ARGUMENT also if `color` is negative and not
+    ///   DIST_NO_COLOR.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_split(
         parent: *mut dist_group_t,
         color: i32,
@@ -102,13 +124,22 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Copies which ranks of the outermost group a group's ranks are, in the order of its own ranks.
+    /// Copies the ranks that a group's ranks have in the outermost group.
     ///
-    /// The outermost group is the one that a chain of dist_group_new and dist_group_split began with: the world, or
-    /// one made by dist_group_create, which may say otherwise in global_ranks.
+    /// The outermost group is the one at the beginning of the chain of dist_group_new,
+    /// dist_group_split and dist_group_shrink: the world, or a group of dist_group_create. The
+    /// latter may define other numbers in `global_ranks`. Element i of the result belongs to rank i
+    /// of `group`.
     ///
-    /// `group`: required. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
-    /// longer list is cut. Returns how many there are; 0 for an invalid handle. Any thread. Since 0.1.
+    /// @param group in: the group.
+    /// @param out out, optional: receives up to `cap` ranks; NULL only if `cap` is 0.
+    /// @param cap in: the number of ranks that fit into `out`; a longer list is cut.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number of the group's ranks; 0 for NULL or an invalid handle, and if `out` is
+    ///   NULL and `cap` is not 0.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_ranks(group: *const dist_group_t, out: *mut i32, cap: usize) -> usize {
         let group = self::group(group)?;
         let ranks = group.global_ranks();
@@ -124,10 +155,16 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
+    /// Converts a rank of the outermost group (see dist_group_ranks) to a rank of a group.
     ///
-    /// `group`: required. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
-    /// thread. Since 0.1.
+    /// @param group in: the group.
+    /// @param global_rank in: the rank in the outermost group.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the rank in `group`; -1 if the group does not contain it, and for NULL or an invalid
+    ///   handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_rank_from_global(group: *const dist_group_t, global_rank: i32) -> i32 {
         let group = self::group(group)?;
         let global = index(global_rank, "global_rank")?;
@@ -138,10 +175,16 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
+    /// Converts a rank of a group to its rank in the outermost group (see dist_group_ranks).
     ///
-    /// `group`: required. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
-    /// thread. Since 0.1.
+    /// @param group in: the group.
+    /// @param rank in: the rank in `group`.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the rank in the outermost group; -1 if `rank` is no rank of the group, and for NULL
+    ///   or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_rank_to_global(group: *const dist_group_t, rank: i32) -> i32 {
         let group = self::group(group)?;
         let found = group.global_ranks().get(index(rank, "rank")?).copied();

@@ -8,34 +8,44 @@ use crate::api::ShrinkOptions;
 use std::sync::Arc;
 
 dist_export! {
-    /// Makes a group of those of a failed group's ranks that are left: after DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT or any
-    /// other failure, to go on without whoever caused it.
+    /// Creates a group of the remaining ranks of a failed group.
     ///
-    /// All ranks that go on call it, each after its calls in `group` have failed; a group that has not failed is aborted by
-    /// it ("rank 2 shrinks group world"). They find each other by what they know since the group began, without the store and
-    /// without the group's own connections. A rank that has died is passed over at once, one that does not call within
-    /// timeout_ms after it has been looked for is excluded, and so is the rank that the failure names where that is
-    /// DIST_ERR_PEER_FAILED. Those that are left must be more than half of the ranks that are not proven dead (a closed socket
-    /// proves it), or half of them with the lowest: of two parts that do not reach each other, one goes on at most. A rank
-    /// that dies while they make the group is left out as well.
+    /// Each remaining rank calls it after its calls in `group` have failed, for instance with
+    /// DIST_ERR_PEER_FAILED or DIST_ERR_TIMEOUT. If the group has not failed, the call aborts it.
+    /// The ranks find each other without the store and without the connections of the old group. A
+    /// failed attempt may be repeated.
     ///
-    /// The new group has the ranks in the order they had, numbered from 0; dist_group_ranks says which they are of the outermost
-    /// group. It has the back end, the options and the time-outs of the old one, and its name with "#1" behind it, "#2" for
-    /// what is left of that, and so on. Results that some ranks had and others had not when the group failed are the
-    /// caller's to compare: c-examples/survive.c shows how. The old group stays failed, and is released as before;
-    /// for the world that is dist_finalize, which may come before or after the new group's release.
+    /// Dead ranks are left out at once. A rank that does not call within `options.timeout_ms` is
+    /// excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
+    /// The remaining ranks must be more than half of the ranks that are not proven dead, or exactly
+    /// half with the lowest of these. A closed socket proves that a process is dead. So at most one
+    /// of two parts that cannot reach each other continues. A rank that dies during the call is
+    /// left out as well.
     ///
-    /// `group`: required. `options`: NULL for all defaults; borrowed for the call. `out`: out, required; owned by
-    /// the caller, released with dist_group_release; NULL on failure. Blocks until all who may come have come, and for
-    /// timeout_ms for each that does not answer, until connect_timeout_ms at the latest. Any thread; not inside a
-    /// completion callback.
+    /// The new group keeps the order of the ranks, numbered from 0; dist_group_ranks converts them.
+    /// It has the back end, the options and the time-out of the old group. Its name ends with "#1",
+    /// then "#2" and so on. The ranks may have different results of the call that failed;
+    /// c-examples/survive.c shows how to compare them. The old group stays failed. The caller still
+    /// releases it, or calls dist_finalize for the world, before or after the new group's release.
     ///
-    /// Returns DIST_OK; DIST_ERR_ABORTED where the others have gone on without this rank, for as long as they do;
-    /// DIST_ERR_PEER_FAILED where the group has failed because of this rank, and where those that came are too few (the
-    /// message has the others, and why each did not come); DIST_ERR_TIMEOUT; DIST_ERR_INVALID_ARGUMENT where another
-    /// thread shrinks the group; DIST_ERR_UNSUPPORTED for a back end whose ranks cannot meet again;
-    /// DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. It may be called again after
-    /// a failure. Since 0.1.
+    /// @param group in: the group.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+    ///   `timeout_ms` is 10 seconds, of `connect_timeout_ms` DIST_CONNECT_TIMEOUT_MS or 5 minutes;
+    ///   DIST_NO_WAIT is refused.
+    /// @param out out: the new group, owned by the caller, released with dist_group_release; NULL
+    ///   on failure.
+    /// @agree nothing; every remaining rank calls it.
+    /// @blocks until all remaining ranks have joined or `timeout_ms` has passed for the others,
+    ///   until `connect_timeout_ms` at the latest.
+    /// @return DIST_OK; DIST_ERR_ABORTED if the other ranks continue without this rank;
+    ///   DIST_ERR_PEER_FAILED if this rank caused the failure or too few ranks remain (the message
+    ///   has the missing ranks and the reasons); DIST_ERR_TIMEOUT; DIST_ERR_INVALID_ARGUMENT if
+    ///   options are wrong, if another thread shrinks the group, or inside a completion callback;
+    ///   DIST_ERR_UNSUPPORTED if the back end cannot shrink groups or the options set a field that
+    ///   this version does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_OUT_OF_MEMORY; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_group_shrink(
         group: *mut dist_group_t,
         options: *const dist_shrink_options_t,
