@@ -10,25 +10,38 @@ use crate::base::error::Result;
 use std::sync::Arc;
 
 dist_export! {
-    /// Begins a batch on the calling thread: its collectives and messages are only collected from now on, and issued
-    /// together by dist_batch_end.
+    /// Begins a batch of the calling thread, which collects calls until dist_batch_end.
     ///
-    /// Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
-    /// work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
-    /// the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
-    /// dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
-    /// operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
-    /// not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
-    /// algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
-    /// of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
-    /// No call of a batch may use memory that another one of it writes, whatever their sizes and groups; the buffer of
-    /// dist_broadcast counts as written on the root too. A rank where two collectives do so fails their groups with
-    /// DIST_ERR_INVALID_ARGUMENT, so that all ranks are told and none waits. `groups`: the groups that the batch may
-    /// use, borrowed for the call, none of them NULL; (NULL, 0) allows any. `n`: how many there are. Other
-    /// threads are not concerned. Does not block. Any thread.
+    /// Collectives and messages are collected. Inside a batch, a call without `work` does not
+    /// block: it returns DIST_OK after the check of its arguments. A call with `work` returns a
+    /// work, which can be waited for only after dist_batch_end. All buffers are borrowed until the
+    /// work of the batch completes. A batch has at most 65536 calls; a further call returns
+    /// DIST_ERR_OUT_OF_MEMORY.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT, also where the
-    /// thread has begun one already. Since 0.1.
+    /// Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
+    /// dist_reduce_scatter in host memory are fused. They must follow each other on a group and
+    /// have the same dtype, op, root and DIST_CALL_CANONICAL flag. A call is small up to 16 KiB for
+    /// its longer buffer; a fused operation has at most 256 KiB. Fused calls are one operation with
+    /// one sequence number and the shortest of their time-outs. Calls with DIST_PREMUL_SUM, an
+    /// operator of dist_op_create or a chosen algorithm are not fused. On one host the results are
+    /// bitwise those of single calls. Between hosts, floating-point sums may be reduced in the
+    /// order for a vector of the whole length.
+    ///
+    /// No call of a batch may use memory that another call of the batch writes, whatever their
+    /// sizes and groups. The buffer of dist_broadcast counts as written on the root too. If two
+    /// collectives break this rule on a rank, their groups fail with DIST_ERR_INVALID_ARGUMENT on
+    /// all ranks.
+    ///
+    /// @param groups in, optional: the groups that the batch may use, none of them NULL; NULL only
+    ///   if `n` is 0; borrowed for the call.
+    /// @param n in: the number of groups; 0 allows any group.
+    /// @agree the collectives of the batch and their order on each group; otherwise the ranks get
+    ///   DIST_ERR_MISMATCH.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the thread has already begun a batch or
+    ///   `groups` is wrong; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+    /// @threads any; each thread has its own batch.
+    /// @since 0.1
     pub fn dist_batch_begin(groups: *const *mut dist_group_t, n: usize) -> dist_status_t {
         let handles = slice(groups, n, "groups")?;
         let groups: Vec<_> = handles.iter().map(|&handle| group(handle)).collect::<Result<_>>()?;
@@ -37,17 +50,25 @@ dist_export! {
 }
 
 dist_export! {
-    /// Issues the calls of the calling thread's batch together: receives first, then sends, then collectives in the
-    /// order of the calls, whatever their groups. So no order of sends, receives and groups makes ranks wait for each
-    /// other. What NCCL carries goes before all that, as one operation on all its groups, devices and streams.
+    /// Ends the calling thread's batch and issues its calls.
     ///
-    /// `work`: NULL, or out; the work of the whole, owned by the caller, released with dist_work_release; NULL on
-    /// failure. It is done when all operations are, with the first error in the order of the calls. With NULL it
-    /// blocks until then, which the operations' own deadlines bound. The batch has ended in every case. Any thread.
+    /// Receives are issued first, then sends, then collectives in the order of the calls, on all
+    /// groups. So no order of sends, receives and groups makes ranks wait for each other.
+    /// Operations that NCCL carries are issued before these, as one operation on all their groups,
+    /// devices and streams. The batch has ended even if the call fails.
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT without a batch, or for a blocking call inside a completion callback
-    /// (then its operations end with DIST_ERR_ABORTED); without a work, and else from it, the first error of an
-    /// operation. Since 0.1.
+    /// @param work out, optional: NULL to block; else the work of the batch, owned by the caller,
+    ///   released with dist_work_release; NULL on failure. It completes when all operations have
+    ///   completed, with the first error in the order of the calls.
+    /// @agree the collectives of the batch and their order on each group.
+    /// @blocks until all operations have completed, until their deadlines at the latest; with
+    ///   `work` no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the thread has no batch, or without `work`
+    ///   inside a completion callback (the operations then end with DIST_ERR_ABORTED);
+    ///   DIST_ERR_OUT_OF_MEMORY if there are too many works; without `work` the first error of an
+    ///   operation.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_batch_end(work: *mut *mut dist_work_t) -> dist_status_t {
         let out = Out::optional_handle(work);
         let batch = batch::end()?;

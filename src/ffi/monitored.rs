@@ -43,25 +43,32 @@ impl Missing {
 }
 
 dist_export! {
-    /// Waits until all ranks have called it, and says who has not.
+    /// Waits until all ranks have called it, and names the ranks that have not.
     ///
-    /// All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
-    /// else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; the default is
-    /// the group's. With DIST_NO_WAIT, only who is there already counts. Rank 0 waits so long, and tells the
-    /// others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
-    /// as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
-    /// names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
-    /// rank order. `n_missing`: in and out, may be NULL; in: how many elements `missing` has room for (the group's size
-    /// is always enough), out: how many ranks were missing, of which those that have room are in `missing`.
+    /// It has no order with collectives. A missing rank fails this barrier only, not the group.
+    /// Rank 0 collects the arrivals until the time-out and sends the result to all ranks. The other
+    /// ranks wait 500 ms longer for it, with DIST_NO_WAIT not longer; if no result arrives, rank 0
+    /// is missing for them. A rank that has left or died counts as missing at once. A late rank
+    /// gets the result of the failed barrier at once; the next barrier is a new one for all ranks.
     ///
-    /// A rank that has left or died is missing at once. Where rank 0 itself does not come, the others say so. A rank that
-    /// comes late learns at once that this barrier has failed, and who was missing; the next one is a new one for all. It
-    /// blocks, and cannot be a part of a batch. Any thread; of one rank and group one at a time.
-    ///
-    /// Returns DIST_OK; DIST_ERR_TIMEOUT for ranks that did not come, DIST_ERR_PEER_FAILED where one of those has left
-    /// or died, on all ranks, with their names in the message; DIST_ERR_INVALID_ARGUMENT (also inside a completion
-    /// callback or a batch, and where another thread is in one), DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
-    /// DIST_ERR_UNSUPPORTED (the group's back end has no messages); the group's failure. Since 0.1.
+    /// @param group in: the group.
+    /// @param timeout_ms in: the time-out; the default is the group's. With DIST_NO_WAIT only ranks
+    ///   that have already called count as present.
+    /// @param wait_all_ranks in: 0 to return when one rank is known to be missing, and to name only
+    ///   this rank. Else the call waits for all ranks until the time-out and names all missing
+    ///   ranks.
+    /// @param missing out, optional: the missing ranks, in ascending order; needs `n_missing`.
+    /// @param n_missing in, out, optional: in, the number of ranks that fit into `missing` (the
+    ///   group's size always suffices). Out, the number of missing ranks.
+    /// @agree the number of calls, `timeout_ms` and `wait_all_ranks`.
+    /// @blocks until the result is known, until about 1 second after the time-out at the latest.
+    /// @return DIST_OK; on all ranks DIST_ERR_TIMEOUT if ranks did not call, DIST_ERR_PEER_FAILED
+    ///   if one of these has left or died (the message names them); DIST_ERR_INVALID_ARGUMENT if an
+    ///   argument is wrong, inside a completion callback or a batch, or if another thread is in
+    ///   this barrier on the group; DIST_ERR_UNSUPPORTED if the back end has no messages;
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; the group's failure if it has failed.
+    /// @threads any, for each rank and group one at a time.
+    /// @since 0.1
     pub fn dist_monitored_barrier(
         group: *mut dist_group_t,
         timeout_ms: i64,
