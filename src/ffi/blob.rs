@@ -30,24 +30,35 @@ pub(super) fn give(out: &Out<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<(
 
 dist_export! {
     #[on_error(0)]
-    /// The number of byte strings in a blob.
+    /// Returns the number of byte strings in a blob.
     ///
-    /// `blob`: required, borrowed for the call. Returns 0 for an invalid handle. Does not block. Any
-    /// thread. Since 0.1.
+    /// @param blob in: the blob.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number; 0 for NULL or an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_blob_count(blob: *const dist_blob_t) -> usize {
         Ok(BLOBS.get(blob)?.0.len())
     }
 }
 
 dist_export! {
-    /// One byte string of a blob.
+    /// Returns one byte string of a blob.
     ///
-    /// `blob`: required, borrowed for the call. `index`: from 0 to dist_blob_count - 1. `data`, `len_bytes`:
-    /// out, required; the bytes belong to the blob and stay valid until it is released. A zero byte that
-    /// `len_bytes` does not count follows them, so that text can be printed. Does not block. Any thread.
+    /// A zero byte, not counted in `len_bytes`, follows the bytes, so that a text can be printed.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for a NULL or an index out of
-    /// range. Since 0.1.
+    /// @param blob in: the blob.
+    /// @param index in: the position of the byte string, less than dist_blob_count.
+    /// @param data out: the bytes, owned by the blob, valid until dist_blob_release; NULL on
+    ///   failure.
+    /// @param len_bytes out: the number of bytes; not written on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `data` or `len_bytes`
+    ///   is NULL or `index` is out of range.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_blob_data(
         blob: *const dist_blob_t,
         index: usize,
@@ -70,11 +81,14 @@ dist_export! {
 }
 
 dist_export! {
-    /// Releases a blob and the bytes that it owns.
+    /// Releases a blob and its bytes.
     ///
-    /// `blob`: NULL does nothing. Does not block. Any thread, but not while another reads its bytes.
-    ///
-    /// Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+    /// @param blob in, optional: the blob; NULL does nothing.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+    /// @threads any, but not while another thread reads the bytes.
+    /// @since 0.1
     pub fn dist_blob_release(blob: *mut dist_blob_t) -> dist_status_t {
         if blob.is_null() {
             return Ok(());

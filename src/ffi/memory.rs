@@ -8,29 +8,42 @@ use crate::base::error::Error;
 use std::ffi::c_void;
 
 dist_export! {
-    /// Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
+    /// Allocates memory for buffers that other ranks of the host can access without a copy.
     ///
-    /// Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it. Where all
-    /// ranks are on one host, and what all of them give to an all_reduce, all_gather, reduce_scatter or all_to_all lies in such
-    /// memory (for an all_reduce also the results), it is read (and written) where it lies, without a copy: from 4 KiB a vector
-    /// or block on, or 64 KiB where the host has fewer cores than ranks. For that the other ranks map the whole segment, if the
-    /// system lets them look into this process. When an all_reduce has failed, a rank that was stopped in the middle of it may
-    /// still change up to 16 KiB of the result: free it and allocate another one; where that is so it is not handed out again.
+    /// All calls accept this memory, in any group and on any thread, like all other memory. The
+    /// contents are undefined. The memory begins at a multiple of 64 bytes, or of 2 MiB from that
+    /// size on. All of it is resident when the call returns, on the NUMA node of the calling
+    /// thread. Small allocations share pieces of 2 MiB, which the library takes from the system and
+    /// gives back.
     ///
-    /// It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
-    /// back, in pieces of 2 MiB that small allocations share.
+    /// The rest holds for host memory of the native back end. In a group on one host,
+    /// dist_all_reduce, dist_all_gather, dist_reduce_scatter and dist_all_to_all read such buffers
+    /// in place. The inputs of all ranks must be such memory, for dist_all_reduce the results too,
+    /// and the call must not choose an algorithm. The vector or block must have at least 4 KiB, or
+    /// 64 KiB if the host has fewer cores than ranks. The other ranks map the whole segment of this
+    /// process, if the system permits it.
     ///
-    /// `group`: required; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
-    /// the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
-    /// which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
-    /// `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
-    /// not free it. Does not wait for others, but for a GPU's memory in a group with the back-end option nccl.windows=1, where all
-    /// ranks call it together, with the same length. Any thread. A child forked by the caller shares the memory, and must leave it
-    /// alone.
+    /// After a failed dist_all_reduce, a rank that was stopped may still change up to 16 KiB of the
+    /// result. Free this memory and allocate new memory; the library does not hand out memory in
+    /// this state again. A forked child shares the memory and must not use it.
     ///
-    /// Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of
-    /// a device that the back end does not serve; DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT,
-    /// DIST_ERR_NOT_INITIALIZED, DIST_ERR_SYSTEM. Since 0.1.
+    /// @param group in: the group; its back end chooses the kind of memory.
+    /// @param bytes in: the size; 0 gives NULL.
+    /// @param device in: DIST_DEVICE_HOST, or the number of the group's GPU on this rank. From NCCL
+    ///   2.19 on, NCCL allocates and registers GPU memory, which makes some of its operations
+    ///   faster. Else the memory is from cuMemAlloc.
+    /// @param ptr out: the memory, owned by the caller, released with dist_mem_free, also after the
+    ///   group's end; NULL on failure.
+    /// @agree nothing; for GPU memory in a group with nccl.windows=1 the order of calls and
+    ///   `bytes`.
+    /// @blocks no; for GPU memory in a group with nccl.windows=1 until all ranks have called.
+    /// @return DIST_OK; DIST_ERR_OUT_OF_MEMORY (the message has the requested and the available
+    ///   size); DIST_ERR_UNSUPPORTED if the back end has no memory of this kind;
+    ///   DIST_ERR_INVALID_ARGUMENT if `device` is less than DIST_DEVICE_HOST or `ptr` is NULL;
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if
+    ///   the GPU or NCCL failed.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_mem_alloc(
         group: *const dist_group_t,
         bytes: usize,
@@ -48,10 +61,16 @@ dist_export! {
 dist_export! {
     /// Frees memory of dist_mem_alloc.
     ///
-    /// `ptr`: what dist_mem_alloc wrote; NULL does nothing. No operation may be using it any more. Also after the group's
-    /// release and after dist_finalize. Does not wait for others. Any thread.
+    /// No operation may use the memory any more. The call works also after the group's release and
+    /// after dist_finalize.
     ///
-    /// Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for any other pointer, one that was freed before included. Since 0.1.
+    /// @param ptr in, optional: the pointer of dist_mem_alloc; NULL does nothing.
+    /// @agree nothing.
+    /// @blocks no; for GPU memory until the device has done the work given to it.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `ptr` is not the start of allocated memory, or
+    ///   was freed before.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_mem_free(ptr: *mut c_void) -> dist_status_t {
         if ptr.is_null() {
             return Ok(());
@@ -61,16 +80,22 @@ dist_export! {
 }
 
 dist_export! {
-    /// Tells a group of memory that its calls will use again and again.
+    /// Tells a group about memory that its calls will use often.
     ///
-    /// A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
-    /// or not. No rank has to agree on it.
+    /// A back end may prepare for such memory. In this version the library only records it. Calls
+    /// accept all memory, registered or not. Several groups may register the same memory.
     ///
-    /// `group`: required. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
-    /// size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
-    ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,
-    /// and for wrong arguments; DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+    /// @param group in: the group.
+    /// @param ptr in: the start of the memory; borrowed until dist_mem_deregister or the group's
+    ///   end.
+    /// @param bytes in: the size, more than 0.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `ptr` is NULL, if `bytes` is 0 or exceeds the
+    ///   address space, or if the memory overlaps with registered memory of the group;
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_mem_register(
         group: *mut dist_group_t,
         ptr: *mut c_void,
@@ -81,13 +106,18 @@ dist_export! {
 }
 
 dist_export! {
-    /// Takes back what dist_mem_register told.
+    /// Ends a registration of dist_mem_register.
     ///
-    /// `group`: as it was then. `ptr`: required; the pointer of then. No operation may be using the memory any more. Does
-    /// not wait for others. Any thread.
+    /// No operation may use the memory any more.
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where no memory that begins there is registered with the group;
-    /// DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+    /// @param group in: the group of the registration.
+    /// @param ptr in: the pointer of the registration.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if no registered memory of the group begins at
+    ///   `ptr`; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_mem_deregister(group: *mut dist_group_t, ptr: *mut c_void) -> dist_status_t {
         memory::deregister(&self::group(group)?, address(ptr)?)
     }
