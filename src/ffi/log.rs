@@ -27,11 +27,17 @@ impl Sink for Callback {
 dist_export! {
     /// Sends log lines to a function instead of standard error.
     ///
-    /// `function`: NULL goes back to standard error; it may be called from any thread, must not call libdist,
-    /// and must not throw. `user`: handed to it; must stay valid until the callback is replaced. Lines
-    /// come only above the level that dist_set_log_level or DIST_LOG_LEVEL sets. Does not block. Any thread.
+    /// Lines up to the level of dist_set_log_level or DIST_LOG_LEVEL are sent.
     ///
-    /// Returns DIST_OK. Since 0.1.
+    /// @param function in, optional: called on any thread of the process; must not call libdist and
+    ///   must not throw. NULL sends lines to standard error again.
+    /// @param user in, optional: passed to `function`; must stay valid until the function has been
+    ///   replaced.
+    /// @agree nothing.
+    /// @blocks until calls of the previous function have returned; none is made afterwards.
+    /// @return DIST_OK.
+    /// @threads any, but not inside `function`.
+    /// @since 0.1
     pub fn dist_set_log_callback(function: dist_log_fn, user: *mut c_void) -> dist_status_t {
         let sink = function.map(|function| Box::new(Callback { function, user }) as Box<dyn Sink>);
         log::set_sink(sink);
@@ -40,11 +46,16 @@ dist_export! {
 }
 
 dist_export! {
-    /// Sets the log level of the process. It stands, whatever the environment or the debug level says later.
+    /// Sets the log level of the process.
     ///
-    /// `level`: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG. Does not block. Any thread.
+    /// The environment and the debug level do not change it afterwards.
     ///
-    /// Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another number. Since 0.1.
+    /// @param level in: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `level` is no log level.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_set_log_level(level: i32) -> dist_status_t {
         let number = u8::try_from(level).ok().filter(|&number| number <= Level::Debug as u8);
         let number = number

@@ -8,36 +8,52 @@ use crate::base::error::Error;
 use std::ffi::c_void;
 
 dist_export! {
-    /// Runs a function in processes of its own, one for each rank, and waits for all of them: for programs and tests without
-    /// a launcher.
+    /// Runs a function in forked processes, one for each rank, and waits for all of them.
     ///
-    /// Forks this process `nprocs` times (there is no other way to start them: nothing is executed anew). In each child the
-    /// environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
-    /// DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
-    /// have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
-    /// returns: C's streams are written out, exit handlers do not run. Writing them out waits for each stream that another
-    /// thread of the child holds, as one that reads standard input does: such threads must have ended by then, or the child
-    /// calls _exit. It may also call exit or _exit itself, and succeeds with status 0. When the first one fails (a result other
-    /// than 0, another exit status, a signal), the others get a tenth of a second to fail on their own, then SIGTERM, then
-    /// SIGKILL. When this process dies, the kernel kills the children. What children start themselves is theirs to end.
+    /// It serves programs and tests that have no launcher. The environment of each child has RANK,
+    /// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DIST_STORE_SECRET_FD.
+    /// So dist_init(NULL) in the children makes a world of them. The parent serves their store on a
+    /// free port of the loopback interface until all children have ended; only the children know
+    /// its secret.
     ///
-    /// The caller must have one thread, must never have made a group (dist_init, dist_group_create) or a TCP or file store
-    /// (dist_store_tcp_create, dist_store_file_create), even if it has released it, and must not ignore SIGCHLD; it may call
-    /// dist_spawn again later, and dist_init after it. Of a hash store every child has a copy of its own. What C's streams hold
-    /// back is written out before the forks, so that nothing is written twice. SIGCHLD stays blocked in the calling thread
-    /// until the end, so that no handler takes the children's ends; other children and signals of the caller are left alone.
+    /// A child ends when its function returns. The library then flushes the child's C streams, but
+    /// exit handlers do not run. Flushing waits for a stream that another thread of the child
+    /// holds, for instance a thread that reads standard input. Such threads must have ended before,
+    /// or the child calls _exit. A child may also call exit or _exit; status 0 means success.
     ///
-    /// `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
-    /// what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit
-    /// (ulimit -n) must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended,
-    /// and no child and no descriptor of the call is left then.
+    /// A child fails with a result or exit status other than 0, or by a signal. Then the other
+    /// children get 100 ms to fail on their own, then SIGTERM, and SIGKILL after
+    /// `options.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
+    /// child starts are the child's own concern.
     ///
-    /// Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
-    /// result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
-    /// still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
-    /// process that has used groups or such stores, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown
-    /// options; DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, descriptors are
-    /// too few, or somebody else has waited for one of them. Since 0.1.
+    /// The parent must have one thread and must not ignore SIGCHLD. It must never have called
+    /// dist_init, dist_group_create, dist_store_tcp_create or dist_store_file_create. It may call
+    /// dist_spawn again, and dist_init after it. Each child has its own copy of a hash store. The
+    /// parent's C streams are flushed before the forks. SIGCHLD is blocked in the calling thread
+    /// during the call, so that no handler reaps the children. Other children and signals of the
+    /// parent are left alone.
+    ///
+    /// @param function in: called in each child with its rank and `arg`.
+    /// @param arg in, optional: passed to `function`; each child has its own copy of the memory.
+    /// @param nprocs in: the number of ranks, 1 to 4096. The parent needs 2 free descriptors for
+    ///   each rank and 64 more within its limit (ulimit -n).
+    /// @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+    ///   `join_timeout_ms` is no limit; DIST_NO_WAIT is refused. The default of `grace_ms` is 2
+    ///   seconds.
+    /// @agree nothing.
+    /// @blocks until all children have ended and been reaped; a child that SIGKILL does not end
+    ///   within 5 seconds is left behind.
+    /// @return DIST_OK if all children succeeded; DIST_ERR_PEER_FAILED if a child failed (the
+    ///   message has the first failed rank, its process, its result or signal, and its last error
+    ///   in libdist); DIST_ERR_TIMEOUT if children still ran after `join_timeout_ms` (the message
+    ///   names them; they have been ended); DIST_ERR_INVALID_ARGUMENT if an argument is wrong, if
+    ///   the parent cannot be forked as above, or inside a completion callback;
+    ///   DIST_ERR_UNSUPPORTED if the options set a field that this version does not know;
+    ///   DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM if children or their store cannot be started, or
+    ///   too few descriptors are free; DIST_ERR_SYSTEM if another part of the program reaped a
+    ///   child.
+    /// @threads the only thread of the process.
+    /// @since 0.1
     pub fn dist_spawn(
         function: dist_spawn_fn,
         arg: *mut c_void,

@@ -5,36 +5,50 @@ use crate::api::trace;
 use std::ffi::c_char;
 
 dist_export! {
-    /// Begins to write what this process does to a file, in the trace event format of Chrome, which Perfetto and
-    /// chrome://tracing open.
+    /// Starts a trace of this process's operations as a file in Chrome's trace event format.
     ///
-    /// Each rank writes its own file; `dist-doctor trace` makes one of all, on a common clock. Ranks need not agree. The
-    /// environment variable DIST_TRACE_FILE does the same from the first group to dist_finalize.
+    /// Perfetto and chrome://tracing open such files. Each rank writes its own file; `dist-doctor
+    /// trace` merges them on a common clock. The environment variable DIST_TRACE_FILE does the same
+    /// from the first group to dist_finalize: the file's name is the variable's value followed by
+    /// the rank and ".json".
     ///
-    /// A process of the trace is a rank of the outermost group, a thread of it a group. In the file are the collectives and
-    /// messages that begin from now on and end before dist_trace_stop, with type, operator, root, bytes, sequence number,
-    /// algorithm and outcome; inside of them the wait for their turn and for each rank; and failures. The file grows several
-    /// times a second, and what there is of it can be read at any time, also after the process was killed. What is recorded
-    /// faster than it can be written is left out and counted. A file that cannot be written ends the trace and nothing else;
-    /// dist_group_describe and a line of the log tell of it.
+    /// In the file, a process is a rank of the outermost group, and a thread is a group. The trace
+    /// has the collectives and messages that begin after this call and end before dist_trace_stop.
+    /// Each has type, operator, root, bytes, sequence number, algorithm and outcome, and inside it
+    /// the waits for its turn and for each rank. Failures are recorded too.
     ///
-    /// `path`: required, borrowed for the call; the file, which is made, or emptied. Give each process its own. Does not block
-    /// on other ranks. Any thread.
+    /// The file grows about 10 times a second and can be read at any time, also if the process was
+    /// killed. Records that come faster than they can be written are dropped and counted. If the
+    /// file cannot be written, only the trace ends; dist_group_describe and the log have the
+    /// reason.
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for NULL, text that is not UTF-8, and while another trace is being written;
-    /// DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY where the file or the thread that writes it cannot be made. Since 0.1.
+    /// @param path in: the file, which is created or emptied; borrowed for the call. Each process
+    ///   needs its own.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `path` is NULL or not UTF-8, or while another
+    ///   trace is written; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY if the file or the writer
+    ///   thread cannot be created.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_trace_start(path: *const c_char) -> dist_status_t {
         trace::start(required_str(path, "path")?)
     }
 }
 
 dist_export! {
-    /// Ends the trace that dist_trace_start or the environment has begun, and its file. Operations under way are not in it.
+    /// Ends the trace of dist_trace_start or DIST_TRACE_FILE and completes its file.
     ///
-    /// Blocks until the file is written, 10 seconds at most. Any thread. Does nothing where no trace is written.
+    /// Operations that have not ended are not in the file. If there is no trace, the call does
+    /// nothing.
     ///
-    /// Returns DIST_OK; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY for what ended the trace before (a disk that was full);
-    /// DIST_ERR_TIMEOUT where the file is not written by then; what there is of it can be read. Since 0.1.
+    /// @agree nothing.
+    /// @blocks until the file is written, at most 10 seconds.
+    /// @return DIST_OK; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY if an error ended the trace
+    ///   before, for instance a full disk; DIST_ERR_TIMEOUT if the file was not written in time. In
+    ///   both cases the written part can be read.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_trace_stop() -> dist_status_t {
         trace::stop()
     }
