@@ -12,23 +12,39 @@ use crate::base::op::ReduceOp;
 use std::ffi::c_void;
 
 dist_export! {
-    /// Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
+    /// Reduces the vectors of all ranks and gives every rank the result, bitwise the same on all.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed until the operation is
-    /// done, NULL only where count is 0; in place if equal, else they must not overlap. `options`: NULL for
-    /// defaults; borrowed for the call. `work`: NULL, or out: the operation is issued only, and its work is owned by
-    /// the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
-    /// and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
-    /// Operations of a group run in the order of their issue, blocking and asynchronous ones alike. On the memory of a GPU
-    /// an operation over NCCL is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
-    /// threads that use one group must keep the same order on all ranks.
+    /// Operations of a group run in the order of their issue, blocking and asynchronous ones alike.
+    /// Inside a batch (dist_batch_begin) a call with `work` NULL does not block: dist_batch_end
+    /// issues it. On the memory of a GPU, an operation over NCCL is done once it is in its stream
+    /// (`stream` in dist_call_options_t).
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),
-    /// DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED with nothing done; with a work also
-    /// DIST_ERR_OUT_OF_MEMORY (65536 works of the group are outstanding) and DIST_ERR_SYSTEM (no thread can be
-    /// started), with nothing done. Without one, and else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
-    /// DIST_ERR_MISMATCH, DIST_ERR_ABORTED, after which the group refuses work with the same cause and `recv` is
-    /// undefined. Since 0.1.
+    /// @param group in: the group.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
+    /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
+    ///   is 0. It may be equal to `send` (in place), else the two must not overlap.
+    /// @param count in: the number of elements.
+    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call.
+    /// @param work out, optional: NULL to block; else the work, owned by the caller, released with
+    ///   dist_work_release; NULL on failure.
+    /// @agree the order of calls on the group, count, dtype, op and label.
+    /// @blocks until all ranks have called and the result is there, until the deadline at the
+    ///   latest; not with a work and not inside a batch.
+    /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also if the call would block
+    ///   inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_UNSUPPORTED if the group's back end cannot do the call. With a work or in a
+    ///   batch, also with nothing done: DIST_ERR_OUT_OF_MEMORY if 65536 works of the group are
+    ///   outstanding or the batch has 65536 calls; DIST_ERR_SYSTEM if no thread can be started.
+    ///   From the call that blocks, else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
+    ///   DIST_ERR_MISMATCH, DIST_ERR_ABORTED; DIST_ERR_BACKEND if NCCL or a plug-in fails;
+    ///   DIST_ERR_OUT_OF_MEMORY if there is no memory for the vectors that an operator of
+    ///   dist_op_create folds. After these errors the group refuses work with the same cause, and
+    ///   the contents of `recv` are undefined.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_all_reduce(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -56,11 +72,26 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces the vectors of all ranks, and gives the root the result.
+    /// Reduces the vectors of all ranks and gives the root the result.
     ///
-    /// As dist_all_reduce; all ranks must agree on `root` too, a rank of the group. `recv` is used on the root
-    /// only and may be NULL elsewhere. Done on the root when all ranks have called; on the others maybe
-    /// earlier. In place on the root if `send` and `recv` are equal. Since 0.1.
+    /// @param group in: the group.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
+    /// @param recv out, optional: on the root `count` elements; borrowed until the work completes;
+    ///   NULL only if `count` is 0. It may be equal to `send` (in place), else the two must not
+    ///   overlap. Not used on other ranks.
+    /// @param count in: the number of elements.
+    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param root in: the rank that gets the result.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype, op, root and label.
+    /// @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+    ///   called.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_reduce(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -94,9 +125,20 @@ dist_export! {
 dist_export! {
     /// Copies the root's vector to all ranks.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `buf`: in on the root, out elsewhere, `count` elements, borrowed until the operation is
-    /// done. `root`: a rank of the group. Done when the data is here; the root may return before the others have called.
-    /// `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+    /// @param group in: the group.
+    /// @param buf in, out: `count` elements, read on the root and written on the other ranks;
+    ///   borrowed until the work completes; NULL only if `count` is 0.
+    /// @param count in: the number of elements.
+    /// @param dtype in: the type of the elements.
+    /// @param root in: the rank that has the data.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype, root and label.
+    /// @blocks until the data is in `buf`, until the deadline at the latest; not with a work and
+    ///   not inside a batch. The root may return before the other ranks have called.
+    /// @return as dist_all_reduce, with `buf` in place of `recv`.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_broadcast(
         group: *mut dist_group_t,
         buf: *mut c_void,
@@ -120,9 +162,21 @@ dist_export! {
 dist_export! {
     /// Gives every rank the vectors of all ranks, in rank order.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed
-    /// until the operation is done; in place if send == recv + rank * count, else they must not overlap. Done when all
-    /// ranks have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+    /// @param group in: the group.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
+    /// @param recv out: world size times `count` elements; borrowed until the work completes; NULL
+    ///   only if `count` is 0. In place, `send` is `recv` + rank * `count` elements; else the two
+    ///   must not overlap.
+    /// @param count in: the number of elements of one rank.
+    /// @param dtype in: the type of the elements.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype and label.
+    /// @blocks as dist_all_reduce.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_all_gather(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -143,12 +197,24 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces the vectors of all ranks, and gives each rank its block of the result.
+    /// Reduces the vectors of all ranks and gives each rank its block of the result.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
-    /// the result. Both borrowed until the operation is done; in place if recv == send + rank * count, else they
-    /// must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
-    /// dist_all_reduce. Since 0.1.
+    /// @param group in: the group.
+    /// @param send in: world size times `count` elements; borrowed until the work completes; NULL
+    ///   only if `count` is 0.
+    /// @param recv out: `count` elements, block `rank` of the result; borrowed until the work
+    ///   completes; NULL only if `count` is 0. In place, `recv` is `send` + rank * `count`
+    ///   elements; else the two must not overlap.
+    /// @param count in: the number of elements of one block.
+    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype, op and label.
+    /// @blocks as dist_all_reduce.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_reduce_scatter(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -178,22 +244,25 @@ dist_export! {
 dist_export! {
     /// Reduces the vectors of the ranks up to this one: rank r gets the fold of ranks 0 to r.
     ///
-    /// Vectors are folded in rank order. Every operator that dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM
-    /// multiplies each rank's vector by its own factor first.
+    /// The ranks' vectors are folded in rank order. The call takes every operator that
+    /// dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM multiplies each rank's vector by
+    /// that rank's factor first.
     ///
     /// @param group in: the group.
-    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
-    /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0. It may be equal
-    ///   to `send` (in place), else the two must not overlap.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
+    /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
+    ///   is 0. It may be equal to `send` (in place), else the two must not overlap.
     /// @param count in: the number of elements.
-    /// @param dtype in: the element type.
-    /// @param op in: the operator.
-    /// @param options in, optional: defaults if NULL; borrowed for the call.
-    /// @param work out, optional: the work of a call that does not block; owned by the caller, released with
-    ///   dist_work_release; NULL on failure.
-    /// @agree the order of calls on the group, count, dtype and op.
-    /// @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
-    /// @return as dist_all_reduce; DIST_ERR_UNSUPPORTED also for DIST_AVG and for the memory of a GPU over NCCL.
+    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype, op and label.
+    /// @blocks until the result is there, until the deadline at the latest; not with a work and not
+    ///   inside a batch.
+    /// @return as dist_all_reduce; DIST_ERR_UNSUPPORTED also for DIST_AVG and for the memory of a
+    ///   GPU over NCCL.
     /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_scan(
@@ -225,21 +294,22 @@ dist_export! {
 dist_export! {
     /// Reduces the vectors of the ranks below this one: rank r gets the fold of ranks 0 to r - 1.
     ///
-    /// As dist_scan, without the rank's own vector. On rank 0 there is nothing to fold: the library leaves `recv` as it
-    /// is.
+    /// It is dist_scan without the rank's own vector. On rank 0 there is nothing to fold, and the
+    /// library does not write `recv`.
     ///
     /// @param group in: the group.
-    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
-    /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0 or on rank 0. It may
-    ///   be equal to `send` (in place), else the two must not overlap.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
+    /// @param recv out, optional: `count` elements; borrowed until the work completes; NULL only if
+    ///   `count` is 0 or on rank 0. It may be equal to `send` (in place), else the two must not
+    ///   overlap.
     /// @param count in: the number of elements.
-    /// @param dtype in: the element type.
-    /// @param op in: the operator.
-    /// @param options in, optional: defaults if NULL; borrowed for the call.
-    /// @param work out, optional: the work of a call that does not block; owned by the caller, released with
-    ///   dist_work_release; NULL on failure.
-    /// @agree the order of calls on the group, count, dtype and op.
-    /// @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
+    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype, op and label.
+    /// @blocks as dist_scan.
     /// @return as dist_scan.
     /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
@@ -272,10 +342,17 @@ dist_export! {
 }
 
 dist_export! {
-    /// Done when all ranks of the group have called it.
+    /// Completes when all ranks of the group have called it.
     ///
-    /// All ranks must agree on the order of calls on the group. `group`: required. `options`, `work`,
-    /// threads and results: as dist_all_reduce. Since 0.1.
+    /// @param group in: the group.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, and label.
+    /// @blocks until all ranks have called, until the deadline at the latest; not with a work and
+    ///   not inside a batch.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_barrier(
         group: *mut dist_group_t,
         options: *const dist_call_options_t,
@@ -290,10 +367,23 @@ dist_export! {
 dist_export! {
     /// Gives the root the vectors of all ranks, in rank order.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
-    /// be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
-    /// count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
-    /// the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+    /// @param group in: the group.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
+    /// @param recv out, optional: on the root world size times `count` elements; borrowed until the
+    ///   work completes; NULL only if `count` is 0. In place, `send` is `recv` + rank * `count`
+    ///   elements; else the two must not overlap. Not used on other ranks.
+    /// @param count in: the number of elements of one rank.
+    /// @param dtype in: the type of the elements.
+    /// @param root in: the rank that gets the vectors.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype, root and label.
+    /// @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+    ///   called.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_gather(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -318,11 +408,23 @@ dist_export! {
 dist_export! {
     /// Gives each rank its block of the root's vector.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
-    /// `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
-    /// recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
-    /// here; the root may return before the others have called. `options`, `work`, threads and results: as
-    /// dist_all_reduce. Since 0.1.
+    /// @param group in: the group.
+    /// @param send in, optional: on the root world size times `count` elements; borrowed until the
+    ///   work completes; NULL only if `count` is 0. Not used on other ranks.
+    /// @param recv out: `count` elements, block `rank` of the root's `send`; borrowed until the
+    ///   work completes; NULL only if `count` is 0. In place on the root, `recv` is `send` + rank *
+    ///   `count` elements; else the two must not overlap.
+    /// @param count in: the number of elements of one block.
+    /// @param dtype in: the type of the elements.
+    /// @param root in: the rank that has the blocks.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype, root and label.
+    /// @blocks until the data is in `recv`, until the deadline at the latest; not with a work and
+    ///   not inside a batch. The root may return before the other ranks have called.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_scatter(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -345,11 +447,24 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
+    /// Exchanges blocks: block i of a rank's result is that rank's block of the vector of rank i.
     ///
-    /// All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
-    /// they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
-    /// dist_all_reduce. Since 0.1.
+    /// Block i of `recv` is block `rank` of the `send` of rank i. There is no form in place.
+    ///
+    /// @param group in: the group.
+    /// @param send in: world size times `count` elements; borrowed until the work completes; NULL
+    ///   only if `count` is 0.
+    /// @param recv out: world size times `count` elements; borrowed until the work completes; NULL
+    ///   only if `count` is 0. It must not overlap `send`.
+    /// @param count in: the number of elements of one block.
+    /// @param dtype in: the type of the elements.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, count, dtype and label.
+    /// @blocks as dist_all_reduce.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_all_to_all(
         group: *mut dist_group_t,
         send: *const c_void,

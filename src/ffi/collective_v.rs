@@ -16,13 +16,23 @@ use crate::base::op::ReduceOp;
 use std::ffi::c_void;
 
 dist_export! {
-    /// Gives every rank the vectors of all ranks, each of its own length, each at its own place.
+    /// Gives every rank the vectors of all ranks, each with its own length and place.
     ///
-    /// All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: required. `send`: in, `counts[rank]` elements. `recv`: an array of world size pointers, `counts`: an array of world
-    /// size counts, in elements; both borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only
-    /// where that is 0. The buffers are borrowed until the operation is done; in place if send == `recv[rank]`, else none
-    /// may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
-    /// Since 0.1.
+    /// @param group in: the group.
+    /// @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if
+    ///   that is 0.
+    /// @param recv out: world size pointers, borrowed for the call. The buffer at `recv[i]` gets
+    ///   the `counts[i]` elements of rank i; borrowed until the work completes; NULL only if that
+    ///   is 0. In place, `send` is `recv[rank]`; else no buffer may overlap another.
+    /// @param counts in: world size counts, in elements; borrowed for the call.
+    /// @param dtype in: the type of the elements.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, all counts, dtype and label.
+    /// @blocks as dist_all_reduce.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_all_gather_v(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -43,26 +53,29 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives every rank the vectors of all ranks, each of its own length, in one buffer.
+    /// Gives every rank the vectors of all ranks, each with its own length, in one buffer.
     ///
-    /// It is dist_all_gather_v with the blocks of one buffer, as MPI_Allgatherv has them, and ranks that call either meet
-    /// in one operation. It works in place if `send` is this rank's block in `recv`; else no block may overlap another
-    /// or `send`.
+    /// It is dist_all_gather_v with blocks of one buffer, as in MPI_Allgatherv. Some ranks may call
+    /// this function and others dist_all_gather_v for the same operation. In place, `send` is this
+    /// rank's block in `recv`; else no block may overlap another block or `send`.
     ///
     /// @param group in: the group.
-    /// @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if that is 0.
-    /// @param recv out: the block of rank i begins `displs[i]` elements behind `recv`, and has `counts[i]` elements;
-    ///   borrowed until the work completes; NULL only if all counts are 0. The elements between blocks stay as they are.
+    /// @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if
+    ///   that is 0.
+    /// @param recv out: the block of rank i begins `displs[i]` elements behind `recv` and has
+    ///   `counts[i]` elements; borrowed until the work completes; NULL only if all counts are 0.
+    ///   The elements between blocks stay as they are.
     /// @param counts in: world size counts, in elements; borrowed for the call.
-    /// @param displs in, optional: world size displacements, in elements; borrowed for the call. NULL to put the blocks one
-    ///   after the other in the order of ranks. Each rank may have others.
-    /// @param dtype in: the element type.
-    /// @param options in, optional: the call's options; NULL for all defaults; borrowed for the call.
-    /// @param work out, optional: the work, as in dist_all_reduce; owned by the caller, released with dist_work_release.
-    /// @agree the order of calls on the group, dtype and all counts.
+    /// @param displs in, optional: world size displacements, in elements; borrowed for the call.
+    ///   NULL puts the blocks one after the other in rank order. Ranks may have different
+    ///   displacements.
+    /// @param dtype in: the type of the elements.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, all counts, dtype and label.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_all_gather_v_at(
         group: *mut dist_group_t,
@@ -89,19 +102,20 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives every rank the counts of all ranks, for the calls that need all of them.
+    /// Gives every rank the counts of all ranks, for calls that need all counts.
     ///
-    /// It is an all-gather of one count, before dist_all_gather_v_at for instance.
+    /// It is an all-gather of one count per rank, for instance before dist_all_gather_v_at. The
+    /// call writes this rank's count into `counts` at once.
     ///
     /// @param group in: the group.
     /// @param count in: this rank's count, any number.
-    /// @param counts out: world size counts, in the order of ranks; borrowed until the work completes.
-    /// @param options in, optional: the call's options; NULL for all defaults; borrowed for the call.
-    /// @param work out, optional: the work, as in dist_all_reduce; owned by the caller, released with dist_work_release.
-    /// @agree the order of calls on the group.
+    /// @param counts out: world size counts, in rank order; borrowed until the work completes.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, and label.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_all_gather_counts(
         group: *mut dist_group_t,
@@ -128,24 +142,27 @@ dist_export! {
 }
 
 dist_export! {
-    /// Tells all ranks whether they have the same bytes, and which rank differs.
+    /// Reports whether all ranks have the same bytes, and which rank differs.
     ///
-    /// The bytes may have any length; ranks with other lengths differ. The ranks exchange a record of 40 bytes each, the
-    /// length and the BLAKE3 hash of the bytes: if two ranks have different bytes of one length, the call takes them
-    /// for equal with a probability of 2^-256. It is an all-gather, and has its deadline and its failures.
+    /// The bytes may have any length, and different lengths are a difference. Each rank gives a
+    /// record of 40 bytes, the length and the BLAKE3 hash of its bytes. The call takes different
+    /// bytes of one length for equal with a probability of 2^-256. It is an all-gather, and has its
+    /// deadline and its failures.
     ///
     /// @param group in: the group; its back end must carry host memory.
-    /// @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if `len_bytes` is 0.
+    /// @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if
+    ///   `len_bytes` is 0.
     /// @param len_bytes in: the number of bytes on this rank.
-    /// @param equal out, optional: 1 if all ranks have the same bytes, else 0; the same on all ranks.
-    /// @param differing_rank out, optional: the lowest rank whose bytes are not those of rank 0, the same on all ranks;
-    ///   -1 if there is none.
-    /// @param options in, optional: the call's options, without a device and a stream; NULL for all defaults; borrowed
-    ///   for the call.
-    /// @agree the order of calls on the group.
+    /// @param equal out, optional: 1 if all ranks have the same bytes, else 0; the same on all
+    ///   ranks.
+    /// @param differing_rank out, optional: the lowest rank whose bytes differ from those of rank
+    ///   0, the same on all ranks; -1 if there is none.
+    /// @param options in, optional: as dist_all_reduce, without a device and a stream.
+    /// @agree the order of calls on the group, and label.
     /// @blocks until all ranks have called, until the deadline at the latest.
-    /// @return as dist_all_reduce without a work; DIST_ERR_INVALID_ARGUMENT inside a batch; DIST_OK also if ranks differ.
-    /// @threads as dist_all_reduce.
+    /// @return as dist_all_reduce without a work, DIST_OK also if ranks differ.
+    ///   DIST_ERR_INVALID_ARGUMENT also inside a batch and for options with a device or a stream.
+    /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_all_equal(
         group: *mut dist_group_t,
@@ -170,17 +187,33 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the root the vectors of all ranks, each of its own length, each at its own place.
+    /// Gives the root the vectors of all ranks, each with its own length and place.
     ///
-    /// All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
-    /// root's `counts[i]`. `group`: required. `send`: in, `count` elements. `recv`: an array of world size
-    /// pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
-    /// elsewhere, and are borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only where that is 0.
-    /// The buffers are borrowed until the operation is done; in place on the root if send == `recv[rank]`, else none may
-    /// overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
-    /// earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that differ on the
-    /// root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
-    /// of the two, and on all others at their next call at the latest. Since 0.1.
+    /// The native back end compares the counts: if those of two ranks disagree, at least one of the
+    /// two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+    ///
+    /// @param group in: the group.
+    /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
+    /// @param count in: the number of elements of this rank; the root's `counts[rank]`.
+    /// @param recv out, optional: on the root world size pointers, borrowed for the call. The
+    ///   buffer at `recv[i]` gets the `counts[i]` elements of rank i; borrowed until the work
+    ///   completes; NULL only if that is 0. In place, `send` is `recv[rank]`; else no buffer may
+    ///   overlap another. Not used on other ranks.
+    /// @param counts in, optional: on the root world size counts, in elements; borrowed for the
+    ///   call. Not used on other ranks.
+    /// @param dtype in: the type of the elements.
+    /// @param root in: the rank that gets the vectors.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, dtype, root and label; `count` of rank i is the
+    ///   root's `counts[i]`.
+    /// @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+    ///   called.
+    /// @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
+    ///   differ on the root.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_gather_v(
         group: *mut dist_group_t,
         send: *const c_void,
@@ -206,17 +239,32 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives each rank its vector of those that the root has, each of its own length, each at its own place.
+    /// Gives each rank its vector from the root, each with its own length and place.
     ///
-    /// All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
-    /// root's `counts[i]`. `group`: required. `send`: an array of world size pointers, `counts`: an array of
-    /// world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
-    /// `send[i]`: in, `counts[i]` elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
-    /// buffers are borrowed until the operation is done; in place on the root if recv == `send[rank]`, else `recv` must
-    /// not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
-    /// others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that
-    /// differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
-    /// on at least one of the two, and on all others at their next call at the latest. Since 0.1.
+    /// The native back end compares the counts: if those of two ranks disagree, at least one of the
+    /// two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+    ///
+    /// @param group in: the group.
+    /// @param send in, optional: on the root world size pointers, borrowed for the call. The buffer
+    ///   at `send[i]` has the `counts[i]` elements for rank i; borrowed until the work completes;
+    ///   NULL only if that is 0. Not used on other ranks.
+    /// @param counts in, optional: on the root world size counts, in elements; borrowed for the
+    ///   call. Not used on other ranks.
+    /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
+    ///   is 0. In place on the root, `recv` is `send[rank]`; else `recv` must not overlap the other
+    ///   buffers.
+    /// @param count in: the number of elements of this rank; the root's `counts[rank]`.
+    /// @param dtype in: the type of the elements.
+    /// @param root in: the rank that has the vectors.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, dtype, root and label; `count` of rank i is the
+    ///   root's `counts[i]`.
+    /// @blocks as dist_scatter.
+    /// @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
+    ///   differ on the root.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_scatter_v(
         group: *mut dist_group_t,
         send: *const *const c_void,
@@ -242,13 +290,25 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces vectors of all ranks, one for each rank and each of its own length, and gives each rank its own.
+    /// Reduces one vector per rank, each with its own length, and gives each rank its result.
     ///
-    /// All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: required. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
-    /// borrowed for the call. `send[i]`: in, `counts[i]` elements of what rank i gets; NULL only where that is 0. `recv`:
-    /// out, `counts[rank]` elements. The buffers are borrowed until the operation is done; in place if recv ==
-    /// `send[rank]`, else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
-    /// and results: as dist_all_reduce. Since 0.1.
+    /// @param group in: the group.
+    /// @param send in: world size pointers, borrowed for the call. The buffer at `send[i]` has the
+    ///   `counts[i]` elements that this rank adds to the result of rank i; borrowed until the work
+    ///   completes; NULL only if that is 0.
+    /// @param counts in: world size counts, in elements; borrowed for the call.
+    /// @param recv out: `counts[rank]` elements; borrowed until the work completes; NULL only if
+    ///   that is 0. In place, `recv` is `send[rank]`; else `recv` must not overlap the other
+    ///   buffers.
+    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, all counts, dtype, op and label.
+    /// @blocks as dist_all_reduce.
+    /// @return as dist_all_reduce.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_reduce_scatter_v(
         group: *mut dist_group_t,
         send: *const *const c_void,
@@ -276,17 +336,31 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives every rank its vector of every rank's, each of its own length, each at its own place: `recv[i]` is
-    /// `send[rank]` of rank i.
+    /// Exchanges vectors between all pairs of ranks, each with its own length and place.
     ///
-    /// All ranks must agree on the order of calls on the group and on dtype; `send_counts[j]` of rank i must be
-    /// `recv_counts[i]` of rank j. `group`: required. `send`, `recv`: arrays of world size pointers,
-    /// `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. `send[i]`: in,
-    /// `send_counts[i]` elements; `recv[i]`: out, `recv_counts[i]` elements; NULL only where that is 0. The buffers are
-    /// borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
-    /// have called. `options`, `work`, threads and results: as dist_all_reduce; `send_counts[rank]` and `recv_counts[rank]`
-    /// that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
-    /// one of the two, and on all others at their next call at the latest. Since 0.1.
+    /// The buffer at `recv[i]` gets the data at `send[rank]` of rank i. There is no form in place.
+    /// The native back end compares the counts: if those of two ranks disagree, at least one of the
+    /// two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+    ///
+    /// @param group in: the group.
+    /// @param send in: world size pointers, borrowed for the call. The buffer at `send[i]` has the
+    ///   `send_counts[i]` elements for rank i; borrowed until the work completes; NULL only if that
+    ///   is 0.
+    /// @param send_counts in: world size counts, in elements; borrowed for the call.
+    /// @param recv out: world size pointers, borrowed for the call. The buffer at `recv[i]` gets
+    ///   the `recv_counts[i]` elements of rank i; borrowed until the work completes; NULL only if
+    ///   that is 0. It must not overlap any other buffer.
+    /// @param recv_counts in: world size counts, in elements; borrowed for the call.
+    /// @param dtype in: the type of the elements.
+    /// @param options in, optional: as dist_all_reduce.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, dtype and label; `send_counts[j]` of rank i is
+    ///   `recv_counts[i]` of rank j.
+    /// @blocks as dist_all_reduce.
+    /// @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `send_counts[rank]` and
+    ///   `recv_counts[rank]` differ.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_all_to_all_v(
         group: *mut dist_group_t,
         send: *const *const c_void,
