@@ -60,15 +60,28 @@ fn submit(
 }
 
 dist_export! {
-    /// Gives every rank the root's byte string, of whatever length.
+    /// Gives every rank the root's byte string, of any length.
     ///
-    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
-    /// `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
-    /// owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
-    /// until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
-    /// NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
-    /// sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
-    /// group, where a rank has no memory for what it gets. Since 0.1.
+    /// The call is two operations with two sequence numbers: the first carries the length, the
+    /// second the bytes. The bytes are in host memory. Of the options, only timeout_ms and label
+    /// count, and algorithm must be NULL.
+    ///
+    /// @param group in: the group.
+    /// @param data in, optional: on the root its bytes; borrowed until the work completes; NULL
+    ///   only if `len_bytes` is 0. Not used on other ranks.
+    /// @param len_bytes in: the number of bytes on the root. Not used on other ranks.
+    /// @param root in: the rank that has the bytes.
+    /// @param out out: a blob with one string, on the root too; owned by the caller, released with
+    ///   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
+    ///   until the work completes.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, root and label.
+    /// @blocks as dist_broadcast.
+    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_broadcast_bytes(
         group: *mut dist_group_t,
         data: *const c_void,
@@ -88,11 +101,25 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives every rank the byte strings of all ranks, each of whatever length.
+    /// Gives every rank the byte strings of all ranks, each of any length.
     ///
-    /// All ranks must agree on the order of calls on the group. `group`: required. `data`, `len_bytes`: in,
-    /// this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
-    /// a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
+    /// The call is two operations, as dist_broadcast_bytes.
+    ///
+    /// @param group in: the group.
+    /// @param data in: this rank's bytes; borrowed until the work completes; NULL only if
+    ///   `len_bytes` is 0.
+    /// @param len_bytes in: the number of bytes on this rank.
+    /// @param out out: a blob with one string per rank, in rank order; owned by the caller,
+    ///   released with dist_blob_release; NULL until the blob is there and on failure. The variable
+    ///   is borrowed until the work completes.
+    /// @param options in, optional: as dist_broadcast_bytes.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, and label.
+    /// @blocks as dist_all_reduce.
+    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_all_gather_bytes(
         group: *mut dist_group_t,
         data: *const c_void,
@@ -110,11 +137,27 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the root the byte strings of all ranks, each of whatever length.
+    /// Gives the root the byte strings of all ranks, each of any length.
     ///
-    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
-    /// `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
-    /// it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
+    /// The call is two operations, as dist_broadcast_bytes.
+    ///
+    /// @param group in: the group.
+    /// @param data in: this rank's bytes; borrowed until the work completes; NULL only if
+    ///   `len_bytes` is 0.
+    /// @param len_bytes in: the number of bytes on this rank.
+    /// @param root in: the rank that gets the strings.
+    /// @param out out, optional: on the root a blob with one string per rank, in rank order; owned
+    ///   by the caller, released with dist_blob_release; NULL until the blob is there and on
+    ///   failure. The variable is borrowed until the work completes. On other ranks it may be NULL,
+    ///   and gets NULL.
+    /// @param options in, optional: as dist_broadcast_bytes.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, root and label.
+    /// @blocks as dist_gather.
+    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_gather_bytes(
         group: *mut dist_group_t,
         data: *const c_void,
@@ -138,12 +181,28 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives each rank its byte string of those that the root has, each of whatever length.
+    /// Gives each rank its byte string from the root, each of any length.
     ///
-    /// All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
-    /// both used on the root only, may be NULL elsewhere, and are borrowed for the call. `data[i]`: the bytes for rank i,
-    /// borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
-    /// string. The rest as in dist_broadcast_bytes. Since 0.1.
+    /// The call is two operations, as dist_broadcast_bytes.
+    ///
+    /// @param group in: the group.
+    /// @param data in, optional: on the root world size pointers, borrowed for the call. The bytes
+    ///   at `data[i]` are for rank i; borrowed until the work completes; NULL only if their number
+    ///   is 0. Not used on other ranks.
+    /// @param lens_bytes in, optional: on the root world size lengths, in bytes; borrowed for the
+    ///   call. Not used on other ranks.
+    /// @param root in: the rank that has the strings.
+    /// @param out out: a blob with one string; owned by the caller, released with
+    ///   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
+    ///   until the work completes.
+    /// @param options in, optional: as dist_broadcast_bytes.
+    /// @param work out, optional: as dist_all_reduce.
+    /// @agree the order of calls on the group, root and label.
+    /// @blocks as dist_scatter.
+    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @since 0.1
     pub fn dist_scatter_bytes(
         group: *mut dist_group_t,
         data: *const *const c_void,
@@ -179,18 +238,19 @@ fn strings(
 }
 
 dist_export! {
-    /// Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
+    /// Sends a byte string of any length to one rank of a group.
     ///
-    /// It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such.
+    /// It is a message of `len_bytes` elements of DIST_U8, as dist_send sends it. The receiver may
+    /// call dist_recv_bytes, or dist_recv with DIST_U8.
     ///
     /// @param group in: the group.
-    /// @param data in, optional: the bytes; borrowed until the work completes; NULL only if `len_bytes` is 0.
+    /// @param data in: the bytes; borrowed until the work completes; NULL only if `len_bytes` is 0.
     /// @param len_bytes in: the number of bytes.
-    /// @param peer in: the receiver, a rank of the group; this rank itself is possible.
+    /// @param peer in: the receiver, a rank of the group, this rank included.
     /// @param tag in: 0 or more.
-    /// @param options in, optional: as in dist_send.
-    /// @param work out, optional: as in dist_send.
-    /// @agree sender and receiver agree on the tag.
+    /// @param options in, optional: as dist_send.
+    /// @param work out, optional: as dist_send.
+    /// @agree the sender and the receiver agree on the tag.
     /// @blocks as dist_send.
     /// @return as dist_send.
     /// @threads any.
@@ -219,23 +279,26 @@ dist_export! {
 }
 
 dist_export! {
-    /// Receives a byte string, of whatever length, from one rank of a group.
+    /// Receives a byte string of any length from one rank of a group.
     ///
-    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8.
+    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with
+    /// DIST_U8.
     ///
     /// @param group in: the group.
-    /// @param out out: a blob with one string, owned by the caller, released with dist_blob_release; NULL until it is there and
-    ///   on failure; borrowed until the work completes.
-    /// @param max_bytes in: the longest message that is taken; 0 for any.
+    /// @param out out: a blob with one string; owned by the caller, released with
+    ///   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
+    ///   until the work completes.
+    /// @param max_bytes in: the longest message that the call accepts, in bytes; 0 for any.
     /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
     /// @param tag in: 0 or more, or DIST_ANY_TAG.
-    /// @param status out, optional: as in dist_recv; its count is the length.
-    /// @param options in, optional: as in dist_recv.
-    /// @param work out, optional: as in dist_recv; dist_work_received_count is the length.
-    /// @agree sender and receiver agree on the tag.
+    /// @param status out, optional: as dist_recv; its count is the length.
+    /// @param options in, optional: as dist_recv.
+    /// @param work out, optional: as dist_recv; dist_work_received_count is the length.
+    /// @agree the sender and the receiver agree on the tag.
     /// @blocks as dist_recv.
-    /// @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `max_bytes` or of another dtype,
-    ///   DIST_ERR_OUT_OF_MEMORY if there is no memory for it: the message stays for the next receive.
+    /// @return as dist_send; DIST_ERR_MISMATCH also if the message is longer than `max_bytes` or
+    ///   has another dtype; DIST_ERR_OUT_OF_MEMORY also if there is no memory for the message.
+    ///   After both the message stays for the next receive.
     /// @threads any.
     /// @since 0.1
     pub fn dist_recv_bytes(
