@@ -21,25 +21,29 @@ dist_export! {
     #[in_progress]
     /// Finds a message before it is received, and takes it out of matching.
     ///
-    /// It finds the message that a receive with these arguments would take. A message that was taken is seen by no other
-    /// receive and no other probe; dist_recv_message receives it. With `message` NULL the probe only looks, and the message
-    /// stays where it is: another thread may receive it first. As in MPI, a receive on another thread may take a message that
-    /// this call waits for. Messages in the memory of a GPU are not found. It is no part of a batch.
+    /// It finds the message that a receive with these arguments would take. No other receive and no
+    /// other probe sees a message that was taken; dist_recv_message receives it. With `message`
+    /// NULL the probe only looks, and another thread may receive the message first. As in MPI, a
+    /// receive on another thread may take a message that this call waits for. Messages in the
+    /// memory of a GPU are not found. A probe is no part of a batch: inside one it runs at once.
     ///
     /// @param group in: the group.
     /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
     /// @param tag in: 0 or more, or DIST_ANY_TAG.
-    /// @param status out, optional: source, tag, count and dtype of the message; written on success.
-    /// @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL. With timeout_ms
-    ///   DIST_NO_WAIT the call does not block.
-    /// @param message out, optional: the message, owned by the caller, ended by dist_recv_message or dist_message_release; NULL
-    ///   if none was found. NULL to look only.
+    /// @param status out, optional: source, tag, count and dtype of the message, written on
+    ///   success.
+    /// @param options in, optional: as dist_recv. With timeout_ms DIST_NO_WAIT the call does not
+    ///   block.
+    /// @param message out, optional: NULL to look only; else the message, owned by the caller,
+    ///   consumed by dist_recv_message or released with dist_message_release; NULL if none was
+    ///   found.
     /// @agree nothing.
     /// @blocks until there is a message, until the deadline at the latest; not with DIST_NO_WAIT.
-    /// @return DIST_OK; DIST_IN_PROGRESS with DIST_NO_WAIT if there is no message; DIST_ERR_INVALID_ARGUMENT also for a call that
-    ///   blocks inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the
-    ///   back end cannot probe, as a plug-in cannot; DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the sender has left and none of
-    ///   its messages is there; the group's failure.
+    /// @return DIST_OK; DIST_IN_PROGRESS with DIST_NO_WAIT if there is no message;
+    ///   DIST_ERR_INVALID_ARGUMENT, also if the call would block inside a completion callback;
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the group's
+    ///   back end cannot probe, as a plug-in cannot; DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the
+    ///   sender has left and none of its messages is there; the group's failure.
     /// @threads any.
     /// @since 0.1
     pub fn dist_probe(
@@ -70,24 +74,27 @@ dist_export! {
 dist_export! {
     /// Receives a message that dist_probe took out of matching.
     ///
-    /// The handle is consumed, also by an error of the operation. It stays valid if the call is refused with nothing done: for a
-    /// wrong argument, DIST_ERR_MISMATCH, DIST_ERR_UNSUPPORTED or DIST_ERR_OUT_OF_MEMORY. A byte string
-    /// (dist_send_bytes) is received as DIST_U8; the status of the probe has its length. If the deadline passes
-    /// before any of the message was transferred, the message returns to matching.
+    /// The call consumes the handle, also if the operation fails. The handle stays valid if the
+    /// call is refused with nothing done: for a wrong argument, DIST_ERR_MISMATCH,
+    /// DIST_ERR_UNSUPPORTED or DIST_ERR_OUT_OF_MEMORY. If the deadline passes before any of the
+    /// message was transferred, the message returns to matching. A byte string (dist_send_bytes) is
+    /// received as DIST_U8; the status of the probe has its length.
     ///
     /// @param message in: the message.
-    /// @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
-    /// @param count in: the number of elements that there is room for.
-    /// @param dtype in: the type of the elements, the sender's.
-    /// @param status out, optional: as in dist_recv.
-    /// @param options in, optional: as in dist_recv.
-    /// @param work out, optional: as in dist_recv.
-    /// @agree sender and receiver agree on dtype.
-    /// @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
-    /// @return as dist_recv; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
-    ///   the handle stays valid; DIST_ERR_INVALID_HANDLE also if the group of the message was released; DIST_ERR_ABORTED if the
-    ///   sender withdrew the message because its deadline passed, DIST_ERR_PEER_FAILED if the sender left before the message
-    ///   was transferred: the handle is consumed.
+    /// @param buf out: room for `count` elements in host memory; borrowed until the work completes;
+    ///   NULL only if `count` is 0.
+    /// @param count in: the most elements that the call accepts.
+    /// @param dtype in: the type of the elements, the same as the sender's.
+    /// @param status out, optional: as dist_recv.
+    /// @param options in, optional: as dist_recv.
+    /// @param work out, optional: as dist_recv.
+    /// @agree the sender and the receiver agree on the dtype.
+    /// @blocks as dist_recv.
+    /// @return as dist_recv; DIST_ERR_MISMATCH if the message is longer than `count` or has another
+    ///   dtype: then the library writes nothing; DIST_ERR_INVALID_HANDLE also if the group of the
+    ///   message was released or another call receives the message; DIST_ERR_ABORTED if the sender
+    ///   withdrew the message because its deadline passed; DIST_ERR_PEER_FAILED if the sender left
+    ///   before the message was transferred.
     /// @threads any; of several calls for one message, one receives it.
     /// @since 0.1
     pub fn dist_recv_message(
@@ -118,7 +125,7 @@ dist_export! {
         })?;
         let outcome = if blocks { run(call) } else { hand_out(call, work).map(|()| None) };
         if outcome.is_ok() || !found.give_up_claim() {
-            // It may have been released meanwhile.
+            // Another thread may have released the handle already.
             drop(MESSAGES.remove(message));
         }
         status.write(outcome?, dtype)
@@ -126,13 +133,15 @@ dist_export! {
 }
 
 dist_export! {
-    /// Returns a message that dist_probe took to matching, in its old place: the next receive or probe that matches finds it.
+    /// Returns a message of dist_probe to matching, in its old place.
+    ///
+    /// The next receive or probe that matches the message finds it.
     ///
     /// @param message in, optional: the message; the handle is consumed. NULL does nothing.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK, also if the group was released or has failed; DIST_ERR_INVALID_HANDLE if the message was received or
-    ///   released.
+    /// @return DIST_OK, also if the group was released or has failed; DIST_ERR_INVALID_HANDLE if
+    ///   the message was received or released.
     /// @threads any.
     /// @since 0.1
     pub fn dist_message_release(message: *mut dist_message_t) -> dist_status_t {
@@ -147,28 +156,33 @@ dist_export! {
 dist_export! {
     /// Sends one message and receives another at the same time.
     ///
-    /// Both directions go on at once, so that a ring of ranks that all call it does not wait for itself, whatever the size. The two
-    /// buffers may overlap or be the same: the message that arrives does not overwrite unsent elements. Then the library needs
-    /// memory of the size of the message that arrives. The messages are matched as those of dist_send and dist_recv. With a
-    /// work, dist_work_source, dist_work_tag and dist_work_received_count are those of the receive. Host memory only.
+    /// Both directions go on at once, so a ring of ranks that all call it does not deadlock,
+    /// whatever the size. The two buffers may overlap or be equal: the message that arrives does
+    /// not overwrite elements that are not sent yet. For this the library needs memory of the size
+    /// of the message that arrives. The messages are matched as those of dist_send and dist_recv.
+    /// With a work, dist_work_source, dist_work_tag and dist_work_received_count describe the
+    /// receive. Both buffers are in host memory.
     ///
     /// @param group in: the group.
-    /// @param send in, optional: `send_count` elements; borrowed until the work completes; NULL only if `send_count` is 0.
+    /// @param send in: `send_count` elements; borrowed until the work completes; NULL only if
+    ///   `send_count` is 0.
     /// @param send_count in: the number of elements to send.
-    /// @param dest in: the receiver, a rank of the group; this rank itself is possible.
+    /// @param dest in: the receiver, a rank of the group, this rank included.
     /// @param send_tag in: 0 or more.
-    /// @param recv out, optional: room for `recv_count` elements; borrowed until the work completes; NULL only if `recv_count`
-    ///   is 0.
-    /// @param recv_count in: the number of elements that there is room for.
+    /// @param recv out: room for `recv_count` elements; borrowed until the work completes; NULL
+    ///   only if `recv_count` is 0.
+    /// @param recv_count in: the most elements that the call accepts.
     /// @param source in: the sender, a rank of the group, or DIST_ANY_SOURCE.
     /// @param recv_tag in: 0 or more, or DIST_ANY_TAG.
     /// @param dtype in: the type of the elements of both messages.
-    /// @param status out, optional: as in dist_recv, of the message that arrives.
-    /// @param options in, optional: as in dist_send; DIST_CALL_SYNCHRONOUS is about the send.
-    /// @param work out, optional: the work of both messages, owned by the caller, released with dist_work_release; NULL to block.
-    /// @agree as dist_send and dist_recv.
-    /// @blocks with `work` NULL outside a batch, until both messages are done, until the deadline at the latest.
-    /// @return as dist_send and dist_recv; the error of the receive, else that of the send, once both have ended.
+    /// @param status out, optional: as dist_recv, of the message that arrives.
+    /// @param options in, optional: as dist_send; DIST_CALL_SYNCHRONOUS is for the send.
+    /// @param work out, optional: as dist_send; the work is that of both messages.
+    /// @agree each sender and its receiver agree on the tag and the dtype.
+    /// @blocks until both messages are done, until the deadline at the latest; not with a work and
+    ///   not inside a batch.
+    /// @return as dist_send and dist_recv. Once both messages have ended, the error of the receive,
+    ///   else that of the send.
     /// @threads any.
     /// @since 0.1
     pub fn dist_sendrecv(

@@ -35,7 +35,7 @@ pub(super) fn from_tag(tag: i32) -> Result<Option<u32>> {
     if tag == DIST_ANY_TAG { Ok(None) } else { tag_number(tag).map(Some) }
 }
 
-/// Issues a message and waits until it is done; what was transferred.
+/// Issues a message, waits until it is done, and returns its delivery.
 pub(super) fn run(call: Prepared) -> Result<Option<Delivery>> {
     let (work, is_alone) = (Arc::clone(call.work()), call.is_on_own_stream());
     work.will_be_awaited();
@@ -50,24 +50,36 @@ pub(super) fn run(call: Prepared) -> Result<Option<Delivery>> {
 dist_export! {
     /// Sends a message to one rank of a group.
     ///
-    /// Messages from one rank under one tag are received in the order of their sending, and never wait behind collectives.
-    /// A blocking call returns once the message has been taken over or delivered: the receiver may not have asked for it. With
-    /// DIST_CALL_SYNCHRONOUS in the flags, the send is done only once a receive has matched the message.
+    /// Messages from one rank under one tag are received in the order of their sending. Messages in
+    /// host memory never wait behind collectives. A send may complete before its receiver has
+    /// called: it completes once the library has copied or delivered the message. With
+    /// DIST_CALL_SYNCHRONOUS in the flags, it completes only once a receive has matched the
+    /// message.
+    ///
+    /// NCCL carries messages in the memory of a GPU in one order, without tags. Over NCCL the tag
+    /// is 0, the receiver names the sender, and both give the same count.
     ///
     /// @param group in: the group.
-    /// @param buf in, optional: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+    /// @param buf in: `count` elements; borrowed until the work completes; NULL only if `count` is
+    ///   0.
     /// @param count in: the number of elements.
     /// @param dtype in: the type of the elements.
-    /// @param peer in: the receiver, a rank of the group; this rank itself is possible.
+    /// @param peer in: the receiver, a rank of the group, this rank included.
     /// @param tag in: 0 or more.
-    /// @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
-    /// @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
-    /// @agree sender and receiver agree on tag and dtype.
-    /// @blocks with `work` NULL outside a batch, until the message is taken over or delivered, until the deadline at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED
-    ///   (the group's back end has no messages, or no synchronous send) or DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
-    ///   with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail nothing else
-    ///   unless a part was transferred, and the group's failure.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call; algorithm must be
+    ///   NULL.
+    /// @param work out, optional: NULL to block; else the work, owned by the caller, released with
+    ///   dist_work_release; NULL on failure.
+    /// @agree the sender and the receiver agree on the tag and the dtype.
+    /// @blocks until the send completes, until the deadline at the latest; not with a work and not
+    ///   inside a batch.
+    /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also if the call would block
+    ///   inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_UNSUPPORTED if the group's back end has no messages, no synchronous send, or no
+    ///   messages with this tag or peer in the memory of a GPU; DIST_ERR_OUT_OF_MEMORY if 65536
+    ///   messages of this rank are outstanding or the batch has 65536 calls. From the call that
+    ///   blocks, else from the work: DIST_ERR_TIMEOUT and DIST_ERR_PEER_FAILED, which fail the
+    ///   group only if a part of the message was transferred; the group's failure.
     /// @threads any.
     /// @since 0.1
     pub fn dist_send(
@@ -100,23 +112,28 @@ dist_export! {
 dist_export! {
     /// Receives a message from one rank of a group.
     ///
-    /// A receive takes the first message that it matches, a message the first receive, in the order of their calls. A message
-    /// that is shorter than the buffer leaves the rest of it as it is (`count` of the status, dist_work_received_count).
+    /// A receive takes the first message that it matches, and a message goes to the first receive
+    /// that matches it, in the order of the calls. If the message is shorter than the buffer, the
+    /// rest of the buffer stays as it is. For the memory of a GPU over NCCL, see dist_send.
     ///
     /// @param group in: the group.
-    /// @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
-    /// @param count in: the number of elements that there is room for.
-    /// @param dtype in: the type of the elements, the sender's.
+    /// @param buf out: room for `count` elements; borrowed until the work completes; NULL only if
+    ///   `count` is 0.
+    /// @param count in: the most elements that the call accepts.
+    /// @param dtype in: the type of the elements, the same as the sender's.
     /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
     /// @param tag in: 0 or more, or DIST_ANY_TAG.
-    /// @param status out, optional: source, tag, count and dtype of the message; written on success. It must be NULL with a work
-    ///   and inside a batch: dist_work_source, dist_work_tag and dist_work_received_count tell.
-    /// @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
-    /// @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
-    /// @agree sender and receiver agree on tag and dtype.
-    /// @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
-    /// @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
-    ///   the message stays for the next receive.
+    /// @param status out, optional: source, tag, count and dtype of the message, written on
+    ///   success. It must be NULL with a work and inside a batch: use dist_work_source,
+    ///   dist_work_tag and dist_work_received_count.
+    /// @param options in, optional: as dist_send, without DIST_CALL_SYNCHRONOUS.
+    /// @param work out, optional: as dist_send.
+    /// @agree the sender and the receiver agree on the tag and the dtype.
+    /// @blocks until the message is in `buf`, until the deadline at the latest; not with a work and
+    ///   not inside a batch.
+    /// @return as dist_send; DIST_ERR_MISMATCH also if the message is longer than `count` or has
+    ///   another dtype: then the library writes nothing, and the message stays for the next
+    ///   receive.
     /// @threads any.
     /// @since 0.1
     pub fn dist_recv(
