@@ -195,29 +195,33 @@ impl Custom {
 }
 
 dist_export! {
-    /// Makes an operator of a function, for every collective that reduces.
+    /// Creates an operator from a function, for every collective that reduces.
     ///
-    /// It folds host memory over every back end: dist_all_reduce, dist_reduce, dist_reduce_scatter,
-    /// dist_reduce_scatter_v, dist_scan and dist_exscan take `*out` as their operator, and as the element type either
-    /// DIST_OPAQUE or one of `elem_bytes` bytes. The library folds vectors in rank order, whether the operator is commutative
-    /// or not, and every rank gets the same bits.
+    /// dist_all_reduce, dist_reduce, dist_reduce_scatter, dist_reduce_scatter_v, dist_scan and
+    /// dist_exscan take `*out` as their operator. Their element type is DIST_OPAQUE or one of
+    /// `elem_bytes` bytes, and algorithm in their options must be NULL. The operator folds host
+    /// memory, over every back end that carries host memory. The library folds vectors in rank
+    /// order, whether the operator is commutative or not, and every rank gets the same bits.
     ///
-    /// The ranks of a call compare the operator's name, `elem_bytes` and `flags`: where they differ the call ends with
-    /// DIST_ERR_MISMATCH, and the error has both names. An operator belongs to the process, not to a group.
+    /// The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they differ,
+    /// the call ends with DIST_ERR_MISMATCH, and the error names both operators. An operator
+    /// belongs to the process, not to a group.
     ///
-    /// @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the process has it.
-    /// @param function in: folds two vectors; called until the operator is released and all works that use it have
-    ///   completed.
+    /// @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the
+    ///   process has this name.
+    /// @param function in: folds two vectors. The library calls it until the operator is released
+    ///   and all works that use it have completed.
     /// @param elem_bytes in: the size of an element, 1 to 1048576.
     /// @param flags in: 0 or DIST_OP_COMMUTATIVE.
-    /// @param user in, optional: passed to `function` as it is; the caller keeps it valid for as long as `function` is
-    ///   called.
-    /// @param out out: the operator; owned by the caller, released with dist_op_release. Not written on failure.
+    /// @param user in, optional: passed to `function`; the caller keeps it valid as long as the
+    ///   library may call `function`.
+    /// @param out out: the operator, owned by the caller, released with dist_op_release. Not
+    ///   written on failure.
     /// @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is not as said or the name is in use;
-    ///   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know; DIST_ERR_OUT_OF_MEMORY if 4096
-    ///   operators are live.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for a wrong argument and if the name is in use;
+    ///   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know;
+    ///   DIST_ERR_OUT_OF_MEMORY if 4096 operators are live.
     /// @threads any.
     /// @since 0.1
     pub fn dist_op_create(
@@ -245,7 +249,8 @@ dist_export! {
 dist_export! {
     /// Releases an operator: its number and its name are free.
     ///
-    /// Calls that were issued before go on with it: the library calls the function until their works have completed.
+    /// Calls that were issued before still use the operator: the library calls the function until
+    /// their works have completed.
     ///
     /// @param op in: an operator of dist_op_create.
     /// @agree nothing.
