@@ -15,16 +15,21 @@ dist_export! {
     #[in_progress]
     /// Waits until a work is done.
     ///
-    /// `work`: required. `timeout_ms`: how long to wait; the default is until the operation's own deadline.
-    /// The thread may run operations of the work's group meanwhile. Blocks until the work is
-    /// done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
-    /// something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
-    /// dist_work_synchronize.
+    /// Until then the thread may run operations of the work's group. After any result but
+    /// DIST_IN_PROGRESS, the library no longer uses the operation's buffers. A GPU may use them
+    /// until dist_work_synchronize has returned DIST_OK.
     ///
-    /// Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
-    /// operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
-    /// DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for a wrong time, a work whose batch has not ended, and a
-    /// pending one inside a completion callback. Since 0.1.
+    /// @param work in: the work.
+    /// @param timeout_ms in: how long to wait; the default is until the operation's own deadline.
+    /// @agree nothing.
+    /// @blocks until the work is done, until the time-out at the latest.
+    /// @return DIST_OK; DIST_IN_PROGRESS if the time-out came first: the operation continues and
+    ///   its buffers stay borrowed; the operation's error, the same for each call. DIST_ERR_TIMEOUT
+    ///   always means the operation's own deadline, and is final. DIST_ERR_INVALID_HANDLE.
+    ///   DIST_ERR_INVALID_ARGUMENT for a wrong time-out; also if the call would wait for a work
+    ///   whose batch has not ended, or would wait inside a completion callback.
+    /// @threads any; several threads may wait for one work, any number of times.
+    /// @since 0.1
     pub fn dist_work_wait(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
         let outcome = work.wait(&wait_limit(timeout_ms, "timeout_ms")?);
@@ -34,15 +39,22 @@ dist_export! {
 
 dist_export! {
     #[in_progress]
-    /// Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
+    /// Waits until a work is done and, for the memory of a GPU, until the device is done as well.
     ///
-    /// Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
-    /// the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
-    /// native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait.
-    /// Any thread, any number of times.
+    /// An operation over NCCL is done as soon as it is in its stream (`stream` in
+    /// dist_call_options_t). From then on the caller may put more into that stream, but the buffers
+    /// stay borrowed until the device is done. For other works this call is dist_work_wait, also
+    /// where the native back end carries the memory of a GPU.
     ///
-    /// Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
-    /// which what it has written is undefined. Since 0.1.
+    /// @param work in: the work, also of a batch.
+    /// @param timeout_ms in: as dist_work_wait.
+    /// @agree nothing.
+    /// @blocks until the work and the device are done, until the time-out at the latest.
+    /// @return as dist_work_wait; for an operation on a device also the failure of its group,
+    ///   DIST_ERR_TIMEOUT included: then the contents of the buffers that it writes are undefined.
+    ///   DIST_ERR_INVALID_ARGUMENT for such an operation also inside a completion callback.
+    /// @threads as dist_work_wait.
+    /// @since 0.1
     pub fn dist_work_synchronize(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
         let outcome = work.synchronize(&wait_limit(timeout_ms, "timeout_ms")?);
@@ -51,12 +63,17 @@ dist_export! {
 }
 
 dist_export! {
-    /// Whether a work is done.
+    /// Reports whether a work is done.
     ///
-    /// `work`: required. `done`: out, required; 1 or 0. Does not block. Any thread.
-    ///
-    /// Returns DIST_OK while it is pending or where it has succeeded, else the operation's error with `done` 1;
-    /// DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT with `done` 0. Since 0.1.
+    /// @param work in: the work.
+    /// @param done out: 1 if the work is done, else 0.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK while the work is pending and if it has succeeded; the operation's error if
+    ///   it has failed, with `done` 1; DIST_ERR_INVALID_HANDLE with `done` 0;
+    ///   DIST_ERR_INVALID_ARGUMENT if `done` is NULL.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_test(work: *mut dist_work_t, done: *mut i32) -> dist_status_t {
         let out = Out::required(done, "done")?;
         out.write(0);
@@ -69,10 +86,17 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Copies the message of a work's error; "" while it is pending and where it has succeeded.
+    /// Copies the message of a work's error: "" while it is pending and if it has succeeded.
     ///
-    /// `work`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole message needs, its
-    /// terminator included; 0 for an invalid handle. Does not block. Any thread. Since 0.1.
+    /// @param work in: the work.
+    /// @param buf out: as dist_last_error_copy; NULL only if `cap` is 0.
+    /// @param cap in: as dist_last_error_copy.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the bytes that the whole message needs, its terminator included; 0 for an invalid
+    ///   handle, and if `buf` is NULL and `cap` is not 0.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_error(work: *const dist_work_t, buf: *mut c_char, cap: usize) -> usize {
         let outcome = WORKS.get(work)?.outcome();
         let error = outcome.and_then(Result::err);
@@ -82,11 +106,18 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
-    /// counted by themselves.
+    /// Returns the sequence number of a work's operation, from 1.
     ///
-    /// `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
-    /// Since 0.1.
+    /// Collectives of a group are numbered in the order of their issue, the same on all ranks. The
+    /// messages of each rank have numbers of their own. A collective on byte strings has two
+    /// numbers, and the call returns the first. The work of a batch has 1.
+    ///
+    /// @param work in: the work.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number; 0 for an invalid handle, and before the work's batch has ended.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_sequence(work: *const dist_work_t) -> u64 {
         Ok(WORKS.get(work)?.sequence().unwrap_or(0))
     }
@@ -94,15 +125,15 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Returns when a work was issued, in nanoseconds since 1970, as the flight recorder's entries have it.
+    /// Returns when a work was issued, in nanoseconds since 1970, as in the flight recorder.
     ///
-    /// It is the time of CLOCK_REALTIME when the recorder began, advanced by the monotonic clock: later changes of the
-    /// wall clock do not show in it.
+    /// It is the time of CLOCK_REALTIME when the recorder began, advanced by the monotonic clock.
+    /// Later changes of the wall clock do not affect it.
     ///
     /// @param work in: the work.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the time; 0 for an invalid handle and before its batch has ended.
+    /// @return the time; 0 for an invalid handle, and before the work's batch has ended.
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_start_ns(work: *const dist_work_t) -> u64 {
@@ -112,10 +143,14 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// The time from the issue of a work until it was done, or until now, in nanoseconds.
+    /// Returns the time from the issue of a work until it was done, or until now, in nanoseconds.
     ///
-    /// `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
-    /// Since 0.1.
+    /// @param work in: the work.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the time; 0 for an invalid handle, and before the work's batch has ended.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_elapsed_ns(work: *const dist_work_t) -> u64 {
         Ok(u64::try_from(WORKS.get(work)?.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -123,10 +158,15 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// The rank that sent the message which a work received; of a send, the rank that got it.
+    /// Returns the rank that sent the received message; for a send, the rank that gets it.
     ///
-    /// `work`: required. Returns -1 for an invalid handle, while it is pending, after an error, and for anything but
-    /// a message. Does not block. Any thread. Since 0.1.
+    /// @param work in: the work.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the rank; -1 for an invalid handle, while the work is pending, after an error, and
+    ///   if the work is no message.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_source(work: *const dist_work_t) -> i32 {
         WORKS.get(work)?.source().map_or(Ok(-1), number)
     }
@@ -134,9 +174,15 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// The tag of the message which a work received or sent.
+    /// Returns the tag of the message that a work received or sent.
     ///
-    /// `work`: required. Returns -1 as dist_work_source does. Does not block. Any thread. Since 0.1.
+    /// @param work in: the work.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the tag; -1 for an invalid handle, while the work is pending, after an error, and if
+    ///   the work is no message.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_tag(work: *const dist_work_t) -> i32 {
         let tag = WORKS.get(work)?.tag();
         Ok(tag.and_then(|tag| i32::try_from(tag).ok()).unwrap_or(-1))
@@ -145,21 +191,34 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// How many elements a work has received: those of the message, which may be fewer than there was room for.
+    /// Returns how many elements a work has received.
     ///
-    /// `work`: required. Returns 0 for an invalid handle, while it is pending, after an error, and for anything but a
-    /// receive. Does not block. Any thread. Since 0.1.
+    /// It is the number of elements of the message, which may be shorter than the buffer.
+    ///
+    /// @param work in: the work.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the number; 0 for an invalid handle, while the work is pending, after an error, and
+    ///   if the work is no receive.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_received_count(work: *const dist_work_t) -> usize {
         Ok(WORKS.get(work)?.received_count().unwrap_or(0))
     }
 }
 
 dist_export! {
-    /// Releases a work. A pending one goes on: its buffers stay lent until it is done, and its functions are called.
+    /// Releases a work.
     ///
-    /// `work`: NULL does nothing. Does not block. Any thread.
+    /// The operation of a pending work continues: its buffers stay borrowed until it is done, and
+    /// its callbacks are called.
     ///
-    /// Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+    /// @param work in, optional: the work; the handle is consumed. NULL does nothing.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_work_release(work: *mut dist_work_t) -> dist_status_t {
         if work.is_null() {
             return Ok(());

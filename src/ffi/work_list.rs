@@ -41,19 +41,21 @@ dist_export! {
     #[in_progress]
     /// Waits until all works of a list are done.
     ///
-    /// The thread may run operations of the works' groups until then. All that dist_work_wait says of buffers and of
-    /// repeated waits holds for each of them.
+    /// Until then the thread may run operations of the works' groups. For the buffers of each work,
+    /// and for repeated waits, the rules of dist_work_wait hold.
     ///
-    /// @param works in: `n` works of any groups, NULL among them is skipped; borrowed for the call; NULL only if `n` is 0.
+    /// @param works in: `n` works of any groups, borrowed for the call; NULL entries are skipped;
+    ///   NULL only if `n` is 0.
     /// @param n in: the length of the list.
-    /// @param timeout_ms in: for all of them together; 0 until the operations' own deadlines, DIST_NO_WAIT,
-    ///   DIST_WAIT_FOREVER.
+    /// @param timeout_ms in: for all works together; the default is until the operations' own
+    ///   deadlines.
     /// @agree nothing.
-    /// @blocks until all are done, until the time-out at the latest.
-    /// @return DIST_OK; DIST_IN_PROGRESS if the time was over first; once all are done, the first error in the order of
-    ///   the list, whose message begins with its place; DIST_ERR_INVALID_HANDLE with the place of a wrong handle;
-    ///   DIST_ERR_INVALID_ARGUMENT for a wrong time, works whose batch has not ended, and pending ones inside a completion
-    ///   callback.
+    /// @blocks until all works are done, until the time-out at the latest.
+    /// @return DIST_OK; DIST_IN_PROGRESS if the time-out came first; once all works are done, the
+    ///   first error in the order of the list, whose message begins with the place of the work;
+    ///   DIST_ERR_INVALID_HANDLE, whose message names the place of the wrong handle.
+    ///   DIST_ERR_INVALID_ARGUMENT for a wrong argument; also if the call would wait for a work
+    ///   whose batch has not ended, or would wait inside a completion callback.
     /// @threads any; several threads may wait for the same works.
     /// @since 0.1
     pub fn dist_work_wait_all(
@@ -76,16 +78,19 @@ dist_export! {
     #[in_progress]
     /// Waits until a work of a list is done.
     ///
-    /// If several are, it takes the first in the list. To wait for the next one, put NULL in its place.
+    /// If several works are done, the call reports the first in the list. To wait for the next
+    /// work, put NULL in its place.
     ///
-    /// @param works in: as in dist_work_wait_all.
+    /// @param works in: as dist_work_wait_all.
     /// @param n in: the length of the list.
-    /// @param timeout_ms in: as in dist_work_wait_all.
+    /// @param timeout_ms in: how long to wait; the default is until the operations' own deadlines.
     /// @param index out: the place of the work that is done; `n` if there is none.
     /// @agree nothing.
-    /// @blocks until one is done, until the time-out at the latest.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`; DIST_IN_PROGRESS if the time was
-    ///   over first; DIST_ERR_INVALID_HANDLE and DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`.
+    /// @blocks until a work is done, until the time-out at the latest.
+    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+    ///   DIST_IN_PROGRESS if the time-out came first; DIST_ERR_INVALID_HANDLE and
+    ///   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`;
+    ///   DIST_ERR_INVALID_ARGUMENT also if `index` is NULL.
     /// @threads any; several threads may wait for the same works.
     /// @since 0.1
     pub fn dist_work_wait_any(
@@ -104,15 +109,16 @@ dist_export! {
 
 dist_export! {
     #[in_progress]
-    /// Looks whether a work of a list is done.
+    /// Reports whether a work of a list is done.
     ///
-    /// @param works in: as in dist_work_wait_all.
+    /// @param works in: as dist_work_wait_all.
     /// @param n in: the length of the list.
-    /// @param index out: as in dist_work_wait_any.
+    /// @param index out: as dist_work_wait_any.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`; DIST_IN_PROGRESS if none is done;
-    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `index` is NULL.
+    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+    ///   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT
+    ///   for a wrong argument, also if `index` is NULL.
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_test_any(
