@@ -44,23 +44,29 @@ impl Callback {
 }
 
 dist_export! {
-    /// Has a function called when a work is done; soon, if it is done already.
+    /// Registers a function that the library calls once a work is done.
     ///
-    /// Several may be given. The functions run one after the other on a thread of the library, in the order in which
-    /// their works were done, and never inside this call. Inside one, calls that block are refused with
-    /// DIST_ERR_INVALID_ARGUMENT (collectives and messages without a work, waits for pending works, dist_init,
-    /// dist_finalize, dist_callbacks_stop, making groups, calls of stores); asynchronous calls are not. The function must
-    /// not throw. dist_finalize calls those of the world's works before the world goes.
+    /// If the work is done already, the library calls the function at once, but never inside this
+    /// call. A work may have several functions. One thread of the library calls the functions of
+    /// all works, one after the other, in the order in which the works were done. The function must
+    /// not throw.
     ///
-    /// @param work in: may be released before the function is called.
+    /// Inside such a function, calls that may block return DIST_ERR_INVALID_ARGUMENT. These are
+    /// collectives, messages and dist_batch_end without a work, and waits for pending works. The
+    /// others are dist_init, dist_finalize, dist_spawn, dist_callbacks_stop, and calls that create,
+    /// split or shrink groups or use stores. Asynchronous calls are allowed. dist_finalize calls
+    /// the functions of the world's works before the world is gone, but drops functions that wait
+    /// behind one that does not return.
+    ///
+    /// @param work in: the work; the caller may release it before the function is called.
     /// @param function in: called once.
-    /// @param user in, optional: handed to the function; must stay valid until that has been called, withdrawn or dropped
-    ///   (dist_work_remove_callback, dist_callbacks_stop).
+    /// @param user in, optional: passed to the function. It stays valid until the function has been
+    ///   called, withdrawn (dist_work_remove_callback) or dropped (dist_callbacks_stop).
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_OUT_OF_MEMORY if 1048576 functions
-    ///   wait for their works; DIST_ERR_SYSTEM if the thread cannot be started; DIST_ERR_NOT_INITIALIZED after
-    ///   dist_callbacks_stop.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `function` is NULL;
+    ///   DIST_ERR_OUT_OF_MEMORY if 1048576 functions are registered and not called; DIST_ERR_SYSTEM
+    ///   if the thread cannot be started; DIST_ERR_NOT_INITIALIZED after dist_callbacks_stop.
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_on_complete(
@@ -75,18 +81,19 @@ dist_export! {
 }
 
 dist_export! {
-    /// Withdraws a function given with dist_work_on_complete that has not been called.
+    /// Withdraws a function of dist_work_on_complete that has not been called.
     ///
-    /// If the same function was given with the same pointer several times, each call withdraws one of them. After DIST_OK
-    /// the function is never called for that one, and the library does not use `user` any more.
+    /// If a function was registered several times with the same pointer, each call withdraws one
+    /// registration. After DIST_OK the library does not call the function for this registration,
+    /// and does not use `user` any more.
     ///
-    /// @param work in: the work that it was given for.
+    /// @param work in: the work.
     /// @param function in: the function.
-    /// @param user in, optional: the pointer that was given with it.
+    /// @param user in, optional: the pointer that was registered with the function.
     /// @agree nothing.
-    /// @blocks no; it does not wait for a function that is being called.
-    /// @return DIST_OK; DIST_ERR_NOT_FOUND if it was not given, was called or is being called; DIST_ERR_INVALID_HANDLE;
-    ///   DIST_ERR_INVALID_ARGUMENT if `function` is NULL.
+    /// @blocks no; it does not wait for a function that is running.
+    /// @return DIST_OK; DIST_ERR_NOT_FOUND if the function was not registered, has been called or
+    ///   is running; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `function` is NULL.
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_remove_callback(
@@ -105,19 +112,20 @@ dist_export! {
 
 dist_export! {
     #[in_progress]
-    /// Stops completion callbacks, for an interpreter that is about to end: none is called any more when it has returned
-    /// DIST_OK.
+    /// Stops completion callbacks, for an interpreter that is about to end.
     ///
-    /// Callbacks of works that are done are called first. Callbacks of pending works are dropped, as are all callbacks
-    /// that have not begun at the time-out. Until dist_callbacks_start, dist_work_on_complete returns
-    /// DIST_ERR_NOT_INITIALIZED. Works themselves go on, and other functions of the caller (those of a store, of a back
-    /// end, of the log) are called as before.
+    /// After DIST_OK no callback runs and none is called. The callbacks of works that are done are
+    /// called first. The callbacks of pending works are dropped, as are all callbacks that have not
+    /// begun at the time-out. Until dist_callbacks_start, dist_work_on_complete returns
+    /// DIST_ERR_NOT_INITIALIZED. Works continue, and the library still calls other functions of the
+    /// caller (of a store, a back end, the log).
     ///
-    /// @param timeout_ms in: how long to wait; 0 for 5 seconds, DIST_NO_WAIT, DIST_WAIT_FOREVER.
+    /// @param timeout_ms in: how long to wait; the default is 5 seconds.
     /// @agree nothing.
-    /// @blocks until the callbacks have returned and their thread has ended, until the time-out at the latest.
-    /// @return DIST_OK; DIST_IN_PROGRESS if a callback or their thread still runs at the time-out: call it again;
-    ///   DIST_ERR_INVALID_ARGUMENT for a wrong time, and inside a callback.
+    /// @blocks until the callbacks have returned and their thread has ended, until the time-out at
+    ///   the latest.
+    /// @return DIST_OK; DIST_IN_PROGRESS if a callback or its thread still runs at the time-out:
+    ///   call again; DIST_ERR_INVALID_ARGUMENT for a wrong time-out, and inside a callback.
     /// @threads any.
     /// @since 0.1
     pub fn dist_callbacks_stop(timeout_ms: i64) -> dist_status_t {
@@ -137,7 +145,7 @@ dist_export! {
     ///
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK, also where they were not stopped.
+    /// @return DIST_OK, also if callbacks were not stopped.
     /// @threads any.
     /// @since 0.1
     pub fn dist_callbacks_start() -> dist_status_t {
