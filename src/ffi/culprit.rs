@@ -55,14 +55,16 @@ fn fill(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
 }
 
 dist_export! {
-    /// Gives the rank that a work's error names, with its fault and its process.
+    /// Gives the rank that a work's error names, with its kind of failure and its process.
     ///
     /// @param work in: the work.
-    /// @param out out: DIST_CULPRIT_NONE and rank -1 while the work is pending, if it has succeeded, and if its error
-    ///   names no rank. Set struct_size before the call (DIST_CULPRIT_INIT).
+    /// @param out out: DIST_CULPRIT_NONE and rank -1 while the work is pending, if it has
+    ///   succeeded, and if its error names no rank. Set struct_size before the call
+    ///   (DIST_CULPRIT_INIT).
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE, with DIST_CULPRIT_NONE in `out`;
+    ///   DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_culprit(work: *const dist_work_t, out: *mut dist_culprit_t) -> dist_status_t {
@@ -72,14 +74,16 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the rank that has failed a group, with its fault and its process.
+    /// Gives the rank that has failed a group, with its kind of failure and its process.
     ///
     /// @param group in: the group.
-    /// @param out out: DIST_CULPRIT_NONE and rank -1 while the group has not failed, and if its error names no rank. Set
-    ///   struct_size before the call (DIST_CULPRIT_INIT).
+    /// @param out out: DIST_CULPRIT_NONE and rank -1 while the group has not failed, and if its
+    ///   error names no rank. Set struct_size before the call (DIST_CULPRIT_INIT).
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE, with DIST_CULPRIT_NONE in `out`;
+    ///   DIST_ERR_NOT_INITIALIZED if `group` is NULL before dist_init; DIST_ERR_INVALID_ARGUMENT if
+    ///   `out` is NULL or its struct_size is wrong.
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_culprit(
