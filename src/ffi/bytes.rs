@@ -79,7 +79,7 @@ dist_export! {
     /// @agree the order of calls on the group, root and label.
     /// @blocks as dist_broadcast.
     /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings, which fails the group.
+    ///   strings: the group fails.
     /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_broadcast_bytes(
@@ -117,7 +117,7 @@ dist_export! {
     /// @agree the order of calls on the group, and label.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings, which fails the group.
+    ///   strings: the group fails.
     /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_all_gather_bytes(
@@ -155,7 +155,7 @@ dist_export! {
     /// @agree the order of calls on the group, root and label.
     /// @blocks as dist_gather.
     /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings, which fails the group.
+    ///   strings: the group fails.
     /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_gather_bytes(
@@ -200,7 +200,7 @@ dist_export! {
     /// @agree the order of calls on the group, root and label.
     /// @blocks as dist_scatter.
     /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings, which fails the group.
+    ///   strings: the group fails.
     /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_scatter_bytes(

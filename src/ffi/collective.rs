@@ -40,9 +40,9 @@ dist_export! {
     ///   outstanding or the batch has 65536 calls; DIST_ERR_SYSTEM if no thread can be started.
     ///   From the call that blocks, else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
     ///   DIST_ERR_MISMATCH, DIST_ERR_ABORTED; DIST_ERR_BACKEND if NCCL or a plug-in fails;
-    ///   DIST_ERR_OUT_OF_MEMORY if there is no memory for the vectors that an operator of
-    ///   dist_op_create folds. After these errors the group refuses work with the same cause, and
-    ///   the contents of `recv` are undefined.
+    ///   DIST_ERR_OUT_OF_MEMORY if a rank has no memory that the operation needs. After these
+    ///   errors the group refuses work with the same cause, and the contents of `recv` are
+    ///   undefined.
     /// @threads any; threads that use one group keep the same order on all ranks.
     /// @since 0.1
     pub fn dist_all_reduce(

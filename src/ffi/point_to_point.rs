@@ -77,9 +77,9 @@ dist_export! {
     ///   inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
     ///   DIST_ERR_UNSUPPORTED if the group's back end has no messages, no synchronous send, or no
     ///   messages with this tag or peer in the memory of a GPU; DIST_ERR_OUT_OF_MEMORY if 65536
-    ///   messages of this rank are outstanding or the batch has 65536 calls. From the call that
-    ///   blocks, else from the work: DIST_ERR_TIMEOUT and DIST_ERR_PEER_FAILED, which fail the
-    ///   group only if a part of the message was transferred; the group's failure.
+    ///   messages of this rank in the group are outstanding or the batch has 65536 calls. From the
+    ///   call that blocks, else from the work: DIST_ERR_TIMEOUT and DIST_ERR_PEER_FAILED, which
+    ///   fail the group only if a part of the message was transferred; the group's failure.
     /// @threads any.
     /// @since 0.1
     pub fn dist_send(
