@@ -49,23 +49,101 @@ fn the_version_is_the_packages_everywhere() {
     assert_eq!(text.to_str(), Ok(env!("CARGO_PKG_VERSION")));
 }
 
+/// The tags of a function's comment, each with its text, in order. A tag begins a line; what follows belongs to it.
+fn tags(comment: &str) -> Vec<(String, String)> {
+    let mut tags: Vec<(String, String)> = Vec::new();
+    for line in comment.lines().map(|line| line.trim().trim_start_matches('*').trim()) {
+        if let Some(tag) = line.strip_prefix('@') {
+            let (name, text) = tag.split_once(' ').unwrap_or((tag, ""));
+            tags.push((name.to_owned(), text.trim().to_owned()));
+        } else if let Some((_, text)) = tags.last_mut() {
+            text.push(' ');
+            text.push_str(line);
+        }
+    }
+    tags
+}
+
+/// The first line of a comment.
+fn summary(comment: &str) -> &str {
+    let mut lines = comment.lines().map(|line| line.trim().trim_start_matches('*').trim());
+    lines.find(|line| !line.is_empty()).unwrap_or("")
+}
+
+/// What is wrong with the form of a function's comment. Reference pages and stubs of other languages are made from it.
+fn faults(function: &interface::Function) -> Vec<String> {
+    let mut faults = Vec::new();
+    let comment = &function.comment;
+    let head = summary(comment);
+    if !head.ends_with('.') || head.len() > 100 {
+        faults.push(format!("the first line is no sentence of one line: {head:?}"));
+    }
+    let tags = tags(comment);
+    let described: Vec<&str> = tags
+        .iter()
+        .filter(|(name, _)| name == "param")
+        .map(|(_, text)| text.split(' ').next().unwrap_or(""))
+        .collect();
+    let parameters: Vec<&str> =
+        function.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    if described != parameters {
+        faults.push(format!("@param has {described:?}, the declaration {parameters:?}"));
+    }
+    for (_, text) in tags.iter().filter(|(name, _)| name == "param") {
+        let rest = text.split_once(' ').map_or("", |(_, rest)| rest);
+        let (direction, words) = rest.split_once(':').unwrap_or((rest, ""));
+        let known = ["in", "out", "in, out"];
+        if !known.contains(&direction.trim_end_matches(", optional")) || words.trim().is_empty() {
+            faults.push(format!("\"@param {text}\" does not begin with a direction"));
+        }
+    }
+    let mut needed = vec!["agree", "blocks", "threads", "since"];
+    needed.extend((!function.is_void).then_some("return"));
+    for name in needed {
+        let texts: Vec<&String> =
+            tags.iter().filter(|(tag, _)| tag == name).map(|(_, text)| text).collect();
+        if texts.len() != 1 || texts[0].is_empty() {
+            faults.push(format!("@{name} is there {} times", texts.len()));
+        }
+    }
+    let known = ["param", "agree", "blocks", "return", "threads", "since"];
+    let unknown = tags.iter().filter(|(name, _)| !known.contains(&name.as_str()));
+    faults.extend(unknown.map(|(name, _)| format!("@{name} is no tag of this form")));
+    faults
+}
+
 #[test]
-fn every_comment_says_since_when_and_names_the_parameters() {
+fn every_comment_has_the_form_that_pages_are_made_from() {
     let functions = functions();
     assert!(functions.len() > 50, "only {} functions were found", functions.len());
-    for function in functions {
-        let comment = function.comment.replace("\n *", "\n");
-        assert!(comment.contains("Since 0."), "{} does not say \"Since 0.x\"", function.name);
-        for parameter in &function.parameters {
-            let name = &parameter.name;
-            // A single handle needs no words where the summary already speaks of it.
-            let inherits =
-                ["As dist_", "as dist_", "as in dist_"].iter().any(|by| comment.contains(by));
-            assert!(
-                comment.contains(name) || inherits || function.parameters.len() == 1,
-                "the comment of {} does not speak of {name}",
-                function.name
-            );
-        }
+    let wrong: Vec<String> = functions
+        .iter()
+        .flat_map(|function| {
+            faults(function).into_iter().map(|fault| format!("{}: {fault}", function.name))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn faults_of_comments_are_found() {
+    let function = |comment: &str| interface::Function {
+        name: "dist_f".to_owned(),
+        comment: comment.to_owned(),
+        parameters: vec![interface::Parameter { name: "a".to_owned(), is_pointer: true }],
+        is_void: false,
+    };
+    let good = "\n * Does it.\n *\n * @param a in, optional: what\n *   it is.\n * @agree nothing.\n \
+                * @blocks no.\n * @return DIST_OK.\n * @threads any.\n * @since 0.1\n ";
+    assert_eq!(faults(&function(good)), Vec::<String>::new());
+    for (from, to) in [
+        ("Does it.", "Does it"),
+        ("@param a", "@param b"),
+        ("in, optional:", "optional:"),
+        ("@blocks no.", "@blocks"),
+        ("@return DIST_OK.", ""),
+        ("@since", "@sinc"),
+    ] {
+        assert!(!faults(&function(&good.replace(from, to))).is_empty(), "{from} -> {to}");
     }
 }

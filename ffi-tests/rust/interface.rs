@@ -25,6 +25,8 @@ pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) comment: String,
     pub(crate) parameters: Vec<Parameter>,
+    /// It returns nothing.
+    pub(crate) is_void: bool,
 }
 
 /// A parameter of a function.
@@ -58,7 +60,8 @@ fn function(text: &str) -> Option<Function> {
     let (parameters, _) = tail.rsplit_once(')').expect("parameters end");
     let parameters =
         parameters.split(',').map(str::trim).filter(|&text| text != "void").map(parameter);
-    Some(Function { name, comment: comment.to_owned(), parameters: parameters.collect() })
+    let is_void = head.split_whitespace().next() == Some("void") && !head.contains('*');
+    Some(Function { name, comment: comment.to_owned(), parameters: parameters.collect(), is_void })
 }
 
 fn parameter(text: &str) -> Parameter {
