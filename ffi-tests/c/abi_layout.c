@@ -63,6 +63,13 @@ static void options(void)
     FIELD(dist_spawn_options_t, join_timeout_ms);
     FIELD(dist_spawn_options_t, grace_ms);
 
+    TYPE(dist_recv_status_t);
+    FIELD(dist_recv_status_t, struct_size);
+    FIELD(dist_recv_status_t, source);
+    FIELD(dist_recv_status_t, tag);
+    FIELD(dist_recv_status_t, count);
+    FIELD(dist_recv_status_t, dtype);
+    FIELD(dist_recv_status_t, reserved);
     TYPE(dist_culprit_t);
     FIELD(dist_culprit_t, struct_size);
     FIELD(dist_culprit_t, rank);

@@ -126,7 +126,7 @@ static void one_buffer(void)
     int32_t equal, differing;
 #define RUN(group, send, recv, counts, displs, options) \
     dist_all_gather_v_at(group, send, recv, counts, displs, DIST_F32, options, NULL)
-    ACCEPTED(dist_all_gather_v_at, group, RUN(NULL, x, y, counts, displs, &call), DIST_OK);
+    REFUSED(dist_all_gather_v_at, group, RUN(NULL, x, y, counts, displs, &call), HANDLE);
     REFUSED(dist_all_gather_v_at, send, RUN(group, NULL, y, counts, displs, &call), ARGUMENT);
     REFUSED(dist_all_gather_v_at, recv, RUN(group, x, NULL, counts, displs, &call), ARGUMENT);
     REFUSED(dist_all_gather_v_at, counts, RUN(group, x, y, NULL, displs, &call), ARGUMENT);
@@ -134,12 +134,12 @@ static void one_buffer(void)
     ACCEPTED(dist_all_gather_v_at, options, RUN(group, x, y, counts, displs, NULL), DIST_OK);
     ACCEPTED(dist_all_gather_v_at, work, RUN(group, x, y, counts, displs, &call), DIST_OK);
 #undef RUN
-    ACCEPTED(dist_all_gather_counts, group, dist_all_gather_counts(NULL, 1, all, &call, NULL), DIST_OK);
+    REFUSED(dist_all_gather_counts, group, dist_all_gather_counts(NULL, 1, all, &call, NULL), HANDLE);
     REFUSED(dist_all_gather_counts, counts, dist_all_gather_counts(group, 1, NULL, &call, NULL), ARGUMENT);
     ACCEPTED(dist_all_gather_counts, options, dist_all_gather_counts(group, 1, all, NULL, NULL), DIST_OK);
     ACCEPTED(dist_all_gather_counts, work, dist_all_gather_counts(group, 1, all, &call, NULL), DIST_OK);
 #define RUN(group, bytes, equal, differing, options) dist_all_equal(group, bytes, 8, equal, differing, options)
-    ACCEPTED(dist_all_equal, group, RUN(NULL, x, &equal, &differing, &call), DIST_OK);
+    REFUSED(dist_all_equal, group, RUN(NULL, x, &equal, &differing, &call), HANDLE);
     REFUSED(dist_all_equal, bytes, RUN(group, NULL, &equal, &differing, &call), ARGUMENT);
     ACCEPTED(dist_all_equal, equal, RUN(group, x, NULL, &differing, &call), DIST_OK);
     ACCEPTED(dist_all_equal, differing_rank, RUN(group, x, &equal, NULL, &call), DIST_OK);

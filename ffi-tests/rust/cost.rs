@@ -73,9 +73,10 @@ const ONCE: u64 = 1 << 20;
 fn idle_groups(count: usize) {
     let list = "0,1,2,3,4,5,6,7";
     let all = run(RANKS, |_| {
-        // The first ones bring what there is once: they fill the rings of the world, in which ranks agree on a group.
+        // The first ones bring what there is once: they fill the rings of the world, in which ranks agree on a group. The
+        // barriers fill the flight recorder of each process.
         format!(
-            "init\nmany {FIRST} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
+            "init\ntimes 2000 0 barrier\nmany {FIRST} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
         )
     });
     let grown = |rank: usize, key| {

@@ -60,6 +60,7 @@ fn options(lines: &mut Vec<String>) {
         }
         dist_shrink_options_t { struct_size, timeout_ms, connect_timeout_ms }
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
+        dist_recv_status_t { struct_size, source, tag, count, dtype, reserved }
         dist_culprit_t { struct_size, rank, kind, pid, host }
         dist_call_options_t {
             struct_size, timeout_ms, premul_scale, algorithm, flags, stream, device, reserved, label,
