@@ -39,7 +39,7 @@ impl Group {
         let mut all = vec![0; RECORD_BYTES * self.size()];
         let call =
             Call::all_gather(Src::from(&own[..]), Dst::from(all.as_mut_slice()), DataType::U8);
-        self.run(call, options)?;
+        self.run_at_length(call, options, None)?;
         Ok(first_difference(&all))
     }
 }

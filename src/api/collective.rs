@@ -37,7 +37,7 @@ impl Group {
 
     /// [`Group::run`] for a call that has no shorter way.
     #[inline(never)]
-    fn run_at_length(
+    pub(super) fn run_at_length(
         &self,
         mut call: Call<'_>,
         options: &CallOptions,

@@ -15,9 +15,7 @@ use crate::base::log::Level;
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local};
 use crate::store::{HashStore, Store};
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// How long `dist_finalize` waits, for asynchronous operations and then for the other ranks to leave the store that this
@@ -71,44 +69,22 @@ static WORLD: RwLock<Option<World>> = RwLock::new(None);
 /// Held while the world is made or ended, so that two threads cannot do so at once.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// How often the world has changed; counted while it is locked.
-static CHANGES: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// The world that this thread has seen last, and how often it had changed until then. It does not keep it alive.
-    static SEEN: RefCell<(u64, Weak<Group>)> = const { RefCell::new((0, Weak::new())) };
-}
-
-/// The world group. Nearly every call asks for it, so that a thread looks for a change before it takes the lock.
+/// The world group.
 ///
 /// # Errors
 /// `NotInitialized`.
 pub fn world() -> Result<Arc<Group>> {
-    let changes = CHANGES.load(Ordering::Acquire);
-    let seen = |seen: &RefCell<(u64, Weak<Group>)>| {
-        let (at, group) = &*seen.borrow();
-        (*at == changes).then(|| group.upgrade()).flatten()
-    };
-    SEEN.try_with(seen).ok().flatten().map_or_else(world_under_lock, Ok)
-}
-
-#[cold]
-fn world_under_lock() -> Result<Arc<Group>> {
     let world = WORLD.read().unwrap_or_else(PoisonError::into_inner);
     let Some(World { group, .. }) = &*world else {
         let message = "there is no world group: call dist_init first";
         return Err(Error::new(ErrorKind::NotInitialized, message));
     };
-    let seen = (CHANGES.load(Ordering::Acquire), Arc::downgrade(group));
-    // A thread that ends looks here each time.
-    let _kept = SEEN.try_with(|place| place.replace(seen));
     Ok(Arc::clone(group))
 }
 
 /// Exchanges the world.
 fn change_world(world: Option<World>) -> Option<World> {
     let mut place = WORLD.write().unwrap_or_else(PoisonError::into_inner);
-    CHANGES.fetch_add(1, Ordering::Release);
     std::mem::replace(&mut *place, world)
 }
 

@@ -67,7 +67,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-        submit(&group, Call::all_reduce(send, recv, dtype, op), options, work)
+        submit(&group, Call::all_reduce(send, recv, dtype, op), &options, work)
     }
 }
 
@@ -118,7 +118,7 @@ dist_export! {
         let bytes = buffer_bytes(count, dtype, 1)?;
         let result = if group.rank() == root { bytes } else { 0 };
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
-        submit(&group, Call::reduce(send, recv, dtype, op, root), options, work)
+        submit(&group, Call::reduce(send, recv, dtype, op, root), &options, work)
     }
 }
 
@@ -155,7 +155,7 @@ dist_export! {
         let root = index(root, "root")?;
         let bytes = buffer_bytes(count, dtype, 1)?;
         let buf = dst(buf, bytes, "buf")?;
-        submit(&group, Call::broadcast(buf, dtype, root, group.rank()), options, work)
+        submit(&group, Call::broadcast(buf, dtype, root, group.rank()), &options, work)
     }
 }
 
@@ -192,7 +192,7 @@ dist_export! {
         let dtype = DataType::from_number(dtype)?;
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, group.size())?, "recv")?;
-        submit(&group, Call::all_gather(send, recv, dtype), options, work)
+        submit(&group, Call::all_gather(send, recv, dtype), &options, work)
     }
 }
 
@@ -237,7 +237,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let send = src(send, buffer_bytes(count, dtype, group.size())?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
-        submit(&group, Call::reduce_scatter(send, recv, dtype, op), options, work)
+        submit(&group, Call::reduce_scatter(send, recv, dtype, op), &options, work)
     }
 }
 
@@ -287,7 +287,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-        submit(&group, Call::scan(send, recv, dtype, op), options, work)
+        submit(&group, Call::scan(send, recv, dtype, op), &options, work)
     }
 }
 
@@ -337,7 +337,7 @@ dist_export! {
         let bytes = buffer_bytes(count, dtype, 1)?;
         let result = if group.rank() == 0 { 0 } else { bytes };
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
-        submit(&group, Call::exscan(send, recv, dtype, op), options, work)
+        submit(&group, Call::exscan(send, recv, dtype, op), &options, work)
     }
 }
 
@@ -360,7 +360,7 @@ dist_export! {
     ) -> dist_status_t {
         let work = WorkOut::new(work);
         let options = call_options(options)?;
-        submit(&self::group(group)?, Call::barrier(), options, work)
+        submit(&self::group(group)?, Call::barrier(), &options, work)
     }
 }
 
@@ -401,7 +401,7 @@ dist_export! {
         let blocks = if group.rank() == root { group.size() } else { 0 };
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, blocks)?, "recv")?;
-        submit(&group, Call::gather(send, recv, dtype, root), options, work)
+        submit(&group, Call::gather(send, recv, dtype, root), &options, work)
     }
 }
 
@@ -442,7 +442,7 @@ dist_export! {
         let blocks = if group.rank() == root { group.size() } else { 0 };
         let send = src(send, buffer_bytes(count, dtype, blocks)?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
-        submit(&group, Call::scatter(send, recv, dtype, root), options, work)
+        submit(&group, Call::scatter(send, recv, dtype, root), &options, work)
     }
 }
 
@@ -480,6 +480,6 @@ dist_export! {
         let (dtype, size) = (DataType::from_number(dtype)?, group.size());
         let bytes = buffer_bytes(count, dtype, size)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-        submit(&group, Call::all_to_all(send, recv, dtype, size), options, work)
+        submit(&group, Call::all_to_all(send, recv, dtype, size), &options, work)
     }
 }

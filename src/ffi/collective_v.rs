@@ -48,7 +48,7 @@ dist_export! {
         let dtype = DataType::from_number(dtype)?;
         let recvs = dst_blocks(recv, counts, group.size(), dtype, ["recv", "counts"])?;
         let send = src(send, recvs[group.rank()].len(), "send")?;
-        submit(&group, Call::all_gather_v(send, recvs, dtype), options, work)
+        submit(&group, Call::all_gather_v(send, recvs, dtype), &options, work)
     }
 }
 
@@ -97,7 +97,7 @@ dist_export! {
             false => dst_blocks_at(recv, counts, slice(displs, group.size(), "displs")?, dtype)?,
         };
         let send = src(send, recvs[group.rank()].len(), "send")?;
-        submit(&group, Call::all_gather_v(send, recvs, dtype), options, work)
+        submit(&group, Call::all_gather_v(send, recvs, dtype), &options, work)
     }
 }
 
@@ -137,7 +137,7 @@ dist_export! {
         }
         Out::required(own, "counts")?.write(count);
         let send = src(own.cast_const().cast(), size_of::<u64>(), "counts")?;
-        submit(&group, Call::all_gather(send, recv, DataType::U64), options, work)
+        submit(&group, Call::all_gather(send, recv, DataType::U64), &options, work)
     }
 }
 
@@ -234,7 +234,7 @@ dist_export! {
             true => Some(dst_blocks(recv, counts, group.size(), dtype, ["recv", "counts"])?),
             false => None,
         };
-        submit(&group, Call::gather_v(send, recvs, dtype, root), options, work)
+        submit(&group, Call::gather_v(send, recvs, dtype, root), &options, work)
     }
 }
 
@@ -285,7 +285,7 @@ dist_export! {
             true => Some(src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?),
             false => None,
         };
-        submit(&group, Call::scatter_v(sends, recv, dtype, root), options, work)
+        submit(&group, Call::scatter_v(sends, recv, dtype, root), &options, work)
     }
 }
 
@@ -331,7 +331,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let sends = src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?;
         let recv = dst(recv, sends[group.rank()].len(), "recv")?;
-        submit(&group, Call::reduce_scatter_v(sends, recv, dtype, op), options, work)
+        submit(&group, Call::reduce_scatter_v(sends, recv, dtype, op), &options, work)
     }
 }
 
@@ -377,6 +377,6 @@ dist_export! {
         let (dtype, size) = (DataType::from_number(dtype)?, group.size());
         let sends = src_blocks(send, send_counts, size, dtype, ["send", "send_counts"])?;
         let recvs = dst_blocks(recv, recv_counts, size, dtype, ["recv", "recv_counts"])?;
-        submit(&group, Call::all_to_all_v(sends, recvs, dtype), options, work)
+        submit(&group, Call::all_to_all_v(sends, recvs, dtype), &options, work)
     }
 }

@@ -20,15 +20,9 @@ pub(super) static GROUPS: Table<Group> = Table::new(Kind::Group);
 /// The world group's handle while there is one.
 static WORLD: AtomicPtr<dist_group_t> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Returns the group that a handle names. The world, the most frequent one, takes no lock of the table.
+/// Returns the group that a handle names.
 pub(super) fn group(handle: *const dist_group_t) -> Result<Arc<Group>> {
-    if handle.is_null() {
-        Err(no_group())
-    } else if handle == WORLD.load(Ordering::Acquire) {
-        runtime::world()
-    } else {
-        GROUPS.get(handle)
-    }
+    if handle.is_null() { Err(no_group()) } else { GROUPS.get(handle) }
 }
 
 /// NULL names no group: it is what a rank outside a new group gets for it.

@@ -21,6 +21,10 @@ pub(super) fn read<T: Options>(ptr: *const T) -> Result<T> {
     if !ptr.is_null() {
         // SAFETY: the caller promises that at least the first field is readable.
         let size = unsafe { ptr.cast::<usize>().read_unaligned() };
+        if size == size_of::<T>() {
+            // SAFETY: the caller's struct has that many readable bytes, and any bytes are a value.
+            return Ok(unsafe { ptr.read_unaligned() });
+        }
         check_size::<T>(size)?;
         let known = size.min(size_of::<T>());
         // SAFETY: the caller's struct has `size` readable bytes, and `options` has room for `known`.

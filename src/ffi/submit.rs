@@ -29,16 +29,17 @@ impl WorkOut {
     }
 }
 
-/// The options of a call. Of one that was given none nothing is made, or moved, which its first nanoseconds would wait for.
+/// The options of a call. A call without options makes and moves nothing: its first nanoseconds would wait for that.
+/// Therefore options are passed by reference where they are not kept.
 #[derive(Debug)]
-pub(super) struct Options(Option<Box<CallOptions>>);
+pub(super) struct Options(Option<CallOptions>);
 
 static PLAIN: CallOptions = CallOptions::PLAIN;
 
 impl Options {
     /// To be kept.
     pub(super) fn into_owned(self) -> CallOptions {
-        self.0.map_or(CallOptions::PLAIN, |given| *given)
+        self.0.unwrap_or(CallOptions::PLAIN)
     }
 }
 
@@ -47,7 +48,7 @@ impl Deref for Options {
 
     #[inline]
     fn deref(&self) -> &CallOptions {
-        self.0.as_deref().unwrap_or(&PLAIN)
+        self.0.as_ref().unwrap_or(&PLAIN)
     }
 }
 
@@ -116,7 +117,7 @@ fn given_options(options: &dist_call_options_t) -> Result<Options> {
         },
         label: label(options.label)?,
     };
-    Ok(Options(Some(Box::new(given))))
+    Ok(Options(Some(given)))
 }
 
 /// The flags of a call, all of which must be known.
@@ -139,13 +140,13 @@ fn flags(flags: u64) -> Result<u64> {
 pub(super) fn submit(
     group: &Arc<Group>,
     call: Call<'static>,
-    options: Options,
+    options: &Options,
     work: WorkOut,
 ) -> Result<()> {
     if work.blocks() {
-        return group.run(call, &options);
+        return group.run(call, options);
     }
-    hand_out(group.prepare(call, options.into_owned())?, work)
+    hand_out(group.prepare(call, (**options).clone())?, work)
 }
 
 /// Issues what was checked, or adds it to the thread's batch, and gives its work a handle.
