@@ -58,14 +58,19 @@ impl What {
         if self.has_count() {
             parts.push(format!("count {})", self.count));
         }
-        let label = match self.label {
-            "" => String::new(),
-            label => format!(" \"{label}\""),
-        };
+        let label = self.quoted_label();
         let name = format!("{} #{sequence}{label}", self.kind.name());
         let algorithm =
             self.algorithm.map_or(String::new(), |name| format!(" by the algorithm \"{name}\""));
         if parts.is_empty() { name } else { format!("{name} ({}{algorithm}", parts.join(", ")) }
+    }
+
+    /// The label as errors show it, with a space before it; empty if there is none.
+    pub(crate) fn quoted_label(&self) -> String {
+        match self.label {
+            "" => String::new(),
+            label => format!(" \"{label}\""),
+        }
     }
 
     /// Makes it.

@@ -117,6 +117,10 @@ fn check(layout: Layout, (name, case): &(&str, Case), size: usize, odd: usize) -
         let somebody_left = (0..size).any(|rank| first[rank].may_leave(rank, &first));
         let says_next = text.contains("agree on barrier #3, but not on what came before it")
             || (text.contains("barrier #3") && both.iter().any(|both| text.contains(both)));
+        // Of an operation before the one at which it was found, the other side's label is known and nothing else.
+        let says_labels = usual[0].label != other[0].label
+            && [&usual[0], &other[0]].iter().all(|call| text.contains(&call.quoted_label()));
+        let says_next = says_next || says_labels;
         let says_both = both.iter().all(|both| text.contains(both))
             && text.contains(&format!("rank {odd} (pid "));
         let is_right =

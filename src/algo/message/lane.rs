@@ -198,8 +198,10 @@ impl Lane {
                 Some(format!("called {we}, but {name} called {they}"))
             }
             Some(past) => self.differing_label(past, other).or_else(|| {
+                // The label of the other side may be another one that could not be asked for.
+                let but_label = if theirs.label.is_none() { "" } else { "the label of it or " };
                 Some(format!(
-                    "and {name} agree on {}, but not on what came before it, after #{}",
+                    "and {name} agree on {}, but not on {but_label}what came before it, after #{}",
                     past.descriptor,
                     Descriptor::sequence_at(self.peers[other.rank].heard)
                 ))
@@ -356,7 +358,12 @@ mod tests {
         let said = late.disagreement(&other, &first).unwrap();
         assert_eq!(said, "called barrier #3 \"b\", but {} called barrier #3 \"a\"");
         let said = a.disagreement(&UNLABELLED, &last).unwrap();
-        assert!(said.contains("agree on barrier #3 \"b\", but not on what came before"), "{said}");
+        assert!(
+            said.contains(
+                "agree on barrier #3 \"b\", but not on the label of it or what came before"
+            ),
+            "{said}"
+        );
         // One side alone has a label.
         let last = header(&b, barrier(3));
         let said = a.disagreement(&other, &last).unwrap();
