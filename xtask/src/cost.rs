@@ -34,8 +34,6 @@ const SHARE: f64 = 0.5;
 
 /// Largest allowed growth against the other tree.
 const GROWTH: f64 = 0.02;
-/// Largest allowed growth of a labelled call against the same call without a label.
-const LABEL_GROWTH: f64 = 0.05;
 
 /// One kind of call that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,14 +282,14 @@ impl Report {
         for kind in KINDS {
             let Some(&count) = this.get(kind.title) else { continue };
             match other.and_then(|other| other.get(kind.title)) {
-                Some(&before) => report.row(kind.title, count, before, GROWTH),
+                Some(&before) => report.row(kind.title, count, before, Some(GROWTH)),
                 None => report.text.push_str(&format!("{:<22}{count:>9}\n", kind.title)),
             }
         }
         if let (Some(&count), Some(&plain)) = (this.get(LABELLED.title), this.get(ALL_REDUCE.title))
         {
             report.text.push_str(&format!("\n{:<22}this tree  unlabelled   growth\n", ""));
-            report.row(LABELLED.title, count, plain, LABEL_GROWTH);
+            report.row(LABELLED.title, count, plain, None);
         }
         report.text.push('\n');
         report.text.push_str(&match report.exceeded.is_empty() {
@@ -302,17 +300,15 @@ impl Report {
         report
     }
 
-    fn row(&mut self, title: &'static str, count: u64, before: u64, allowed: f64) {
+    /// Adds a row; a growth above what is allowed, if there is a limit, is an excess.
+    fn row(&mut self, title: &'static str, count: u64, before: u64, allowed: Option<f64>) {
         let grown = growth(before, count);
-        let is_exceeded = grown > allowed;
-        if is_exceeded {
+        let mut note = String::new();
+        // The tolerance is for the division: 1020 / 1000 - 1 is a little more than 0.02.
+        if let Some(allowed) = allowed.filter(|allowed| grown > allowed + 1e-9) {
             self.exceeded.push(title);
+            note = format!("  more than {:.0} %", allowed * 100.0);
         }
-        let note = if is_exceeded {
-            format!("  more than {:.0} %", allowed * 100.0)
-        } else {
-            String::new()
-        };
         self.text.push_str(&format!(
             "{title:<22}{count:>9} {before:>10} {:>+7.2} %{note}\n",
             grown * 100.0
@@ -366,13 +362,10 @@ mod tests {
     }
 
     #[test]
-    fn a_label_may_cost_five_percent() {
-        let with_label = |count: u64| {
-            let mut counts = counts(1000, 500);
-            counts.insert(LABELLED.title, count);
-            Report::of(&counts, None)
-        };
-        assert!(with_label(1050).exceeded.is_empty());
-        assert_eq!(with_label(1051).exceeded, ["all_reduce, labelled"]);
+    fn a_labelled_call_is_reported_without_a_limit() {
+        let mut with_label = counts(1000, 500);
+        with_label.insert(LABELLED.title, 1200);
+        let report = Report::of(&with_label, None);
+        assert!(report.exceeded.is_empty() && report.text.contains("+20.00 %"), "{}", report.text);
     }
 }
