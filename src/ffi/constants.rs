@@ -5,41 +5,41 @@
 
 use crate::api::supports;
 
-/// The outcome of a call: DIST_OK, DIST_IN_PROGRESS, or a negative error.
+/// The outcome of a call: DIST_OK, DIST_IN_PROGRESS or a negative error.
 ///
-/// Errors -1 to -99 are mistakes of the caller, and nothing has changed. -100 to -199 concern peers and
-/// time; a collective that returns one has failed its group. -200 to -299 concern the system or a back
-/// end. -300 is a defect of the library.
+/// -1 to -99: the caller made a mistake, and nothing has changed. -100 to -199: a peer failed or
+/// time ran out; a collective that returns such an error has failed its group. -200 to -299: the
+/// system or a back end failed. -300: the library has a defect.
 pub type dist_status_t = i32;
 /// Success.
 pub const DIST_OK: dist_status_t = 0;
-/// A wait has expired and the work goes on.
+/// The wait ended before the work did; the work goes on.
 pub const DIST_IN_PROGRESS: dist_status_t = 1;
-/// An argument is out of range, NULL where that is not allowed, or contradicts another.
+/// An argument is out of range, is NULL although it is required, or contradicts another argument.
 pub const DIST_ERR_INVALID_ARGUMENT: dist_status_t = -1;
-/// A handle that was never made, was released, or is of another type.
+/// The handle was never made, was released, or belongs to another type.
 pub const DIST_ERR_INVALID_HANDLE: dist_status_t = -2;
-/// dist_init has not been called, dist_finalize has, or this is a forked child.
+/// dist_init was not called, dist_finalize was called, or this process is a forked child.
 pub const DIST_ERR_NOT_INITIALIZED: dist_status_t = -3;
 /// dist_init was called twice.
 pub const DIST_ERR_ALREADY_INITIALIZED: dist_status_t = -4;
-/// The combination asked for does not exist; the message names it.
+/// The requested combination does not exist; the message names it.
 pub const DIST_ERR_UNSUPPORTED: dist_status_t = -5;
-/// The key or name does not exist.
+/// The key, name or file does not exist.
 pub const DIST_ERR_NOT_FOUND: dist_status_t = -6;
-/// A queue was empty and the caller did not want to wait.
+/// The queue was empty, and the caller asked not to wait.
 pub const DIST_ERR_QUEUE_EMPTY: dist_status_t = -7;
-/// A counter operation met a value that is not a number; the value is unchanged.
+/// The value of a counter is not a number; the value is unchanged.
 pub const DIST_ERR_NOT_A_NUMBER: dist_status_t = -8;
-/// The deadline of the operation passed; the message names who was missing.
+/// The deadline of the operation passed; the message names the ranks or keys that were missing.
 pub const DIST_ERR_TIMEOUT: dist_status_t = -100;
-/// Another rank died or left; the message names it and what it was doing.
+/// Another rank died, left or stopped answering; the message names the rank.
 pub const DIST_ERR_PEER_FAILED: dist_status_t = -101;
-/// Ranks called different operations or with different arguments; the message describes both.
+/// Ranks called different operations or gave different arguments; the message describes both.
 pub const DIST_ERR_MISMATCH: dist_status_t = -102;
-/// Somebody aborted the group; the message has the reason.
+/// A rank aborted the group; the message has the reason.
 pub const DIST_ERR_ABORTED: dist_status_t = -103;
-/// The store or a peer cannot be reached, or broke the connection.
+/// The store or a peer cannot be reached, or the connection broke.
 pub const DIST_ERR_CONNECTION: dist_status_t = -104;
 /// A peer could not prove that it belongs to this job.
 pub const DIST_ERR_AUTH: dist_status_t = -105;
@@ -47,195 +47,216 @@ pub const DIST_ERR_AUTH: dist_status_t = -105;
 pub const DIST_ERR_OUT_OF_MEMORY: dist_status_t = -200;
 /// The operating system refused a call.
 pub const DIST_ERR_SYSTEM: dist_status_t = -201;
-/// A back end, or a caller's own store, reported an error.
+/// A back end or a custom store reported an error.
 pub const DIST_ERR_BACKEND: dist_status_t = -202;
-/// A defect of the library.
+/// The library has a defect.
 pub const DIST_ERR_INTERNAL: dist_status_t = -300;
 
-/// The type of one element. No operator and no status has the number of a type: an argument in the place of another
-/// kind is DIST_ERR_INVALID_ARGUMENT.
+/// The type of one element.
+///
+/// No operator and no status has the number of a type. An argument of another family is
+/// DIST_ERR_INVALID_ARGUMENT.
 pub type dist_dtype_t = i32;
-/// Signed, 8 bits.
+/// Signed integer of 8 bits.
 pub const DIST_I8: dist_dtype_t = 0x100;
-/// Unsigned, 8 bits.
+/// Unsigned integer of 8 bits.
 pub const DIST_U8: dist_dtype_t = 0x101;
-/// Signed, 16 bits.
+/// Signed integer of 16 bits.
 pub const DIST_I16: dist_dtype_t = 0x102;
-/// Unsigned, 16 bits.
+/// Unsigned integer of 16 bits.
 pub const DIST_U16: dist_dtype_t = 0x103;
-/// Signed, 32 bits.
+/// Signed integer of 32 bits.
 pub const DIST_I32: dist_dtype_t = 0x104;
-/// Unsigned, 32 bits.
+/// Unsigned integer of 32 bits.
 pub const DIST_U32: dist_dtype_t = 0x105;
-/// Signed, 64 bits.
+/// Signed integer of 64 bits.
 pub const DIST_I64: dist_dtype_t = 0x106;
-/// Unsigned, 64 bits.
+/// Unsigned integer of 64 bits.
 pub const DIST_U64: dist_dtype_t = 0x107;
-/// IEEE half precision.
+/// IEEE 754 half precision (16 bits).
 pub const DIST_F16: dist_dtype_t = 0x108;
-/// The upper half of an IEEE single.
+/// bfloat16: the upper half of an IEEE 754 single.
 pub const DIST_BF16: dist_dtype_t = 0x109;
-/// IEEE single precision.
+/// IEEE 754 single precision (32 bits).
 pub const DIST_F32: dist_dtype_t = 0x10a;
-/// IEEE double precision.
+/// IEEE 754 double precision (64 bits).
 pub const DIST_F64: dist_dtype_t = 0x10b;
-/// Two singles: real, imaginary.
+/// Complex number of two singles: real part, imaginary part.
 pub const DIST_C64: dist_dtype_t = 0x10c;
-/// Two doubles: real, imaginary.
+/// Complex number of two doubles: real part, imaginary part.
 pub const DIST_C128: dist_dtype_t = 0x10d;
-/// One byte; every value but 0 is true.
+/// Boolean of one byte; every value except 0 is true.
 pub const DIST_BOOL: dist_dtype_t = 0x10e;
-/// 8 bits: 4 of exponent, 3 of mantissa, no infinities.
+/// Floating point of 8 bits: 4 bits of exponent, 3 of mantissa, no infinities.
 pub const DIST_F8E4M3: dist_dtype_t = 0x10f;
-/// 8 bits: 5 of exponent, 2 of mantissa.
+/// Floating point of 8 bits: 5 bits of exponent, 2 of mantissa.
 pub const DIST_F8E5M2: dist_dtype_t = 0x110;
 
-/// Elements that only a caller-defined operator knows (dist_op_create), which also says how long one is. No other
-/// operator takes them, and no other call.
+/// Elements of the size that a caller-defined operator declares (dist_op_create).
+///
+/// Only calls with such an operator take this type.
 pub const DIST_OPAQUE: dist_dtype_t = 0x111;
 
-/// How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
-/// precision and rounded once per host, and once more for each step between hosts.
+/// The operator of a reduction.
+///
+/// Integers wrap around. f16, bf16 and f8 are folded in single precision. The result is rounded
+/// once per host, and once more for each step between hosts.
 pub type dist_op_t = i32;
-/// The sum; of bools, or.
+/// The sum. For DIST_BOOL: logical or.
 pub const DIST_SUM: dist_op_t = 0x200;
-/// The product; of bools, and. Not for complex numbers.
+/// The product. For DIST_BOOL: logical and. Not for complex numbers.
 pub const DIST_PRODUCT: dist_op_t = 0x201;
-/// The smallest; NaN wins. Not for complex numbers.
+/// The minimum; NaN if any element is NaN. Not for complex numbers.
 pub const DIST_MIN: dist_op_t = 0x202;
-/// The largest; NaN wins. Not for complex numbers.
+/// The maximum; NaN if any element is NaN. Not for complex numbers.
 pub const DIST_MAX: dist_op_t = 0x203;
-/// The sum divided by the number of ranks; of integers, the wrapped sum rounded towards zero. Not for
-/// bools.
+/// The sum divided by the number of ranks. Not for DIST_BOOL.
+///
+/// For integers: the wrapped sum is divided and rounded towards zero.
 pub const DIST_AVG: dist_op_t = 0x204;
-/// Bitwise and. Not for floating point.
+/// Bitwise and. Not for floating point and complex numbers.
 pub const DIST_BAND: dist_op_t = 0x205;
-/// Bitwise or. Not for floating point.
+/// Bitwise or. Not for floating point and complex numbers.
 pub const DIST_BOR: dist_op_t = 0x206;
-/// Bitwise exclusive or. Not for floating point.
+/// Bitwise exclusive or. Not for floating point and complex numbers.
 pub const DIST_BXOR: dist_op_t = 0x207;
-/// The sum of each rank's elements times its own premul_scale. Only for floating point.
+/// The sum of each rank's elements times the rank's premul_scale. Only for floating point.
 pub const DIST_PREMUL_SUM: dist_op_t = 0x208;
 
-/// In the flags of dist_op_create: a op b is b op a.
+/// In the flags of dist_op_create: the operator is commutative, a op b equals b op a.
 pub const DIST_OP_COMMUTATIVE: u64 = 1;
 
-/// As a time-out: no limit. Times of a century or more mean the same.
+/// As a time-out: no limit. A century or more means the same.
 pub const DIST_WAIT_FOREVER: i64 = -1;
-/// As a time-out: no time; the call looks once. Refused by calls that cannot do without time.
+/// As a time-out: no time. The call looks once; a call that needs time refuses the value.
 pub const DIST_NO_WAIT: i64 = -2;
 
-/// In place of a rank: whoever sends (dist_recv).
+/// In place of a source rank (dist_recv, dist_probe): any rank.
 pub const DIST_ANY_SOURCE: i32 = -1;
-/// In place of a color: no group (dist_group_split).
+/// In place of a color (dist_group_split): this rank belongs to no new group.
 pub const DIST_NO_COLOR: i32 = -1;
-/// In place of a tag: any (dist_recv).
+/// In place of a tag (dist_recv, dist_probe): any tag.
 pub const DIST_ANY_TAG: i32 = -1;
 /// In place of the index of a device: host memory.
 pub const DIST_DEVICE_HOST: i32 = -1;
 
-/// Which operation, for dist_backend_supports: dist_all_reduce.
+/// The operation dist_all_reduce, for dist_backend_supports.
 pub const DIST_KIND_ALL_REDUCE: i32 = 0;
-/// dist_reduce.
+/// The operation dist_reduce.
 pub const DIST_KIND_REDUCE: i32 = 1;
-/// dist_broadcast.
+/// The operation dist_broadcast.
 pub const DIST_KIND_BROADCAST: i32 = 2;
-/// dist_all_gather.
+/// The operation dist_all_gather.
 pub const DIST_KIND_ALL_GATHER: i32 = 3;
-/// dist_reduce_scatter.
+/// The operation dist_reduce_scatter.
 pub const DIST_KIND_REDUCE_SCATTER: i32 = 4;
-/// dist_barrier.
+/// The operation dist_barrier.
 pub const DIST_KIND_BARRIER: i32 = 5;
-/// dist_gather.
+/// The operation dist_gather.
 pub const DIST_KIND_GATHER: i32 = 6;
-/// dist_scatter.
+/// The operation dist_scatter.
 pub const DIST_KIND_SCATTER: i32 = 7;
-/// dist_all_to_all.
+/// The operation dist_all_to_all.
 pub const DIST_KIND_ALL_TO_ALL: i32 = 8;
-/// dist_all_gather_v.
+/// The operation dist_all_gather_v.
 pub const DIST_KIND_ALL_GATHER_V: i32 = 9;
-/// dist_gather_v.
+/// The operation dist_gather_v.
 pub const DIST_KIND_GATHER_V: i32 = 10;
-/// dist_scatter_v.
+/// The operation dist_scatter_v.
 pub const DIST_KIND_SCATTER_V: i32 = 11;
-/// dist_reduce_scatter_v.
+/// The operation dist_reduce_scatter_v.
 pub const DIST_KIND_REDUCE_SCATTER_V: i32 = 12;
-/// dist_all_to_all_v.
+/// The operation dist_all_to_all_v.
 pub const DIST_KIND_ALL_TO_ALL_V: i32 = 13;
-/// dist_scan.
+/// The operation dist_scan.
 pub const DIST_KIND_SCAN: i32 = 14;
-/// dist_exscan.
+/// The operation dist_exscan.
 pub const DIST_KIND_EXSCAN: i32 = 15;
-/// dist_send.
+/// The operation dist_send.
 pub const DIST_KIND_SEND: i32 = 64;
-/// dist_recv.
+/// The operation dist_recv.
 pub const DIST_KIND_RECV: i32 = 65;
 
-/// In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
-/// same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+/// In the flags of a call: the vectors of all ranks are folded in the order of ranks.
+///
+/// The result has the same bits for every placement of the ranks and every algorithm. Such a call
+/// may be slower between hosts. All ranks give the same value.
 pub const DIST_CALL_CANONICAL: u64 = 1;
 
-/// In a call's flags: an input or a result with a NaN in it fails the group, as with DIST_CHECK_NAN=1. Each rank says
-/// this for itself.
+/// In the flags of a call: a NaN in an input or result fails the group.
+///
+/// DIST_CHECK_NAN=1 has the same effect on all calls. Each rank sets the flag independently.
 pub const DIST_CALL_CHECK_NAN: u64 = 2;
-/// In a call's flags: the same for what is no finite number, infinite ones included.
+/// In the flags of a call: a NaN or an infinity in an input or result fails the group.
+///
+/// Each rank sets the flag independently.
 pub const DIST_CALL_CHECK_INF: u64 = 4;
 
-/// In a call's flags: `device` says where its buffers are.
+/// In the flags of a call: the field `device` says where the buffers are.
 pub const DIST_CALL_DEVICE: u64 = 8;
 
-/// In a call's flags: a send is done only once a receive has matched its message. Only for dist_send, dist_send_bytes and the
-/// send of dist_sendrecv; each rank says this for itself.
+/// In the flags of a send: the send is done once a receive has matched the message.
+///
+/// Only for dist_send, dist_send_bytes and the send of dist_sendrecv. Each rank sets the flag
+/// independently.
 pub const DIST_CALL_SYNCHRONOUS: u64 = 16;
 
-/// No rank is named.
+/// The error names no rank.
 pub const DIST_CULPRIT_NONE: i32 = 0;
-/// Its process ended without leaving the group; only ranks of its host can tell.
+/// The rank's process ended without leaving the group; only ranks of the same host can detect this.
 pub const DIST_CULPRIT_DIED: i32 = 1;
-/// It left the group in order, while others still needed it.
+/// The rank left the group in order while other ranks still needed it.
 pub const DIST_CULPRIT_LEFT: i32 = 2;
-/// Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network parted.
+/// The connection to the rank ended or broke, or the rank sends no heartbeat.
+///
+/// The process died or is held up, or the network is interrupted.
 pub const DIST_CULPRIT_UNREACHABLE: i32 = 3;
-/// It sends no heartbeat, and its process is stopped by a signal or a debugger; only ranks of its host can tell.
+/// The rank's process is stopped by a signal or a debugger and sends no heartbeat.
+///
+/// Only ranks of the same host can detect this.
 pub const DIST_CULPRIT_STOPPED: i32 = 4;
-/// It did not come before the deadline; if several did not, it is the first that the error names.
+/// The rank did not call before the deadline.
+///
+/// If several ranks did not call, this is the first rank that the error names.
 pub const DIST_CULPRIT_LATE: i32 = 5;
-/// It called another operation than the rank that found the difference.
+/// The rank called another operation than the rank that found the difference.
 pub const DIST_CULPRIT_MISMATCH: i32 = 6;
-/// It aborted the group.
+/// The rank aborted the group.
 pub const DIST_CULPRIT_ABORTED: i32 = 7;
-/// It failed in another way; the error's message says how.
+/// The rank failed in another way, which the message of the error describes.
 pub const DIST_CULPRIT_FAILED: i32 = 8;
 
-/// The most bytes of a call's label, without the terminator.
+/// The maximum length of a call's label in bytes, without the terminator.
 pub const DIST_LABEL_BYTES: usize = 32;
 
-/// Nothing is added to calls; the default.
+/// No additional checks or log lines; the default.
 pub const DIST_DEBUG_OFF: i32 = 0;
-/// How groups are made and what they have done is told in the log, and so are long waits.
+/// The log describes how groups are made, their operations at the end, and long waits.
 pub const DIST_DEBUG_INFO: i32 = 1;
-/// Calls are checked in ways that cost: all ranks come together before each collective, buffers are looked up among
-/// those of outstanding works, and errors keep a back-trace.
+/// Additional expensive checks of calls.
+///
+/// All ranks synchronise before each collective. Buffers are compared with the buffers of
+/// outstanding works. Errors keep a back-trace.
 pub const DIST_DEBUG_DETAIL: i32 = 2;
 
-/// Nothing is logged; the default.
+/// No log lines; the default.
 pub const DIST_LOG_OFF: i32 = 0;
-/// Failures that no return value can tell.
+/// Failures that no status reports.
 pub const DIST_LOG_ERROR: i32 = 1;
-/// And what is unusual: long waits, dropped peers.
+/// Also unusual events: long waits, lost peers.
 pub const DIST_LOG_WARN: i32 = 2;
-/// And what was chosen, and why.
+/// Also the choices of the library and their reasons.
 pub const DIST_LOG_INFO: i32 = 3;
-/// And every step.
+/// Also every step.
 pub const DIST_LOG_DEBUG: i32 = 4;
 
-/// In `fields`: `rank` is set.
+/// In `fields`: the field `rank` is set.
 pub const DIST_FIELD_RANK: u64 = 1;
-/// In `fields`: `listen_fd` is set.
+/// In `fields`: the field `listen_fd` is set.
 pub const DIST_FIELD_LISTEN_FD: u64 = 2;
-/// In `fields`: `wait_for_workers` is set.
+/// In `fields`: the field `wait_for_workers` is set.
 pub const DIST_FIELD_WAIT_FOR_WORKERS: u64 = 4;
-/// In `fields`: `device` is set.
+/// In `fields`: the field `device` is set.
 pub const DIST_FIELD_DEVICE: u64 = 8;
 
 const _: () = assert!(
