@@ -120,8 +120,7 @@ pub const DIST_BAND: dist_op_t = 0x205;
 pub const DIST_BOR: dist_op_t = 0x206;
 /// Bitwise exclusive or. Not for floating point and complex numbers.
 pub const DIST_BXOR: dist_op_t = 0x207;
-/// The sum of each rank's elements times the rank's premul_scale. Only for floating point and
-/// complex numbers.
+/// The sum of each rank's elements times the rank's premul_scale. Not for integers and bools.
 pub const DIST_PREMUL_SUM: dist_op_t = 0x208;
 
 /// In the flags of dist_op_create: the operator is commutative, a op b equals b op a.

@@ -32,12 +32,20 @@ pub(super) fn give(
 }
 
 dist_export! {
-    /// Makes a second handle on a store, with a time-out of its own.
+    /// Makes a second handle on a store.
     ///
-    /// `store`: required. `out`: out, required; owned by the caller, released with dist_store_release. Does not
-    /// block. Any thread.
+    /// The new handle starts with the time-out of `store`; dist_store_set_timeout changes one
+    /// handle only.
     ///
-    /// Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+    /// @param store in: the store.
+    /// @param out out: the handle; owned by the caller, released with dist_store_release; NULL on
+    ///   failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
+    ///   DIST_ERR_NOT_INITIALIZED in a forked child.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_clone(
         store: *const dist_store_t,
         out: *mut *mut dist_store_t,
@@ -50,28 +58,33 @@ dist_export! {
 }
 
 dist_export! {
-    /// Stores a value under a key, whatever was there before.
+    /// Stores a value under a key and replaces an earlier value.
     ///
-    /// The call waits for no answer. The whole value is replaced at once; of several at the same time the last to
-    /// arrive stays. Every later call of this process on this store, through any handle and thread, finds it done.
-    /// Others see it at the latest when the next call of this process that has an answer returns
-    /// (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
-    /// returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
-    /// dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
-    /// visible to all on return.
+    /// The call does not wait for an answer. The store replaces the whole value at once; of several
+    /// concurrent values, the last to arrive stays. Every later call of this process on the store
+    /// sees the value, through any handle and thread. Other processes see the value at the latest
+    /// when the next call of this process that has an answer returns (dist_store_check of no keys
+    /// is the cheapest). If the connection breaks before that, this next call returns
+    /// DIST_ERR_CONNECTION, and its message has the number of calls that may be lost. The same
+    /// holds for dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and
+    /// file stores, all processes see the value when the call returns.
     ///
-    /// A key may have any bytes, zero bytes too. Only a caller's own store gets keys as C strings, and refuses
-    /// those with a zero byte.
+    /// A key may contain any bytes, zero bytes included. Only a custom store gets keys as C strings
+    /// and refuses keys with a zero byte. On TCP and file stores, a key has at most 8192 bytes, and
+    /// a value at most 8 MiB.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
     /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
     /// @param len_bytes in: the length of the value.
     /// @agree nothing.
-    /// @blocks only while the way to the store is congested, until the store's time-out at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE; DIST_ERR_TIMEOUT; DIST_ERR_CONNECTION if
-    ///   the store cannot be reached.
+    /// @blocks while the connection to the store is congested or others lock the file, until the
+    ///   store's time-out at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED in a forked child; DIST_ERR_TIMEOUT;
+    ///   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_SYSTEM if the file cannot be
+    ///   read or written; the error of a custom store's function.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_set(
@@ -88,18 +101,20 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the value of a key, and waits until there is one.
+    /// Returns the value of a key, and waits until the key exists.
     ///
-    /// The value is one whole value, which the key had at some time during the call. With a time-out of DIST_NO_WAIT
-    /// (dist_store_set_timeout) the call looks once.
+    /// The value is one whole value that the key had during the call. With the time-out
+    /// DIST_NO_WAIT (dist_store_set_timeout), the call looks once.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
-    /// @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+    /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+    /// @param out out: a blob of one byte string; owned by the caller, released with
+    ///   dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks until the key exists, until the store's time-out at the latest; others may use the store then.
-    /// @return as dist_store_set; DIST_ERR_TIMEOUT names the key.
+    /// @blocks until the key exists, until the store's time-out at the latest; other threads may
+    ///   use the store in the meantime.
+    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the key.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_get(
@@ -117,20 +132,21 @@ dist_export! {
 }
 
 dist_export! {
-    /// Adds to a counter and gives the sum.
+    /// Adds to a counter and returns the sum.
     ///
-    /// A missing counter is 0; counters are kept as decimal text and wrap around. The call is atomic: each caller
-    /// gets a sum of its own, and no addition is lost. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may
-    /// not have taken place.
+    /// A missing counter is 0. Counters are decimal text of 64-bit integers and wrap around. The
+    /// call is atomic: no addition is lost. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT, the
+    /// addition may or may not have happened.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
     /// @param amount in: the number to add.
     /// @param out out: the sum.
     /// @agree nothing.
     /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set; DIST_ERR_NOT_A_NUMBER if the value is none, which stays.
+    /// @return as dist_store_set; DIST_ERR_NOT_A_NUMBER if the value is not a number, and stays
+    ///   unchanged.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_add(
@@ -149,23 +165,27 @@ dist_export! {
 }
 
 dist_export! {
-    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
+    /// Replaces the value of a key if the value is `expected`.
     ///
-    /// The call is atomic: of several that expect the same value, one stores its own. After DIST_ERR_CONNECTION or
-    /// DIST_ERR_TIMEOUT it may or may not have taken place.
+    /// If the key is missing, the call stores `desired` only if `expected` is empty. The call is
+    /// atomic: of several callers that expect the same value, one stores its own. After
+    /// DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT, the value may or may not have been stored.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
-    /// @param expected in: `expected_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+    /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+    /// @param expected in: `expected_len_bytes` bytes; borrowed for the call; NULL only if the
+    ///   length is 0.
     /// @param expected_len_bytes in: the length of `expected`.
-    /// @param desired in: `desired_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+    /// @param desired in: `desired_len_bytes` bytes; borrowed for the call; NULL only if the length
+    ///   is 0.
     /// @param desired_len_bytes in: the length of `desired`.
-    /// @param out out: a blob with the value after the call (if the key is missing and `expected` is not empty:
-    ///   `expected`, as in c10d); owned by the caller, released with dist_blob_release; NULL on failure.
+    /// @param out out: a blob with the value after the call, or with `expected` if the key is
+    ///   missing and `expected` is not empty (as in c10d); owned by the caller, released with
+    ///   dist_blob_release; NULL on failure.
     /// @agree nothing.
     /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set.
+    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_compare_set(
@@ -191,17 +211,20 @@ dist_export! {
 dist_export! {
     /// Waits until all keys exist.
     ///
-    /// Each key has existed at some time since the call began, not necessarily all at once. On a store with queues of
-    /// its own, a queue that is not empty counts as a key. DIST_NO_WAIT looks once.
+    /// Each key existed at some time during the call, not necessarily all at once. On a store with
+    /// queues of its own, a queue that is not empty counts as a key. With DIST_NO_WAIT, the call
+    /// looks once.
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
-    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+    /// @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+    ///   strings; borrowed for the call.
     /// @param n in: the number of keys.
     /// @param timeout_ms in: the default is the store's time-out.
     /// @agree nothing.
-    /// @blocks until all keys exist, until `timeout_ms` at the latest; others may use the store then.
-    /// @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+    /// @blocks until all keys exist, until `timeout_ms` at the latest; other threads may use the
+    ///   store in the meantime.
+    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the missing keys.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_wait(
@@ -219,15 +242,16 @@ dist_export! {
 }
 
 dist_export! {
-    /// Tells whether all keys exist now.
+    /// Reports whether all keys exist now.
     ///
     /// The call looks at all keys at one time (a custom store: as its function does).
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
-    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+    /// @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+    ///   strings; borrowed for the call.
     /// @param n in: the number of keys.
-    /// @param all_present out: 1 if all exist, else 0.
+    /// @param all_present out: 1 if all keys exist, else 0.
     /// @agree nothing.
     /// @blocks for a round trip, until the store's time-out at the latest.
     /// @return as dist_store_set.
@@ -249,13 +273,17 @@ dist_export! {
 }
 
 dist_export! {
-    /// The number of keys of the whole store, whoever set them and under whatever prefix.
+    /// Returns the number of keys of the whole store, under all prefixes.
     ///
-    /// `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
+    /// The result is the number at some time during the call.
     ///
-    /// Concurrency: the number at some time during the call.
-    ///
-    /// Returns as dist_store_set. Since 0.1.
+    /// @param store in: the store.
+    /// @param out out: the number of keys.
+    /// @agree nothing.
+    /// @blocks for a round trip, until the store's time-out at the latest.
+    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_num_keys(store: *mut dist_store_t, out: *mut i64) -> dist_status_t {
         let out = Out::required(out, "out")?;
         let store = waiting(store)?;
@@ -265,15 +293,20 @@ dist_export! {
 }
 
 dist_export! {
-    /// All keys of a store, in no order; of a prefix store, those under its prefix, without it.
+    /// Returns all keys of a store, in no particular order.
     ///
-    /// `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. Blocks for a
-    /// round trip. Any thread.
+    /// A prefix store returns the keys under its prefix, without the prefix. The list is the set of
+    /// keys at one time during the call (a custom store: as its function does).
     ///
-    /// Concurrency: all keys of one time during the call (a custom store: as its function does).
-    ///
-    /// Returns as dist_store_set; DIST_ERR_UNSUPPORTED for a store that cannot tell, such as a server of an
-    /// older torch. Since 0.1.
+    /// @param store in: the store.
+    /// @param out out: a blob with one byte string per key; owned by the caller, released with
+    ///   dist_blob_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks for a round trip, until the store's time-out at the latest.
+    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if the store cannot list keys (an older
+    ///   torch server, a custom store without the function).
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_list_keys(store: *mut dist_store_t, out: *mut *mut dist_blob_t) -> dist_status_t {
         let out = Out::handle(out, "out")?;
         let store = waiting(store)?;
@@ -284,12 +317,13 @@ dist_export! {
 dist_export! {
     /// Removes a key.
     ///
-    /// The call is atomic: of several that delete a key, one finds it there. Calls that wait for the key go on waiting.
+    /// The call is atomic: of several callers that delete a key, one finds it. Calls that wait for
+    /// the key continue to wait.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
-    /// @param deleted out: 1 if the key was there, else 0.
+    /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+    /// @param deleted out: 1 if the key existed, else 0.
     /// @agree nothing.
     /// @blocks for a round trip, until the store's time-out at the latest.
     /// @return as dist_store_set.
@@ -310,19 +344,19 @@ dist_export! {
 }
 
 dist_export! {
-    /// Adds bytes to the end of a value, which is made if it is missing.
+    /// Appends bytes to a value; a missing value is created.
     ///
-    /// The call is atomic: the bytes of one call stay together, in the order of arrival. They become visible as in
-    /// dist_store_set.
+    /// The call is atomic: the bytes of one call stay together, in the order of arrival. They
+    /// become visible as in dist_store_set.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
     /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
     /// @param len_bytes in: the number of bytes.
     /// @agree nothing.
     /// @blocks as dist_store_set.
-    /// @return as dist_store_set.
+    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_append(
@@ -339,19 +373,21 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the values of several keys, and waits until all exist.
+    /// Returns the values of several keys, and waits until all exist.
     ///
-    /// All values are of one time (a custom store: each of its own time).
+    /// All values are from one time (a custom store: each from its own time).
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
-    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+    /// @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+    ///   strings; borrowed for the call.
     /// @param n in: the number of keys.
-    /// @param out out: a blob of `n` byte strings in the order of the keys; owned by the caller, released with
-    ///   dist_blob_release; NULL on failure.
+    /// @param out out: a blob of `n` byte strings in the order of the keys; owned by the caller,
+    ///   released with dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks until all keys exist, until the store's time-out at the latest; others may use the store then.
-    /// @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+    /// @blocks until all keys exist, until the store's time-out at the latest; other threads may
+    ///   use the store in the meantime.
+    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the missing keys.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_multi_get(
@@ -371,14 +407,18 @@ dist_export! {
 dist_export! {
     /// Stores several values at once.
     ///
-    /// Others see all of the values or none (a custom store: one after the other), at the time that dist_store_set says.
+    /// Other callers see all of the values or none (a custom store: one after the other), at the
+    /// time that dist_store_set describes.
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
-    /// @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
-    /// @param values in: `n` values; borrowed for the call; one is NULL only if its length is 0.
-    /// @param lens_bytes in: the `n` lengths of the values.
-    /// @param n in: the number of keys, and of values; if it is 0, each array may be NULL.
+    /// @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+    ///   strings; borrowed for the call.
+    /// @param values in: `n` values; borrowed for the call; a value is NULL only if its length is
+    ///   0; the array is NULL only if `n` is 0.
+    /// @param lens_bytes in: the `n` lengths of the values; borrowed for the call; NULL only if `n`
+    ///   is 0.
+    /// @param n in: the number of keys and of values.
     /// @agree nothing.
     /// @blocks as dist_store_set.
     /// @return as dist_store_set.
@@ -406,14 +446,17 @@ dist_export! {
 dist_export! {
     /// Sets the time-out of calls through this handle.
     ///
-    /// With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait, dist_store_multi_get,
-    /// dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if that is too early; the others have 5 minutes.
+    /// With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait,
+    /// dist_store_multi_get, dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if the
+    /// key or item is missing. The time-out of other calls is then 5 minutes; dist_store_barrier
+    /// needs a time-out of its own.
     ///
     /// @param store in: the store.
     /// @param timeout_ms in: the default is 5 minutes.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
+    ///   DIST_ERR_NOT_INITIALIZED in a forked child.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_set_timeout(store: *mut dist_store_t, timeout_ms: i64) -> dist_status_t {
@@ -424,7 +467,7 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Gives the time-out of calls through this handle in milliseconds.
+    /// Returns the time-out of calls through this handle in milliseconds.
     ///
     /// @param store in: the store.
     /// @agree nothing.
@@ -439,7 +482,16 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// The port of a TCP store; -1 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+    /// Returns the port of a TCP store.
+    ///
+    /// A prefix store returns the port of its inner store.
+    ///
+    /// @param store in: the store.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the port; -1 for a store without a port and for an invalid handle.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_port(store: *const dist_store_t) -> i32 {
         Ok(i32::from(address(store)?.1))
     }
@@ -449,8 +501,17 @@ dist_export! {
     #[on_error(0)]
     /// Copies the host of a TCP store.
     ///
-    /// `store`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole name needs,
-    /// its terminator included; 0 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+    /// A prefix store has the host of its inner store.
+    ///
+    /// @param store in: the store.
+    /// @param buf out: the terminated name, truncated to fit; NULL only if `cap` is 0.
+    /// @param cap in: the size of `buf` in bytes.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return the size of the whole name in bytes with its terminator; 0 for a store without a
+    ///   host, for an invalid handle, and if `buf` is NULL and `cap` is not 0.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_host(store: *const dist_store_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(&address(store)?.0, buf, cap)
     }
@@ -465,12 +526,17 @@ fn address(store: *const dist_store_t) -> Result<(String, u16)> {
 }
 
 dist_export! {
-    /// Releases a store handle. The store itself lives on while groups, prefix stores or other handles use
-    /// it; with the last of them, the process that hosts it stops serving.
+    /// Releases a store handle.
     ///
-    /// `store`: NULL does nothing. Any thread.
+    /// The store lives as long as groups, prefix stores or other handles use it. When the last of
+    /// them is gone, the process that hosts the store stops serving.
     ///
-    /// Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+    /// @param store in, optional: the handle; NULL does nothing.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED in a forked child.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_release(store: *mut dist_store_t) -> dist_status_t {
         if store.is_null() {
             return Ok(());

@@ -18,19 +18,28 @@ use std::path::Path;
 use std::sync::Arc;
 
 dist_export! {
-    /// Connects to a TCP store, and hosts it if asked to. It speaks the protocol of PyTorch's TCPStore, so
-    /// that either side may be torch.
+    /// Connects to a TCP store, and hosts the store if `is_server` is set.
     ///
-    /// `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
-    /// dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
-    /// waited for), until timeout_ms at the latest. Any thread.
+    /// The store speaks the protocol of PyTorch's TCPStore; server or clients may be PyTorch
+    /// processes. A client waits for a server that does not run yet. If the launcher (torchrun)
+    /// already hosts the store at this address, a server connects to that store.
     ///
-    /// From then on the library refuses calls in a process forked from this one without exec, which would share
-    /// the connection, and dist_spawn refuses this process.
+    /// After the call, the library refuses calls in a process forked from this one without exec,
+    /// which would share the connection, and dist_spawn refuses this process.
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
-    /// tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
-    /// DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+    /// @param options in: the options; borrowed for the call.
+    /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+    ///   failure.
+    /// @agree the secret, between server and clients.
+    /// @blocks until connected, and until all clients have connected if wait_for_workers applies;
+    ///   until timeout_ms at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
+    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
+    ///   child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the attempts;
+    ///   DIST_ERR_AUTH if the secrets differ or only one side has a secret; DIST_ERR_SYSTEM, for
+    ///   example if the port is in use.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_tcp_create(
         options: *const dist_store_tcp_options_t,
         out: *mut *mut dist_store_t,
@@ -115,24 +124,32 @@ fn listening_socket(options: &dist_store_tcp_options_t) -> Result<Option<OwnedFd
 }
 
 dist_export! {
-    /// Opens a store in a file, and makes the file where there is none: for processes that share a file system, with
-    /// file locks that work across it. The file belongs to this user alone (mode 0600).
+    /// Opens a store in a file, and creates the file if it is missing.
     ///
-    /// All processes give the same `world_size` (the number of times that the file will be opened; 0 where that is not
-    /// known) and the same job. Releasing the last handle leaves the file; the last user removes it, once
-    /// `world_size` have come. Whatever an earlier run has left behind is an error at once: a file of another job
-    /// or size, one that as many have opened already, one whose users on this host have ended without leaving it.
+    /// The processes share a file system with file locks that work across it. Only this user can
+    /// read and write the file (mode 0600). Releasing the last handle of a process leaves the
+    /// store; the last process removes the file once `world_size` processes have opened it.
+    /// Leftovers of an earlier run are an error at once: a file of another job or size, a file that
+    /// all its processes have opened already, and a file whose users on this host ended without
+    /// leaving it. If the disk is full, the storing call returns DIST_ERR_SYSTEM and stores
+    /// nothing; the store remains usable.
     ///
-    /// `path`: required. `options`: optional. Both borrowed for the call. `out`: out, required; owned by the caller,
-    /// released with dist_store_release; NULL on failure. Blocks while others lock the file, until
-    /// timeout_ms at the latest. Any thread.
+    /// After the call, the library refuses calls in a process forked from this one without exec,
+    /// which would share the locks, and dist_spawn refuses this process.
     ///
-    /// From then on the library refuses calls in a process forked from this one without exec, which would share the
-    /// locks, and dist_spawn refuses this process.
-    ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_MISMATCH saying what the file is instead, since when and
-    /// by whom; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM. A full disk is DIST_ERR_SYSTEM of the call that would have
-    /// stored something: nothing is then stored, and the store goes on. Since 0.1.
+    /// @param path in: the path of the file; borrowed for the call.
+    /// @param world_size in: how many times the file will be opened; 0 if the number is not known.
+    /// @param options in, optional: the options; borrowed for the call; NULL for defaults.
+    /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+    ///   failure.
+    /// @agree world_size and the job_id of the options.
+    /// @blocks while other processes lock the file, until timeout_ms at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
+    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
+    ///   child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in the
+    ///   message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_file_create(
         path: *const c_char,
         world_size: i32,
@@ -157,9 +174,13 @@ dist_export! {
 dist_export! {
     /// Makes a store in the memory of this process, for ranks that are threads.
     ///
-    /// `out`: out, required; owned by the caller, released with dist_store_release. Does not block. Any thread.
-    ///
-    /// Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+    /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+    ///   failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_NOT_INITIALIZED in a forked child.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_hash_create(out: *mut *mut dist_store_t) -> dist_status_t {
         let out = Out::handle(out, "out")?;
         give(&out, Arc::new(HashStore::new()), Timeout::Default)
@@ -169,15 +190,17 @@ dist_export! {
 dist_export! {
     /// Makes a store that puts a prefix and "/" before every key of another store.
     ///
-    /// The new handle begins with the time-out of `inner`.
+    /// The new handle starts with the time-out of `inner`.
     ///
     /// @param prefix in: the prefix; borrowed for the call; NULL only if `prefix_len_bytes` is 0.
-    /// @param prefix_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param prefix_len_bytes in: the length of the prefix; DIST_TERMINATED for a C string.
     /// @param inner in: the other store, which the new store keeps alive.
-    /// @param out out: the new store; owned by the caller, released with dist_store_release; NULL on failure.
+    /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+    ///   failure.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
+    ///   DIST_ERR_NOT_INITIALIZED in a forked child.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_prefix_create(

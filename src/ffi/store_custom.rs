@@ -38,15 +38,24 @@ impl Drop for Custom {
 }
 
 dist_export! {
-    /// Makes a store from the caller's own functions.
+    /// Makes a store from functions of the caller.
     ///
-    /// `functions`: required, copied; those that are not optional must be set. `user`: handed to each; must stay
-    /// valid until destroy has been called. `out`: out, required; owned by the caller, released with
-    /// dist_store_release. Barriers, and queues unless the caller has functions for them, are composed of
-    /// keys; compare_set, append, num_keys and list_keys cannot be, and are DIST_ERR_UNSUPPORTED without a
-    /// function. Does not block. Any thread.
+    /// Barriers are composed of keys, and so are queues unless all three queue functions are set.
+    /// Without their functions, dist_store_compare_set, _append, _num_keys and _list_keys return
+    /// DIST_ERR_UNSUPPORTED.
     ///
-    /// Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT, naming the function that is missing. Since 0.1.
+    /// @param functions in: the functions, copied; the required functions must be set.
+    /// @param user in, optional: passed to each function; must stay valid until `destroy` was
+    ///   called.
+    /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+    ///   failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, with the name of a missing function in the
+    ///   message; DIST_ERR_UNSUPPORTED if `functions` has a newer field; DIST_ERR_NOT_INITIALIZED
+    ///   in a forked child.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_store_custom_create(
         functions: *const dist_store_vtable_t,
         user: *mut c_void,

@@ -11,15 +11,17 @@ use crate::store::missing_keys;
 use std::ffi::{c_char, c_void};
 
 dist_export! {
-    /// Adds an item to the end of a queue.
+    /// Appends an item to a queue.
     ///
-    /// Queues are apart from the keys: one name may be both, and only dist_store_wait and the queue functions see
-    /// queues. Any number of processes may push and pop at once; items keep the order in which they arrive. They
-    /// become visible as in dist_store_set.
+    /// Queues and keys are separate: one name may be both. Only dist_store_wait and the queue
+    /// functions see queues. Any number of processes may push and pop concurrently; items keep the
+    /// order of their arrival and become visible as in dist_store_set.
     ///
     /// @param store in: the store.
-    /// @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param key in: the name of the queue; borrowed for the call; NULL only if `key_len_bytes` is
+    ///   0.
+    /// @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
+    ///   string.
     /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
     /// @param len_bytes in: the length of the item.
     /// @agree nothing.
@@ -43,18 +45,23 @@ dist_export! {
 dist_export! {
     /// Takes the first item of a queue.
     ///
-    /// Each item is given to one caller; a TCP store serves waiting callers in the order in which they came. A caller
-    /// that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may be lost.
+    /// Each item goes to one caller. A TCP store serves waiting callers in the order of their
+    /// calls. If a caller dies before it has the item, the next caller gets the item. After
+    /// DIST_ERR_CONNECTION, the item may be lost.
     ///
     /// @param store in: the store.
-    /// @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
-    /// @param block in: 1 to wait until there is an item, 0 not to wait.
-    /// @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+    /// @param key in: the name of the queue; borrowed for the call; NULL only if `key_len_bytes` is
+    ///   0.
+    /// @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
+    ///   string.
+    /// @param block in: 0 to look once; any other number to wait for an item.
+    /// @param out out: a blob of one byte string; owned by the caller, released with
+    ///   dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks if `block` is not 0: until there is an item, until the store's time-out at the latest.
-    /// @return as dist_store_set; DIST_ERR_QUEUE_EMPTY if `block` is 0 and there is no item; DIST_ERR_TIMEOUT names the
-    ///   queue.
+    /// @blocks if `block` is not 0: until there is an item, until the store's time-out at the
+    ///   latest.
+    /// @return as dist_store_set; DIST_ERR_QUEUE_EMPTY if `block` is 0 and the queue is empty; the
+    ///   message of DIST_ERR_TIMEOUT names the queue.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_queue_pop(
@@ -89,13 +96,15 @@ fn empty(store: &StoreHandle, queue: &[u8], block: i32) -> Error {
 }
 
 dist_export! {
-    /// Gives the number of items in a queue; 0 for one that was never used.
+    /// Returns the number of items in a queue; 0 for a queue that was never used.
     ///
-    /// It is the number at some time during the call.
+    /// The result is the number at some time during the call.
     ///
     /// @param store in: the store.
-    /// @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+    /// @param key in: the name of the queue; borrowed for the call; NULL only if `key_len_bytes` is
+    ///   0.
+    /// @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
+    ///   string.
     /// @param out out: the number of items.
     /// @agree nothing.
     /// @blocks for a round trip, until the store's time-out at the latest.
@@ -117,20 +126,22 @@ dist_export! {
 }
 
 dist_export! {
-    /// Waits until `world_size` callers have come to a barrier.
+    /// Waits until `world_size` callers have called the barrier.
     ///
-    /// No caller passes before `world_size` calls have been made. A key serves one barrier: later callers pass at once.
-    /// A caller that timed out has been counted all the same. All callers use the same kind of store: a prefix store
-    /// has its barrier elsewhere than the store under it.
+    /// No caller returns before `world_size` calls have been made. A key serves one barrier: later
+    /// callers return at once. A caller that timed out still counts. All callers use the same kind
+    /// of store: the barrier of a prefix store and the barrier of its inner store are different.
     ///
     /// @param store in: the store.
-    /// @param key in: the barrier's key; borrowed for the call; NULL only if `key_len_bytes` is 0.
-    /// @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
-    /// @param world_size in: the number of callers; 0 returns at once.
-    /// @param timeout_ms in: the default is the store's time-out; DIST_NO_WAIT is refused.
-    /// @agree key and world_size.
-    /// @blocks until all have come, until `timeout_ms` at the latest; others may use the store then.
-    /// @return as dist_store_set; DIST_ERR_TIMEOUT says how many have come.
+    /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+    /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+    /// @param world_size in: the number of callers, 0 or more; with 0 the call returns at once.
+    /// @param timeout_ms in: the default is the store's time-out; DIST_NO_WAIT is refused, also as
+    ///   the store's.
+    /// @agree the key and world_size.
+    /// @blocks until all callers have called, until `timeout_ms` at the latest; other threads may
+    ///   use the store in the meantime.
+    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT has the number of callers so far.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_barrier(

@@ -232,8 +232,8 @@ pub struct dist_store_file_options_t {
 pub struct dist_call_options_t {
     /// sizeof(dist_call_options_t).
     pub struct_size: usize,
-    /// Time-out from the time of issue; the default is the group's. DIST_NO_WAIT is refused,
-    /// because such a call would fail its group.
+    /// Time-out from the time of issue; the default is the group's. Only dist_probe accepts
+    /// DIST_NO_WAIT; another call without time would fail its group.
     pub timeout_ms: i64,
     /// The factor of this rank for DIST_PREMUL_SUM.
     pub premul_scale: f64,
