@@ -17,15 +17,23 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 dist_export! {
-    /// Makes a back end known to this process: groups can be made with its name as `backend` from then on.
+    /// Registers a back end of the caller under a name.
     ///
-    /// `name`: required, 1 to 64 letters, digits, "_" and "-", whose case does not count; none that a back end has
-    /// already. `functions`: required, copied; those that are not optional must be set. `user`: handed to create; may be
-    /// NULL. Both must stay usable until the process ends: a back end cannot be taken back. Ranks of one group must have
-    /// registered the same back end. Does not block. Any thread.
+    /// From then on, groups can be made with this name as `backend`. A back end cannot be
+    /// withdrawn: the functions and `user` stay usable until the process ends.
     ///
-    /// Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT, naming the function that is missing or what is wrong with the name;
-    /// DIST_ERR_OUT_OF_MEMORY. Since 0.1.
+    /// @param name in: 1 to 64 letters, digits, "_" and "-" in either case, not reserved and not in
+    ///   use; borrowed for the call.
+    /// @param functions in: the functions, copied; the required functions must be set.
+    /// @param user in, optional: passed to create.
+    /// @agree the ranks of a group register the same back end.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, with the missing function or the fault of the
+    ///   name in the message; DIST_ERR_UNSUPPORTED if `functions` has a newer field;
+    ///   DIST_ERR_OUT_OF_MEMORY if too many back ends are registered; DIST_ERR_NOT_INITIALIZED in a
+    ///   forked child.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_backend_register(
         name: *const c_char,
         functions: *const dist_backend_vtable_t,
@@ -36,17 +44,24 @@ dist_export! {
 }
 
 dist_export! {
-    /// Loads a back end from a shared object, which exports a dist_backend_plugin_fn as dist_backend_plugin_v2, and makes
-    /// it known under the name that it gives itself. It is never unloaded.
+    /// Loads a back end from a shared object and registers the back end under its own name.
     ///
-    /// `path`: required, borrowed for the call: the path of the file, or without a "/" a name that the dynamic loader
-    /// looks for. Paths in DIST_BACKEND_PLUGINS (":" between two) are loaded by themselves, once, when a name of a back
-    /// end is asked for that is not known. Does not wait for other ranks. Any thread.
+    /// The shared object exports a dist_backend_plugin_fn as dist_backend_plugin_v2. The library
+    /// never unloads the object. If a name of a back end is not known, the library loads the paths
+    /// in DIST_BACKEND_PLUGINS (separated by ":") once.
     ///
-    /// Returns DIST_OK; DIST_ERR_NOT_FOUND where there is no such file; DIST_ERR_SYSTEM with the loader's reason;
-    /// DIST_ERR_UNSUPPORTED for a shared object that is no back end, or one of another version of this interface, with
-    /// both versions; DIST_ERR_INVALID_ARGUMENT as dist_backend_register, so also where it has been loaded before; and
-    /// whatever the back end returns. Since 0.1.
+    /// @param path in: the path of the file, or a name without "/" that the dynamic loader
+    ///   searches; borrowed for the call.
+    /// @agree the ranks of a group load the same back end.
+    /// @blocks while the object is loaded; does not wait for other ranks.
+    /// @return DIST_OK; DIST_ERR_NOT_FOUND if there is no such file; DIST_ERR_SYSTEM with the
+    ///   loader's reason; DIST_ERR_UNSUPPORTED if the object is no back end, or has another
+    ///   interface version, with both versions in the message; DIST_ERR_INVALID_ARGUMENT as
+    ///   dist_backend_register, also if the back end is already loaded; DIST_ERR_OUT_OF_MEMORY as
+    ///   dist_backend_register; DIST_ERR_NOT_INITIALIZED in a forked child; the status that the
+    ///   back end returns.
+    /// @threads any.
+    /// @since 0.1
     pub fn dist_backend_load(path: *const c_char) -> dist_status_t {
         load(required_str(path, "path")?).map(drop)
     }

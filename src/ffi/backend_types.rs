@@ -7,116 +7,132 @@ use super::options::Options;
 use super::types::dist_store_sink_fn;
 use std::ffi::{c_char, c_void};
 
-/// The version of the interface between the library and a plug-in (dist_backend_load). It changes when something that was
-/// there changes its meaning; what is appended to a struct is seen by struct_size.
+/// The version of the interface between the library and a plug-in (dist_backend_load).
+///
+/// The version changes when an existing item changes its meaning. struct_size shows appended
+/// fields.
 pub const DIST_BACKEND_VERSION: u32 = 2;
 
-/// In `kinds` of dist_backend_created_t: messages (DIST_KIND_SEND and DIST_KIND_RECV). A collective has the bit of its
-/// number: 1 << DIST_KIND_BROADCAST.
+/// In `kinds` of dist_backend_created_t: messages (DIST_KIND_SEND and DIST_KIND_RECV).
+///
+/// The bit of a collective is 1 << its number, for example 1 << DIST_KIND_BROADCAST.
 pub const DIST_BACKEND_MESSAGES: u64 = 4294967296;
 
-/// In `flags` of dist_backend_operation_t: input and output are the same memory, as the operation allows.
+/// In `flags` of dist_backend_operation_t: input and output are the same memory.
 pub const DIST_BACKEND_IN_PLACE: u64 = 1;
 
-/// In `flags` of dist_backend_outcome_t, of run: the operation was small and has taken a moment only, some ten microseconds
-/// at most, so that the library need not look at the clock to note its end.
+/// In `flags` of dist_backend_outcome_t, set by run: the operation took 10 microseconds at most.
+///
+/// The library then does not read the clock to record the end of the operation.
 pub const DIST_BACKEND_SHORT: u64 = 1;
 
-/// What a function of a plug-in says beside its status. The library sets all fields before each call: culprit, peer, tag
-/// and len_bytes to -1, flags to 0, and the text to "".
+/// Details that a function of a plug-in returns in addition to its status.
+///
+/// Before each call, the library sets culprit, peer, tag and len_bytes to -1, flags to 0 and the
+/// text to "".
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_outcome_t {
-    /// sizeof(dist_backend_outcome_t), as the library knows it.
+    /// sizeof(dist_backend_outcome_t) in the version of the library.
     pub struct_size: usize,
-    /// Of an error: the rank that is to blame, or -1.
+    /// For an error: the rank that caused it, or -1.
     pub culprit: i32,
-    /// Of a message that has been received: who sent it.
+    /// For a received message: the rank of the sender.
     pub peer: i32,
-    /// Of a message that has been received: its tag.
+    /// For a received message: the tag.
     pub tag: i64,
-    /// Of a message that has been received: its length, whatever the room for it.
+    /// For a received message: its length, which may exceed the room for it.
     pub len_bytes: i64,
-    /// Of an error: room for what happened and what to do, as terminated UTF-8; text_cap bytes.
+    /// For an error: room of text_cap bytes for terminated UTF-8 that names the fault and the
+    /// remedy.
     pub text: *mut c_char,
-    /// At least 256.
+    /// The size of `text` in bytes, at least 256.
     pub text_cap: usize,
     /// DIST_BACKEND_SHORT, or 0.
     pub flags: u64,
 }
 
-/// One operation. Valid during submit; the buffers that it points to are lent until the operation has ended or has been
-/// released, the arrays of places and counts during submit only. A field that an operation does not have is NULL, 0, or -1
-/// for types and ranks.
+/// One operation; valid during submit or run.
+///
+/// The buffers are borrowed until the operation has ended or was released. The arrays of
+/// displacements and counts are borrowed for the call. An absent field is NULL or 0; absent types,
+/// ranks and tags are -1.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_operation_t {
-    /// sizeof(dist_backend_operation_t), as the library knows it.
+    /// sizeof(dist_backend_operation_t) in the version of the library.
     pub struct_size: usize,
     /// A DIST_KIND_ constant.
     pub kind: i32,
     /// The element type; -1 for a barrier.
     pub dtype: dist_dtype_t,
-    /// The operator of a reduction, defined for the type; else -1.
+    /// The operator of a reduction, defined for the type; -1 for other operations.
     pub op: dist_op_t,
-    /// The root, or -1.
+    /// The root, or -1 if the operation has none.
     pub root: i32,
-    /// The other rank of a message; DIST_ANY_SOURCE is possible in a receive.
+    /// The other rank of a message; DIST_ANY_SOURCE in a receive means any rank.
     pub peer: i32,
-    /// Where the buffers are: DIST_DEVICE_HOST, or the index of a GPU.
+    /// The place of the buffers: DIST_DEVICE_HOST, or the index of a GPU.
     pub device: i32,
-    /// The tag of a message: 0 to 2147483647, of the library's own messages up to 4294967295. DIST_ANY_TAG in a receive
-    /// takes callers' tags only.
+    /// The tag of a message: 0 to 2147483647 for callers, up to 4294967295 for the library's own
+    /// messages. DIST_ANY_TAG in a receive matches callers' tags only.
     pub tag: i64,
-    /// What this rank contributes; NULL where it contributes nothing. In a broadcast, the root's buffer on the root. In
-    /// the _v forms the lowest address of its blocks.
+    /// The input of this rank; NULL if the rank has none. In a broadcast, the buffer of the root,
+    /// on the root only. In the _v forms, the lowest address of the blocks.
     pub send: *const c_void,
-    /// Where its result goes; NULL where it gets none. In a broadcast, the buffer on all but the root. In the _v forms the
-    /// lowest address of its blocks.
+    /// The buffer for the result; NULL if this rank gets none. In a broadcast, the buffer on all
+    /// ranks but the root. In the _v forms, the lowest address of the blocks.
     pub recv: *mut c_void,
-    /// The count argument in elements: of a vector, of a block where there is one for each rank, of a message; of a
+    /// The count argument in elements: of a vector, of one rank's block, or of a message; in a
     /// receive, the room. 0 in the _v forms, which have send_count and recv_count.
     pub count: usize,
-    /// In the _v forms, where this rank sends a block for each rank: how long each is in elements; one for each rank.
+    /// In the _v forms, if this rank sends a block to each rank: the length of each block in
+    /// elements.
     pub send_counts: *const usize,
-    /// And where each begins, in bytes from `send`; they need not follow each other.
+    /// The start of each of these blocks in bytes from `send`; gaps between the blocks are
+    /// possible.
     pub send_displs: *const usize,
-    /// In the _v forms, where this rank gets a block from each rank: how long each is in elements.
+    /// In the _v forms, if this rank receives a block from each rank: the length of each block in
+    /// elements.
     pub recv_counts: *const usize,
-    /// And where each begins, in bytes from `recv`.
+    /// The start of each of these blocks in bytes from `recv`; gaps between the blocks are
+    /// possible.
     pub recv_displs: *const usize,
-    /// In the _v forms: the length of `send` in elements where it is one block, else 0.
+    /// In the _v forms: the length of `send` in elements if `send` is one block, else 0.
     pub send_count: usize,
-    /// In the _v forms: the length of `recv` in elements where it is one block, else 0.
+    /// In the _v forms: the length of `recv` in elements if `recv` is one block, else 0.
     pub recv_count: usize,
-    /// Of DIST_PREMUL_SUM: this rank's own factor.
+    /// The factor of this rank for DIST_PREMUL_SUM.
     pub factor: f64,
-    /// The time-out of the operation, from now; never 0.
+    /// The time-out of the operation from now on: 1 or more, DIST_WAIT_FOREVER, or DIST_NO_WAIT if
+    /// no time is left.
     pub timeout_ms: i64,
     /// The number of the collective in its group, from 1, the same on all ranks; 0 for messages.
     pub sequence: u64,
-    /// Which part of that collective, where the library makes it of several, by a number of its own; else 0.
+    /// The number of the part, if the library composes the collective of several operations; else
+    /// 0.
     pub part: u64,
-    /// The caller's stream for a device's operation, as the driver's handle, or NULL: what was in it has been done. NULL for
-    /// host memory.
+    /// For GPU memory: the caller's stream as the driver's handle, or NULL; the earlier work in the
+    /// stream is done. NULL for host memory.
     pub stream: *mut c_void,
     /// DIST_BACKEND_IN_PLACE, or 0.
     pub flags: u64,
-    /// What complete() is called with, by a plug-in without test and wait.
+    /// The ticket for complete(), for a plug-in without test and wait; else 0.
     pub ticket: u64,
-    /// In a receive of a message of any length, in place of `recv`: gives the memory for it, once its length is known, or
-    /// NULL where it is too long (then the receive ends with DIST_ERR_MISMATCH). Called once, with `grow_arg`, from any
-    /// thread, before the receive ends.
+    /// In a receive of a message of any length, in place of `recv`: returns memory for the given
+    /// length, or NULL if the message is too long (the receive then ends with DIST_ERR_MISMATCH).
+    /// The plug-in calls the function once, with `grow_arg`, from any thread, before the receive
+    /// ends.
     pub grow: Option<unsafe extern "C" fn(grow_arg: *mut c_void, len_bytes: usize) -> *mut c_void>,
-    /// For `grow`; valid until the operation has ended or has been released.
+    /// The argument of `grow`; valid until the operation has ended or was released.
     pub grow_arg: *mut c_void,
 }
 
-/// What a plug-in is asked whether it does.
+/// A call for which the library asks whether the plug-in supports it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_query_t {
-    /// sizeof(dist_backend_query_t), as the library knows it.
+    /// sizeof(dist_backend_query_t) in the version of the library.
     pub struct_size: usize,
     /// A DIST_KIND_ constant.
     pub kind: i32,
@@ -128,21 +144,25 @@ pub struct dist_backend_query_t {
     pub device: i32,
 }
 
-/// What the library does for a plug-in. The struct and `context` stay valid until destroy has returned. All functions may
-/// be called from any thread, take `context` first, copy what they are given, and return a status; dist_last_error has the
-/// message. Keys are the group's own: no other group, and no other attempt to make this one, sees them.
+/// The services of the library for a plug-in.
+///
+/// The struct and `context` stay valid until destroy has returned. Any thread may call the
+/// functions. Each function takes `context` first and copies its other arguments. After an error
+/// status, dist_last_error has the message. Keys belong to this group alone: other groups and other
+/// attempts to make this group do not see them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_host_t {
-    /// sizeof(dist_backend_host_t), as the library knows it.
+    /// sizeof(dist_backend_host_t) in the version of the library.
     pub struct_size: usize,
     /// DIST_BACKEND_VERSION of the library.
     pub version: u32,
-    /// The version of the library, as dist_version().
+    /// The version of the library as dist_version() returns it.
     pub library_version: u32,
-    /// For the functions below.
+    /// The first argument of the functions below.
     pub context: *mut c_void,
-    /// Stores a value. The default time-out of this and the next four is 5 minutes; they are DIST_ERR_UNSUPPORTED if the group's store was released.
+    /// Stores a value. The default time-out of this function and the next four is 5 minutes. They
+    /// return DIST_ERR_UNSUPPORTED if the group's store was released.
     pub store_set: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -152,8 +172,9 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Waits until the key exists, and hands its value to `sink(sink_arg, ...)`; DIST_NO_WAIT looks once. Ends with DIST_ERR_TIMEOUT, and with
-    /// DIST_ERR_ABORTED within a tenth of a second after the group has failed on this rank.
+    /// Waits until the key exists and passes its value to `sink(sink_arg, ...)`; DIST_NO_WAIT looks
+    /// once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank, returns
+    /// DIST_ERR_ABORTED within about 100 ms.
     pub store_get: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -163,7 +184,7 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Adds to a counter (a missing one is 0) and writes the sum.
+    /// Adds to a counter (a missing counter is 0) and writes the sum.
     pub store_add: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -173,7 +194,7 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Writes 1 if the key exists, else 0, without waiting for it.
+    /// Writes 1 if the key exists, else 0, without waiting for the key.
     pub store_check: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -182,7 +203,7 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Removes a key; no error where there is none.
+    /// Removes a key; a missing key is no error.
     pub store_delete: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -190,13 +211,14 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Writes a line to the library's log, at a DIST_LOG_ level.
+    /// Writes a line to the library's log at a DIST_LOG_ level.
     pub log: Option<unsafe extern "C" fn(context: *mut c_void, level: i32, text: *const c_char)>,
-    /// Not 0 once the group has failed on this rank: whatever waits is to end. Costs next to nothing.
+    /// Returns 1 once the group has failed on this rank, else 0. All waits should then end. The
+    /// call is cheap.
     pub is_aborted: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
-    /// Ends the operation with this ticket, for plug-ins without test and wait: the status, and what there is to say
-    /// beside it (may be NULL). From any thread, also inside submit. DIST_ERR_INVALID_ARGUMENT where no operation under
-    /// way has the ticket.
+    /// Ends the operation with this ticket, for plug-ins without test and wait. `outcome` may be
+    /// NULL. Any thread may call the function, also inside submit. Returns
+    /// DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
     pub complete: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -207,35 +229,36 @@ pub struct dist_backend_host_t {
     >,
 }
 
-/// What a plug-in is told about the group that it makes its part of. Valid during create, but for `host`.
+/// The description of a group for create; valid during create, except `host`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_setup_t {
-    /// sizeof(dist_backend_setup_t), as the library knows it.
+    /// sizeof(dist_backend_setup_t) in the version of the library.
     pub struct_size: usize,
-    /// This rank.
+    /// The rank of this process in the group.
     pub rank: i32,
     /// The number of ranks.
     pub size: i32,
-    /// How often a failed group was replaced by what was left of it, to come to this one (dist_group_shrink).
+    /// How many times dist_group_shrink replaced a failed group on the way to this group.
     pub epoch: u32,
     /// The GPU of this rank, or DIST_DEVICE_HOST.
     pub device: i32,
-    /// 32 hexadecimal digits that no other group ever had; the same on all ranks.
+    /// A unique identifier of 32 hexadecimal digits, the same on all ranks.
     pub group_id: *const c_char,
     /// The group's name.
     pub group_name: *const c_char,
-    /// What the caller asked of the back end, "key=value;key=value", or "".
+    /// The caller's options for the back end, "key=value;key=value", or "".
     pub options: *const c_char,
-    /// The time-out of operations that name none.
+    /// The default time-out of operations.
     pub timeout_ms: i64,
-    /// How long create may take.
+    /// The time-out of create.
     pub create_timeout_ms: i64,
-    /// The library's services, for as long as the part of the group lasts.
+    /// The services of the library; valid until destroy has returned.
     pub host: *const dist_backend_host_t,
-    /// Gives some bytes of this rank under the name of a phase, waits for those of all ranks, and hands them to
-    /// `sink(sink_arg, ...)` one by one in the order of ranks. All ranks call it with the same phases in the same order,
-    /// on the thread of create. Where a rank gives up, it ends on all.
+    /// Contributes bytes of this rank under the name of a phase and waits for the bytes of all
+    /// ranks. Then passes the bytes of each rank to `sink(sink_arg, ...)` in the order of ranks.
+    /// All ranks call the function with the same phases in the same order, on the thread of create.
+    /// If a rank gives up, the function fails on all ranks.
     pub exchange: Option<
         unsafe extern "C" fn(
             exchange_arg: *mut c_void,
@@ -246,47 +269,53 @@ pub struct dist_backend_setup_t {
             sink_arg: *mut c_void,
         ) -> dist_status_t,
     >,
-    /// For `exchange`.
+    /// The first argument of `exchange`.
     pub exchange_arg: *mut c_void,
 }
 
-/// What create has made; the library has set struct_size, and everything else to zero.
+/// The result of create; the library sets struct_size, and all other fields to zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_created_t {
-    /// sizeof(dist_backend_created_t), as the library knows it.
+    /// sizeof(dist_backend_created_t) in the version of the library.
     pub struct_size: usize,
-    /// What the other functions get; may be NULL.
+    /// The first argument of the other functions; may be NULL.
     pub part: *mut c_void,
-    /// Which operations the plug-in has: the bits 1 << DIST_KIND_... of collectives, and DIST_BACKEND_MESSAGES; 0 for all.
-    /// The library makes others of these where that gives the same result. The same on all ranks.
+    /// The operations of the plug-in, the same on all ranks: bits 1 << DIST_KIND_... of
+    /// collectives, and DIST_BACKEND_MESSAGES; 0 for all. The library composes missing operations
+    /// of these if the result is the same.
     pub kinds: u64,
-    /// Not 0: besides host memory, buffers may be in the memory of the setup's device, in the calls for which `supports` says
-    /// so; the device's context is current in create, submit, run, test, wait and release then. The same on all ranks.
-    /// Else the library copies that memory to host memory and back.
+    /// Not 0: buffers may also be in the memory of the setup's device, in calls that `supports`
+    /// accepts. The device's context is then current in create, submit, run, test, wait and
+    /// release. 0: the library copies device memory to host memory and back. The same on all ranks.
     pub serves_device: i32,
-    /// Zero.
+    /// Must be 0.
     pub reserved: i32,
 }
 
-/// The functions of a back end (dist_backend_register). None may throw or end the process, and each returns DIST_OK or
-/// another status of this header, with details in `outcome` where there is one: any other number is DIST_ERR_BACKEND to
-/// the caller. `part` is what create made.
+/// The functions of a back end (dist_backend_register).
 ///
-/// Threads: create and destroy are called once for each part, and nothing else during either. Collectives are submitted by
-/// one thread at a time, in the order that all ranks have; which thread that is changes. Everything else may come from any
-/// thread at any time, also while another is inside wait: messages are submitted, tested and released beside collectives,
-/// abort comes from whoever aborts. A request is used by one thread at a time.
+/// No function may throw or end the process. Each function with a status returns DIST_OK or another
+/// status of this header, with details in `outcome`. The caller gets DIST_ERR_BACKEND for any other
+/// number. `part` is the result of create.
 ///
-/// The life of a request: it begins with submit; it ends when test, wait or complete says that the operation has ended,
-/// well or not, and is not used again after that; or it is taken back by release.
+/// Threads: create and destroy are called once for each part, and no other function runs at that
+/// time. One thread at a time submits collectives, in the same order on all ranks; the thread may
+/// change. Any thread may call the other functions at any time, also during a wait of another
+/// thread: messages are submitted, tested and released concurrently with collectives, and any
+/// thread may call abort. One thread at a time uses a request.
+///
+/// Requests: a request begins with submit or run. The request ends when test, wait or complete
+/// reports the end of the operation, successful or not, or when release withdraws the operation.
+/// The library does not use a request after its end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_vtable_t {
     /// sizeof(dist_backend_vtable_t).
     pub struct_size: usize,
-    /// Makes this rank's part of a group, on all ranks at once, within the setup's time; required. `user`: as it was
-    /// registered. `created`: out. After a failure, destroy is not called, and the other ranks are told.
+    /// Required. Makes this rank's part of a group, on all ranks at once, within the setup's time.
+    /// `user` is the registered pointer; `created` is an output. After a failure, the library
+    /// informs the other ranks and does not call destroy.
     pub create: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -295,12 +324,14 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Ends a part; required. No request is left, and no other rank waited for.
+    /// Required. Ends a part. There are no outstanding requests. The function must not wait for
+    /// other ranks.
     pub destroy: Option<unsafe extern "C" fn(part: *mut c_void)>,
-    /// Begins an operation without waiting for other ranks; required. DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on,
-    /// and `request` (out) is what test, wait and release get; NULL only in a plug-in without test and wait.
-    /// DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED: it is refused, as on every rank, and the group goes on; any
-    /// other error of a collective fails the group.
+    /// Required. Begins an operation without waiting for other ranks. DIST_OK: the operation has
+    /// ended. DIST_IN_PROGRESS: the operation goes on, and `request` (an output) is the argument of
+    /// test, wait and release; NULL only in a plug-in without test and wait.
+    /// DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED: every rank refuses the operation, and
+    /// the group goes on. Any other error of a collective fails the group.
     pub submit: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -309,10 +340,12 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Takes back an operation that has not ended: its deadline has passed, or the group has failed. DIST_OK: its memory
-    /// will not be touched any more; the text may say what it has waited for, and the culprit who is late, which becomes
-    /// part of the error. Any other status: that cannot be promised; the caller is told so, and the group fails. The
-    /// request has gone in either case. Must not wait for other ranks. Required.
+    /// Required. Withdraws an operation that has not ended, because its deadline has passed or the
+    /// group has failed. DIST_OK: the plug-in will not touch the operation's memory any more; the
+    /// text may name the reason for the wait and the culprit the late rank, and the library adds
+    /// both to the error. Any other status: the plug-in cannot promise this, the caller gets the
+    /// error, and the group fails. The request ends in either case. The function must not wait for
+    /// other ranks.
     pub release: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -320,8 +353,9 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Whether an operation has ended, without waiting: DIST_OK, DIST_IN_PROGRESS, or the error that it has ended with.
-    /// Without it, wait with 0 milliseconds. An operation may make progress here only.
+    /// Optional. Reports without waiting whether an operation has ended: DIST_OK, DIST_IN_PROGRESS,
+    /// or the error of the operation. Without test, the library calls wait with 0 ms. An operation
+    /// may make progress only here.
     pub test: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -329,9 +363,10 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// The same, but waits for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT): the library asks again until the deadline, which it keeps.
-    /// Ends soon after abort. Without it the library asks test again and again. Without both, submit's operations end by
-    /// the host's complete().
+    /// Optional. As test, but waits for up to `timeout_ms`: 1 to 1000; 0 and DIST_NO_WAIT mean no
+    /// time. The library repeats the call until the operation's deadline. The wait must end soon
+    /// after abort. Without wait, the library calls test repeatedly. Without both, operations end
+    /// by the host's complete().
     pub wait: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -340,8 +375,9 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// The group has failed for this reason: every wait of the part ends soon, on the other ranks too where the plug-in
-    /// can tell them. Called once at most; must not wait. Optional: without it, waits end within a second.
+    /// Optional. Reports that the group has failed, with the reason. Every wait of the part should
+    /// end soon, if possible also on other ranks. The library calls abort at most once. The
+    /// function must not wait. Without abort, waits end within 1 s.
     pub abort: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -350,16 +386,18 @@ pub struct dist_backend_vtable_t {
             culprit: i32,
         ),
     >,
-    /// DIST_OK, or why the part cannot go on: another rank's abort, say. Asked now and then while somebody waits; must not
-    /// wait. Optional.
+    /// Optional. Returns DIST_OK, or the reason why the part cannot continue, for example another
+    /// rank's abort. The library calls the function periodically while a thread waits. The function
+    /// must not wait.
     pub failure: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// DIST_OK, or DIST_ERR_UNSUPPORTED: whether it does a call, of an operation in its kinds. The same on all ranks, and
-    /// for as long as the part lasts. Optional: without it, all types and operators.
+    /// Optional. Returns DIST_OK if the plug-in supports the call of an operation in its kinds,
+    /// else DIST_ERR_UNSUPPORTED. The answer is the same on all ranks and never changes. Without
+    /// supports, the plug-in supports all types and operators.
     pub supports: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -367,7 +405,8 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Memory for buffers, at least 64 bytes aligned (dist_mem_alloc); optional, with free_memory.
+    /// Optional, together with free_memory. Allocates host memory for buffers, aligned to at least
+    /// 64 bytes (dist_mem_alloc). `device` is DIST_DEVICE_HOST.
     pub allocate: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -377,10 +416,10 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Frees what allocate has given; the part lasts until then.
+    /// Frees memory of allocate. The part lives at least until then.
     pub free_memory:
         Option<unsafe extern "C" fn(part: *mut c_void, memory: *mut c_void, bytes: usize)>,
-    /// Hands a JSON text that describes the part to the sink, once (dist_group_describe); optional.
+    /// Optional. Passes a JSON text about the part to the sink once (dist_group_describe).
     pub describe: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -388,12 +427,14 @@ pub struct dist_backend_vtable_t {
             sink_arg: *mut c_void,
         ) -> dist_status_t,
     >,
-    /// Carries out a collective that its caller waits for, where that takes less than submit and then wait: begins it, and
-    /// waits for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT). DIST_OK: it has ended. DIST_IN_PROGRESS: it goes on, and `request` (out) is
-    /// what wait, test and release get; the operation itself is valid during run only. DIST_ERR_INVALID_ARGUMENT and
-    /// DIST_ERR_UNSUPPORTED: it is refused, as by submit, and nothing has begun; any other error fails the group. Threads
-    /// and order as for submit; ends soon after abort, as wait does. Optional, and only beside test or wait; what the
-    /// library makes of several operations is submitted all the same.
+    /// Optional, only together with test or wait. Begins a collective whose caller waits, and waits
+    /// for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT). For operations that run faster this way
+    /// than by submit and wait. DIST_OK: the operation has ended. DIST_IN_PROGRESS: the operation
+    /// goes on, and `request` (an output) is the argument of wait, test and release; the struct of
+    /// the operation is valid during run only. DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED:
+    /// the operation is refused as by submit. Any other error fails the group. Threads and order
+    /// are those of submit. The wait must end soon after abort. The library submits the operations
+    /// of which it composes a collective.
     pub run: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -405,26 +446,28 @@ pub struct dist_backend_vtable_t {
     >,
 }
 
-/// What a plug-in that is loaded from a file says of itself; the library has set struct_size, and everything else to zero.
+/// The back end of a shared object; the library sets struct_size, and all other fields to zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_plugin_t {
-    /// sizeof(dist_backend_plugin_t), as the library knows it.
+    /// sizeof(dist_backend_plugin_t) in the version of the library.
     pub struct_size: usize,
-    /// DIST_BACKEND_VERSION of the header that the plug-in was compiled with.
+    /// DIST_BACKEND_VERSION of the header with which the plug-in was compiled.
     pub version: u32,
-    /// Zero.
+    /// Must be 0.
     pub reserved: u32,
-    /// The name of the back end, as for dist_backend_register; copied.
+    /// The name of the back end, as in dist_backend_register; copied.
     pub name: *const c_char,
-    /// Its functions; copied.
+    /// The functions of the back end; copied.
     pub functions: *const dist_backend_vtable_t,
-    /// For create.
+    /// The pointer that the library passes to create.
     pub user: *mut c_void,
 }
 
-/// The function that a plug-in exports under the name dist_backend_plugin_v2. `host` has version, library_version and log
-/// only. Returns DIST_OK, or why it cannot be used in this process.
+/// The function that a plug-in exports under the name dist_backend_plugin_v2.
+///
+/// `host` provides version, library_version and log only. The function returns DIST_OK, or the
+/// reason why the plug-in cannot be used in this process.
 pub type dist_backend_plugin_fn = Option<
     unsafe extern "C" fn(
         host: *const dist_backend_host_t,
