@@ -119,8 +119,8 @@ pub struct dist_backend_operation_t {
     pub flags: u64,
     /// The ticket for complete(), for a plug-in without test and wait; else 0.
     pub ticket: u64,
-    /// In a receive of a message of any length, in place of `recv`: returns memory for the given
-    /// length, or NULL if the message is too long (the receive then ends with DIST_ERR_MISMATCH).
+    /// In a receive of a message of any length, in place of `recv`. Returns memory for the given
+    /// length, or NULL if the message is too long; the receive then ends with DIST_ERR_MISMATCH.
     /// The plug-in calls the function once, with `grow_arg`, from any thread, before the receive
     /// ends.
     pub grow: Option<unsafe extern "C" fn(grow_arg: *mut c_void, len_bytes: usize) -> *mut c_void>,
@@ -341,8 +341,8 @@ pub struct dist_backend_vtable_t {
         ) -> dist_status_t,
     >,
     /// Required. Withdraws an operation that has not ended, because its deadline has passed or the
-    /// group has failed. DIST_OK: the plug-in will not touch the operation's memory any more; the
-    /// text may name the reason for the wait and the culprit the late rank, and the library adds
+    /// group has failed. DIST_OK: the plug-in will not touch the operation's memory any more. The
+    /// text may then name the reason for the wait, and the culprit the late rank; the library adds
     /// both to the error. Any other status: the plug-in cannot promise this, the caller gets the
     /// error, and the group fails. The request ends in either case. The function must not wait for
     /// other ranks.
@@ -433,8 +433,8 @@ pub struct dist_backend_vtable_t {
     /// goes on, and `request` (an output) is the argument of wait, test and release; the struct of
     /// the operation is valid during run only. DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED:
     /// the operation is refused as by submit. Any other error fails the group. Threads and order
-    /// are those of submit. The wait must end soon after abort. The library submits the operations
-    /// of which it composes a collective.
+    /// are those of submit. The wait must end soon after abort. If the library composes a
+    /// collective of several operations, it uses submit.
     pub run: Option<
         unsafe extern "C" fn(
             part: *mut c_void,

@@ -7,9 +7,10 @@ use crate::api::supports;
 
 /// The outcome of a call: DIST_OK, DIST_IN_PROGRESS or a negative error.
 ///
-/// -1 to -99: the caller made a mistake, and nothing has changed. -100 to -199: a peer failed or
-/// time ran out; a collective that returns such an error has failed its group. -200 to -299: the
-/// system or a back end failed. -300: the library has a defect.
+/// Errors from -1 to -99 are mistakes of the caller, and nothing has changed. Errors from -100 to
+/// -199 concern peers and time; a collective that returns such an error has failed its group.
+/// Errors from -200 to -299 concern the system or a back end. Error -300 is a defect of the
+/// library.
 pub type dist_status_t = i32;
 /// Success.
 pub const DIST_OK: dist_status_t = 0;

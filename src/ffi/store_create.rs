@@ -129,8 +129,8 @@ dist_export! {
     /// The processes share a file system with file locks that work across it. Only this user can
     /// read and write the file (mode 0600). Releasing the last handle of a process leaves the
     /// store; the last process removes the file once `world_size` processes have opened it.
-    /// Leftovers of an earlier run are an error at once: a file of another job or size, a file that
-    /// all its processes have opened already, and a file whose users on this host ended without
+    /// Leftovers of an earlier run are an error at once. Such a file belongs to another job or
+    /// size, was opened by all its processes already, or has users on this host that ended without
     /// leaving it. If the disk is full, the storing call returns DIST_ERR_SYSTEM and stores
     /// nothing; the store remains usable.
     ///
