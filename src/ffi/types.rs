@@ -59,8 +59,8 @@ pub struct dist_init_options_t {
     pub struct_size: usize,
     /// The set fields with a meaningful zero: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
-    /// The back end, in upper or lower case. "native" (or "gloo"), "mpi" or a registered name
-    /// serves host memory and, if `device` is set, the memory of that GPU. "nccl" serves GPU
+    /// The back end; case does not count. "native" (or "gloo"), "mpi" and registered names serve
+    /// host memory. If `device` is set, they also serve the memory of that GPU. "nccl" serves GPU
     /// memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL or "default"
     /// selects native, and also nccl if `device` is set and all ranks have NCCL.
     pub backend: *const c_char,
@@ -84,10 +84,10 @@ pub struct dist_init_options_t {
     pub connect_timeout_ms: i64,
     /// The name of the world group; NULL for "world".
     pub group_name: *const c_char,
-    /// Options of the back end, "key=value;key=value"; NULL for none. Native options:
-    /// transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS),
-    /// of which rank 0's values count; cma=0|1 (as DIST_CMA); host_id=LABEL (for tests: ranks with
-    /// the same label count as ranks of one host). NCCL options: nccl.high_priority,
+    /// Options of the back end, "key=value;key=value"; NULL for none. The native back end takes
+    /// rank 0's values of transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as
+    /// DIST_HEARTBEAT_LIMIT_MS). It also takes cma=0|1 (as DIST_CMA) and, for tests, host_id=LABEL:
+    /// ranks with the same label count as ranks of one host. NCCL options: nccl.high_priority,
     /// nccl.blocking_wait, nccl.windows and nccl.blocking, each 0 or 1. Option of native for GPU
     /// memory: staging.chunk_bytes=N, the size of a chunk.
     pub backend_options: *const c_char,
