@@ -216,8 +216,8 @@ pub struct dist_backend_host_t {
     /// Returns 1 once the group has failed on this rank, else 0. All waits should then end. The
     /// call is cheap.
     pub is_aborted: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
-    /// Ends the operation with this ticket, for plug-ins without test and wait. `outcome` may be
-    /// NULL. Any thread may call the function, also inside submit. Returns
+    /// Ends the operation with this ticket, for plug-ins without test and wait. `outcome` has its
+    /// struct_size set, or is NULL. Any thread may call the function, also inside submit. Returns
     /// DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
     pub complete: Option<
         unsafe extern "C" fn(

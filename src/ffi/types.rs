@@ -85,9 +85,10 @@ pub struct dist_init_options_t {
     /// The name of the world group; NULL for "world".
     pub group_name: *const c_char,
     /// Options of the back end, "key=value;key=value"; NULL for none. The native back end takes
-    /// rank 0's values of transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as
-    /// DIST_HEARTBEAT_LIMIT_MS). It also takes cma=0|1 (as DIST_CMA) and, for tests, host_id=LABEL:
-    /// ranks with the same label count as ranks of one host. NCCL options: nccl.high_priority,
+    /// rank 0's values of transport=auto|shm|inproc|tcp, slot_bytes=N, heartbeat_ms=N (as
+    /// DIST_HEARTBEAT_LIMIT_MS), algorithm=LIST (as DIST_ALGORITHM) and tuning_file=PATH (as
+    /// DIST_TUNING_FILE). It also takes cma=0|1 (as DIST_CMA) and, for tests, host_id=LABEL: ranks
+    /// with the same label count as ranks of one host. NCCL options: nccl.high_priority,
     /// nccl.blocking_wait, nccl.windows and nccl.blocking, each 0 or 1. Option of native for GPU
     /// memory: staging.chunk_bytes=N, the size of a chunk.
     pub backend_options: *const c_char,
@@ -147,9 +148,9 @@ pub struct dist_group_new_options_t {
     /// As in dist_init_options_t, the same on all ranks of the new group; NULL for the parent's
     /// back end.
     pub backend: *const c_char,
-    /// As in dist_init_options_t; NULL for the parent's options, "" for none. The choice of
-    /// algorithms in the parent's environment and tuning file also applies if this is not NULL,
-    /// unless it has a tuning_file.
+    /// As in dist_init_options_t; NULL for the parent's options, "" for none. If this is not NULL,
+    /// the parent's DIST_ALGORITHM still applies. The parent's tuning file applies unless this has
+    /// a tuning_file.
     pub backend_options: *const c_char,
     /// Time-out of the group's operations; the default is the parent's. DIST_NO_WAIT is refused.
     pub timeout_ms: i64,
