@@ -21,9 +21,10 @@ pub const DIST_BACKEND_MESSAGES: u64 = 4294967296;
 /// In `flags` of dist_backend_operation_t: input and output are the same memory.
 pub const DIST_BACKEND_IN_PLACE: u64 = 1;
 
-/// In `flags` of dist_backend_outcome_t, set by run: the operation took 10 microseconds at most.
+/// In `flags` of dist_backend_outcome_t, set by run: the operation was short.
 ///
-/// The library then does not read the clock to record the end of the operation.
+/// The operation took about 10 microseconds at most. The library then does not read the clock to
+/// record the end of the operation.
 pub const DIST_BACKEND_SHORT: u64 = 1;
 
 /// Details that a function of a plug-in returns in addition to its status.

@@ -70,8 +70,8 @@ dist_export! {
     /// file stores, all processes see the value when the call returns.
     ///
     /// A key may contain any bytes, zero bytes included. Only a custom store gets keys as C strings
-    /// and refuses keys with a zero byte. On TCP and file stores, a key has at most 8192 bytes, and
-    /// a value at most 8 MiB.
+    /// and refuses keys with a zero byte. On TCP and file stores, a key has at most 8191 bytes, and
+    /// a value at most 8 MiB. A call takes at most 131072 keys and 256 MiB in all.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
