@@ -4,25 +4,39 @@
  * Generated from the source of the library; do not edit.
  *
  * Conventions
- *   Status     Functions return dist_status_t unless they say otherwise. dist_last_error() has the message
- *              of the calling thread's last failure.
+ *   Comments   @param gives direction, NULL rule and owner; @agree: what ranks must agree on; @blocks: how
+ *              long the call blocks; @return: the results; @threads: which threads; @since: the version.
+ *   Status     Functions return dist_status_t unless their comment says otherwise. dist_last_error() returns
+ *              the message of the calling thread's last failure; the text stays valid until the second
+ *              subsequent failing call on this thread.
+ *              A defect of the library is DIST_ERR_INTERNAL in every function; @return does not repeat it.
  *   Handles    Pointers to incomplete types. A wrong, released or NULL handle gives
- *              DIST_ERR_INVALID_HANDLE. dist_world() is the world. NULL is no group: DIST_ERR_NOT_INITIALIZED before
+ *              DIST_ERR_INVALID_HANDLE; the _release functions accept NULL and do nothing. A call that makes
+ *              a handle returns DIST_ERR_OUT_OF_MEMORY if the process holds too many handles of the type.
+ *   Groups     dist_world() is the world. NULL is no group: it gives DIST_ERR_NOT_INITIALIZED before
  *              dist_init, else DIST_ERR_INVALID_HANDLE.
- *   Constants  No type, operator or status has the number of another, so exchanged arguments are an error.
- *   Options    Structs that begin with struct_size; initialise them with the DIST_..._INIT macros. Zero in a
- *              field means its default; NULL in place of a struct means all defaults. Fields for which zero
- *              means something count only if their DIST_FIELD_... bit is set in `fields`.
- *   Counts     In elements; sizes in bytes say so in their names. Ranks are those of the group.
- *   Time-outs  All have one meaning. They are int64_t numbers of milliseconds, and their names end in _ms. 0 is the
- *              default of the operation or object, which its comment says. DIST_WAIT_FOREVER is no limit, and so is
- *              a century or more. DIST_NO_WAIT is no time: a call that waits looks once, and returns
- *              DIST_ERR_TIMEOUT (dist_work_wait: DIST_IN_PROGRESS) if that is too early. A call that cannot do
- *              without time refuses it, as all refuse other negative numbers, with DIST_ERR_INVALID_ARGUMENT.
- *              DIST_TIMEOUT_MS and DIST_CONNECT_TIMEOUT_MS are read in the same way.
- *   Ownership  "borrowed for the call": the library keeps no pointer. "owned by the caller": released with
- *              the function named. (NULL, 0) is a legal empty buffer or list.
+ *   Constants  Element types, operators and statuses have disjoint ranges of numbers. An argument of
+ *              another family is DIST_ERR_INVALID_ARGUMENT.
+ *   Options    Structs that begin with struct_size; initialise them with the DIST_..._INIT macros. Zero in
+ *              a field means its default. NULL in place of a struct means all defaults. A field for which
+ *              zero has a meaning counts only if its DIST_FIELD_... bit is set in `fields`.
+ *   Counts     Counts are numbers of elements; names of sizes in bytes say so. Ranks are ranks of the group.
+ *   Time-outs  All time-outs have one meaning. They are int64_t milliseconds; their names end in _ms. 0 is
+ *              the default of the operation or object, which its comment gives. DIST_WAIT_FOREVER is no
+ *              limit, and so is a century or more. DIST_NO_WAIT is no time: a call that waits looks once,
+ *              and returns DIST_ERR_TIMEOUT if the result is not there (dist_work_wait and dist_probe:
+ *              DIST_IN_PROGRESS). A call that needs time refuses DIST_NO_WAIT, and all calls refuse other
+ *              negative numbers, with DIST_ERR_INVALID_ARGUMENT. The variables DIST_TIMEOUT_MS and
+ *              DIST_CONNECT_TIMEOUT_MS follow the same rule.
+ *   Ownership  "borrowed for the call": the library keeps no pointer after the call. "borrowed until the
+ *              work completes": the caller neither frees nor changes the memory until then. "owned by the
+ *              caller": the caller releases the object with the named function. "static": never released.
+ *              (NULL, 0) is a legal empty buffer or list.
+ *   Threads    "any": any thread may call the function at any time.
  *   Order      All ranks of a group call its collectives in the same order.
+ *   Callbacks  A completion callback makes no call that blocks; such a call is DIST_ERR_INVALID_ARGUMENT.
+ *   Fork       In a process forked without exec from one that uses the library, functions with a status
+ *              return DIST_ERR_NOT_INITIALIZED.
  */
 
 #ifndef DIST_H
@@ -34,13 +48,13 @@
 #define DIST_VERSION_MAJOR 0
 #define DIST_VERSION_MINOR 1
 #define DIST_VERSION_PATCH 0
-/* What dist_version() returns for this header. */
+/* The result of dist_version() for the library of this header. */
 #define DIST_VERSION \
     (DIST_VERSION_MAJOR * 10000 + DIST_VERSION_MINOR * 100 + DIST_VERSION_PATCH)
 
 /*
- * Marks functions whose status must not be ignored. Define it as empty before the header to silence the compiler; GCC warns
- * in spite of a cast to void, except in C++17 and C23.
+ * Marks functions whose status must not be ignored. To silence the compiler, define the macro as empty before
+ * the header; GCC warns in spite of a cast to void, except in C++17 and C23.
  */
 #ifndef DIST_NODISCARD
 #if (defined(__cplusplus) && __cplusplus >= 201703L) || \
@@ -60,7 +74,7 @@
 #define DIST_NULL NULL
 #endif
 
-/* In place of the length of a store's key: the key is a C string. */
+/* In place of the length of a key: the key is a C string. */
 #ifdef __cplusplus
 #define DIST_TERMINATED (static_cast<size_t>(-1))
 #else
@@ -78,21 +92,22 @@ extern "C" {
  */
 
 /**
- * As a time-out: no limit. Times of a century or more mean the same.
+ * As a time-out: no limit. A century or more means the same.
  */
 #define DIST_WAIT_FOREVER -1
 
 /**
- * As a time-out: no time; the call looks once. Refused by calls that cannot do without time.
+ * As a time-out: no time. The call looks once; a call that needs time refuses the value.
  */
 #define DIST_NO_WAIT -2
 
 /**
- * The outcome of a call: DIST_OK, DIST_IN_PROGRESS, or a negative error.
+ * The outcome of a call: DIST_OK, DIST_IN_PROGRESS or a negative error.
  *
- * Errors -1 to -99 are mistakes of the caller, and nothing has changed. -100 to -199 concern peers and
- * time; a collective that returns one has failed its group. -200 to -299 concern the system or a back
- * end. -300 is a defect of the library.
+ * Errors from -1 to -99 are mistakes of the caller, and nothing has changed. Errors from -100 to
+ * -199 concern peers and time; a collective that returns such an error has failed its group.
+ * Errors from -200 to -299 concern the system or a back end. Error -300 is a defect of the
+ * library.
  */
 typedef int32_t dist_status_t;
 
@@ -102,22 +117,22 @@ typedef int32_t dist_status_t;
 #define DIST_OK 0
 
 /**
- * A wait has expired and the work goes on.
+ * The wait ended before the work did; the work goes on.
  */
 #define DIST_IN_PROGRESS 1
 
 /**
- * An argument is out of range, NULL where that is not allowed, or contradicts another.
+ * An argument is out of range, is NULL although it is required, or contradicts another argument.
  */
 #define DIST_ERR_INVALID_ARGUMENT -1
 
 /**
- * A handle that was never made, was released, or is of another type.
+ * The handle was never made, was released, or belongs to another type.
  */
 #define DIST_ERR_INVALID_HANDLE -2
 
 /**
- * dist_init has not been called, dist_finalize has, or this is a forked child.
+ * dist_init was not called, dist_finalize was called, or this process is a forked child.
  */
 #define DIST_ERR_NOT_INITIALIZED -3
 
@@ -127,47 +142,47 @@ typedef int32_t dist_status_t;
 #define DIST_ERR_ALREADY_INITIALIZED -4
 
 /**
- * The combination asked for does not exist; the message names it.
+ * The requested combination does not exist; the message names it.
  */
 #define DIST_ERR_UNSUPPORTED -5
 
 /**
- * The key or name does not exist.
+ * The key, name or file does not exist.
  */
 #define DIST_ERR_NOT_FOUND -6
 
 /**
- * A queue was empty and the caller did not want to wait.
+ * The queue was empty, and the caller asked not to wait.
  */
 #define DIST_ERR_QUEUE_EMPTY -7
 
 /**
- * A counter operation met a value that is not a number; the value is unchanged.
+ * The value of a counter is not a number; the value is unchanged.
  */
 #define DIST_ERR_NOT_A_NUMBER -8
 
 /**
- * The deadline of the operation passed; the message names who was missing.
+ * The deadline of the operation passed; the message names the ranks or keys that were missing.
  */
 #define DIST_ERR_TIMEOUT -100
 
 /**
- * Another rank died or left; the message names it and what it was doing.
+ * Another rank died, left or stopped answering; the message names the rank.
  */
 #define DIST_ERR_PEER_FAILED -101
 
 /**
- * Ranks called different operations or with different arguments; the message describes both.
+ * Ranks called different operations or gave different arguments; the message describes both.
  */
 #define DIST_ERR_MISMATCH -102
 
 /**
- * Somebody aborted the group; the message has the reason.
+ * A rank aborted the group; the message has the reason.
  */
 #define DIST_ERR_ABORTED -103
 
 /**
- * The store or a peer cannot be reached, or broke the connection.
+ * The store or a peer cannot be reached, or the connection broke.
  */
 #define DIST_ERR_CONNECTION -104
 
@@ -187,39 +202,61 @@ typedef int32_t dist_status_t;
 #define DIST_ERR_SYSTEM -201
 
 /**
- * A back end, or a caller's own store, reported an error.
+ * A back end or a custom store reported an error.
  */
 #define DIST_ERR_BACKEND -202
 
 /**
- * A defect of the library.
+ * The library has a defect.
  */
 #define DIST_ERR_INTERNAL -300
 
 /**
- * The version of the library that is loaded: MAJOR * 10000 + MINOR * 100 + PATCH.
+ * Returns the version of the loaded library as MAJOR * 10000 + MINOR * 100 + PATCH.
  *
- * Compare it with DIST_VERSION, the version of the header. Any thread. Since 0.1.
+ * Compare it with DIST_VERSION, which is the version of the header.
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return the version.
+ * @threads any.
+ * @since 0.1
  */
 uint32_t dist_version(void);
 
 /**
- * The version of the library that is loaded, as static text. Any thread. Since 0.1.
+ * Returns the version of the loaded library as text, such as "0.1.0".
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return the version, static.
+ * @threads any.
+ * @since 0.1
  */
 const char *dist_version_string(void);
 
 /**
- * What a status means, as static text; any number may be asked for. Any thread. Since 0.1.
+ * Describes a status in a few words, such as "timed out".
+ *
+ * @param status in: the status; any number is allowed.
+ * @agree nothing.
+ * @blocks no.
+ * @return the text, static; "unknown status" for a number that is no status.
+ * @threads any.
+ * @since 0.1
  */
 const char *dist_status_string(dist_status_t status);
 
 /**
- * Gives the message of the calling thread's last failed call.
+ * Returns the message of the calling thread's last failed call.
+ *
+ * Later calls that succeed do not change the message.
  *
  * @agree nothing.
  * @blocks no.
- * @return the message in UTF-8, "" if no call has failed; valid until the second next failing call of the thread.
- * @threads any.
+ * @return the message in UTF-8, or "" if no call of the thread has failed; valid until the
+ *   second next failing call of the thread.
+ * @threads any; each thread has its own message.
  * @since 0.1
  */
 const char *dist_last_error(void);
@@ -227,21 +264,35 @@ const char *dist_last_error(void);
 /**
  * Copies the message of the calling thread's last failed call.
  *
- * `buf`: out, may be NULL if `cap` is 0. `cap`: its size in bytes; a longer message is cut and always
- * terminated. Returns the bytes that the whole message needs, its terminator included. Any thread.
- * Since 0.1.
+ * @param buf out, optional: receives the message, always with its terminator; NULL only if
+ *   `cap` is 0. A longer message is cut between two characters.
+ * @param cap in: the size of `buf` in bytes.
+ * @agree nothing.
+ * @blocks no.
+ * @return the bytes that the whole message needs, with its terminator; 0 if `buf` is NULL and
+ *   `cap` is not 0.
+ * @threads any; each thread has its own message.
+ * @since 0.1
  */
-size_t dist_last_error_copy(char *buf,
-                            size_t cap);
+size_t dist_last_error_copy(char *buf, size_t cap);
 
 /**
- * Where in the program the calling thread's last failed call was made: one or two lines for each frame, from the
- * function of libdist on, and for the error of a work those of the call that issued it. Names are there as far as
- * the program has symbols.
+ * Returns the call stack of the calling thread's last failed call.
  *
- * "" where no call has failed, or where neither DIST_SHOW_STACKTRACES or TORCH_SHOW_CPP_STACKTRACES was 1 nor the
- * debug level DETAIL when it did. Valid until the thread's second next failing call. The first call for an error reads
- * symbols, which may take a moment. Any thread. Since 0.1.
+ * The stack begins at the function of libdist, with one or two lines for each frame. For the
+ * error of a work it also has the stack of the call that issued the work. Names appear as far
+ * as the program has symbols.
+ *
+ * Stacks are recorded at the debug level DETAIL and if DIST_SHOW_STACKTRACES is 1. If the
+ * latter is unset, TORCH_SHOW_CPP_STACKTRACES is used. Both are read whenever a group is
+ * created.
+ *
+ * @agree nothing.
+ * @blocks no; the first call for an error reads symbols, which may take a moment.
+ * @return the text; "" if no call of the thread has failed or no stack was recorded; valid
+ *   until the second next failing call of the thread.
+ * @threads any; each thread has its own text.
+ * @since 0.1
  */
 const char *dist_last_error_backtrace(void);
 
@@ -252,28 +303,40 @@ const char *dist_last_error_backtrace(void);
  */
 
 /**
- * A list of byte strings that the library made. Any thread may use it; owned by the caller, released
- * with dist_blob_release.
+ * A list of byte strings that the library made.
+ *
+ * Owned by the caller, released with dist_blob_release. Any thread may use it.
  */
 typedef struct dist_blob_t dist_blob_t;
 
 /**
- * The number of byte strings in a blob.
+ * Returns the number of byte strings in a blob.
  *
- * `blob`: required, borrowed for the call. Returns 0 for an invalid handle. Does not block. Any
- * thread. Since 0.1.
+ * @param blob in: the blob.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number; 0 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 size_t dist_blob_count(const struct dist_blob_t *blob);
 
 /**
- * One byte string of a blob.
+ * Returns one byte string of a blob.
  *
- * `blob`: required, borrowed for the call. `index`: from 0 to dist_blob_count - 1. `data`, `len_bytes`:
- * out, required; the bytes belong to the blob and stay valid until it is released. A zero byte that
- * `len_bytes` does not count follows them, so that text can be printed. Does not block. Any thread.
+ * A zero byte, not counted in `len_bytes`, follows the bytes, so that a text can be printed.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for a NULL or an index out of
- * range. Since 0.1.
+ * @param blob in: the blob.
+ * @param index in: the position of the byte string, less than dist_blob_count.
+ * @param data out: the bytes, owned by the blob, valid until dist_blob_release; NULL on
+ *   failure.
+ * @param len_bytes out: the number of bytes; not written on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `data` or `len_bytes`
+ *   is NULL or `index` is out of range.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_blob_data(const struct dist_blob_t *blob,
@@ -282,11 +345,14 @@ dist_status_t dist_blob_data(const struct dist_blob_t *blob,
                              size_t *len_bytes);
 
 /**
- * Releases a blob and the bytes that it owns.
+ * Releases a blob and its bytes.
  *
- * `blob`: NULL does nothing. Does not block. Any thread, but not while another reads its bytes.
- *
- * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ * @param blob in, optional: the blob; NULL does nothing.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+ * @threads any, but not while another thread reads the bytes.
+ * @since 0.1
  */
 dist_status_t dist_blob_release(struct dist_blob_t *blob);
 
@@ -302,32 +368,36 @@ dist_status_t dist_blob_release(struct dist_blob_t *blob);
 #define DIST_DEVICE_HOST -1
 
 /**
- * In `fields`: `rank` is set.
+ * In `fields`: the field `rank` is set.
  */
 #define DIST_FIELD_RANK 1
 
 /**
- * In `fields`: `listen_fd` is set.
+ * In `fields`: the field `listen_fd` is set.
  */
 #define DIST_FIELD_LISTEN_FD 2
 
 /**
- * In `fields`: `wait_for_workers` is set.
+ * In `fields`: the field `wait_for_workers` is set.
  */
 #define DIST_FIELD_WAIT_FOR_WORKERS 4
 
 /**
- * In `fields`: `device` is set.
+ * In `fields`: the field `device` is set.
  */
 #define DIST_FIELD_DEVICE 8
 
 /**
- * A key-value store. Any thread may use it; owned by the caller, released with dist_store_release.
+ * A key-value store.
+ *
+ * Owned by the caller, released with dist_store_release. Any thread may use it.
  */
 typedef struct dist_store_t dist_store_t;
 
 /**
- * Options of dist_init. Zero in a field means its default.
+ * Options of dist_init.
+ *
+ * Zero in a field means the default of the field.
  */
 typedef struct dist_init_options_t {
     /**
@@ -335,67 +405,76 @@ typedef struct dist_init_options_t {
      */
     size_t struct_size;
     /**
-     * Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
+     * The set fields with a meaningful zero: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
      */
     uint64_t fields;
     /**
-     * In any case: "native" (also called "gloo"), "mpi", or the name of a back end that was registered, for host memory, and
-     * by way of it the memory of GPUs where a device is named; "nccl", for the memory of GPUs; or one for each kind of memory, as
-     * "cpu:native,cuda:nccl". NULL or "default" for native, and nccl beside it where a device is named and all ranks have NCCL.
+     * The back end; case does not count. "native" (or "gloo"), "mpi" and registered names serve
+     * host memory. If `device` is set, they also serve the memory of that GPU. "nccl" serves GPU
+     * memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL or "default"
+     * selects native, and also nccl if `device` is set and all ranks have NCCL.
      */
     const char *backend;
     /**
-     * "env://", "tcp://host:port?rank=R&world_size=N", or "file:///path?rank=R&world_size=N" with a file that all
-     * ranks reach and that no other job uses; NULL for env://. In a file's path, %XX is the byte of that
-     * hexadecimal number. What the URL does not say of rank and size comes from rank and world_size or the environment.
+     * How the ranks meet: "env://", "tcp://host:port?rank=R&world_size=N" or
+     * "file:///path?rank=R&world_size=N"; NULL for env://. All ranks reach the file, and no other
+     * job uses it. In the path of a file, %XX is the byte of this hexadecimal number. A rank or
+     * size that is missing in the URL comes from the fields `rank` and `world_size` or from the
+     * environment.
      */
     const char *init_method;
     /**
-     * A store to meet in, instead of init_method; borrowed for the call.
+     * The store in which the ranks meet, in place of init_method; borrowed for the call.
      */
     const struct dist_store_t *store;
     /**
-     * This process's rank, with DIST_FIELD_RANK in fields.
+     * The rank of this process; needs DIST_FIELD_RANK in `fields`.
      */
     int32_t rank;
     /**
-     * The number of ranks; 0 to take it from init_method or the environment.
+     * The number of ranks; 0 to take the number from init_method or the environment.
      */
     int32_t world_size;
     /**
-     * Time-out of the world's operations; the default is DIST_TIMEOUT_MS, or 30 minutes. Not DIST_NO_WAIT.
+     * Time-out of the world's operations; the default is DIST_TIMEOUT_MS, or 30 minutes.
+     * DIST_NO_WAIT is refused.
      */
     int64_t timeout_ms;
     /**
-     * Time-out of dist_init; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
+     * Time-out of dist_init; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. DIST_NO_WAIT is
+     * refused.
      */
     int64_t connect_timeout_ms;
     /**
-     * The world group's name; NULL for "world".
+     * The name of the world group; NULL for "world".
      */
     const char *group_name;
     /**
-     * What is asked of the back end, "key=value;key=value"; NULL for nothing. The native back end knows
-     * transport=auto|shm|inproc|tcp, slot_bytes=N and heartbeat_ms=N (as DIST_HEARTBEAT_LIMIT_MS), of which those of
-     * rank 0 count, cma=0|1 (as DIST_CMA), and host_id=LABEL: ranks with the same label are on one host, whatever
-     * the truth (for tests). NCCL's part knows nccl.high_priority, nccl.blocking_wait, nccl.windows and nccl.blocking, each
-     * 0 or 1. If native carries the memory of GPUs, staging.chunk_bytes=N is the size of a chunk.
+     * Options of the back end, "key=value;key=value"; NULL for none. The native back end takes
+     * rank 0's values of transport=auto|shm|inproc|tcp, slot_bytes=N, heartbeat_ms=N (as
+     * DIST_HEARTBEAT_LIMIT_MS), algorithm=LIST (as DIST_ALGORITHM) and tuning_file=PATH (as
+     * DIST_TUNING_FILE). It also takes cma=0|1 (as DIST_CMA) and, for tests, host_id=LABEL: ranks
+     * with the same label count as ranks of one host. NCCL options: nccl.high_priority,
+     * nccl.blocking_wait, nccl.windows and nccl.blocking, each 0 or 1. Option of native for GPU
+     * memory: staging.chunk_bytes=N, the size of a chunk.
      */
     const char *backend_options;
     /**
-     * The index of this rank's GPU, with DIST_FIELD_DEVICE in fields. Without it, "nccl" takes the device that is current on
-     * the calling thread. All ranks name one, or none does.
+     * The index of this rank's GPU; needs DIST_FIELD_DEVICE in `fields`. Without the bit, "nccl"
+     * takes the current device of the calling thread. Either all ranks set a device, or none does.
      */
     int32_t device;
     /**
-     * 0.
+     * Must be 0.
      */
     int32_t reserved;
 } dist_init_options_t;
 
 /**
- * What one of the processes of dist_spawn runs: its rank, and the pointer given with the function. Returns 0 for success.
- * Must return (or end its process) and must not throw.
+ * The function that each process of dist_spawn runs.
+ *
+ * `rank` is the rank of the process; `arg` is the pointer that was given with the function. The
+ * function returns 0 for success. It must return or end its process, and must not throw.
  */
 typedef int32_t (*dist_spawn_fn)(int32_t rank, void *arg);
 
@@ -408,11 +487,12 @@ typedef struct dist_spawn_options_t {
      */
     size_t struct_size;
     /**
-     * How long the processes may run together; the default is no limit. Not DIST_NO_WAIT.
+     * Time-out of all processes together; the default is no limit. DIST_NO_WAIT is refused.
      */
     int64_t join_timeout_ms;
     /**
-     * How long they may take from SIGTERM to SIGKILL; the default is 2 seconds. DIST_NO_WAIT kills them at once.
+     * Time from SIGTERM to SIGKILL; the default is 2 seconds. DIST_NO_WAIT kills the processes at
+     * once.
      */
     int64_t grace_ms;
 } dist_spawn_options_t;
@@ -426,7 +506,7 @@ typedef struct dist_store_tcp_options_t {
      */
     size_t struct_size;
     /**
-     * Which fields with a meaningful zero are set: DIST_FIELD_LISTEN_FD, DIST_FIELD_WAIT_FOR_WORKERS.
+     * The set fields with a meaningful zero: DIST_FIELD_LISTEN_FD, DIST_FIELD_WAIT_FOR_WORKERS.
      */
     uint64_t fields;
     /**
@@ -434,24 +514,25 @@ typedef struct dist_store_tcp_options_t {
      */
     const char *host;
     /**
-     * The port of the server; for a server, 0 takes a free one (see dist_store_port).
+     * The port of the server, 0 to 65535. For a server, 0 takes a free port (dist_store_port).
      */
     int32_t port;
     /**
-     * Not 0: this process runs the server, and is its first client.
+     * Not 0: this process runs the server and is its first client.
      */
     int32_t is_server;
     /**
-     * The number of clients that will come; 0 where that is not known.
+     * The number of clients; 0 if the number is not known.
      */
     int32_t world_size;
     /**
-     * Where this process runs the server and world_size is set: not 0 waits until all clients have
-     * come. Without DIST_FIELD_WAIT_FOR_WORKERS, as if it were 1.
+     * Not 0: a server with a world_size waits until all clients have connected. Without
+     * DIST_FIELD_WAIT_FOR_WORKERS, the default is 1.
      */
     int32_t wait_for_workers;
     /**
-     * A listening TCP socket for the server, with DIST_FIELD_LISTEN_FD; the store owns it from then on.
+     * A listening TCP socket for the server, with DIST_FIELD_LISTEN_FD; the library takes
+     * ownership.
      */
     int32_t listen_fd;
     /**
@@ -459,17 +540,18 @@ typedef struct dist_store_tcp_options_t {
      */
     int32_t multi_tenant;
     /**
-     * Time-out of creating the store, and of calls through its handle; the default is 5 minutes. Not DIST_NO_WAIT.
+     * Time-out of creating the store and of calls through its handle; the default is 5 minutes.
+     * DIST_NO_WAIT is refused.
      */
     int64_t timeout_ms;
     /**
-     * The address that the server listens on; NULL for `host`, "" for all interfaces.
+     * The address on which the server listens; NULL for `host`, "" for all interfaces.
      */
     const char *bind_address;
     /**
-     * A secret that server and clients must share, 1 to 4096 bytes, borrowed for the call: each side proves to
-     * the other that it knows it before anything else. NULL for none, as with torch's stores. The
-     * environment's (DIST_STORE_SECRET_FILE) is dist_init's alone.
+     * A secret of 1 to 4096 bytes that server and clients share; borrowed for the call. Each side
+     * first proves that it knows the secret. NULL for none, as with torch's stores. Only dist_init
+     * reads DIST_STORE_SECRET_FILE.
      */
     const void *secret;
     /**
@@ -479,79 +561,120 @@ typedef struct dist_store_tcp_options_t {
 } dist_store_tcp_options_t;
 
 /**
- * Makes the world group together with all other processes of the job.
+ * Creates the world group together with all other processes of the job.
  *
- * All ranks must agree on where they meet, on the world size and on the group's name. `options`: NULL
- * for all defaults (env://, which understands distrun, torchrun, mpirun and srun); borrowed for the
- * call. Blocks until all ranks have come, until connect_timeout_ms at the latest; a long wait is
- * told in the log at level WARN. One thread at a time.
+ * The default init method is env://, which reads the environment of distrun, torchrun, mpirun
+ * and srun. Waits longer than DIST_SLOW_WARNING_MS (30 seconds if unset) appear in the log at
+ * level WARN.
  *
- * Returns DIST_OK; DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_ARGUMENT for wrong options or
- * environment (the message names the variable) or a rank that two processes have; DIST_ERR_NOT_FOUND
- * for an unknown back end; DIST_ERR_TIMEOUT naming the ranks that did not come; DIST_ERR_CONNECTION
- * where the store cannot be reached; DIST_ERR_MISMATCH where ranks run different versions or were told
- * different world sizes; DIST_ERR_UNSUPPORTED where ranks are on several hosts (this version);
- * DIST_ERR_PEER_FAILED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. Since 0.1.
+ * @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+ *   `connect_timeout_ms` is DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
+ * @agree the store or init method, the world size, the group name and the back end.
+ * @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
+ * @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
+ *   if an option or environment variable is wrong (the message names it), if two processes
+ *   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if `options.store`
+ *   is no store; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_UNSUPPORTED if the
+ *   back end cannot run here or the options set a field that this version does not know;
+ *   DIST_ERR_TIMEOUT if ranks did not join (the message names them); DIST_ERR_CONNECTION if
+ *   the store cannot be reached; DIST_ERR_AUTH if the store refuses the secret;
+ *   DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
+ *   options; DIST_ERR_PEER_FAILED if another rank gave up; DIST_ERR_OUT_OF_MEMORY;
+ *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
+ * @threads any; calls of dist_init and dist_finalize run one after the other.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_init(const struct dist_init_options_t *options);
+DIST_NODISCARD dist_status_t dist_init(const struct dist_init_options_t *options);
 
 /**
- * Leaves the world group. Handles of it are invalid afterwards, and dist_init may be called again.
+ * Leaves the world group and ends its handle; dist_init may be called again afterwards.
  *
- * Call it on every rank once it has no more collectives to call. Works of the world that are pending get 5 seconds
- * to end, and then end with DIST_ERR_ABORTED; they can be asked until they are released. Their completion callbacks
- * are called while the world is still there. Blocks until then, and on
- * the rank that hosts the store, which leaves last, until the others have left: 6 seconds at most in all, and about
- * one where the group has failed. One thread at a time; blocking calls under way on other threads end as they would.
+ * Each rank calls dist_finalize when it has no more collectives to call. Pending works of the
+ * world get 5 seconds to complete; then they end with DIST_ERR_ABORTED. Their handles stay
+ * valid until dist_work_release. Their completion callbacks run before the world ends.
+ * Blocking calls of other threads continue to their own end.
  *
- * Returns DIST_OK, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT inside a completion callback. Since 0.1.
+ * The rank that hosts the store leaves last: it waits until the other ranks have left.
+ *
+ * @agree nothing; every rank calls it once.
+ * @blocks until works and callbacks have ended, on the store's host until the other ranks have
+ *   left: at most 6 seconds, about 1 second if the group has failed.
+ * @return DIST_OK; DIST_ERR_NOT_INITIALIZED if there is no world; DIST_ERR_INVALID_ARGUMENT
+ *   inside a completion callback.
+ * @threads any; calls of dist_init and dist_finalize run one after the other.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_finalize(void);
+DIST_NODISCARD dist_status_t dist_finalize(void);
 
 /**
- * 1 between dist_init and dist_finalize, else 0. Any thread. Since 0.1.
+ * Tells whether the world group exists.
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return 1 between dist_init and dist_finalize, else 0.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_is_initialized(void);
 
 /**
- * 1 if torchrun or distrun has started this process (TORCHELASTIC_RUN_ID is set), else 0. Any thread.
- * Since 0.1.
+ * Tells whether torchrun or distrun started this process, from TORCHELASTIC_RUN_ID.
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return 1 if TORCHELASTIC_RUN_ID is set and not empty, else 0.
+ * @threads any, but not while another thread changes the environment.
+ * @since 0.1
  */
 int32_t dist_is_elastic_launched(void);
 
 /**
- * Runs a function in processes of its own, one for each rank, and waits for all of them: for programs and tests without
- * a launcher.
+ * Runs a function in forked processes, one for each rank, and waits for all of them.
  *
- * Forks this process `nprocs` times (there is no other way to start them: nothing is executed anew). In each child the
- * environment says what a launcher would say (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
- * DIST_STORE_SECRET_FD), so that dist_init(NULL) there makes a world of them; this process serves their store until they
- * have ended, on a free port of the loopback interface, with a secret that only they have. A child ends when its function
- * returns: C's streams are written out, exit handlers do not run. Writing them out waits for each stream that another
- * thread of the child holds, as one that reads standard input does: such threads must have ended by then, or the child
- * calls _exit. It may also call exit or _exit itself, and succeeds with status 0. When the first one fails (a result other
- * than 0, another exit status, a signal), the others get a tenth of a second to fail on their own, then SIGTERM, then
- * SIGKILL. When this process dies, the kernel kills the children. What children start themselves is theirs to end.
+ * It serves programs and tests that have no launcher. The environment of each child has RANK,
+ * WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DIST_STORE_SECRET_FD.
+ * So dist_init(NULL) in the children makes a world of them. The parent serves their store on a
+ * free port of the loopback interface until all children have ended; only the children know
+ * its secret.
  *
- * The caller must have one thread, must never have made a group (dist_init, dist_group_create) or a TCP or file store
- * (dist_store_tcp_create, dist_store_file_create), even if it has released it, and must not ignore SIGCHLD; it may call
- * dist_spawn again later, and dist_init after it. Of a hash store every child has a copy of its own. What C's streams hold
- * back is written out before the forks, so that nothing is written twice. SIGCHLD stays blocked in the calling thread
- * until the end, so that no handler takes the children's ends; other children and signals of the caller are left alone.
+ * A child ends when its function returns. The library then flushes the child's C streams, but
+ * exit handlers do not run. Flushing waits for a stream that another thread of the child
+ * holds, for instance a thread that reads standard input. Such threads must have ended before,
+ * or the child calls _exit. A child may also call exit or _exit; status 0 means success.
  *
- * `function`: required; called in each child with its rank and `arg`. `arg`: may be NULL; every child has its own copy of
- * what it points to. `nprocs`: 1 to 4096; this process needs 2 descriptors for each and 64 more, which its limit
- * (ulimit -n) must leave. `options`: NULL for all defaults; borrowed for the call. Blocks until all children have ended,
- * and no child and no descriptor of the call is left then.
+ * A child fails with a result or exit status other than 0, or by a signal. Then the other
+ * children get 100 ms to fail on their own, then SIGTERM, and SIGKILL after
+ * `options.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
+ * child starts are the child's own concern.
  *
- * Returns DIST_OK where all have succeeded; DIST_ERR_PEER_FAILED naming the rank that failed first, its process, its
- * result, exit status or signal, and its last error in libdist if it had one; DIST_ERR_TIMEOUT naming the ranks that
- * still ran after join_timeout_ms, which have been ended; DIST_ERR_INVALID_ARGUMENT for wrong arguments, other threads, a
- * process that has used groups or such stores, and inside a completion callback; DIST_ERR_UNSUPPORTED for unknown
- * options; DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM where the processes or their store cannot be started, descriptors are
- * too few, or somebody else has waited for one of them. Since 0.1.
+ * The parent must have one thread and must not ignore SIGCHLD. It must never have called
+ * dist_init, dist_group_create, dist_store_tcp_create or dist_store_file_create. It may call
+ * dist_spawn again, and dist_init after it. Each child has its own copy of a hash store. The
+ * parent's C streams are flushed before the forks. SIGCHLD is blocked in the calling thread
+ * during the call, so that no handler reaps the children. Other children and signals of the
+ * parent are left alone.
+ *
+ * @param function in: called in each child with its rank and `arg`.
+ * @param arg in, optional: passed to `function`; each child has its own copy of the memory.
+ * @param nprocs in: the number of ranks, 1 to 4096. The parent needs 2 free descriptors for
+ *   each rank and 64 more within its limit (ulimit -n).
+ * @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+ *   `join_timeout_ms` is no limit; DIST_NO_WAIT is refused. The default of `grace_ms` is 2
+ *   seconds.
+ * @agree nothing.
+ * @blocks until all children have ended and been reaped; a child that SIGKILL does not end
+ *   within 5 seconds is left behind.
+ * @return DIST_OK if all children succeeded; DIST_ERR_PEER_FAILED if a child failed (the
+ *   message has the first failed rank, its process, its result or signal, and its last error
+ *   in libdist); DIST_ERR_TIMEOUT if children still ran after `join_timeout_ms` (the message
+ *   names them; they have been ended); DIST_ERR_INVALID_ARGUMENT if an argument is wrong, if
+ *   the parent cannot be forked as above, or inside a completion callback;
+ *   DIST_ERR_UNSUPPORTED if the options set a field that this version does not know;
+ *   DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM if children or their store cannot be started, or
+ *   too few descriptors are free; DIST_ERR_SYSTEM if another part of the program reaped a
+ *   child.
+ * @threads the only thread of the process.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_spawn(dist_spawn_fn function,
@@ -560,19 +683,28 @@ dist_status_t dist_spawn(dist_spawn_fn function,
                          const struct dist_spawn_options_t *options);
 
 /**
- * Connects to a TCP store, and hosts it if asked to. It speaks the protocol of PyTorch's TCPStore, so
- * that either side may be torch.
+ * Connects to a TCP store, and hosts the store if `is_server` is set.
  *
- * `options`: required, borrowed for the call. `out`: out, required; owned by the caller, released with
- * dist_store_release; NULL on failure. Blocks until connected (a server that is not there yet is
- * waited for), until timeout_ms at the latest. Any thread.
+ * The store speaks the protocol of PyTorch's TCPStore; server or clients may be PyTorch
+ * processes. A client waits for a server that does not run yet. If the launcher (torchrun)
+ * already hosts the store at this address, a server connects to that store.
  *
- * From then on the library refuses calls in a process forked from this one without exec, which would share
- * the connection, and dist_spawn refuses this process.
+ * After the call, the library refuses calls in a process forked from this one without exec,
+ * which would share the connection, and dist_spawn refuses this process.
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION saying what was
- * tried and how it failed; DIST_ERR_AUTH where only one side has a secret, or each another one;
- * DIST_ERR_SYSTEM, for instance for a port in use. Since 0.1.
+ * @param options in: the options; borrowed for the call.
+ * @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+ *   failure.
+ * @agree the secret, between server and clients.
+ * @blocks until connected, and until all clients have connected if wait_for_workers applies;
+ *   until timeout_ms at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
+ *   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
+ *   child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the attempts;
+ *   DIST_ERR_AUTH if the secrets differ or only one side has a secret; DIST_ERR_SYSTEM, for
+ *   example if the port is in use.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *options,
@@ -592,57 +724,65 @@ dist_status_t dist_store_tcp_create(const struct dist_store_tcp_options_t *optio
  */
 
 /**
- * In place of a color: no group (dist_group_split).
+ * In place of a color (dist_group_split): this rank belongs to no new group.
  */
 #define DIST_NO_COLOR -1
 
 /**
- * No rank is named.
+ * The error names no rank.
  */
 #define DIST_CULPRIT_NONE 0
 
 /**
- * Its process ended without leaving the group; only ranks of its host can tell.
+ * The rank's process ended without leaving the group; only ranks of the same host can detect this.
  */
 #define DIST_CULPRIT_DIED 1
 
 /**
- * It left the group in order, while others still needed it.
+ * The rank left the group in order while other ranks still needed it.
  */
 #define DIST_CULPRIT_LEFT 2
 
 /**
- * Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network parted.
+ * The connection to the rank ended or broke, or the rank sends no heartbeat.
+ *
+ * The process died or is held up, or the network is interrupted.
  */
 #define DIST_CULPRIT_UNREACHABLE 3
 
 /**
- * It sends no heartbeat, and its process is stopped by a signal or a debugger; only ranks of its host can tell.
+ * The rank's process is stopped by a signal or a debugger and sends no heartbeat.
+ *
+ * Only ranks of the same host can detect this.
  */
 #define DIST_CULPRIT_STOPPED 4
 
 /**
- * It did not come before the deadline; if several did not, it is the first that the error names.
+ * The rank did not call before the deadline.
+ *
+ * If several ranks did not call, this is the first rank that the error names.
  */
 #define DIST_CULPRIT_LATE 5
 
 /**
- * It called another operation than the rank that found the difference.
+ * The rank called another operation than the rank that found the difference.
  */
 #define DIST_CULPRIT_MISMATCH 6
 
 /**
- * It aborted the group.
+ * The rank aborted the group.
  */
 #define DIST_CULPRIT_ABORTED 7
 
 /**
- * It failed in another way; the error's message says how.
+ * The rank failed in another way, which the message of the error describes.
  */
 #define DIST_CULPRIT_FAILED 8
 
 /**
- * A group of ranks. Any thread may use it; owned by the caller, released with dist_group_release.
+ * A group of ranks.
+ *
+ * Owned by the caller, released with dist_group_release. Any thread may use it.
  */
 typedef struct dist_group_t dist_group_t;
 
@@ -655,15 +795,15 @@ typedef struct dist_group_options_t {
      */
     size_t struct_size;
     /**
-     * Which fields with a meaningful zero are set: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
+     * The set fields with a meaningful zero: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
      */
     uint64_t fields;
     /**
-     * Where the ranks meet; required, borrowed for the call.
+     * The store in which the ranks meet; required, borrowed for the call.
      */
     const dist_store_t *store;
     /**
-     * This rank, with DIST_FIELD_RANK in fields; required.
+     * The rank of the caller in the new group; required, needs DIST_FIELD_RANK in `fields`.
      */
     int32_t rank;
     /**
@@ -675,8 +815,8 @@ typedef struct dist_group_options_t {
      */
     const char *backend;
     /**
-     * The group's name, the same on all its ranks; required. Two groups that are alive at once in one
-     * store need different names.
+     * The name of the group, the same on all its ranks; required. Two groups that live at the same
+     * time in one store need different names.
      */
     const char *name;
     /**
@@ -692,8 +832,9 @@ typedef struct dist_group_options_t {
      */
     const char *backend_options;
     /**
-     * Which ranks of something larger the group's ranks are, in order, as dist_group_ranks gives them: world_size
-     * ranks, none twice, the same on all ranks. NULL where the group is the outermost; borrowed for the call.
+     * The `world_size` ranks of the surrounding group, in the order of the group's ranks
+     * (dist_group_ranks). No rank appears twice, and all ranks give the same list. NULL if the
+     * group is the outermost; borrowed for the call.
      */
     const int32_t *global_ranks;
     /**
@@ -705,7 +846,7 @@ typedef struct dist_group_options_t {
      */
     int32_t device;
     /**
-     * 0.
+     * Must be 0.
      */
     int32_t reserved;
 } dist_group_options_t;
@@ -719,29 +860,32 @@ typedef struct dist_group_new_options_t {
      */
     size_t struct_size;
     /**
-     * The new group's name, the same on all ranks that make it: 1 to 200 bytes without "/". NULL for one made from
-     * the parent's name, the ranks (or the color) and a count.
+     * The name of the new group, the same on all its ranks: 1 to 200 bytes without "/". NULL for a
+     * name made from the parent's name, the ranks (or the color) and a count.
      */
     const char *name;
     /**
-     * As in dist_init_options_t, the same on all ranks that make the group; NULL for the parent's.
+     * As in dist_init_options_t, the same on all ranks of the new group; NULL for the parent's
+     * back end.
      */
     const char *backend;
     /**
-     * As in dist_init_options_t; NULL for what was asked for the parent, "" for nothing. What the parent's environment
-     * and tuning file said about algorithms holds also where this is not NULL, but for a tuning_file in it.
+     * As in dist_init_options_t; NULL for the parent's options, "" for none. If this is not NULL,
+     * the parent's DIST_ALGORITHM still applies. The parent's tuning file applies unless this has
+     * a tuning_file.
      */
     const char *backend_options;
     /**
-     * Time-out of the group's operations; the default is the parent's. Not DIST_NO_WAIT.
+     * Time-out of the group's operations; the default is the parent's. DIST_NO_WAIT is refused.
      */
     int64_t timeout_ms;
     /**
-     * Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
+     * Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes.
+     * DIST_NO_WAIT is refused.
      */
     int64_t connect_timeout_ms;
     /**
-     * Not 0: only the group's members call dist_group_new. Not for dist_group_split.
+     * Not 0: only the members of the new group call dist_group_new. Not for dist_group_split.
      */
     int64_t use_local_synchronization;
 } dist_group_new_options_t;
@@ -755,12 +899,14 @@ typedef struct dist_shrink_options_t {
      */
     size_t struct_size;
     /**
-     * How long a rank may take to come before it is excluded; the default is 10 seconds. Not DIST_NO_WAIT. Ranks call
-     * dist_group_shrink at different times, so it should be longer than the time between two calls in the group.
+     * Time within which a rank must call before the others exclude it; the default is 10 seconds.
+     * DIST_NO_WAIT is refused. Ranks call dist_group_shrink at different times: choose more than
+     * the time between two calls in the group.
      */
     int64_t timeout_ms;
     /**
-     * Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes. Not DIST_NO_WAIT.
+     * Time-out of making the group; the default is DIST_CONNECT_TIMEOUT_MS, or 5 minutes.
+     * DIST_NO_WAIT is refused.
      */
     int64_t connect_timeout_ms;
 } dist_shrink_options_t;
@@ -774,133 +920,180 @@ typedef struct dist_culprit_t {
      */
     size_t struct_size;
     /**
-     * Its rank in the group of the failed operation; -1 if the error names no rank.
+     * The rank in the group of the failed operation; -1 if the error names no rank.
      */
     int32_t rank;
     /**
-     * How it failed: DIST_CULPRIT_DIED and so on; DIST_CULPRIT_NONE if the error names no rank.
+     * The kind of failure, a DIST_CULPRIT_ constant; DIST_CULPRIT_NONE if the error names no rank.
      */
     int32_t kind;
     /**
-     * Its process id on its host; 0 if it is not known.
+     * The process id of the rank on its host; 0 if the id is not known.
      */
     int64_t pid;
     /**
-     * Its host, terminated, at most 255 bytes of it; "" if it is not known.
+     * The name of the rank's host, terminated, at most 255 bytes; "" if the name is not known.
      */
     char host[256];
 } dist_culprit_t;
 
 /**
- * This process's rank in a group.
+ * Returns this process's rank in a group.
  *
- * `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
- * Since 0.1.
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the rank; -1 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_get_rank(const struct dist_group_t *group);
 
 /**
- * The number of ranks of a group.
+ * Returns the number of ranks of a group.
  *
- * `group`: required. Returns -1 for an invalid handle or before dist_init. Any thread.
- * Since 0.1.
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number of ranks; -1 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_get_world_size(const struct dist_group_t *group);
 
 /**
- * The world group, or NULL before dist_init and after dist_finalize.
+ * Returns the world group.
  *
- * Static: never released by the caller. Any thread. Since 0.1.
+ * @agree nothing.
+ * @blocks no.
+ * @return the world, static: dist_finalize ends it; NULL before dist_init and after
+ *   dist_finalize.
+ * @threads any.
+ * @since 0.1
  */
 struct dist_group_t *dist_world(void);
 
 /**
- * Makes a group from a store, without any global state: several groups may live in one process, and
- * ranks may be threads.
+ * Creates a group whose ranks meet in a store, independently of dist_init.
  *
- * All ranks must agree on store, world_size and name. `options`: required, borrowed for the call. `out`:
- * out, required; owned by the caller, released with dist_group_release; NULL on failure. Blocks until
- * all ranks have come, until connect_timeout_ms at the latest. Any thread.
+ * A process may have several such groups. The ranks of a group may be threads of one process.
  *
- * Returns as dist_init, and DIST_ERR_INVALID_HANDLE for a wrong store. Since 0.1.
+ * @param options in: `store`, DIST_FIELD_RANK with `rank`, `world_size` and `name` are
+ *   required; borrowed for the call. The default of `connect_timeout_ms` is
+ *   DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
+ * @param out out: the group, owned by the caller, released with dist_group_release; NULL on
+ *   failure.
+ * @agree the store, `world_size`, `name`, the back end and `global_ranks`.
+ * @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
+ * @return as dist_init, without DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_HANDLE if
+ *   `options.store` is NULL or no store.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_group_create(const struct dist_group_options_t *options,
                                 struct dist_group_t **out);
 
 /**
- * Fails a group on all its ranks: every call that waits in it returns DIST_ERR_ABORTED with the reason, every
- * pending work ends with it, and so does every later call. So it is with groups that were made from it by
- * dist_group_new and dist_group_split, and from those, on all ranks that have not released `group`.
+ * Fails a group on all its ranks, with a reason.
  *
- * `group`: required. `reason`: may be NULL; borrowed for the call. Only the first failure of a
- * group counts. Does not block. Any thread, also while others are inside a collective.
+ * Calls that wait in the group and pending works end with DIST_ERR_ABORTED and the reason.
+ * Later calls return DIST_ERR_ABORTED too. A rank that has not released `group` passes the
+ * abort on to groups that dist_group_new and dist_group_split made from it, and from those
+ * groups to theirs. Only the first failure of a group counts: if the group has failed before,
+ * its failure stays.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ * @param group in: the group.
+ * @param reason in, optional: a text for the error message; NULL for none; borrowed for the
+ *   call.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+ *   DIST_ERR_INVALID_ARGUMENT if `reason` is not UTF-8 or longer than 1 MiB.
+ * @threads any, also while other threads are inside a collective of the group.
+ * @since 0.1
  */
-dist_status_t dist_group_abort(struct dist_group_t *group,
-                               const char *reason);
+dist_status_t dist_group_abort(struct dist_group_t *group, const char *reason);
 
 /**
- * Leaves a group and releases it. Its other ranks can go on among what they have already received; a
- * collective that needs this rank ends there with DIST_ERR_PEER_FAILED. On several hosts, the lowest rank of
- * each host should be the last one there to leave: it tells the other hosts of failures and deaths on its
- * own, so that ranks that stay behind it learn of them from their connections and time limits only.
+ * Leaves a group and ends its handle.
  *
- * Groups made from it, and the one that it was made from, are other groups: they may be released before or after.
+ * The other ranks can still receive what this rank has sent. A collective that needs this rank
+ * ends on them with DIST_ERR_PEER_FAILED. The parent of the group and groups made from it may
+ * be released before or after it. Blocking calls of other threads and pending works continue
+ * to their own end; this rank leaves the group after them.
  *
- * `group`: NULL does nothing; the world is left with dist_finalize instead. Calls under way on other
- * threads end as they would; so do pending works, until which the group is not left. Does not block, but for groups on
- * GPUs: these wait for their device and for the other ranks, 10 seconds at most. Any thread.
+ * On several hosts, the lowest rank of each host should be the last rank there to leave. It
+ * forwards failures and deaths to the other hosts. Ranks of its host that stay longer learn of
+ * them only from their own connections and time-outs.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, or DIST_ERR_INVALID_ARGUMENT for the world. Since 0.1.
+ * @param group in, optional: the group, not the world (see dist_finalize); NULL does nothing.
+ * @agree nothing.
+ * @blocks no; for a group on GPUs until its device and the other ranks are ready, at most 10
+ *   seconds.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for the world.
+ * @threads any.
+ * @since 0.1
  */
 dist_status_t dist_group_release(struct dist_group_t *group);
 
 /**
- * Copies the message of the error that has failed a group; "" while it has not failed.
+ * Copies the message of the error that failed a group.
  *
- * `group`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole
- * message needs, its terminator included; 0 for an invalid handle. Any thread. Since 0.1.
+ * @param group in: the group.
+ * @param buf out, optional: receives the message, "" while the group has not failed; as in
+ *   dist_last_error_copy.
+ * @param cap in: the size of `buf` in bytes.
+ * @agree nothing.
+ * @blocks no.
+ * @return the bytes that the whole message needs, with its terminator; 0 for NULL or an
+ *   invalid handle, and if `buf` is NULL and `cap` is not 0.
+ * @threads any.
+ * @since 0.1
  */
 size_t dist_group_error(const struct dist_group_t *group, char *buf, size_t cap);
 
 /**
- * Returns how many collectives have been issued on a group on this rank; ranks that called the same have the same.
+ * Returns how many collectives this rank has issued on a group.
  *
- * Calls on byte strings count as two, those of a batch that became one operation as one, messages not at all.
+ * Ranks that made the same calls have the same number. A call on byte strings counts as two.
+ * Calls of a batch that became one operation count as one. A dist_group_new or
+ * dist_group_split of all ranks counts on the parent. Messages do not count.
  *
  * @param group in: the group.
  * @agree nothing.
  * @blocks no.
- * @return the number; 0 before the first one, and for an invalid handle.
+ * @return the number; 0 before the first collective, and for NULL or an invalid handle.
  * @threads any.
  * @since 0.1
  */
 uint64_t dist_group_sequence(const struct dist_group_t *group);
 
 /**
- * Sets the time-out of a group's operations that name none themselves.
+ * Sets the default time-out of a group's operations on this rank.
  *
- * It holds for calls from now on, of this process only.
+ * It applies to later calls that set no time-out of their own.
  *
  * @param group in: the group.
- * @param timeout_ms in: the default is DIST_TIMEOUT_MS, or 30 minutes; DIST_NO_WAIT is refused.
+ * @param timeout_ms in: the time-out; the default is DIST_TIMEOUT_MS, or 30 minutes;
+ *   DIST_NO_WAIT is refused.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_NOT_INITIALIZED.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `timeout_ms` or DIST_TIMEOUT_MS is wrong;
+ *   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
  * @threads any.
  * @since 0.1
  */
 DIST_NODISCARD dist_status_t dist_group_set_timeout(struct dist_group_t *group, int64_t timeout_ms);
 
 /**
- * Gives the time-out of a group's operations that name none themselves, in milliseconds.
+ * Returns the default time-out of a group's operations on this rank, in milliseconds.
  *
  * @param group in: the group.
  * @agree nothing.
  * @blocks no.
- * @return the time-out; DIST_WAIT_FOREVER; 0 for an invalid handle.
+ * @return the time-out; DIST_WAIT_FOREVER if there is no limit; 0 for NULL or an invalid
+ *   handle.
  * @threads any.
  * @since 0.1
  */
@@ -909,84 +1102,141 @@ int64_t dist_group_get_timeout(const struct dist_group_t *group);
 /**
  * Copies a group's name.
  *
- * `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+ * @param group in: the group.
+ * @param buf out, optional: receives the name; as in dist_last_error_copy.
+ * @param cap in: the size of `buf` in bytes.
+ * @agree nothing.
+ * @blocks no.
+ * @return as dist_group_error, for the name.
+ * @threads any.
+ * @since 0.1
  */
 size_t dist_group_name(const struct dist_group_t *group, char *buf, size_t cap);
 
 /**
- * Copies the name of the back end that serves a group.
+ * Copies the name of a group's back end.
  *
- * `group`: required. `buf`, `cap`, result: as in dist_group_error. Any thread. Since 0.1.
+ * @param group in: the group.
+ * @param buf out, optional: receives the name; as in dist_last_error_copy.
+ * @param cap in: the size of `buf` in bytes.
+ * @agree nothing.
+ * @blocks no.
+ * @return as dist_group_error, for the name.
+ * @threads any.
+ * @since 0.1
  */
 size_t dist_group_backend(const struct dist_group_t *group, char *buf, size_t cap);
 
 /**
- * This process's rank among the group's ranks of its host.
+ * Returns this rank's position among the group's ranks on its host, from 0.
  *
- * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the local rank; -1 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_group_local_rank(const struct dist_group_t *group);
 
 /**
- * The number of the group's ranks on this process's host.
+ * Returns the number of the group's ranks on this rank's host.
  *
- * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number; -1 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_group_local_size(const struct dist_group_t *group);
 
 /**
- * Which of the group's hosts this process is on, from 0 in order of their lowest ranks.
+ * Returns the number of this rank's host among the group's hosts, from 0.
  *
- * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ * Hosts are ordered by their lowest ranks.
+ *
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number; -1 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_group_host_index(const struct dist_group_t *group);
 
 /**
- * The number of hosts that the group's ranks are on.
+ * Returns the number of hosts that the group's ranks run on.
  *
- * `group`: required. Returns -1 for an invalid handle. Any thread. Since 0.1.
+ * @param group in: the group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number; -1 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_group_host_count(const struct dist_group_t *group);
 
 /**
- * Describes a group as JSON: its ranks and where they are, which ranks of the outermost group they are, the name
- * of the group that it was made from, the transport, and which algorithm would run
- * from which size on.
+ * Describes a group as JSON.
  *
- * `group`: required. `json`: out, required; a blob of one text, owned by the caller. Does not
- * block. Any thread.
+ * The JSON has the members with host and process, their ranks in the outermost group and the
+ * parent's name. It has the back end with its transport and its algorithms by size, the
+ * default time-out, the failure, the arrival skew and the trace.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_NOT_INITIALIZED.
- * Since 0.1.
+ * @param group in: the group.
+ * @param json out: a blob of one text, owned by the caller, released with dist_blob_release;
+ *   NULL on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
+ *   DIST_ERR_NOT_INITIALIZED; DIST_ERR_OUT_OF_MEMORY.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_group_describe(const struct dist_group_t *group,
                                   dist_blob_t **json);
 
 /**
- * Makes a group of some ranks of another group, in the order given.
+ * Creates a group of some ranks of another group, in the order given.
  *
- * All ranks of `parent` call it, also those that are not in the new group, in the same order with the parent's
- * other collectives, and agree on the ranks, the name and the back end. With use_local_synchronization only
- * the new group's members call it, in no order with anything; they find each other by the name, which no
- * other group that any of them made this way from `parent` and has not released may have; an unnamed one is
- * named by its ranks and how often these were made a group.
+ * All ranks of `parent` call it, members of the new group or not. The call has its place in
+ * the order of the parent's collectives.
  *
- * `parent`: required. `ranks`: in, `n` ranks of the parent, none twice; (NULL, 0) for all of them;
- * borrowed for the call. `options`: NULL for all defaults; borrowed for the call. `out`: out, required;
- * owned by the caller, released with dist_group_release; NULL on failure, and with DIST_OK on ranks that are
- * not in the new group. The ranks meet over messages of the parent; the store is not asked. The parent may be
- * released before or after the new group, which then goes on as before; aborting it before that aborts the new one.
- * Blocks until all who make the group have come, until connect_timeout_ms at the latest. Any thread.
+ * With `options.use_local_synchronization` only the members need to call it, in no order with
+ * other calls. The members find each other by the name. While a rank has a group of this kind
+ * and name from `parent`, it cannot make a second one. An unnamed group is named after its
+ * ranks and the number of groups made of these ranks before.
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong ranks, names or options, DIST_ERR_NOT_FOUND for an unknown
- * back end, both before anything has happened; DIST_ERR_MISMATCH on all ranks that came where they define the
- * group differently (the message has each definition and who said it); DIST_ERR_TIMEOUT naming ranks that did
- * not come; DIST_ERR_PEER_FAILED where another rank could not join or left; DIST_ERR_SYSTEM where a limit of
- * the system is reached; DIST_ERR_UNSUPPORTED where the parent's back end has no messages; DIST_ERR_INVALID_HANDLE,
- * DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY. The parent goes on after all of these, except where
- * ranks of it did not come to a call of all of them, or came to another one, which fails it as with any
- * collective. Since 0.1.
+ * The ranks exchange messages of the parent; they do not use the store. The parent may be
+ * released before or after the new group, which is not affected. Aborting the parent aborts
+ * the new group while both exist. Errors leave the parent usable, with one exception. If a
+ * rank does not make a call of all ranks, or makes another call instead, the parent fails as
+ * with any collective.
+ *
+ * @param parent in: the group whose ranks form the new group.
+ * @param ranks in, optional: `n` ranks of the parent, none twice; NULL only if `n` is 0;
+ *   borrowed for the call.
+ * @param n in: the number of ranks; 0 for all ranks of the parent.
+ * @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+ *   `connect_timeout_ms` is DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
+ * @param out out: the new group, owned by the caller, released with dist_group_release; NULL
+ *   on failure, and with DIST_OK on a rank that is not a member.
+ * @agree the order of calls on the parent, the ranks, the name and the back end.
+ * @blocks until all ranks that make the group have called, until `connect_timeout_ms` at the
+ *   latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if ranks, name or options are wrong, or inside a
+ *   completion callback; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_MISMATCH if
+ *   ranks define the group differently (the message has each definition and its ranks);
+ *   DIST_ERR_TIMEOUT if ranks did not call (the message names them); DIST_ERR_PEER_FAILED if
+ *   another rank gave up, left or died; DIST_ERR_UNSUPPORTED if the parent's back end has no
+ *   messages, the new back end cannot run here or the options set a field that this version
+ *   does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_OUT_OF_MEMORY;
+ *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the new back end failed; the parent's failure if it
+ *   has failed.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_group_new(struct dist_group_t *parent,
@@ -998,16 +1248,23 @@ dist_status_t dist_group_new(struct dist_group_t *parent,
 /**
  * Splits a group into one group for each color.
  *
- * All ranks of `parent` call it, in the same order with the parent's other collectives; those with a color agree
- * on the name and the back end. Within a color, ranks are ordered by `key`, and where keys are equal by their
- * ranks in the parent. All groups have the name that the options give.
+ * All ranks of `parent` call it. The call has its place in the order of the parent's
+ * collectives. Within a color, ranks are ordered by `key`; ranks with equal keys are ordered
+ * by their ranks in the parent. If the options give a name, all new groups have this name. For
+ * the parent's release and abort the rules of dist_group_new apply.
  *
- * `parent`: required. `color`: 0 or more, or DIST_NO_COLOR for no group. `key`: any number. `options`:
- * NULL for all defaults; borrowed for the call. `out`: out, required; owned by the caller, released with
- * dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR. Releasing, blocking, threads: as in
- * dist_group_new.
- *
- * Returns as dist_group_new. Since 0.1.
+ * @param parent in: the group to split.
+ * @param color in: 0 or more, or DIST_NO_COLOR for no new group on this rank.
+ * @param key in: the sort key; any number.
+ * @param options in, optional: as in dist_group_new; `use_local_synchronization` is refused.
+ * @param out out: this rank's new group, owned by the caller, released with
+ *   dist_group_release; NULL on failure, and with DIST_OK for DIST_NO_COLOR.
+ * @agree the order of calls on the parent; ranks with a color also the name and the back end.
+ * @blocks as dist_group_new.
+ * @return as dist_group_new; DIST_ERR_INVALID_ARGUMENT also if `color` is negative and not
+ *   DIST_NO_COLOR.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_group_split(struct dist_group_t *parent,
@@ -1017,65 +1274,92 @@ dist_status_t dist_group_split(struct dist_group_t *parent,
                                struct dist_group_t **out);
 
 /**
- * Copies which ranks of the outermost group a group's ranks are, in the order of its own ranks.
+ * Copies the ranks that a group's ranks have in the outermost group.
  *
- * The outermost group is the one that a chain of dist_group_new and dist_group_split began with: the world, or
- * one made by dist_group_create, which may say otherwise in global_ranks.
+ * The outermost group is the one at the beginning of the chain of dist_group_new,
+ * dist_group_split and dist_group_shrink: the world, or a group of dist_group_create. The
+ * latter may define other numbers in `global_ranks`. Element i of the result belongs to rank i
+ * of `group`.
  *
- * `group`: required. `out`: out, may be NULL if `cap` is 0. `cap`: how many ranks it has room for; a
- * longer list is cut. Returns how many there are; 0 for an invalid handle. Any thread. Since 0.1.
+ * @param group in: the group.
+ * @param out out, optional: receives up to `cap` ranks; NULL only if `cap` is 0.
+ * @param cap in: the number of ranks that fit into `out`; a longer list is cut.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number of the group's ranks; 0 for NULL or an invalid handle, and if `out` is
+ *   NULL and `cap` is not 0.
+ * @threads any.
+ * @since 0.1
  */
-size_t dist_group_ranks(const struct dist_group_t *group,
-                        int32_t *out,
-                        size_t cap);
+size_t dist_group_ranks(const struct dist_group_t *group, int32_t *out, size_t cap);
 
 /**
- * Which rank of a group a rank of the outermost group (see dist_group_ranks) is.
+ * Converts a rank of the outermost group (see dist_group_ranks) to a rank of a group.
  *
- * `group`: required. `global_rank`: that rank. Returns -1 where it is not in the group, and for an invalid handle. Any
- * thread. Since 0.1.
+ * @param group in: the group.
+ * @param global_rank in: the rank in the outermost group.
+ * @agree nothing.
+ * @blocks no.
+ * @return the rank in `group`; -1 if the group does not contain it, and for NULL or an invalid
+ *   handle.
+ * @threads any.
+ * @since 0.1
  */
-int32_t dist_group_rank_from_global(const struct dist_group_t *group,
-                                    int32_t global_rank);
+int32_t dist_group_rank_from_global(const struct dist_group_t *group, int32_t global_rank);
 
 /**
- * Which rank of the outermost group (see dist_group_ranks) a rank of a group is.
+ * Converts a rank of a group to its rank in the outermost group (see dist_group_ranks).
  *
- * `group`: required. `rank`: that rank. Returns -1 for one that the group has not, and for an invalid handle. Any
- * thread. Since 0.1.
+ * @param group in: the group.
+ * @param rank in: the rank in `group`.
+ * @agree nothing.
+ * @blocks no.
+ * @return the rank in the outermost group; -1 if `rank` is no rank of the group, and for NULL
+ *   or an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
-int32_t dist_group_rank_to_global(const struct dist_group_t *group,
-                                  int32_t rank);
+int32_t dist_group_rank_to_global(const struct dist_group_t *group, int32_t rank);
 
 /**
- * Makes a group of those of a failed group's ranks that are left: after DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT or any
- * other failure, to go on without whoever caused it.
+ * Creates a group of the remaining ranks of a failed group.
  *
- * All ranks that go on call it, each after its calls in `group` have failed; a group that has not failed is aborted by
- * it ("rank 2 shrinks group world"). They find each other by what they know since the group began, without the store and
- * without the group's own connections. A rank that has died is passed over at once, one that does not call within
- * timeout_ms after it has been looked for is excluded, and so is the rank that the failure names where that is
- * DIST_ERR_PEER_FAILED. Those that are left must be more than half of the ranks that are not proven dead (a closed socket
- * proves it), or half of them with the lowest: of two parts that do not reach each other, one goes on at most. A rank
- * that dies while they make the group is left out as well.
+ * Each remaining rank calls it after its calls in `group` have failed, for instance with
+ * DIST_ERR_PEER_FAILED or DIST_ERR_TIMEOUT. If the group has not failed, the call aborts it.
+ * The ranks find each other without the store and without the connections of the old group. A
+ * failed attempt may be repeated.
  *
- * The new group has the ranks in the order they had, numbered from 0; dist_group_ranks says which they are of the outermost
- * group. It has the back end, the options and the time-outs of the old one, and its name with "#1" behind it, "#2" for
- * what is left of that, and so on. Results that some ranks had and others had not when the group failed are the
- * caller's to compare: c-examples/survive.c shows how. The old group stays failed, and is released as before;
- * for the world that is dist_finalize, which may come before or after the new group's release.
+ * Dead ranks are left out at once. A rank that does not call within `options.timeout_ms` is
+ * excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
+ * The remaining ranks must be more than half of the ranks that are not proven dead, or exactly
+ * half with the lowest of these. A closed socket proves that a process is dead. So at most one
+ * of two parts that cannot reach each other continues. A rank that dies during the call is
+ * left out as well.
  *
- * `group`: required. `options`: NULL for all defaults; borrowed for the call. `out`: out, required; owned by
- * the caller, released with dist_group_release; NULL on failure. Blocks until all who may come have come, and for
- * timeout_ms for each that does not answer, until connect_timeout_ms at the latest. Any thread; not inside a
- * completion callback.
+ * The new group keeps the order of the ranks, numbered from 0; dist_group_ranks converts them.
+ * It has the back end, the options and the time-out of the old group. Its name ends with "#1",
+ * then "#2" and so on. The ranks may have different results of the call that failed;
+ * c-examples/survive.c shows how to compare them. The old group stays failed. The caller still
+ * releases it, or calls dist_finalize for the world, before or after the new group's release.
  *
- * Returns DIST_OK; DIST_ERR_ABORTED where the others have gone on without this rank, for as long as they do;
- * DIST_ERR_PEER_FAILED where the group has failed because of this rank, and where those that came are too few (the
- * message has the others, and why each did not come); DIST_ERR_TIMEOUT; DIST_ERR_INVALID_ARGUMENT where another
- * thread shrinks the group; DIST_ERR_UNSUPPORTED for a back end whose ranks cannot meet again;
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_OUT_OF_MEMORY, DIST_ERR_SYSTEM. It may be called again after
- * a failure. Since 0.1.
+ * @param group in: the group.
+ * @param options in, optional: NULL for all defaults; borrowed for the call. The default of
+ *   `timeout_ms` is 10 seconds, of `connect_timeout_ms` DIST_CONNECT_TIMEOUT_MS or 5 minutes;
+ *   DIST_NO_WAIT is refused.
+ * @param out out: the new group, owned by the caller, released with dist_group_release; NULL
+ *   on failure.
+ * @agree nothing; every remaining rank calls it.
+ * @blocks until all remaining ranks have joined or `timeout_ms` has passed for the others,
+ *   until `connect_timeout_ms` at the latest.
+ * @return DIST_OK; DIST_ERR_ABORTED if the other ranks continue without this rank;
+ *   DIST_ERR_PEER_FAILED if this rank caused the failure or too few ranks remain (the message
+ *   has the missing ranks and the reasons); DIST_ERR_TIMEOUT; DIST_ERR_INVALID_ARGUMENT if
+ *   options are wrong, if another thread shrinks the group, or inside a completion callback;
+ *   DIST_ERR_UNSUPPORTED if the back end cannot shrink groups or the options set a field that
+ *   this version does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+ *   DIST_ERR_OUT_OF_MEMORY; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_group_shrink(struct dist_group_t *group,
@@ -1083,14 +1367,16 @@ dist_status_t dist_group_shrink(struct dist_group_t *group,
                                 struct dist_group_t **out);
 
 /**
- * Gives the rank that has failed a group, with its fault and its process.
+ * Gives the rank that has failed a group, with its kind of failure and its process.
  *
  * @param group in: the group.
- * @param out out: DIST_CULPRIT_NONE and rank -1 while the group has not failed, and if its error names no rank. Set
- *   struct_size before the call (DIST_CULPRIT_INIT).
+ * @param out out: DIST_CULPRIT_NONE and rank -1 while the group has not failed, and if its
+ *   error names no rank. Set struct_size before the call (DIST_CULPRIT_INIT).
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE, with DIST_CULPRIT_NONE in `out`;
+ *   DIST_ERR_NOT_INITIALIZED if `group` is NULL before dist_init; DIST_ERR_INVALID_ARGUMENT if
+ *   `out` is NULL or its struct_size is wrong.
  * @threads any.
  * @since 0.1
  */
@@ -1113,32 +1399,37 @@ dist_status_t dist_group_culprit(const struct dist_group_t *group,
  */
 
 /**
- * In the flags of dist_op_create: a op b is b op a.
+ * In the flags of dist_op_create: the operator is commutative, a op b equals b op a.
  */
 #define DIST_OP_COMMUTATIVE 1
 
 /**
- * The type of one element. No operator and no status has the number of a type: an argument in the place of another
- * kind is DIST_ERR_INVALID_ARGUMENT.
+ * The type of one element.
+ *
+ * No operator and no status has the number of a type. An argument of another family is
+ * DIST_ERR_INVALID_ARGUMENT.
  */
 typedef int32_t dist_dtype_t;
 
 /**
- * How elements of different ranks become one. Integers wrap; f16, bf16 and f8 are folded in single
- * precision and rounded once per host, and once more for each step between hosts.
+ * The operator of a reduction.
+ *
+ * Integers wrap around. f16, bf16 and f8 are folded in single precision. The result is rounded
+ * once per host, and once more for each step between hosts.
  */
 typedef int32_t dist_op_t;
 
 /**
  * Folds two vectors with a caller-defined operator: `inout[i]` becomes `lower[i]` op `inout[i]`.
  *
- * Both have `count` elements of `elem_bytes` bytes. `lower` is the fold of lower ranks' vectors, `inout` the next rank's
- * vector and the result. `user` is the pointer given with the function.
+ * Both vectors have `count` elements of `elem_bytes` bytes. `lower` is the fold of the vectors of
+ * lower ranks. `inout` is the vector of the next rank, and receives the result. `user` is the
+ * pointer that was given with the function.
  *
- * Both are private memory of the library's, apart from each other. Each begins on a multiple of 64 bytes, or a whole number
- * of elements behind one. The library calls the function on the calling thread or on its own, for different groups at the
- * same time. The function must be associative and depend on nothing but the elements. It must not call libdist, throw or
- * longjmp.
+ * The vectors are private memory of the library and do not overlap. Each starts at a multiple of
+ * 64 bytes, or a whole number of elements after one. The library calls the function on the calling
+ * thread or on its own threads, for different groups at the same time. The function must be
+ * associative and depend on the elements only. It must not call libdist, throw or longjmp.
  */
 typedef void (*dist_op_fn)(const void *lower,
                            void *inout,
@@ -1147,202 +1438,208 @@ typedef void (*dist_op_fn)(const void *lower,
                            void *user);
 
 /**
- * Signed, 8 bits.
+ * Signed integer of 8 bits.
  */
 #define DIST_I8 256
 
 /**
- * Unsigned, 8 bits.
+ * Unsigned integer of 8 bits.
  */
 #define DIST_U8 257
 
 /**
- * Signed, 16 bits.
+ * Signed integer of 16 bits.
  */
 #define DIST_I16 258
 
 /**
- * Unsigned, 16 bits.
+ * Unsigned integer of 16 bits.
  */
 #define DIST_U16 259
 
 /**
- * Signed, 32 bits.
+ * Signed integer of 32 bits.
  */
 #define DIST_I32 260
 
 /**
- * Unsigned, 32 bits.
+ * Unsigned integer of 32 bits.
  */
 #define DIST_U32 261
 
 /**
- * Signed, 64 bits.
+ * Signed integer of 64 bits.
  */
 #define DIST_I64 262
 
 /**
- * Unsigned, 64 bits.
+ * Unsigned integer of 64 bits.
  */
 #define DIST_U64 263
 
 /**
- * IEEE half precision.
+ * IEEE 754 half precision (16 bits).
  */
 #define DIST_F16 264
 
 /**
- * The upper half of an IEEE single.
+ * bfloat16: the upper half of an IEEE 754 single.
  */
 #define DIST_BF16 265
 
 /**
- * IEEE single precision.
+ * IEEE 754 single precision (32 bits).
  */
 #define DIST_F32 266
 
 /**
- * IEEE double precision.
+ * IEEE 754 double precision (64 bits).
  */
 #define DIST_F64 267
 
 /**
- * Two singles: real, imaginary.
+ * Complex number of two singles: real part, imaginary part.
  */
 #define DIST_C64 268
 
 /**
- * Two doubles: real, imaginary.
+ * Complex number of two doubles: real part, imaginary part.
  */
 #define DIST_C128 269
 
 /**
- * One byte; every value but 0 is true.
+ * Boolean of one byte; every value except 0 is true.
  */
 #define DIST_BOOL 270
 
 /**
- * 8 bits: 4 of exponent, 3 of mantissa, no infinities.
+ * Floating point of 8 bits: 4 bits of exponent, 3 of mantissa, no infinities.
  */
 #define DIST_F8E4M3 271
 
 /**
- * 8 bits: 5 of exponent, 2 of mantissa.
+ * Floating point of 8 bits: 5 bits of exponent, 2 of mantissa.
  */
 #define DIST_F8E5M2 272
 
 /**
- * Elements that only a caller-defined operator knows (dist_op_create), which also says how long one is. No other
- * operator takes them, and no other call.
+ * Elements of the size that a caller-defined operator declares (dist_op_create).
+ *
+ * Only calls with such an operator take this type.
  */
 #define DIST_OPAQUE 273
 
 /**
- * The sum; of bools, or.
+ * The sum. For DIST_BOOL: logical or.
  */
 #define DIST_SUM 512
 
 /**
- * The product; of bools, and. Not for complex numbers.
+ * The product. For DIST_BOOL: logical and. Not for complex numbers.
  */
 #define DIST_PRODUCT 513
 
 /**
- * The smallest; NaN wins. Not for complex numbers.
+ * The minimum; NaN if any element is NaN. Not for complex numbers.
  */
 #define DIST_MIN 514
 
 /**
- * The largest; NaN wins. Not for complex numbers.
+ * The maximum; NaN if any element is NaN. Not for complex numbers.
  */
 #define DIST_MAX 515
 
 /**
- * The sum divided by the number of ranks; of integers, the wrapped sum rounded towards zero. Not for
- * bools.
+ * The sum divided by the number of ranks. Not for DIST_BOOL.
+ *
+ * For integers: the wrapped sum is divided and rounded towards zero.
  */
 #define DIST_AVG 516
 
 /**
- * Bitwise and. Not for floating point.
+ * Bitwise and. Not for floating point and complex numbers.
  */
 #define DIST_BAND 517
 
 /**
- * Bitwise or. Not for floating point.
+ * Bitwise or. Not for floating point and complex numbers.
  */
 #define DIST_BOR 518
 
 /**
- * Bitwise exclusive or. Not for floating point.
+ * Bitwise exclusive or. Not for floating point and complex numbers.
  */
 #define DIST_BXOR 519
 
 /**
- * The sum of each rank's elements times its own premul_scale. Only for floating point.
+ * The sum of each rank's elements times the rank's premul_scale. Not for integers and bools.
  */
 #define DIST_PREMUL_SUM 520
 
 /**
- * Gives the size of one element of a type in bytes.
+ * Returns the size of one element of a type in bytes.
  *
- * @param dtype in: the element type; any number may be asked for.
+ * @param dtype in: the element type; any number is allowed.
  * @agree nothing.
  * @blocks no.
- * @return the size; 0 for a number that names no type.
+ * @return the size; 0 for a number that is no built-in element type, and for DIST_OPAQUE.
  * @threads any.
  * @since 0.1
  */
 size_t dist_dtype_size(dist_dtype_t dtype);
 
 /**
- * Gives the name of an element type, such as "f32", as messages have it.
+ * Returns the name of an element type, such as "f32", as error messages show it.
  *
- * @param dtype in: the element type; any number may be asked for.
+ * @param dtype in: the element type; any number is allowed.
  * @agree nothing.
  * @blocks no.
- * @return the name, static; "unknown dtype" for a number that names no type.
+ * @return the name, static; "unknown dtype" for a number that is no built-in element type.
  * @threads any.
  * @since 0.1
  */
 const char *dist_dtype_name(dist_dtype_t dtype);
 
 /**
- * Gives the name of an operator, such as "sum".
+ * Returns the name of a built-in operator, such as "sum".
  *
- * @param op in: the operator; any number may be asked for.
+ * @param op in: the operator; any number is allowed.
  * @agree nothing.
  * @blocks no.
- * @return the name, static; "unknown op" for a number that names no operator.
+ * @return the name, static; "unknown op" for a number that is no built-in operator.
  * @threads any.
  * @since 0.1
  */
 const char *dist_op_name(dist_op_t op);
 
 /**
- * Makes an operator of a function, for every collective that reduces.
+ * Creates an operator from a function, for every collective that reduces.
  *
- * It folds host memory over every back end: dist_all_reduce, dist_reduce, dist_reduce_scatter,
- * dist_reduce_scatter_v, dist_scan and dist_exscan take `*out` as their operator, and as the element type either
- * DIST_OPAQUE or one of `elem_bytes` bytes. The library folds vectors in rank order, whether the operator is commutative
- * or not, and every rank gets the same bits.
+ * dist_all_reduce, dist_reduce, dist_reduce_scatter, dist_reduce_scatter_v, dist_scan and
+ * dist_exscan take `*out` as their operator. Their element type is DIST_OPAQUE or one of
+ * `elem_bytes` bytes, and algorithm in their options must be NULL. The operator folds host
+ * memory, over every back end that carries host memory. The library folds vectors in rank
+ * order, whether the operator is commutative or not, and every rank gets the same bits.
  *
- * The ranks of a call compare the operator's name, `elem_bytes` and `flags`: where they differ the call ends with
- * DIST_ERR_MISMATCH, and the error has both names. An operator belongs to the process, not to a group.
+ * The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they differ,
+ * the call ends with DIST_ERR_MISMATCH, and the error names both operators. An operator
+ * belongs to the process, not to a group.
  *
- * @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the process has it.
- * @param function in: folds two vectors; called until the operator is released and all works that use it have
- *   completed.
+ * @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the
+ *   process has this name.
+ * @param function in: folds two vectors. The library calls it until the operator is released
+ *   and all works that use it have completed.
  * @param elem_bytes in: the size of an element, 1 to 1048576.
  * @param flags in: 0 or DIST_OP_COMMUTATIVE.
- * @param user in, optional: passed to `function` as it is; the caller keeps it valid for as long as `function` is
- *   called.
- * @param out out: the operator; owned by the caller, released with dist_op_release. Not written on failure.
+ * @param user in, optional: passed to `function`; the caller keeps it valid as long as the
+ *   library may call `function`.
+ * @param out out: the operator, owned by the caller, released with dist_op_release. Not
+ *   written on failure.
  * @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is not as said or the name is in use;
- *   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know; DIST_ERR_OUT_OF_MEMORY if 4096
- *   operators are live.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for a wrong argument and if the name is in use;
+ *   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know;
+ *   DIST_ERR_OUT_OF_MEMORY if 4096 operators are live.
  * @threads any.
  * @since 0.1
  */
@@ -1357,7 +1654,8 @@ dist_status_t dist_op_create(const char *name,
 /**
  * Releases an operator: its number and its name are free.
  *
- * Calls that were issued before go on with it: the library calls the function until their works have completed.
+ * Calls that were issued before still use the operator: the library calls the function until
+ * their works have completed.
  *
  * @param op in: an operator of dist_op_create.
  * @agree nothing.
@@ -1375,46 +1673,55 @@ dist_status_t dist_op_release(dist_op_t op);
  */
 
 /**
- * In a call's flags: the vectors of all ranks are folded in the order of ranks at once, so that the result has the
- * same bits wherever the ranks are and whatever the algorithm. It may be slower between hosts. All ranks say the same.
+ * In the flags of a call: the vectors of all ranks are folded in the order of ranks.
+ *
+ * The result has the same bits for every placement of the ranks and every algorithm. Such a call
+ * may be slower between hosts. All ranks give the same value.
  */
 #define DIST_CALL_CANONICAL 1
 
 /**
- * In a call's flags: an input or a result with a NaN in it fails the group, as with DIST_CHECK_NAN=1. Each rank says
- * this for itself.
+ * In the flags of a call: a NaN in an input or result fails the group.
+ *
+ * DIST_CHECK_NAN=1 has the same effect on all calls. Each rank sets the flag independently.
  */
 #define DIST_CALL_CHECK_NAN 2
 
 /**
- * In a call's flags: the same for what is no finite number, infinite ones included.
+ * In the flags of a call: a NaN or an infinity in an input or result fails the group.
+ *
+ * Each rank sets the flag independently.
  */
 #define DIST_CALL_CHECK_INF 4
 
 /**
- * In a call's flags: `device` says where its buffers are.
+ * In the flags of a call: the field `device` says where the buffers are.
  */
 #define DIST_CALL_DEVICE 8
 
 /**
- * In a call's flags: a send is done only once a receive has matched its message. Only for dist_send, dist_send_bytes and the
- * send of dist_sendrecv; each rank says this for itself.
+ * In the flags of a send: the send is done once a receive has matched the message.
+ *
+ * Only for dist_send, dist_send_bytes and the send of dist_sendrecv. Each rank sets the flag
+ * independently.
  */
 #define DIST_CALL_SYNCHRONOUS 16
 
 /**
- * The most bytes of a call's label, without the terminator.
+ * The maximum length of a call's label in bytes, without the terminator.
  */
 #define DIST_LABEL_BYTES 32
 
 /**
- * An operation that was issued and that may still be under way. Any thread may use it; owned by the caller, released
- * with dist_work_release. It outlives its group and keeps its outcome until it is released.
+ * An issued operation.
+ *
+ * Owned by the caller, released with dist_work_release. Any thread may use it. A work outlives its
+ * group and keeps its outcome until its release.
  */
 typedef struct dist_work_t dist_work_t;
 
 /**
- * Options of one collective call, or of a message.
+ * Options of one collective call or of one message.
  */
 typedef struct dist_call_options_t {
     /**
@@ -1422,66 +1729,84 @@ typedef struct dist_call_options_t {
      */
     size_t struct_size;
     /**
-     * Time-out from the time of issue; the default is the group's. Not DIST_NO_WAIT: a call without time would fail its
-     * group.
+     * Time-out from the time of issue; the default is the group's. Only dist_probe accepts
+     * DIST_NO_WAIT; another call without time would fail its group.
      */
     int64_t timeout_ms;
     /**
-     * This rank's factor for DIST_PREMUL_SUM.
+     * The factor of this rank for DIST_PREMUL_SUM.
      */
     double premul_scale;
     /**
-     * An algorithm by name (dist_group_describe lists them); NULL to let the library choose. All ranks
-     * name the same one.
+     * The name of an algorithm (dist_group_describe lists them), the same on all ranks. NULL: the
+     * library chooses.
      */
     const char *algorithm;
     /**
-     * DIST_CALL_CANONICAL, DIST_CALL_CHECK_NAN, DIST_CALL_CHECK_INF, DIST_CALL_DEVICE, DIST_CALL_SYNCHRONOUS, added up; or 0.
+     * The sum of DIST_CALL_ constants; or 0.
      */
     uint64_t flags;
     /**
-     * The stream (CUstream, cudaStream_t) that a call on a GPU's memory is put into: what comes later in it sees the
-     * result. NULL for a stream of the library's, behind what is on the default stream; a call that blocks waits for the
-     * device then. CUDA's own default stream is (void *)1. Where native carries the memory of a GPU, the call begins behind
-     * what is in the stream, and what comes later sees the result only if it is put there once the call has ended.
+     * The stream (CUstream, cudaStream_t) of a call on GPU memory; later work in the stream sees
+     * the result. NULL: a stream of the library, after the work on the default stream; a blocking
+     * call then waits for the device. (void *)1 is CUDA's own default stream. If native carries
+     * the GPU's memory, the call starts after the work in the stream, and only work that is put
+     * there after the end of the call sees the result.
      */
     void *stream;
     /**
-     * Where the buffers are, with DIST_CALL_DEVICE in flags: the index of the group's GPU on this rank, or
-     * DIST_DEVICE_HOST. Without it, the driver is asked.
+     * The place of the buffers, with DIST_CALL_DEVICE in `flags`: the index of the group's GPU on
+     * this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
      */
     int32_t device;
     /**
-     * 0.
+     * Must be 0.
      */
     int32_t reserved;
     /**
-     * The label of the call: UTF-8 of at most DIST_LABEL_BYTES bytes without the terminator,
+     * The label of the call: UTF-8 of at most DIST_LABEL_BYTES bytes without the terminator;
      * borrowed for the call; NULL or "" for none. All ranks give the same label to a collective:
-     * the native back end reports different ones with DIST_ERR_MISMATCH. Messages are matched
-     * without it. Errors, the flight recorder, the trace and dist-doctor show it.
+     * the native back end reports different labels with DIST_ERR_MISMATCH. Labels do not affect
+     * the matching of messages. Errors, the flight recorder, the trace and dist-doctor show the
+     * label.
      */
     const char *label;
 } dist_call_options_t;
 
 /**
- * Reduces the vectors of all ranks, and gives every rank the result, bitwise the same on all.
+ * Reduces the vectors of all ranks and gives every rank the result, bitwise the same on all.
  *
- * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, `count` elements. `recv`: out, `count` elements. Both borrowed until the operation is
- * done, NULL only where count is 0; in place if equal, else they must not overlap. `options`: NULL for
- * defaults; borrowed for the call. `work`: NULL, or out: the operation is issued only, and its work is owned by
- * the caller, released with dist_work_release; NULL on failure. With NULL it blocks until all ranks have called
- * and the result is there, until the deadline at the latest; inside a batch (dist_batch_begin) it never does.
- * Operations of a group run in the order of their issue, blocking and asynchronous ones alike. On the memory of a GPU
- * an operation over NCCL is done when it is in its stream (`stream` in dist_call_options_t). Any thread;
- * threads that use one group must keep the same order on all ranks.
+ * Operations of a group run in the order of their issue, blocking and asynchronous ones alike.
+ * Inside a batch (dist_batch_begin) a call with `work` NULL does not block: dist_batch_end
+ * issues it. On the memory of a GPU, an operation over NCCL is done once it is in its stream
+ * (`stream` in dist_call_options_t).
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT (also for a blocking call inside a completion callback),
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED with nothing done; with a work also
- * DIST_ERR_OUT_OF_MEMORY (65536 works of the group are outstanding) and DIST_ERR_SYSTEM (no thread can be
- * started), with nothing done. Without one, and else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
- * DIST_ERR_MISMATCH, DIST_ERR_ABORTED, after which the group refuses work with the same cause and `recv` is
- * undefined. Since 0.1.
+ * @param group in: the group.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
+ * @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
+ *   is 0. It may be equal to `send` (in place), else the two must not overlap.
+ * @param count in: the number of elements.
+ * @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+ * @param op in: the operator, a constant or one of dist_op_create.
+ * @param options in, optional: NULL for all defaults; borrowed for the call.
+ * @param work out, optional: NULL to block; else the work, owned by the caller, released with
+ *   dist_work_release; NULL on failure.
+ * @agree the order of calls on the group, count, dtype, op and label.
+ * @blocks until all ranks have called and the result is there, until the deadline at the
+ *   latest; not with a work and not inside a batch.
+ * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also if the call would block
+ *   inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+ *   DIST_ERR_UNSUPPORTED if the group's back end cannot do the call. With a work or in a
+ *   batch, also with nothing done: DIST_ERR_OUT_OF_MEMORY if 65536 works of the group are
+ *   outstanding or the batch has 65536 calls; DIST_ERR_SYSTEM if no thread can be started.
+ *   From the call that blocks, else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
+ *   DIST_ERR_MISMATCH, DIST_ERR_ABORTED; DIST_ERR_BACKEND if NCCL or a plug-in fails;
+ *   DIST_ERR_OUT_OF_MEMORY if a rank has no memory that the operation needs. After these
+ *   errors the group refuses work with the same cause, and the contents of `recv` are
+ *   undefined.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_all_reduce(dist_group_t *group,
@@ -1494,11 +1819,26 @@ dist_status_t dist_all_reduce(dist_group_t *group,
                               struct dist_work_t **work);
 
 /**
- * Reduces the vectors of all ranks, and gives the root the result.
+ * Reduces the vectors of all ranks and gives the root the result.
  *
- * As dist_all_reduce; all ranks must agree on `root` too, a rank of the group. `recv` is used on the root
- * only and may be NULL elsewhere. Done on the root when all ranks have called; on the others maybe
- * earlier. In place on the root if `send` and `recv` are equal. Since 0.1.
+ * @param group in: the group.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
+ * @param recv out, optional: on the root `count` elements; borrowed until the work completes;
+ *   NULL only if `count` is 0. It may be equal to `send` (in place), else the two must not
+ *   overlap. Not used on other ranks.
+ * @param count in: the number of elements.
+ * @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+ * @param op in: the operator, a constant or one of dist_op_create.
+ * @param root in: the rank that gets the result.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype, op, root and label.
+ * @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+ *   called.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_reduce(dist_group_t *group,
@@ -1514,9 +1854,20 @@ dist_status_t dist_reduce(dist_group_t *group,
 /**
  * Copies the root's vector to all ranks.
  *
- * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `buf`: in on the root, out elsewhere, `count` elements, borrowed until the operation is
- * done. `root`: a rank of the group. Done when the data is here; the root may return before the others have called.
- * `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ * @param group in: the group.
+ * @param buf in, out: `count` elements, read on the root and written on the other ranks;
+ *   borrowed until the work completes; NULL only if `count` is 0.
+ * @param count in: the number of elements.
+ * @param dtype in: the type of the elements.
+ * @param root in: the rank that has the data.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype, root and label.
+ * @blocks until the data is in `buf`, until the deadline at the latest; not with a work and
+ *   not inside a batch. The root may return before the other ranks have called.
+ * @return as dist_all_reduce, with `buf` in place of `recv`.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_broadcast(dist_group_t *group,
@@ -1530,9 +1881,21 @@ dist_status_t dist_broadcast(dist_group_t *group,
 /**
  * Gives every rank the vectors of all ranks, in rank order.
  *
- * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements. Both borrowed
- * until the operation is done; in place if send == recv + rank * count, else they must not overlap. Done when all
- * ranks have called. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ * @param group in: the group.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
+ * @param recv out: world size times `count` elements; borrowed until the work completes; NULL
+ *   only if `count` is 0. In place, `send` is `recv` + rank * `count` elements; else the two
+ *   must not overlap.
+ * @param count in: the number of elements of one rank.
+ * @param dtype in: the type of the elements.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype and label.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_all_gather(dist_group_t *group,
@@ -1544,12 +1907,24 @@ dist_status_t dist_all_gather(dist_group_t *group,
                               struct dist_work_t **work);
 
 /**
- * Reduces the vectors of all ranks, and gives each rank its block of the result.
+ * Reduces the vectors of all ranks and gives each rank its block of the result.
  *
- * All ranks must agree on the order of calls on the group, and on count, dtype and op. `group`: required. `send`: in, world size times `count` elements. `recv`: out, `count` elements: block `rank` of
- * the result. Both borrowed until the operation is done; in place if recv == send + rank * count, else they
- * must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
- * dist_all_reduce. Since 0.1.
+ * @param group in: the group.
+ * @param send in: world size times `count` elements; borrowed until the work completes; NULL
+ *   only if `count` is 0.
+ * @param recv out: `count` elements, block `rank` of the result; borrowed until the work
+ *   completes; NULL only if `count` is 0. In place, `recv` is `send` + rank * `count`
+ *   elements; else the two must not overlap.
+ * @param count in: the number of elements of one block.
+ * @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+ * @param op in: the operator, a constant or one of dist_op_create.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype, op and label.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_reduce_scatter(dist_group_t *group,
@@ -1564,22 +1939,25 @@ dist_status_t dist_reduce_scatter(dist_group_t *group,
 /**
  * Reduces the vectors of the ranks up to this one: rank r gets the fold of ranks 0 to r.
  *
- * Vectors are folded in rank order. Every operator that dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM
- * multiplies each rank's vector by its own factor first.
+ * The ranks' vectors are folded in rank order. The call takes every operator that
+ * dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM multiplies each rank's vector by
+ * that rank's factor first.
  *
  * @param group in: the group.
- * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
- * @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0. It may be equal
- *   to `send` (in place), else the two must not overlap.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
+ * @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
+ *   is 0. It may be equal to `send` (in place), else the two must not overlap.
  * @param count in: the number of elements.
- * @param dtype in: the element type.
- * @param op in: the operator.
- * @param options in, optional: defaults if NULL; borrowed for the call.
- * @param work out, optional: the work of a call that does not block; owned by the caller, released with
- *   dist_work_release; NULL on failure.
- * @agree the order of calls on the group, count, dtype and op.
- * @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
- * @return as dist_all_reduce; DIST_ERR_UNSUPPORTED also for DIST_AVG and for the memory of a GPU over NCCL.
+ * @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+ * @param op in: the operator, a constant or one of dist_op_create.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype, op and label.
+ * @blocks until the result is there, until the deadline at the latest; not with a work and not
+ *   inside a batch.
+ * @return as dist_all_reduce; DIST_ERR_UNSUPPORTED also for DIST_AVG and for the memory of a
+ *   GPU over NCCL.
  * @threads any; threads that use one group keep the same order on all ranks.
  * @since 0.1
  */
@@ -1596,21 +1974,22 @@ dist_status_t dist_scan(dist_group_t *group,
 /**
  * Reduces the vectors of the ranks below this one: rank r gets the fold of ranks 0 to r - 1.
  *
- * As dist_scan, without the rank's own vector. On rank 0 there is nothing to fold: the library leaves `recv` as it
- * is.
+ * It is dist_scan without the rank's own vector. On rank 0 there is nothing to fold, and the
+ * library does not write `recv`.
  *
  * @param group in: the group.
- * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
- * @param recv out: `count` elements; borrowed until the work completes; NULL only if `count` is 0 or on rank 0. It may
- *   be equal to `send` (in place), else the two must not overlap.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
+ * @param recv out, optional: `count` elements; borrowed until the work completes; NULL only if
+ *   `count` is 0 or on rank 0. It may be equal to `send` (in place), else the two must not
+ *   overlap.
  * @param count in: the number of elements.
- * @param dtype in: the element type.
- * @param op in: the operator.
- * @param options in, optional: defaults if NULL; borrowed for the call.
- * @param work out, optional: the work of a call that does not block; owned by the caller, released with
- *   dist_work_release; NULL on failure.
- * @agree the order of calls on the group, count, dtype and op.
- * @blocks without a work and outside a batch, until the result is there, until the deadline at the latest.
+ * @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+ * @param op in: the operator, a constant or one of dist_op_create.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype, op and label.
+ * @blocks as dist_scan.
  * @return as dist_scan.
  * @threads any; threads that use one group keep the same order on all ranks.
  * @since 0.1
@@ -1626,10 +2005,17 @@ dist_status_t dist_exscan(dist_group_t *group,
                           struct dist_work_t **work);
 
 /**
- * Done when all ranks of the group have called it.
+ * Completes when all ranks of the group have called it.
  *
- * All ranks must agree on the order of calls on the group. `group`: required. `options`, `work`,
- * threads and results: as dist_all_reduce. Since 0.1.
+ * @param group in: the group.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, and label.
+ * @blocks until all ranks have called, until the deadline at the latest; not with a work and
+ *   not inside a batch.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_barrier(dist_group_t *group,
@@ -1639,10 +2025,23 @@ dist_status_t dist_barrier(dist_group_t *group,
 /**
  * Gives the root the vectors of all ranks, in rank order.
  *
- * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, `count` elements. `recv`: out, world size times `count` elements; used on the root only, may
- * be NULL elsewhere. Both borrowed until the operation is done; in place on the root if send == recv + rank *
- * count, else they must not overlap. `root`: a rank of the group. Done on the root when all ranks have called; on
- * the others maybe earlier. `options`, `work`, threads and results: as dist_all_reduce. Since 0.1.
+ * @param group in: the group.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
+ * @param recv out, optional: on the root world size times `count` elements; borrowed until the
+ *   work completes; NULL only if `count` is 0. In place, `send` is `recv` + rank * `count`
+ *   elements; else the two must not overlap. Not used on other ranks.
+ * @param count in: the number of elements of one rank.
+ * @param dtype in: the type of the elements.
+ * @param root in: the rank that gets the vectors.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype, root and label.
+ * @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+ *   called.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_gather(dist_group_t *group,
@@ -1657,11 +2056,23 @@ dist_status_t dist_gather(dist_group_t *group,
 /**
  * Gives each rank its block of the root's vector.
  *
- * All ranks must agree on the order of calls on the group, and on count, dtype and root. `group`: required. `send`: in, world size times `count` elements; used on the root only, may be NULL elsewhere. `recv`: out,
- * `count` elements: block `rank` of `send`. Both borrowed until the operation is done; in place on the root if
- * recv == send + rank * count, else they must not overlap. `root`: a rank of the group. Done when the data is
- * here; the root may return before the others have called. `options`, `work`, threads and results: as
- * dist_all_reduce. Since 0.1.
+ * @param group in: the group.
+ * @param send in, optional: on the root world size times `count` elements; borrowed until the
+ *   work completes; NULL only if `count` is 0. Not used on other ranks.
+ * @param recv out: `count` elements, block `rank` of the root's `send`; borrowed until the
+ *   work completes; NULL only if `count` is 0. In place on the root, `recv` is `send` + rank *
+ *   `count` elements; else the two must not overlap.
+ * @param count in: the number of elements of one block.
+ * @param dtype in: the type of the elements.
+ * @param root in: the rank that has the blocks.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype, root and label.
+ * @blocks until the data is in `recv`, until the deadline at the latest; not with a work and
+ *   not inside a batch. The root may return before the other ranks have called.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_scatter(dist_group_t *group,
@@ -1674,11 +2085,24 @@ dist_status_t dist_scatter(dist_group_t *group,
                            struct dist_work_t **work);
 
 /**
- * Gives every rank its block of every rank's vector: block i of `recv` is block `rank` of rank i's `send`.
+ * Exchanges blocks: block i of a rank's result is that rank's block of the vector of rank i.
  *
- * All ranks must agree on the order of calls on the group, and on count and dtype. `group`: required. `send`: in, `recv`: out, world size times `count` elements each, borrowed until the operation is done;
- * they must not overlap. Done when all ranks have called. `options`, `work`, threads and results: as
- * dist_all_reduce. Since 0.1.
+ * Block i of `recv` is block `rank` of the `send` of rank i. There is no form in place.
+ *
+ * @param group in: the group.
+ * @param send in: world size times `count` elements; borrowed until the work completes; NULL
+ *   only if `count` is 0.
+ * @param recv out: world size times `count` elements; borrowed until the work completes; NULL
+ *   only if `count` is 0. It must not overlap `send`.
+ * @param count in: the number of elements of one block.
+ * @param dtype in: the type of the elements.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, count, dtype and label.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_all_to_all(dist_group_t *group,
@@ -1690,13 +2114,23 @@ dist_status_t dist_all_to_all(dist_group_t *group,
                               struct dist_work_t **work);
 
 /**
- * Gives every rank the vectors of all ranks, each of its own length, each at its own place.
+ * Gives every rank the vectors of all ranks, each with its own length and place.
  *
- * All ranks must agree on the order of calls on the group, on dtype, and on all counts. `group`: required. `send`: in, `counts[rank]` elements. `recv`: an array of world size pointers, `counts`: an array of world
- * size counts, in elements; both borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only
- * where that is 0. The buffers are borrowed until the operation is done; in place if send == `recv[rank]`, else none
- * may overlap another. Done when all ranks have called. `options`, `work`, threads and results: as dist_all_reduce.
- * Since 0.1.
+ * @param group in: the group.
+ * @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if
+ *   that is 0.
+ * @param recv out: world size pointers, borrowed for the call. The buffer at `recv[i]` gets
+ *   the `counts[i]` elements of rank i; borrowed until the work completes; NULL only if that
+ *   is 0. In place, `send` is `recv[rank]`; else no buffer may overlap another.
+ * @param counts in: world size counts, in elements; borrowed for the call.
+ * @param dtype in: the type of the elements.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, all counts, dtype and label.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_all_gather_v(dist_group_t *group,
@@ -1708,26 +2142,29 @@ dist_status_t dist_all_gather_v(dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
- * Gives every rank the vectors of all ranks, each of its own length, in one buffer.
+ * Gives every rank the vectors of all ranks, each with its own length, in one buffer.
  *
- * It is dist_all_gather_v with the blocks of one buffer, as MPI_Allgatherv has them, and ranks that call either meet
- * in one operation. It works in place if `send` is this rank's block in `recv`; else no block may overlap another
- * or `send`.
+ * It is dist_all_gather_v with blocks of one buffer, as in MPI_Allgatherv. Some ranks may call
+ * this function and others dist_all_gather_v for the same operation. In place, `send` is this
+ * rank's block in `recv`; else no block may overlap another block or `send`.
  *
  * @param group in: the group.
- * @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if that is 0.
- * @param recv out: the block of rank i begins `displs[i]` elements behind `recv`, and has `counts[i]` elements;
- *   borrowed until the work completes; NULL only if all counts are 0. The elements between blocks stay as they are.
+ * @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if
+ *   that is 0.
+ * @param recv out: the block of rank i begins `displs[i]` elements behind `recv` and has
+ *   `counts[i]` elements; borrowed until the work completes; NULL only if all counts are 0.
+ *   The elements between blocks stay as they are.
  * @param counts in: world size counts, in elements; borrowed for the call.
- * @param displs in, optional: world size displacements, in elements; borrowed for the call. NULL to put the blocks one
- *   after the other in the order of ranks. Each rank may have others.
- * @param dtype in: the element type.
- * @param options in, optional: the call's options; NULL for all defaults; borrowed for the call.
- * @param work out, optional: the work, as in dist_all_reduce; owned by the caller, released with dist_work_release.
- * @agree the order of calls on the group, dtype and all counts.
+ * @param displs in, optional: world size displacements, in elements; borrowed for the call.
+ *   NULL puts the blocks one after the other in rank order. Ranks may have different
+ *   displacements.
+ * @param dtype in: the type of the elements.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, all counts, dtype and label.
  * @blocks as dist_all_reduce.
  * @return as dist_all_reduce.
- * @threads as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
  * @since 0.1
  */
 DIST_NODISCARD
@@ -1741,19 +2178,20 @@ dist_status_t dist_all_gather_v_at(dist_group_t *group,
                                    struct dist_work_t **work);
 
 /**
- * Gives every rank the counts of all ranks, for the calls that need all of them.
+ * Gives every rank the counts of all ranks, for calls that need all counts.
  *
- * It is an all-gather of one count, before dist_all_gather_v_at for instance.
+ * It is an all-gather of one count per rank, for instance before dist_all_gather_v_at. The
+ * call writes this rank's count into `counts` at once.
  *
  * @param group in: the group.
  * @param count in: this rank's count, any number.
- * @param counts out: world size counts, in the order of ranks; borrowed until the work completes.
- * @param options in, optional: the call's options; NULL for all defaults; borrowed for the call.
- * @param work out, optional: the work, as in dist_all_reduce; owned by the caller, released with dist_work_release.
- * @agree the order of calls on the group.
+ * @param counts out: world size counts, in rank order; borrowed until the work completes.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, and label.
  * @blocks as dist_all_reduce.
  * @return as dist_all_reduce.
- * @threads as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
  * @since 0.1
  */
 DIST_NODISCARD
@@ -1764,24 +2202,27 @@ dist_status_t dist_all_gather_counts(dist_group_t *group,
                                      struct dist_work_t **work);
 
 /**
- * Tells all ranks whether they have the same bytes, and which rank differs.
+ * Reports whether all ranks have the same bytes, and which rank differs.
  *
- * The bytes may have any length; ranks with other lengths differ. The ranks exchange a record of 40 bytes each, the
- * length and the BLAKE3 hash of the bytes: if two ranks have different bytes of one length, the call takes them
- * for equal with a probability of 2^-256. It is an all-gather, and has its deadline and its failures.
+ * The bytes may have any length, and different lengths are a difference. Each rank gives a
+ * record of 40 bytes, the length and the BLAKE3 hash of its bytes. The call takes different
+ * bytes of one length for equal with a probability of 2^-256. It is an all-gather, and has its
+ * deadline and its failures.
  *
  * @param group in: the group; its back end must carry host memory.
- * @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if `len_bytes` is 0.
+ * @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if
+ *   `len_bytes` is 0.
  * @param len_bytes in: the number of bytes on this rank.
- * @param equal out, optional: 1 if all ranks have the same bytes, else 0; the same on all ranks.
- * @param differing_rank out, optional: the lowest rank whose bytes are not those of rank 0, the same on all ranks;
- *   -1 if there is none.
- * @param options in, optional: the call's options, without a device and a stream; NULL for all defaults; borrowed
- *   for the call.
- * @agree the order of calls on the group.
+ * @param equal out, optional: 1 if all ranks have the same bytes, else 0; the same on all
+ *   ranks.
+ * @param differing_rank out, optional: the lowest rank whose bytes differ from those of rank
+ *   0, the same on all ranks; -1 if there is none.
+ * @param options in, optional: as dist_all_reduce, without a device and a stream.
+ * @agree the order of calls on the group, and label.
  * @blocks until all ranks have called, until the deadline at the latest.
- * @return as dist_all_reduce without a work; DIST_ERR_INVALID_ARGUMENT inside a batch; DIST_OK also if ranks differ.
- * @threads as dist_all_reduce.
+ * @return as dist_all_reduce without a work, DIST_OK also if ranks differ.
+ *   DIST_ERR_INVALID_ARGUMENT also inside a batch and for options with a device or a stream.
+ * @threads any; threads that use one group keep the same order on all ranks.
  * @since 0.1
  */
 DIST_NODISCARD
@@ -1793,17 +2234,33 @@ dist_status_t dist_all_equal(dist_group_t *group,
                              const struct dist_call_options_t *options);
 
 /**
- * Gives the root the vectors of all ranks, each of its own length, each at its own place.
+ * Gives the root the vectors of all ranks, each with its own length and place.
  *
- * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
- * root's `counts[i]`. `group`: required. `send`: in, `count` elements. `recv`: an array of world size
- * pointers, `counts`: an array of world size counts, in elements; both used on the root only, may be NULL
- * elsewhere, and are borrowed for the call. `recv[i]`: out, `counts[i]` elements of rank i; NULL only where that is 0.
- * The buffers are borrowed until the operation is done; in place on the root if send == `recv[rank]`, else none may
- * overlap another. `root`: a rank of the group. Done on the root when all ranks have called; on the others maybe
- * earlier. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that differ on the
- * root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least one
- * of the two, and on all others at their next call at the latest. Since 0.1.
+ * The native back end compares the counts: if those of two ranks disagree, at least one of the
+ * two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+ *
+ * @param group in: the group.
+ * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
+ * @param count in: the number of elements of this rank; the root's `counts[rank]`.
+ * @param recv out, optional: on the root world size pointers, borrowed for the call. The
+ *   buffer at `recv[i]` gets the `counts[i]` elements of rank i; borrowed until the work
+ *   completes; NULL only if that is 0. In place, `send` is `recv[rank]`; else no buffer may
+ *   overlap another. Not used on other ranks.
+ * @param counts in, optional: on the root world size counts, in elements; borrowed for the
+ *   call. Not used on other ranks.
+ * @param dtype in: the type of the elements.
+ * @param root in: the rank that gets the vectors.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, dtype, root and label; `count` of rank i is the
+ *   root's `counts[i]`.
+ * @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+ *   called.
+ * @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
+ *   differ on the root.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_gather_v(dist_group_t *group,
@@ -1817,17 +2274,32 @@ dist_status_t dist_gather_v(dist_group_t *group,
                             struct dist_work_t **work);
 
 /**
- * Gives each rank its vector of those that the root has, each of its own length, each at its own place.
+ * Gives each rank its vector from the root, each with its own length and place.
  *
- * All ranks must agree on the order of calls on the group, on dtype and root; `count` of rank i must be the
- * root's `counts[i]`. `group`: required. `send`: an array of world size pointers, `counts`: an array of
- * world size counts, in elements; both used on the root only, may be NULL elsewhere, and are borrowed for the call.
- * `send[i]`: in, `counts[i]` elements for rank i; NULL only where that is 0. `recv`: out, `count` elements. The
- * buffers are borrowed until the operation is done; in place on the root if recv == `send[rank]`, else `recv` must
- * not overlap the others. `root`: a rank of the group. Done when the data is here; the root may return before the
- * others have called. `options`, `work`, threads and results: as dist_all_reduce; `count` and `counts[rank]` that
- * differ on the root are DIST_ERR_INVALID_ARGUMENT there; counts on which two ranks disagree are DIST_ERR_MISMATCH
- * on at least one of the two, and on all others at their next call at the latest. Since 0.1.
+ * The native back end compares the counts: if those of two ranks disagree, at least one of the
+ * two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+ *
+ * @param group in: the group.
+ * @param send in, optional: on the root world size pointers, borrowed for the call. The buffer
+ *   at `send[i]` has the `counts[i]` elements for rank i; borrowed until the work completes;
+ *   NULL only if that is 0. Not used on other ranks.
+ * @param counts in, optional: on the root world size counts, in elements; borrowed for the
+ *   call. Not used on other ranks.
+ * @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
+ *   is 0. In place on the root, `recv` is `send[rank]`; else `recv` must not overlap the other
+ *   buffers.
+ * @param count in: the number of elements of this rank; the root's `counts[rank]`.
+ * @param dtype in: the type of the elements.
+ * @param root in: the rank that has the vectors.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, dtype, root and label; `count` of rank i is the
+ *   root's `counts[i]`.
+ * @blocks as dist_scatter.
+ * @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
+ *   differ on the root.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_scatter_v(dist_group_t *group,
@@ -1841,13 +2313,25 @@ dist_status_t dist_scatter_v(dist_group_t *group,
                              struct dist_work_t **work);
 
 /**
- * Reduces vectors of all ranks, one for each rank and each of its own length, and gives each rank its own.
+ * Reduces one vector per rank, each with its own length, and gives each rank its result.
  *
- * All ranks must agree on the order of calls on the group, on dtype, op, and on all counts. `group`: required. `send`: an array of world size pointers, `counts`: an array of world size counts, in elements; both
- * borrowed for the call. `send[i]`: in, `counts[i]` elements of what rank i gets; NULL only where that is 0. `recv`:
- * out, `counts[rank]` elements. The buffers are borrowed until the operation is done; in place if recv ==
- * `send[rank]`, else `recv` must not overlap the others. Done when all ranks have called. `options`, `work`, threads
- * and results: as dist_all_reduce. Since 0.1.
+ * @param group in: the group.
+ * @param send in: world size pointers, borrowed for the call. The buffer at `send[i]` has the
+ *   `counts[i]` elements that this rank adds to the result of rank i; borrowed until the work
+ *   completes; NULL only if that is 0.
+ * @param counts in: world size counts, in elements; borrowed for the call.
+ * @param recv out: `counts[rank]` elements; borrowed until the work completes; NULL only if
+ *   that is 0. In place, `recv` is `send[rank]`; else `recv` must not overlap the other
+ *   buffers.
+ * @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
+ * @param op in: the operator, a constant or one of dist_op_create.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, all counts, dtype, op and label.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_reduce_scatter_v(dist_group_t *group,
@@ -1860,17 +2344,31 @@ dist_status_t dist_reduce_scatter_v(dist_group_t *group,
                                     struct dist_work_t **work);
 
 /**
- * Gives every rank its vector of every rank's, each of its own length, each at its own place: `recv[i]` is
- * `send[rank]` of rank i.
+ * Exchanges vectors between all pairs of ranks, each with its own length and place.
  *
- * All ranks must agree on the order of calls on the group and on dtype; `send_counts[j]` of rank i must be
- * `recv_counts[i]` of rank j. `group`: required. `send`, `recv`: arrays of world size pointers,
- * `send_counts`, `recv_counts`: arrays of world size counts, in elements; all borrowed for the call. `send[i]`: in,
- * `send_counts[i]` elements; `recv[i]`: out, `recv_counts[i]` elements; NULL only where that is 0. The buffers are
- * borrowed until the operation is done, and none may overlap another that is written. Done when all ranks
- * have called. `options`, `work`, threads and results: as dist_all_reduce; `send_counts[rank]` and `recv_counts[rank]`
- * that differ are DIST_ERR_INVALID_ARGUMENT; counts on which two ranks disagree are DIST_ERR_MISMATCH on at least
- * one of the two, and on all others at their next call at the latest. Since 0.1.
+ * The buffer at `recv[i]` gets the data at `send[rank]` of rank i. There is no form in place.
+ * The native back end compares the counts: if those of two ranks disagree, at least one of the
+ * two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+ *
+ * @param group in: the group.
+ * @param send in: world size pointers, borrowed for the call. The buffer at `send[i]` has the
+ *   `send_counts[i]` elements for rank i; borrowed until the work completes; NULL only if that
+ *   is 0.
+ * @param send_counts in: world size counts, in elements; borrowed for the call.
+ * @param recv out: world size pointers, borrowed for the call. The buffer at `recv[i]` gets
+ *   the `recv_counts[i]` elements of rank i; borrowed until the work completes; NULL only if
+ *   that is 0. It must not overlap any other buffer.
+ * @param recv_counts in: world size counts, in elements; borrowed for the call.
+ * @param dtype in: the type of the elements.
+ * @param options in, optional: as dist_all_reduce.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, dtype and label; `send_counts[j]` of rank i is
+ *   `recv_counts[i]` of rank j.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `send_counts[rank]` and
+ *   `recv_counts[rank]` differ.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_all_to_all_v(dist_group_t *group,
@@ -1883,15 +2381,28 @@ dist_status_t dist_all_to_all_v(dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
- * Gives every rank the root's byte string, of whatever length.
+ * Gives every rank the root's byte string, of any length.
  *
- * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, the root's bytes, borrowed until the operation is done; NULL only where
- * `len_bytes` is 0; not used elsewhere. `out`: out, required on every rank, the root too; a blob with one string,
- * owned by the caller, released with dist_blob_release; NULL until it is there and on failure. It is borrowed
- * until the operation is done. `options`: NULL for defaults; borrowed for the call; algorithm must be NULL. `work`:
- * NULL, or out, as in dist_all_reduce. The call is two operations, of the lengths and of the bytes, with two
- * sequence numbers. Blocking, threads and results: as dist_all_reduce; and DIST_ERR_OUT_OF_MEMORY, which fails the
- * group, where a rank has no memory for what it gets. Since 0.1.
+ * The call is two operations with two sequence numbers: the first carries the length, the
+ * second the bytes. The bytes are in host memory. Of the options, only timeout_ms and label
+ * count, and algorithm must be NULL.
+ *
+ * @param group in: the group.
+ * @param data in, optional: on the root its bytes; borrowed until the work completes; NULL
+ *   only if `len_bytes` is 0. Not used on other ranks.
+ * @param len_bytes in: the number of bytes on the root. Not used on other ranks.
+ * @param root in: the rank that has the bytes.
+ * @param out out: a blob with one string, on the root too; owned by the caller, released with
+ *   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
+ *   until the work completes.
+ * @param options in, optional: NULL for all defaults; borrowed for the call.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, root and label.
+ * @blocks as dist_broadcast.
+ * @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+ *   strings: the group fails.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_broadcast_bytes(dist_group_t *group,
@@ -1903,11 +2414,25 @@ dist_status_t dist_broadcast_bytes(dist_group_t *group,
                                    struct dist_work_t **work);
 
 /**
- * Gives every rank the byte strings of all ranks, each of whatever length.
+ * Gives every rank the byte strings of all ranks, each of any length.
  *
- * All ranks must agree on the order of calls on the group. `group`: required. `data`, `len_bytes`: in,
- * this rank's bytes, borrowed until the operation is done; NULL only where `len_bytes` is 0. `out`: out, required;
- * a blob with one string for each rank, in rank order. The rest as in dist_broadcast_bytes. Since 0.1.
+ * The call is two operations, as dist_broadcast_bytes.
+ *
+ * @param group in: the group.
+ * @param data in: this rank's bytes; borrowed until the work completes; NULL only if
+ *   `len_bytes` is 0.
+ * @param len_bytes in: the number of bytes on this rank.
+ * @param out out: a blob with one string per rank, in rank order; owned by the caller,
+ *   released with dist_blob_release; NULL until the blob is there and on failure. The variable
+ *   is borrowed until the work completes.
+ * @param options in, optional: as dist_broadcast_bytes.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, and label.
+ * @blocks as dist_all_reduce.
+ * @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+ *   strings: the group fails.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_all_gather_bytes(dist_group_t *group,
@@ -1918,11 +2443,27 @@ dist_status_t dist_all_gather_bytes(dist_group_t *group,
                                     struct dist_work_t **work);
 
 /**
- * Gives the root the byte strings of all ranks, each of whatever length.
+ * Gives the root the byte strings of all ranks, each of any length.
  *
- * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`, `len_bytes`: in, this rank's bytes, borrowed until the operation is done; NULL only where
- * `len_bytes` is 0. `out`: out, required on the root: a blob with one string for each rank, in rank order; elsewhere
- * it may be NULL and gets NULL. The rest as in dist_broadcast_bytes. Since 0.1.
+ * The call is two operations, as dist_broadcast_bytes.
+ *
+ * @param group in: the group.
+ * @param data in: this rank's bytes; borrowed until the work completes; NULL only if
+ *   `len_bytes` is 0.
+ * @param len_bytes in: the number of bytes on this rank.
+ * @param root in: the rank that gets the strings.
+ * @param out out, optional: on the root a blob with one string per rank, in rank order; owned
+ *   by the caller, released with dist_blob_release; NULL until the blob is there and on
+ *   failure. The variable is borrowed until the work completes. On other ranks it may be NULL,
+ *   and gets NULL.
+ * @param options in, optional: as dist_broadcast_bytes.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, root and label.
+ * @blocks as dist_gather.
+ * @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+ *   strings: the group fails.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_gather_bytes(dist_group_t *group,
@@ -1934,12 +2475,28 @@ dist_status_t dist_gather_bytes(dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
- * Gives each rank its byte string of those that the root has, each of whatever length.
+ * Gives each rank its byte string from the root, each of any length.
  *
- * All ranks must agree on the order of calls on the group, and on `root`, a rank of the group. `group`: required. `data`: in, an array of world size pointers, `lens_bytes`: in, an array of world size lengths in bytes;
- * both used on the root only, may be NULL elsewhere, and are borrowed for the call. `data[i]`: the bytes for rank i,
- * borrowed until the operation is done; NULL only where the length is 0. `out`: out, required; a blob with one
- * string. The rest as in dist_broadcast_bytes. Since 0.1.
+ * The call is two operations, as dist_broadcast_bytes.
+ *
+ * @param group in: the group.
+ * @param data in, optional: on the root world size pointers, borrowed for the call. The bytes
+ *   at `data[i]` are for rank i; borrowed until the work completes; NULL only if their number
+ *   is 0. Not used on other ranks.
+ * @param lens_bytes in, optional: on the root world size lengths, in bytes; borrowed for the
+ *   call. Not used on other ranks.
+ * @param root in: the rank that has the strings.
+ * @param out out: a blob with one string; owned by the caller, released with
+ *   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
+ *   until the work completes.
+ * @param options in, optional: as dist_broadcast_bytes.
+ * @param work out, optional: as dist_all_reduce.
+ * @agree the order of calls on the group, root and label.
+ * @blocks as dist_scatter.
+ * @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+ *   strings: the group fails.
+ * @threads any; threads that use one group keep the same order on all ranks.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_scatter_bytes(dist_group_t *group,
@@ -1951,25 +2508,32 @@ dist_status_t dist_scatter_bytes(dist_group_t *group,
                                  struct dist_work_t **work);
 
 /**
- * Waits until all ranks have called it, and says who has not.
+ * Waits until all ranks have called it, and names the ranks that have not.
  *
- * All ranks must call it equally often; it has no order with collectives, and fails neither the group nor anything
- * else. `group`: required. `timeout_ms`: how long to wait, the same on all ranks; the default is
- * the group's. With DIST_NO_WAIT, only who is there already counts. Rank 0 waits so long, and tells the
- * others, which wait for its word half a second longer (with DIST_NO_WAIT not at all). `wait_all_ranks`: 0: it ends
- * as soon as one rank is known to be missing, and names the first one; else it waits for all until the deadline and
- * names all that are missing. `missing`: out, may be NULL, which needs `n_missing`; the ranks that did not come, in
- * rank order. `n_missing`: in and out, may be NULL; in: how many elements `missing` has room for (the group's size
- * is always enough), out: how many ranks were missing, of which those that have room are in `missing`.
+ * It has no order with collectives. A missing rank fails this barrier only, not the group.
+ * Rank 0 collects the arrivals until the time-out and sends the result to all ranks. The other
+ * ranks wait 500 ms longer for it, with DIST_NO_WAIT not longer; if no result arrives, rank 0
+ * is missing for them. A rank that has left or died counts as missing at once. A late rank
+ * gets the result of the failed barrier at once; the next barrier is a new one for all ranks.
  *
- * A rank that has left or died is missing at once. Where rank 0 itself does not come, the others say so. A rank that
- * comes late learns at once that this barrier has failed, and who was missing; the next one is a new one for all. It
- * blocks, and cannot be a part of a batch. Any thread; of one rank and group one at a time.
- *
- * Returns DIST_OK; DIST_ERR_TIMEOUT for ranks that did not come, DIST_ERR_PEER_FAILED where one of those has left
- * or died, on all ranks, with their names in the message; DIST_ERR_INVALID_ARGUMENT (also inside a completion
- * callback or a batch, and where another thread is in one), DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED,
- * DIST_ERR_UNSUPPORTED (the group's back end has no messages); the group's failure. Since 0.1.
+ * @param group in: the group.
+ * @param timeout_ms in: the time-out; the default is the group's. With DIST_NO_WAIT only ranks
+ *   that have already called count as present.
+ * @param wait_all_ranks in: 0 to return when one rank is known to be missing, and to name only
+ *   this rank. Else the call waits for all ranks until the time-out and names all missing
+ *   ranks.
+ * @param missing out, optional: the missing ranks, in ascending order; needs `n_missing`.
+ * @param n_missing in, out, optional: in, the number of ranks that fit into `missing` (the
+ *   group's size always suffices). Out, the number of missing ranks.
+ * @agree the number of calls, `timeout_ms` and `wait_all_ranks`.
+ * @blocks until the result is known, until about 1 second after the time-out at the latest.
+ * @return DIST_OK; on all ranks DIST_ERR_TIMEOUT if ranks did not call, DIST_ERR_PEER_FAILED
+ *   if one of these has left or died (the message names them); DIST_ERR_INVALID_ARGUMENT if an
+ *   argument is wrong, inside a completion callback or a batch, or if another thread is in
+ *   this barrier on the group; DIST_ERR_UNSUPPORTED if the back end has no messages;
+ *   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; the group's failure if it has failed.
+ * @threads any, for each rank and group one at a time.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_monitored_barrier(dist_group_t *group,
@@ -1979,75 +2543,103 @@ dist_status_t dist_monitored_barrier(dist_group_t *group,
                                      size_t *n_missing);
 
 /**
- * Begins a batch on the calling thread: its collectives and messages are only collected from now on, and issued
- * together by dist_batch_end.
+ * Begins a batch of the calling thread, which collects calls until dist_batch_end.
  *
- * Inside, a call with `work` NULL does not block and returns DIST_OK once its arguments are checked; one with a
- * work gives it, but it can be waited for only after dist_batch_end. All buffers are borrowed until the work of
- * the batch is done. Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
- * dist_reduce_scatter that follow each other on a group, with the same dtype, op, root and flags, become one
- * operation with one sequence number, so all ranks must put the same collectives into the same batch; ranks that do
- * not get DIST_ERR_MISMATCH. Small is up to 16 KiB, and 256 KiB in all. Calls with DIST_PREMUL_SUM or with an
- * algorithm stay alone. What was fused has the shortest of the time-outs. Ranks of one host give bitwise the result
- * of single calls; between hosts floating-point sums may be folded in another order, as for a vector of that length.
- * No call of a batch may use memory that another one of it writes, whatever their sizes and groups; the buffer of
- * dist_broadcast counts as written on the root too. A rank where two collectives do so fails their groups with
- * DIST_ERR_INVALID_ARGUMENT, so that all ranks are told and none waits. `groups`: the groups that the batch may
- * use, borrowed for the call, none of them NULL; (NULL, 0) allows any. `n`: how many there are. Other
- * threads are not concerned. Does not block. Any thread.
+ * Collectives and messages are collected. Inside a batch, a call without `work` does not
+ * block: it returns DIST_OK after the check of its arguments. A call with `work` returns a
+ * work, which can be waited for only after dist_batch_end. All buffers are borrowed until the
+ * work of the batch completes. A batch has at most 65536 calls; a further call returns
+ * DIST_ERR_OUT_OF_MEMORY.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, or DIST_ERR_INVALID_ARGUMENT, also where the
- * thread has begun one already. Since 0.1.
+ * Small calls of dist_all_reduce, dist_reduce, dist_broadcast, dist_all_gather and
+ * dist_reduce_scatter in host memory are fused. They must follow each other on a group and
+ * have the same dtype, op, root and DIST_CALL_CANONICAL flag. A call is small up to 16 KiB for
+ * its longer buffer; a fused operation has at most 256 KiB. Fused calls are one operation with
+ * one sequence number and the shortest of their time-outs. Calls with DIST_PREMUL_SUM, an
+ * operator of dist_op_create or a chosen algorithm are not fused. On one host the results are
+ * bitwise those of single calls. Between hosts, floating-point sums may be reduced in the
+ * order for a vector of the whole length.
+ *
+ * No call of a batch may use memory that another call of the batch writes, whatever their
+ * sizes and groups. The buffer of dist_broadcast counts as written on the root too. If two
+ * collectives break this rule on a rank, their groups fail with DIST_ERR_INVALID_ARGUMENT on
+ * all ranks.
+ *
+ * @param groups in, optional: the groups that the batch may use, none of them NULL; NULL only
+ *   if `n` is 0; borrowed for the call.
+ * @param n in: the number of groups; 0 allows any group.
+ * @agree the collectives of the batch and their order on each group; otherwise the ranks get
+ *   DIST_ERR_MISMATCH.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the thread has already begun a batch or
+ *   `groups` is wrong; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+ * @threads any; each thread has its own batch.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_batch_begin(dist_group_t *const *groups,
-                               size_t n);
+DIST_NODISCARD dist_status_t dist_batch_begin(dist_group_t *const *groups, size_t n);
 
 /**
- * Issues the calls of the calling thread's batch together: receives first, then sends, then collectives in the
- * order of the calls, whatever their groups. So no order of sends, receives and groups makes ranks wait for each
- * other. What NCCL carries goes before all that, as one operation on all its groups, devices and streams.
+ * Ends the calling thread's batch and issues its calls.
  *
- * `work`: NULL, or out; the work of the whole, owned by the caller, released with dist_work_release; NULL on
- * failure. It is done when all operations are, with the first error in the order of the calls. With NULL it
- * blocks until then, which the operations' own deadlines bound. The batch has ended in every case. Any thread.
+ * Receives are issued first, then sends, then collectives in the order of the calls, on all
+ * groups. So no order of sends, receives and groups makes ranks wait for each other.
+ * Operations that NCCL carries are issued before these, as one operation on all their groups,
+ * devices and streams. The batch has ended even if the call fails.
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT without a batch, or for a blocking call inside a completion callback
- * (then its operations end with DIST_ERR_ABORTED); without a work, and else from it, the first error of an
- * operation. Since 0.1.
+ * @param work out, optional: NULL to block; else the work of the batch, owned by the caller,
+ *   released with dist_work_release; NULL on failure. It completes when all operations have
+ *   completed, with the first error in the order of the calls.
+ * @agree the collectives of the batch and their order on each group.
+ * @blocks until all operations have completed, until their deadlines at the latest; with
+ *   `work` no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the thread has no batch, or without `work`
+ *   inside a completion callback (the operations then end with DIST_ERR_ABORTED);
+ *   DIST_ERR_OUT_OF_MEMORY if there are too many works; without `work` the first error of an
+ *   operation.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_batch_end(struct dist_work_t **work);
+DIST_NODISCARD dist_status_t dist_batch_end(struct dist_work_t **work);
 
 /**
- * Whether a work is done.
+ * Reports whether a work is done.
  *
- * `work`: required. `done`: out, required; 1 or 0. Does not block. Any thread.
- *
- * Returns DIST_OK while it is pending or where it has succeeded, else the operation's error with `done` 1;
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT with `done` 0. Since 0.1.
+ * @param work in: the work.
+ * @param done out: 1 if the work is done, else 0.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK while the work is pending and if it has succeeded; the operation's error if
+ *   it has failed, with `done` 1; DIST_ERR_INVALID_HANDLE with `done` 0;
+ *   DIST_ERR_INVALID_ARGUMENT if `done` is NULL.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_work_test(struct dist_work_t *work,
-                             int32_t *done);
+DIST_NODISCARD dist_status_t dist_work_test(struct dist_work_t *work, int32_t *done);
 
 /**
- * The tag of the message which a work received or sent.
+ * Returns the tag of the message that a work received or sent.
  *
- * `work`: required. Returns -1 as dist_work_source does. Does not block. Any thread. Since 0.1.
+ * @param work in: the work.
+ * @agree nothing.
+ * @blocks no.
+ * @return the tag; -1 for an invalid handle, while the work is pending, after an error, and if
+ *   the work is no message.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_work_tag(const struct dist_work_t *work);
 
 /**
- * Looks whether a work of a list is done.
+ * Reports whether a work of a list is done.
  *
- * @param works in: as in dist_work_wait_all.
+ * @param works in: as dist_work_wait_all.
  * @param n in: the length of the list.
- * @param index out: as in dist_work_wait_any.
+ * @param index out: as dist_work_wait_any.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK, also if all entries are NULL; the error of the work at `index`; DIST_IN_PROGRESS if none is done;
- *   DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `index` is NULL.
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+ *   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT
+ *   for a wrong argument, also if `index` is NULL.
  * @threads any.
  * @since 0.1
  */
@@ -2067,24 +2659,28 @@ dist_status_t dist_work_test_any(struct dist_work_t *const *works,
  */
 
 /**
- * In place of a rank: whoever sends (dist_recv).
+ * In place of a source rank (dist_recv, dist_probe): any rank.
  */
 #define DIST_ANY_SOURCE -1
 
 /**
- * In place of a tag: any (dist_recv).
+ * In place of a tag (dist_recv, dist_probe): any tag.
  */
 #define DIST_ANY_TAG -1
 
 /**
- * A message that dist_probe took out of matching. Any thread may use it; owned by the caller, who ends it with
- * dist_recv_message or dist_message_release. It does not keep its group: it ends with it.
+ * A message that dist_probe removed from matching.
+ *
+ * Owned by the caller, ended by dist_recv_message or dist_message_release. Any thread may use it.
+ * The message does not keep its group alive: it ends with the group.
  */
 typedef struct dist_message_t dist_message_t;
 
 /**
- * Source, tag, count and type of a message. The library writes it; the caller sets struct_size (DIST_RECV_STATUS_INIT). The library writes
- * as many bytes as struct_size says, and zero to those of fields that it does not know.
+ * Source, tag, count and type of a received message.
+ *
+ * The caller sets struct_size (DIST_RECV_STATUS_INIT), and the library writes the other fields.
+ * The library writes struct_size bytes, and zeros in fields of a newer version.
  */
 typedef struct dist_recv_status_t {
     /**
@@ -2100,7 +2696,7 @@ typedef struct dist_recv_status_t {
      */
     int32_t tag;
     /**
-     * The number of elements that the message has, which may be fewer than there is room for.
+     * The number of elements in the message, which may be smaller than the room for them.
      */
     size_t count;
     /**
@@ -2114,18 +2710,19 @@ typedef struct dist_recv_status_t {
 } dist_recv_status_t;
 
 /**
- * Sends a byte string of any length to one rank of a group, which receives it with dist_recv_bytes.
+ * Sends a byte string of any length to one rank of a group.
  *
- * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends them, and may be received as such.
+ * It is a message of `len_bytes` elements of DIST_U8, as dist_send sends it. The receiver may
+ * call dist_recv_bytes, or dist_recv with DIST_U8.
  *
  * @param group in: the group.
- * @param data in, optional: the bytes; borrowed until the work completes; NULL only if `len_bytes` is 0.
+ * @param data in: the bytes; borrowed until the work completes; NULL only if `len_bytes` is 0.
  * @param len_bytes in: the number of bytes.
- * @param peer in: the receiver, a rank of the group; this rank itself is possible.
+ * @param peer in: the receiver, a rank of the group, this rank included.
  * @param tag in: 0 or more.
- * @param options in, optional: as in dist_send.
- * @param work out, optional: as in dist_send.
- * @agree sender and receiver agree on the tag.
+ * @param options in, optional: as dist_send.
+ * @param work out, optional: as dist_send.
+ * @agree the sender and the receiver agree on the tag.
  * @blocks as dist_send.
  * @return as dist_send.
  * @threads any.
@@ -2141,23 +2738,26 @@ dist_status_t dist_send_bytes(dist_group_t *group,
                               dist_work_t **work);
 
 /**
- * Receives a byte string, of whatever length, from one rank of a group.
+ * Receives a byte string of any length from one rank of a group.
  *
- * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with DIST_U8.
+ * It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with
+ * DIST_U8.
  *
  * @param group in: the group.
- * @param out out: a blob with one string, owned by the caller, released with dist_blob_release; NULL until it is there and
- *   on failure; borrowed until the work completes.
- * @param max_bytes in: the longest message that is taken; 0 for any.
+ * @param out out: a blob with one string; owned by the caller, released with
+ *   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
+ *   until the work completes.
+ * @param max_bytes in: the longest message that the call accepts, in bytes; 0 for any.
  * @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
  * @param tag in: 0 or more, or DIST_ANY_TAG.
- * @param status out, optional: as in dist_recv; its count is the length.
- * @param options in, optional: as in dist_recv.
- * @param work out, optional: as in dist_recv; dist_work_received_count is the length.
- * @agree sender and receiver agree on the tag.
+ * @param status out, optional: as dist_recv; its count is the length.
+ * @param options in, optional: as dist_recv.
+ * @param work out, optional: as dist_recv; dist_work_received_count is the length.
+ * @agree the sender and the receiver agree on the tag.
  * @blocks as dist_recv.
- * @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `max_bytes` or of another dtype,
- *   DIST_ERR_OUT_OF_MEMORY if there is no memory for it: the message stays for the next receive.
+ * @return as dist_send; DIST_ERR_MISMATCH also if the message is longer than `max_bytes` or
+ *   has another dtype; DIST_ERR_OUT_OF_MEMORY also if there is no memory for the message.
+ *   After both the message stays for the next receive.
  * @threads any.
  * @since 0.1
  */
@@ -2174,24 +2774,36 @@ dist_status_t dist_recv_bytes(dist_group_t *group,
 /**
  * Sends a message to one rank of a group.
  *
- * Messages from one rank under one tag are received in the order of their sending, and never wait behind collectives.
- * A blocking call returns once the message has been taken over or delivered: the receiver may not have asked for it. With
- * DIST_CALL_SYNCHRONOUS in the flags, the send is done only once a receive has matched the message.
+ * Messages from one rank under one tag are received in the order of their sending. Messages in
+ * host memory never wait behind collectives. A send may complete before its receiver has
+ * called: it completes once the library has copied or delivered the message. With
+ * DIST_CALL_SYNCHRONOUS in the flags, it completes only once a receive has matched the
+ * message.
+ *
+ * NCCL carries messages in the memory of a GPU in one order, without tags. Over NCCL the tag
+ * is 0, the receiver names the sender, and both give the same count.
  *
  * @param group in: the group.
- * @param buf in, optional: `count` elements; borrowed until the work completes; NULL only if `count` is 0.
+ * @param buf in: `count` elements; borrowed until the work completes; NULL only if `count` is
+ *   0.
  * @param count in: the number of elements.
  * @param dtype in: the type of the elements.
- * @param peer in: the receiver, a rank of the group; this rank itself is possible.
+ * @param peer in: the receiver, a rank of the group, this rank included.
  * @param tag in: 0 or more.
- * @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
- * @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
- * @agree sender and receiver agree on tag and dtype.
- * @blocks with `work` NULL outside a batch, until the message is taken over or delivered, until the deadline at the latest.
- * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED, DIST_ERR_UNSUPPORTED
- *   (the group's back end has no messages, or no synchronous send) or DIST_ERR_OUT_OF_MEMORY (too many are outstanding)
- *   with nothing done. Without a work, and else from it: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED, which fail nothing else
- *   unless a part was transferred, and the group's failure.
+ * @param options in, optional: NULL for all defaults; borrowed for the call; algorithm must be
+ *   NULL.
+ * @param work out, optional: NULL to block; else the work, owned by the caller, released with
+ *   dist_work_release; NULL on failure.
+ * @agree the sender and the receiver agree on the tag and the dtype.
+ * @blocks until the send completes, until the deadline at the latest; not with a work and not
+ *   inside a batch.
+ * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also if the call would block
+ *   inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+ *   DIST_ERR_UNSUPPORTED if the group's back end has no messages, no synchronous send, or no
+ *   messages with this tag or peer in the memory of a GPU; DIST_ERR_OUT_OF_MEMORY if 65536
+ *   messages of this rank in the group are outstanding or the batch has 65536 calls. From the
+ *   call that blocks, else from the work: DIST_ERR_TIMEOUT and DIST_ERR_PEER_FAILED, which
+ *   fail the group only if a part of the message was transferred; the group's failure.
  * @threads any.
  * @since 0.1
  */
@@ -2208,23 +2820,28 @@ dist_status_t dist_send(dist_group_t *group,
 /**
  * Receives a message from one rank of a group.
  *
- * A receive takes the first message that it matches, a message the first receive, in the order of their calls. A message
- * that is shorter than the buffer leaves the rest of it as it is (`count` of the status, dist_work_received_count).
+ * A receive takes the first message that it matches, and a message goes to the first receive
+ * that matches it, in the order of the calls. If the message is shorter than the buffer, the
+ * rest of the buffer stays as it is. For the memory of a GPU over NCCL, see dist_send.
  *
  * @param group in: the group.
- * @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
- * @param count in: the number of elements that there is room for.
- * @param dtype in: the type of the elements, the sender's.
+ * @param buf out: room for `count` elements; borrowed until the work completes; NULL only if
+ *   `count` is 0.
+ * @param count in: the most elements that the call accepts.
+ * @param dtype in: the type of the elements, the same as the sender's.
  * @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
  * @param tag in: 0 or more, or DIST_ANY_TAG.
- * @param status out, optional: source, tag, count and dtype of the message; written on success. It must be NULL with a work
- *   and inside a batch: dist_work_source, dist_work_tag and dist_work_received_count tell.
- * @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL.
- * @param work out, optional: the work, owned by the caller, released with dist_work_release; NULL to block.
- * @agree sender and receiver agree on tag and dtype.
- * @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
- * @return as dist_send; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
- *   the message stays for the next receive.
+ * @param status out, optional: source, tag, count and dtype of the message, written on
+ *   success. It must be NULL with a work and inside a batch: use dist_work_source,
+ *   dist_work_tag and dist_work_received_count.
+ * @param options in, optional: as dist_send, without DIST_CALL_SYNCHRONOUS.
+ * @param work out, optional: as dist_send.
+ * @agree the sender and the receiver agree on the tag and the dtype.
+ * @blocks until the message is in `buf`, until the deadline at the latest; not with a work and
+ *   not inside a batch.
+ * @return as dist_send; DIST_ERR_MISMATCH also if the message is longer than `count` or has
+ *   another dtype: then the library writes nothing, and the message stays for the next
+ *   receive.
  * @threads any.
  * @since 0.1
  */
@@ -2242,25 +2859,29 @@ dist_status_t dist_recv(dist_group_t *group,
 /**
  * Finds a message before it is received, and takes it out of matching.
  *
- * It finds the message that a receive with these arguments would take. A message that was taken is seen by no other
- * receive and no other probe; dist_recv_message receives it. With `message` NULL the probe only looks, and the message
- * stays where it is: another thread may receive it first. As in MPI, a receive on another thread may take a message that
- * this call waits for. Messages in the memory of a GPU are not found. It is no part of a batch.
+ * It finds the message that a receive with these arguments would take. No other receive and no
+ * other probe sees a message that was taken; dist_recv_message receives it. With `message`
+ * NULL the probe only looks, and another thread may receive the message first. As in MPI, a
+ * receive on another thread may take a message that this call waits for. Messages in the
+ * memory of a GPU are not found. A probe is no part of a batch: inside one it runs at once.
  *
  * @param group in: the group.
  * @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
  * @param tag in: 0 or more, or DIST_ANY_TAG.
- * @param status out, optional: source, tag, count and dtype of the message; written on success.
- * @param options in, optional: NULL for defaults; borrowed for the call; algorithm must be NULL. With timeout_ms
- *   DIST_NO_WAIT the call does not block.
- * @param message out, optional: the message, owned by the caller, ended by dist_recv_message or dist_message_release; NULL
- *   if none was found. NULL to look only.
+ * @param status out, optional: source, tag, count and dtype of the message, written on
+ *   success.
+ * @param options in, optional: as dist_recv. With timeout_ms DIST_NO_WAIT the call does not
+ *   block.
+ * @param message out, optional: NULL to look only; else the message, owned by the caller,
+ *   consumed by dist_recv_message or released with dist_message_release; NULL if none was
+ *   found.
  * @agree nothing.
  * @blocks until there is a message, until the deadline at the latest; not with DIST_NO_WAIT.
- * @return DIST_OK; DIST_IN_PROGRESS with DIST_NO_WAIT if there is no message; DIST_ERR_INVALID_ARGUMENT also for a call that
- *   blocks inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the
- *   back end cannot probe, as a plug-in cannot; DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the sender has left and none of
- *   its messages is there; the group's failure.
+ * @return DIST_OK; DIST_IN_PROGRESS with DIST_NO_WAIT if there is no message;
+ *   DIST_ERR_INVALID_ARGUMENT, also if the call would block inside a completion callback;
+ *   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the group's
+ *   back end cannot probe, as a plug-in cannot; DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the
+ *   sender has left and none of its messages is there; the group's failure.
  * @threads any.
  * @since 0.1
  */
@@ -2275,24 +2896,27 @@ dist_status_t dist_probe(dist_group_t *group,
 /**
  * Receives a message that dist_probe took out of matching.
  *
- * The handle is consumed, also by an error of the operation. It stays valid if the call is refused with nothing done: for a
- * wrong argument, DIST_ERR_MISMATCH, DIST_ERR_UNSUPPORTED or DIST_ERR_OUT_OF_MEMORY. A byte string
- * (dist_send_bytes) is received as DIST_U8; the status of the probe has its length. If the deadline passes
- * before any of the message was transferred, the message returns to matching.
+ * The call consumes the handle, also if the operation fails. The handle stays valid if the
+ * call is refused with nothing done: for a wrong argument, DIST_ERR_MISMATCH,
+ * DIST_ERR_UNSUPPORTED or DIST_ERR_OUT_OF_MEMORY. If the deadline passes before any of the
+ * message was transferred, the message returns to matching. A byte string (dist_send_bytes) is
+ * received as DIST_U8; the status of the probe has its length.
  *
  * @param message in: the message.
- * @param buf out, optional: room for `count` elements; borrowed until the work completes; NULL only if `count` is 0.
- * @param count in: the number of elements that there is room for.
- * @param dtype in: the type of the elements, the sender's.
- * @param status out, optional: as in dist_recv.
- * @param options in, optional: as in dist_recv.
- * @param work out, optional: as in dist_recv.
- * @agree sender and receiver agree on dtype.
- * @blocks with `work` NULL outside a batch, until the message is here, until the deadline at the latest.
- * @return as dist_recv; DIST_ERR_MISMATCH if the message is longer than `count` or of another dtype: nothing is written, and
- *   the handle stays valid; DIST_ERR_INVALID_HANDLE also if the group of the message was released; DIST_ERR_ABORTED if the
- *   sender withdrew the message because its deadline passed, DIST_ERR_PEER_FAILED if the sender left before the message
- *   was transferred: the handle is consumed.
+ * @param buf out: room for `count` elements in host memory; borrowed until the work completes;
+ *   NULL only if `count` is 0.
+ * @param count in: the most elements that the call accepts.
+ * @param dtype in: the type of the elements, the same as the sender's.
+ * @param status out, optional: as dist_recv.
+ * @param options in, optional: as dist_recv.
+ * @param work out, optional: as dist_recv.
+ * @agree the sender and the receiver agree on the dtype.
+ * @blocks as dist_recv.
+ * @return as dist_recv; DIST_ERR_MISMATCH if the message is longer than `count` or has another
+ *   dtype: then the library writes nothing; DIST_ERR_INVALID_HANDLE also if the group of the
+ *   message was released or another call receives the message; DIST_ERR_ABORTED if the sender
+ *   withdrew the message because its deadline passed; DIST_ERR_PEER_FAILED if the sender left
+ *   before the message was transferred.
  * @threads any; of several calls for one message, one receives it.
  * @since 0.1
  */
@@ -2306,13 +2930,15 @@ dist_status_t dist_recv_message(struct dist_message_t *message,
                                 dist_work_t **work);
 
 /**
- * Returns a message that dist_probe took to matching, in its old place: the next receive or probe that matches finds it.
+ * Returns a message of dist_probe to matching, in its old place.
+ *
+ * The next receive or probe that matches the message finds it.
  *
  * @param message in, optional: the message; the handle is consumed. NULL does nothing.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK, also if the group was released or has failed; DIST_ERR_INVALID_HANDLE if the message was received or
- *   released.
+ * @return DIST_OK, also if the group was released or has failed; DIST_ERR_INVALID_HANDLE if
+ *   the message was received or released.
  * @threads any.
  * @since 0.1
  */
@@ -2321,28 +2947,33 @@ dist_status_t dist_message_release(struct dist_message_t *message);
 /**
  * Sends one message and receives another at the same time.
  *
- * Both directions go on at once, so that a ring of ranks that all call it does not wait for itself, whatever the size. The two
- * buffers may overlap or be the same: the message that arrives does not overwrite unsent elements. Then the library needs
- * memory of the size of the message that arrives. The messages are matched as those of dist_send and dist_recv. With a
- * work, dist_work_source, dist_work_tag and dist_work_received_count are those of the receive. Host memory only.
+ * Both directions go on at once, so a ring of ranks that all call it does not deadlock,
+ * whatever the size. The two buffers may overlap or be equal: the message that arrives does
+ * not overwrite elements that are not sent yet. For this the library needs memory of the size
+ * of the message that arrives. The messages are matched as those of dist_send and dist_recv.
+ * With a work, dist_work_source, dist_work_tag and dist_work_received_count describe the
+ * receive. Both buffers are in host memory.
  *
  * @param group in: the group.
- * @param send in, optional: `send_count` elements; borrowed until the work completes; NULL only if `send_count` is 0.
+ * @param send in: `send_count` elements; borrowed until the work completes; NULL only if
+ *   `send_count` is 0.
  * @param send_count in: the number of elements to send.
- * @param dest in: the receiver, a rank of the group; this rank itself is possible.
+ * @param dest in: the receiver, a rank of the group, this rank included.
  * @param send_tag in: 0 or more.
- * @param recv out, optional: room for `recv_count` elements; borrowed until the work completes; NULL only if `recv_count`
- *   is 0.
- * @param recv_count in: the number of elements that there is room for.
+ * @param recv out: room for `recv_count` elements; borrowed until the work completes; NULL
+ *   only if `recv_count` is 0.
+ * @param recv_count in: the most elements that the call accepts.
  * @param source in: the sender, a rank of the group, or DIST_ANY_SOURCE.
  * @param recv_tag in: 0 or more, or DIST_ANY_TAG.
  * @param dtype in: the type of the elements of both messages.
- * @param status out, optional: as in dist_recv, of the message that arrives.
- * @param options in, optional: as in dist_send; DIST_CALL_SYNCHRONOUS is about the send.
- * @param work out, optional: the work of both messages, owned by the caller, released with dist_work_release; NULL to block.
- * @agree as dist_send and dist_recv.
- * @blocks with `work` NULL outside a batch, until both messages are done, until the deadline at the latest.
- * @return as dist_send and dist_recv; the error of the receive, else that of the send, once both have ended.
+ * @param status out, optional: as dist_recv, of the message that arrives.
+ * @param options in, optional: as dist_send; DIST_CALL_SYNCHRONOUS is for the send.
+ * @param work out, optional: as dist_send; the work is that of both messages.
+ * @agree each sender and its receiver agree on the tag and the dtype.
+ * @blocks until both messages are done, until the deadline at the latest; not with a work and
+ *   not inside a batch.
+ * @return as dist_send and dist_recv. Once both messages have ended, the error of the receive,
+ *   else that of the send.
  * @threads any.
  * @since 0.1
  */
@@ -2371,128 +3002,175 @@ dist_status_t dist_sendrecv(dist_group_t *group,
  */
 
 /**
- * Told the outcome of a work: DIST_OK or the error, its message ("" for DIST_OK; valid during the call), and the
- * pointer given with the function. Called on a thread of the library, one such function at a time; must not throw,
- * and must not make calls that block (see dist_work_on_complete).
+ * Receives the outcome of a work.
+ *
+ * `status` is DIST_OK or the error. `message` is the error's text ("" for DIST_OK), borrowed for
+ * the call. `user` is the pointer that was given with the function. The library calls one such
+ * function at a time, on a thread of its own. The function must not throw and must not make calls
+ * that block (dist_work_on_complete).
  */
 typedef void (*dist_work_fn)(dist_status_t status, const char *message, void *user);
 
 /**
  * Waits until a work is done.
  *
- * `work`: required. `timeout_ms`: how long to wait; the default is until the operation's own deadline.
- * The thread may run operations of the work's group meanwhile. Blocks until the work is
- * done or the time is over. Any thread, any number of times, several threads at once. Once it has returned
- * something else than DIST_IN_PROGRESS, the library does not touch the operation's buffers any more; a GPU may, until
- * dist_work_synchronize.
+ * Until then the thread may run operations of the work's group. After any result but
+ * DIST_IN_PROGRESS, the library no longer uses the operation's buffers. A GPU may use them
+ * until dist_work_synchronize has returned DIST_OK.
  *
- * Returns DIST_OK; DIST_IN_PROGRESS if the time was over first: the work goes on, and its buffers stay lent; the
- * operation's error, which stays (DIST_ERR_TIMEOUT is always the operation's own deadline, and final);
- * DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for a wrong time, a work whose batch has not ended, and a
- * pending one inside a completion callback. Since 0.1.
+ * @param work in: the work.
+ * @param timeout_ms in: how long to wait; the default is until the operation's own deadline.
+ * @agree nothing.
+ * @blocks until the work is done, until the time-out at the latest.
+ * @return DIST_OK; DIST_IN_PROGRESS if the time-out came first: the operation continues and
+ *   its buffers stay borrowed; the operation's error, the same for each call. DIST_ERR_TIMEOUT
+ *   always means the operation's own deadline, and is final. DIST_ERR_INVALID_HANDLE.
+ *   DIST_ERR_INVALID_ARGUMENT for a wrong time-out; also if the call would wait for a work
+ *   whose batch has not ended, or would wait inside a completion callback.
+ * @threads any; several threads may wait for one work, any number of times.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_work_wait(dist_work_t *work,
-                             int64_t timeout_ms);
+DIST_NODISCARD dist_status_t dist_work_wait(dist_work_t *work, int64_t timeout_ms);
 
 /**
- * Waits until a work is done, and the device with it, where its buffers are in the memory of a GPU.
+ * Waits until a work is done and, for the memory of a GPU, until the device is done as well.
  *
- * Such a work is done as soon as the operation is in its stream (see `stream` in dist_call_options_t), which is when
- * the caller may put more into that stream; its buffers stay lent until the device is done. For other works, and where the
- * native back end carries the memory of a GPU, this is dist_work_wait. `work`: required; also that of a batch. `timeout_ms`: as in dist_work_wait.
- * Any thread, any number of times.
+ * An operation over NCCL is done as soon as it is in its stream (`stream` in
+ * dist_call_options_t). From then on the caller may put more into that stream, but the buffers
+ * stay borrowed until the device is done. For other works this call is dist_work_wait, also
+ * where the native back end carries the memory of a GPU.
  *
- * Returns as dist_work_wait; for an operation on a device also the failure of its group, DIST_ERR_TIMEOUT among it, after
- * which what it has written is undefined. Since 0.1.
+ * @param work in: the work, also of a batch.
+ * @param timeout_ms in: as dist_work_wait.
+ * @agree nothing.
+ * @blocks until the work and the device are done, until the time-out at the latest.
+ * @return as dist_work_wait; for an operation on a device also the failure of its group,
+ *   DIST_ERR_TIMEOUT included: then the contents of the buffers that it writes are undefined.
+ *   DIST_ERR_INVALID_ARGUMENT for such an operation also inside a completion callback.
+ * @threads as dist_work_wait.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_work_synchronize(dist_work_t *work,
-                                    int64_t timeout_ms);
+DIST_NODISCARD dist_status_t dist_work_synchronize(dist_work_t *work, int64_t timeout_ms);
 
 /**
- * Copies the message of a work's error; "" while it is pending and where it has succeeded.
+ * Copies the message of a work's error: "" while it is pending and if it has succeeded.
  *
- * `work`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole message needs, its
- * terminator included; 0 for an invalid handle. Does not block. Any thread. Since 0.1.
+ * @param work in: the work.
+ * @param buf out: as dist_last_error_copy; NULL only if `cap` is 0.
+ * @param cap in: as dist_last_error_copy.
+ * @agree nothing.
+ * @blocks no.
+ * @return the bytes that the whole message needs, its terminator included; 0 for an invalid
+ *   handle, and if `buf` is NULL and `cap` is not 0.
+ * @threads any.
+ * @since 0.1
  */
-size_t dist_work_error(const dist_work_t *work,
-                       char *buf,
-                       size_t cap);
+size_t dist_work_error(const dist_work_t *work, char *buf, size_t cap);
 
 /**
- * The number of a work's operation: of a collective in its group, from 1, the same on all ranks; messages are
- * counted by themselves.
+ * Returns the sequence number of a work's operation, from 1.
  *
- * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
- * Since 0.1.
- */
-uint64_t dist_work_sequence(const dist_work_t *work);
-
-/**
- * Returns when a work was issued, in nanoseconds since 1970, as the flight recorder's entries have it.
- *
- * It is the time of CLOCK_REALTIME when the recorder began, advanced by the monotonic clock: later changes of the
- * wall clock do not show in it.
+ * Collectives of a group are numbered in the order of their issue, the same on all ranks. The
+ * messages of each rank have numbers of their own. A collective on byte strings has two
+ * numbers, and the call returns the first. The work of a batch has 1.
  *
  * @param work in: the work.
  * @agree nothing.
  * @blocks no.
- * @return the time; 0 for an invalid handle and before its batch has ended.
+ * @return the number; 0 for an invalid handle, and before the work's batch has ended.
+ * @threads any.
+ * @since 0.1
+ */
+uint64_t dist_work_sequence(const dist_work_t *work);
+
+/**
+ * Returns when a work was issued, in nanoseconds since 1970, as in the flight recorder.
+ *
+ * It is the time of CLOCK_REALTIME when the recorder began, advanced by the monotonic clock.
+ * Later changes of the wall clock do not affect it.
+ *
+ * @param work in: the work.
+ * @agree nothing.
+ * @blocks no.
+ * @return the time; 0 for an invalid handle, and before the work's batch has ended.
  * @threads any.
  * @since 0.1
  */
 uint64_t dist_work_start_ns(const dist_work_t *work);
 
 /**
- * The time from the issue of a work until it was done, or until now, in nanoseconds.
+ * Returns the time from the issue of a work until it was done, or until now, in nanoseconds.
  *
- * `work`: required. Returns 0 for an invalid handle and before its batch has ended. Does not block. Any thread.
- * Since 0.1.
+ * @param work in: the work.
+ * @agree nothing.
+ * @blocks no.
+ * @return the time; 0 for an invalid handle, and before the work's batch has ended.
+ * @threads any.
+ * @since 0.1
  */
 uint64_t dist_work_elapsed_ns(const dist_work_t *work);
 
 /**
- * The rank that sent the message which a work received; of a send, the rank that got it.
+ * Returns the rank that sent the received message; for a send, the rank that gets it.
  *
- * `work`: required. Returns -1 for an invalid handle, while it is pending, after an error, and for anything but
- * a message. Does not block. Any thread. Since 0.1.
+ * @param work in: the work.
+ * @agree nothing.
+ * @blocks no.
+ * @return the rank; -1 for an invalid handle, while the work is pending, after an error, and
+ *   if the work is no message.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_work_source(const dist_work_t *work);
 
 /**
- * How many elements a work has received: those of the message, which may be fewer than there was room for.
+ * Returns how many elements a work has received.
  *
- * `work`: required. Returns 0 for an invalid handle, while it is pending, after an error, and for anything but a
- * receive. Does not block. Any thread. Since 0.1.
+ * It is the number of elements of the message, which may be shorter than the buffer.
+ *
+ * @param work in: the work.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number; 0 for an invalid handle, while the work is pending, after an error, and
+ *   if the work is no receive.
+ * @threads any.
+ * @since 0.1
  */
 size_t dist_work_received_count(const dist_work_t *work);
 
 /**
- * Releases a work. A pending one goes on: its buffers stay lent until it is done, and its functions are called.
+ * Releases a work.
  *
- * `work`: NULL does nothing. Does not block. Any thread.
+ * The operation of a pending work continues: its buffers stay borrowed until it is done, and
+ * its callbacks are called.
  *
- * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ * @param work in, optional: the work; the handle is consumed. NULL does nothing.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+ * @threads any.
+ * @since 0.1
  */
 dist_status_t dist_work_release(dist_work_t *work);
 
 /**
  * Waits until all works of a list are done.
  *
- * The thread may run operations of the works' groups until then. All that dist_work_wait says of buffers and of
- * repeated waits holds for each of them.
+ * Until then the thread may run operations of the works' groups. For the buffers of each work,
+ * and for repeated waits, the rules of dist_work_wait hold.
  *
- * @param works in: `n` works of any groups, NULL among them is skipped; borrowed for the call; NULL only if `n` is 0.
+ * @param works in: `n` works of any groups, borrowed for the call; NULL entries are skipped;
+ *   NULL only if `n` is 0.
  * @param n in: the length of the list.
- * @param timeout_ms in: for all of them together; 0 until the operations' own deadlines, DIST_NO_WAIT,
- *   DIST_WAIT_FOREVER.
+ * @param timeout_ms in: for all works together; the default is until the operations' own
+ *   deadlines.
  * @agree nothing.
- * @blocks until all are done, until the time-out at the latest.
- * @return DIST_OK; DIST_IN_PROGRESS if the time was over first; once all are done, the first error in the order of
- *   the list, whose message begins with its place; DIST_ERR_INVALID_HANDLE with the place of a wrong handle;
- *   DIST_ERR_INVALID_ARGUMENT for a wrong time, works whose batch has not ended, and pending ones inside a completion
- *   callback.
+ * @blocks until all works are done, until the time-out at the latest.
+ * @return DIST_OK; DIST_IN_PROGRESS if the time-out came first; once all works are done, the
+ *   first error in the order of the list, whose message begins with the place of the work;
+ *   DIST_ERR_INVALID_HANDLE, whose message names the place of the wrong handle.
+ *   DIST_ERR_INVALID_ARGUMENT for a wrong argument; also if the call would wait for a work
+ *   whose batch has not ended, or would wait inside a completion callback.
  * @threads any; several threads may wait for the same works.
  * @since 0.1
  */
@@ -2504,16 +3182,19 @@ dist_status_t dist_work_wait_all(dist_work_t *const *works,
 /**
  * Waits until a work of a list is done.
  *
- * If several are, it takes the first in the list. To wait for the next one, put NULL in its place.
+ * If several works are done, the call reports the first in the list. To wait for the next
+ * work, put NULL in its place.
  *
- * @param works in: as in dist_work_wait_all.
+ * @param works in: as dist_work_wait_all.
  * @param n in: the length of the list.
- * @param timeout_ms in: as in dist_work_wait_all.
+ * @param timeout_ms in: how long to wait; the default is until the operations' own deadlines.
  * @param index out: the place of the work that is done; `n` if there is none.
  * @agree nothing.
- * @blocks until one is done, until the time-out at the latest.
- * @return DIST_OK, also if all entries are NULL; the error of the work at `index`; DIST_IN_PROGRESS if the time was
- *   over first; DIST_ERR_INVALID_HANDLE and DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`.
+ * @blocks until a work is done, until the time-out at the latest.
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+ *   DIST_IN_PROGRESS if the time-out came first; DIST_ERR_INVALID_HANDLE and
+ *   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`;
+ *   DIST_ERR_INVALID_ARGUMENT also if `index` is NULL.
  * @threads any; several threads may wait for the same works.
  * @since 0.1
  */
@@ -2524,23 +3205,29 @@ dist_status_t dist_work_wait_any(dist_work_t *const *works,
                                  size_t *index);
 
 /**
- * Has a function called when a work is done; soon, if it is done already.
+ * Registers a function that the library calls once a work is done.
  *
- * Several may be given. The functions run one after the other on a thread of the library, in the order in which
- * their works were done, and never inside this call. Inside one, calls that block are refused with
- * DIST_ERR_INVALID_ARGUMENT (collectives and messages without a work, waits for pending works, dist_init,
- * dist_finalize, dist_callbacks_stop, making groups, calls of stores); asynchronous calls are not. The function must
- * not throw. dist_finalize calls those of the world's works before the world goes.
+ * If the work is done already, the library calls the function at once, but never inside this
+ * call. A work may have several functions. One thread of the library calls the functions of
+ * all works, one after the other, in the order in which the works were done. The function must
+ * not throw.
  *
- * @param work in: may be released before the function is called.
+ * Inside such a function, calls that may block return DIST_ERR_INVALID_ARGUMENT. These are
+ * collectives, messages and dist_batch_end without a work, and waits for pending works. The
+ * others are dist_init, dist_finalize, dist_spawn, dist_callbacks_stop, and calls that create,
+ * split or shrink groups or use stores. Asynchronous calls are allowed. dist_finalize calls
+ * the functions of the world's works before the world is gone, but drops functions that wait
+ * behind one that does not return.
+ *
+ * @param work in: the work; the caller may release it before the function is called.
  * @param function in: called once.
- * @param user in, optional: handed to the function; must stay valid until that has been called, withdrawn or dropped
- *   (dist_work_remove_callback, dist_callbacks_stop).
+ * @param user in, optional: passed to the function. It stays valid until the function has been
+ *   called, withdrawn (dist_work_remove_callback) or dropped (dist_callbacks_stop).
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_OUT_OF_MEMORY if 1048576 functions
- *   wait for their works; DIST_ERR_SYSTEM if the thread cannot be started; DIST_ERR_NOT_INITIALIZED after
- *   dist_callbacks_stop.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `function` is NULL;
+ *   DIST_ERR_OUT_OF_MEMORY if 1048576 functions are registered and not called; DIST_ERR_SYSTEM
+ *   if the thread cannot be started; DIST_ERR_NOT_INITIALIZED after dist_callbacks_stop.
  * @threads any.
  * @since 0.1
  */
@@ -2550,18 +3237,19 @@ dist_status_t dist_work_on_complete(dist_work_t *work,
                                     void *user);
 
 /**
- * Withdraws a function given with dist_work_on_complete that has not been called.
+ * Withdraws a function of dist_work_on_complete that has not been called.
  *
- * If the same function was given with the same pointer several times, each call withdraws one of them. After DIST_OK
- * the function is never called for that one, and the library does not use `user` any more.
+ * If a function was registered several times with the same pointer, each call withdraws one
+ * registration. After DIST_OK the library does not call the function for this registration,
+ * and does not use `user` any more.
  *
- * @param work in: the work that it was given for.
+ * @param work in: the work.
  * @param function in: the function.
- * @param user in, optional: the pointer that was given with it.
+ * @param user in, optional: the pointer that was registered with the function.
  * @agree nothing.
- * @blocks no; it does not wait for a function that is being called.
- * @return DIST_OK; DIST_ERR_NOT_FOUND if it was not given, was called or is being called; DIST_ERR_INVALID_HANDLE;
- *   DIST_ERR_INVALID_ARGUMENT if `function` is NULL.
+ * @blocks no; it does not wait for a function that is running.
+ * @return DIST_OK; DIST_ERR_NOT_FOUND if the function was not registered, has been called or
+ *   is running; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `function` is NULL.
  * @threads any.
  * @since 0.1
  */
@@ -2571,24 +3259,24 @@ dist_status_t dist_work_remove_callback(dist_work_t *work,
                                         void *user);
 
 /**
- * Stops completion callbacks, for an interpreter that is about to end: none is called any more when it has returned
- * DIST_OK.
+ * Stops completion callbacks, for an interpreter that is about to end.
  *
- * Callbacks of works that are done are called first. Callbacks of pending works are dropped, as are all callbacks
- * that have not begun at the time-out. Until dist_callbacks_start, dist_work_on_complete returns
- * DIST_ERR_NOT_INITIALIZED. Works themselves go on, and other functions of the caller (those of a store, of a back
- * end, of the log) are called as before.
+ * After DIST_OK no callback runs and none is called. The callbacks of works that are done are
+ * called first. The callbacks of pending works are dropped, as are all callbacks that have not
+ * begun at the time-out. Until dist_callbacks_start, dist_work_on_complete returns
+ * DIST_ERR_NOT_INITIALIZED. Works continue, and the library still calls other functions of the
+ * caller (of a store, a back end, the log).
  *
- * @param timeout_ms in: how long to wait; 0 for 5 seconds, DIST_NO_WAIT, DIST_WAIT_FOREVER.
+ * @param timeout_ms in: how long to wait; the default is 5 seconds.
  * @agree nothing.
- * @blocks until the callbacks have returned and their thread has ended, until the time-out at the latest.
- * @return DIST_OK; DIST_IN_PROGRESS if a callback or their thread still runs at the time-out: call it again;
- *   DIST_ERR_INVALID_ARGUMENT for a wrong time, and inside a callback.
+ * @blocks until the callbacks have returned and their thread has ended, until the time-out at
+ *   the latest.
+ * @return DIST_OK; DIST_IN_PROGRESS if a callback or its thread still runs at the time-out:
+ *   call again; DIST_ERR_INVALID_ARGUMENT for a wrong time-out, and inside a callback.
  * @threads any.
  * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_callbacks_stop(int64_t timeout_ms);
+DIST_NODISCARD dist_status_t dist_callbacks_stop(int64_t timeout_ms);
 
 /**
  * Allows completion callbacks again after dist_callbacks_stop.
@@ -2597,67 +3285,69 @@ dist_status_t dist_callbacks_stop(int64_t timeout_ms);
  *
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK, also where they were not stopped.
+ * @return DIST_OK, also if callbacks were not stopped.
  * @threads any.
  * @since 0.1
  */
 dist_status_t dist_callbacks_start(void);
 
 /**
- * Returns a descriptor that is readable while works of a group are done that dist_group_take_done has not returned.
+ * Returns a descriptor that is readable while done works of a group have not been taken.
  *
- * For poll, epoll, asyncio and tokio: wait for readability, then call dist_group_take_done until it returns less than
- * there was room for. The library makes progress without further calls. A work counts if it has a handle: those of
- * collectives, of messages, and of a batch whose calls are all of this group. A batch over several groups counts in
- * none of them, its calls with works of their own do. A work that was waited for counts until it is released. A work
- * is reported shortly after dist_work_wait can return for it.
+ * It is for poll, epoll, asyncio and tokio: wait until the descriptor is readable, then call
+ * dist_group_take_done until it returns less than `cap`. The library makes progress without
+ * further calls.
+ *
+ * A work counts if it has a handle: the works of collectives, of messages, and of a batch
+ * whose calls are all of this group. A batch over several groups counts in none of them, but
+ * the works of its calls do. A work that was waited for counts until it is taken or released.
+ * dist_work_wait may return for a work shortly before the descriptor reports it.
  *
  * @param group in: the group.
  * @agree nothing.
  * @blocks no.
- * @return the descriptor, above 2, the same for each call; static: the caller does not read, write or close it; it is
- *   closed by dist_group_release, for the world by dist_finalize, so take it out of the event loop before. -1 on
- *   failure.
+ * @return the descriptor, above 2, the same for each call; -1 on failure. It is static: the
+ *   caller does not read, write or close it. dist_group_release closes it (dist_finalize for
+ *   the world): remove it from the event loop before.
  * @threads any.
  * @since 0.1
  */
 int32_t dist_group_fd(dist_group_t *group);
 
 /**
- * Takes the works of a group that are done and that it has not returned before, in the order of their completion.
+ * Takes the works of a group that are done and not yet taken, in the order of completion.
  *
- * It counts works from the first call of dist_group_fd on, and works done before that are not released.
- * The descriptor is not readable any more once none is left.
+ * It counts works from the first call of dist_group_fd on, and works that were done before and
+ * are not released. Once no work is left, the descriptor is not readable.
  *
  * @param group in: the group.
- * @param out out: the handles that the caller has of these works; they are released once, as ever; NULL only if `cap`
- *   is 0.
- * @param cap in: how many there is room for.
+ * @param out out: the handles of these works, as the caller got them; the caller still
+ *   releases each of them once; NULL only if `cap` is 0.
+ * @param cap in: the room in `out`, in handles.
  * @agree nothing.
  * @blocks no.
- * @return how many were written; 0 if none is done, without dist_group_fd, and on failure.
- * @threads any; each work is returned once.
+ * @return the number of handles written; 0 if no work is done, before the first dist_group_fd,
+ *   and on failure.
+ * @threads any; each work is taken once.
  * @since 0.1
  */
-size_t dist_group_take_done(dist_group_t *group,
-                            dist_work_t **out,
-                            size_t cap);
+size_t dist_group_take_done(dist_group_t *group, dist_work_t **out, size_t cap);
 
 /**
- * Gives the rank that a work's error names, with its fault and its process.
+ * Gives the rank that a work's error names, with its kind of failure and its process.
  *
  * @param work in: the work.
- * @param out out: DIST_CULPRIT_NONE and rank -1 while the work is pending, if it has succeeded, and if its error
- *   names no rank. Set struct_size before the call (DIST_CULPRIT_INIT).
+ * @param out out: DIST_CULPRIT_NONE and rank -1 while the work is pending, if it has
+ *   succeeded, and if its error names no rank. Set struct_size before the call
+ *   (DIST_CULPRIT_INIT).
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE, with DIST_CULPRIT_NONE in `out`;
+ *   DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
  * @threads any.
  * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_work_culprit(const dist_work_t *work,
-                                dist_culprit_t *out);
+DIST_NODISCARD dist_status_t dist_work_culprit(const dist_work_t *work, dist_culprit_t *out);
 
 /*
  * Stores
@@ -2674,25 +3364,30 @@ typedef struct dist_store_file_options_t {
      */
     size_t struct_size;
     /**
-     * The name of the job, the same for all processes of it: a file of another job is refused. NULL for none.
+     * The name of the job, the same for all its processes; NULL for none. A file of another job is
+     * refused.
      */
     const char *job_id;
     /**
-     * Time-out of creating the store, and of calls through its handle; the default is 5 minutes. Not DIST_NO_WAIT.
+     * Time-out of creating the store and of calls through its handle; the default is 5 minutes.
+     * DIST_NO_WAIT is refused.
      */
     int64_t timeout_ms;
 } dist_store_file_options_t;
 
 /**
- * Takes bytes that a caller's own store hands over, valid during the call; `sink_arg` is the pointer that was
- * given with the function.
+ * Receives bytes from a custom store or a plug-in.
+ *
+ * `bytes` is borrowed for the call. `sink_arg` is the pointer that was given with the function.
  */
 typedef void (*dist_store_sink_fn)(void *sink_arg, const void *bytes, size_t len_bytes);
 
 /**
- * The functions of a caller's own store (dist_store_custom_create): etcd, Redis, a torch store. Each gets
- * the `user` pointer, may be called from any thread, must return within `timeout_ms` (1 or more, or DIST_WAIT_FOREVER),
- * and returns a status. Keys are terminated strings; values are bytes.
+ * The functions of a custom store (dist_store_custom_create), such as etcd or Redis.
+ *
+ * The library passes `user` to each function, from any thread and from several at once. Each
+ * function returns a status within `timeout_ms` (1 or more, or DIST_WAIT_FOREVER). Keys are
+ * terminated strings; values are bytes.
  */
 typedef struct dist_store_vtable_t {
     /**
@@ -2700,7 +3395,7 @@ typedef struct dist_store_vtable_t {
      */
     size_t struct_size;
     /**
-     * Stores a value; required.
+     * Required. Stores a value.
      */
     dist_status_t (*set)(void *user,
                          const char *key,
@@ -2708,8 +3403,8 @@ typedef struct dist_store_vtable_t {
                          size_t len_bytes,
                          int64_t timeout_ms);
     /**
-     * Waits until the key exists, then hands its value to `sink(sink_arg, ...)`, once, before
-     * it returns; required.
+     * Required. Waits until the key exists, then passes its value to `sink(sink_arg, ...)` once
+     * before returning.
      */
     dist_status_t (*get)(void *user,
                          const char *key,
@@ -2717,7 +3412,7 @@ typedef struct dist_store_vtable_t {
                          void *sink_arg,
                          int64_t timeout_ms);
     /**
-     * Adds to a counter (a missing one is 0) kept as decimal text, and writes the sum; required.
+     * Required. Adds to a counter in decimal text (a missing counter is 0) and writes the sum.
      */
     dist_status_t (*add)(void *user,
                          const char *key,
@@ -2725,11 +3420,11 @@ typedef struct dist_store_vtable_t {
                          int64_t *result,
                          int64_t timeout_ms);
     /**
-     * Waits until all keys exist, or returns DIST_ERR_TIMEOUT; required.
+     * Required. Waits until all keys exist, or returns DIST_ERR_TIMEOUT.
      */
     dist_status_t (*wait)(void *user, const char *const *keys, size_t n, int64_t timeout_ms);
     /**
-     * Writes 1 if all keys exist, else 0, without waiting; required.
+     * Required. Writes 1 if all keys exist, else 0, without waiting.
      */
     dist_status_t (*check)(void *user,
                            const char *const *keys,
@@ -2737,17 +3432,17 @@ typedef struct dist_store_vtable_t {
                            int32_t *all_present,
                            int64_t timeout_ms);
     /**
-     * Removes a key, and writes whether it was there; required.
+     * Required. Removes a key, and writes 1 if the key existed, else 0.
      */
     dist_status_t (*delete_key)(void *user, const char *key, int32_t *deleted, int64_t timeout_ms);
     /**
-     * Called once when the last user of the store has gone; optional.
+     * Optional. Called once, after the last use of the store.
      */
     void (*destroy)(void *user);
     /**
-     * Stores `desired` if the value is `expected`, or if there is none and `expected` is empty, and hands the
-     * value after that (for a missing key and an `expected` that is not empty: `expected`) to the sink, once;
-     * optional.
+     * Optional. Stores `desired` if the value is `expected`, or if the key is missing and
+     * `expected` is empty. Then passes the resulting value to the sink once. For a missing key and
+     * an `expected` that is not empty, the resulting value is `expected`.
      */
     dist_status_t (*compare_set)(void *user,
                                  const char *key,
@@ -2759,7 +3454,7 @@ typedef struct dist_store_vtable_t {
                                  void *sink_arg,
                                  int64_t timeout_ms);
     /**
-     * Adds bytes to the end of a value, which is made if it is missing; optional.
+     * Optional. Appends bytes to a value; a missing value is created.
      */
     dist_status_t (*append)(void *user,
                             const char *key,
@@ -2767,19 +3462,19 @@ typedef struct dist_store_vtable_t {
                             size_t len_bytes,
                             int64_t timeout_ms);
     /**
-     * Writes the number of keys; optional.
+     * Optional. Writes the number of keys.
      */
     dist_status_t (*num_keys)(void *user, int64_t *result, int64_t timeout_ms);
     /**
-     * Hands each key to the sink, before it returns; optional.
+     * Optional. Passes each key to the sink before returning.
      */
     dist_status_t (*list_keys)(void *user,
                                dist_store_sink_fn sink,
                                void *sink_arg,
                                int64_t timeout_ms);
     /**
-     * Adds an item to the end of a queue; optional. Without all three queue functions, queues are composed of
-     * keys.
+     * Optional. Appends an item to a queue. Unless all three queue functions are set, the library
+     * composes queues of keys.
      */
     dist_status_t (*queue_push)(void *user,
                                 const char *queue,
@@ -2787,8 +3482,8 @@ typedef struct dist_store_vtable_t {
                                 size_t len_bytes,
                                 int64_t timeout_ms);
     /**
-     * Takes the first item of a queue and hands it to the sink, once. Where there is none, waits for one if
-     * `block` is not 0, else returns DIST_ERR_QUEUE_EMPTY; optional.
+     * Optional. Takes the first item of a queue and passes it to the sink once. If the queue is
+     * empty: waits if `block` is not 0, else returns DIST_ERR_QUEUE_EMPTY.
      */
     dist_status_t (*queue_pop)(void *user,
                                const char *queue,
@@ -2797,30 +3492,38 @@ typedef struct dist_store_vtable_t {
                                void *sink_arg,
                                int64_t timeout_ms);
     /**
-     * Writes the number of items in a queue; optional.
+     * Optional. Writes the number of items in a queue.
      */
     dist_status_t (*queue_len)(void *user, const char *queue, int64_t *result, int64_t timeout_ms);
 } dist_store_vtable_t;
 
 /**
- * Opens a store in a file, and makes the file where there is none: for processes that share a file system, with
- * file locks that work across it. The file belongs to this user alone (mode 0600).
+ * Opens a store in a file, and creates the file if it is missing.
  *
- * All processes give the same `world_size` (the number of times that the file will be opened; 0 where that is not
- * known) and the same job. Releasing the last handle leaves the file; the last user removes it, once
- * `world_size` have come. Whatever an earlier run has left behind is an error at once: a file of another job
- * or size, one that as many have opened already, one whose users on this host have ended without leaving it.
+ * The processes share a file system with file locks that work across it. Only this user can
+ * read and write the file (mode 0600). Releasing the last handle of a process leaves the
+ * store; the last process removes the file once `world_size` processes have opened it.
+ * Leftovers of an earlier run are an error at once. Such a file belongs to another job or
+ * size, was opened by all its processes already, or has users on this host that ended without
+ * leaving it. If the disk is full, the storing call returns DIST_ERR_SYSTEM and stores
+ * nothing; the store remains usable.
  *
- * `path`: required. `options`: optional. Both borrowed for the call. `out`: out, required; owned by the caller,
- * released with dist_store_release; NULL on failure. Blocks while others lock the file, until
- * timeout_ms at the latest. Any thread.
+ * After the call, the library refuses calls in a process forked from this one without exec,
+ * which would share the locks, and dist_spawn refuses this process.
  *
- * From then on the library refuses calls in a process forked from this one without exec, which would share the
- * locks, and dist_spawn refuses this process.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_MISMATCH saying what the file is instead, since when and
- * by whom; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM. A full disk is DIST_ERR_SYSTEM of the call that would have
- * stored something: nothing is then stored, and the store goes on. Since 0.1.
+ * @param path in: the path of the file; borrowed for the call.
+ * @param world_size in: how many times the file will be opened; 0 if the number is not known.
+ * @param options in, optional: the options; borrowed for the call; NULL for defaults.
+ * @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+ *   failure.
+ * @agree world_size and the job_id of the options.
+ * @blocks while other processes lock the file, until timeout_ms at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
+ *   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
+ *   child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in the
+ *   message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_file_create(const char *path,
@@ -2831,25 +3534,30 @@ dist_status_t dist_store_file_create(const char *path,
 /**
  * Makes a store in the memory of this process, for ranks that are threads.
  *
- * `out`: out, required; owned by the caller, released with dist_store_release. Does not block. Any thread.
- *
- * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ * @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+ *   failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_NOT_INITIALIZED in a forked child.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_store_hash_create(dist_store_t **out);
+DIST_NODISCARD dist_status_t dist_store_hash_create(dist_store_t **out);
 
 /**
  * Makes a store that puts a prefix and "/" before every key of another store.
  *
- * The new handle begins with the time-out of `inner`.
+ * The new handle starts with the time-out of `inner`.
  *
  * @param prefix in: the prefix; borrowed for the call; NULL only if `prefix_len_bytes` is 0.
- * @param prefix_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param prefix_len_bytes in: the length of the prefix; DIST_TERMINATED for a C string.
  * @param inner in: the other store, which the new store keeps alive.
- * @param out out: the new store; owned by the caller, released with dist_store_release; NULL on failure.
+ * @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+ *   failure.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
+ *   DIST_ERR_NOT_INITIALIZED in a forked child.
  * @threads any.
  * @since 0.1
  */
@@ -2860,40 +3568,51 @@ dist_status_t dist_store_prefix_create(const char *prefix,
                                        dist_store_t **out);
 
 /**
- * Makes a second handle on a store, with a time-out of its own.
+ * Makes a second handle on a store.
  *
- * `store`: required. `out`: out, required; owned by the caller, released with dist_store_release. Does not
- * block. Any thread.
+ * The new handle starts with the time-out of `store`; dist_store_set_timeout changes one
+ * handle only.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_INVALID_HANDLE. Since 0.1.
+ * @param store in: the store.
+ * @param out out: the handle; owned by the caller, released with dist_store_release; NULL on
+ *   failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
+ *   DIST_ERR_NOT_INITIALIZED in a forked child.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_store_clone(const dist_store_t *store,
-                               dist_store_t **out);
+DIST_NODISCARD dist_status_t dist_store_clone(const dist_store_t *store, dist_store_t **out);
 
 /**
- * Stores a value under a key, whatever was there before.
+ * Stores a value under a key and replaces an earlier value.
  *
- * The call waits for no answer. The whole value is replaced at once; of several at the same time the last to
- * arrive stays. Every later call of this process on this store, through any handle and thread, finds it done.
- * Others see it at the latest when the next call of this process that has an answer returns
- * (dist_store_check of no keys is the cheapest). If the connection breaks before that, that next call
- * returns DIST_ERR_CONNECTION and says how many such calls may be lost. The same holds for
- * dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and file stores the value is
- * visible to all on return.
+ * The call does not wait for an answer. The store replaces the whole value at once; of several
+ * concurrent values, the last to arrive stays. Every later call of this process on the store
+ * sees the value, through any handle and thread. Other processes see the value at the latest
+ * when the next call of this process that has an answer returns (dist_store_check of no keys
+ * is the cheapest). If the connection breaks before that, this next call returns
+ * DIST_ERR_CONNECTION, and its message has the number of calls that may be lost. The same
+ * holds for dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and
+ * file stores, all processes see the value when the call returns.
  *
- * A key may have any bytes, zero bytes too. Only a caller's own store gets keys as C strings, and refuses
- * those with a zero byte.
+ * A key may contain any bytes, zero bytes included. Only a custom store gets keys as C strings
+ * and refuses keys with a zero byte. On TCP and file stores, a key has at most 8191 bytes, and
+ * a value at most 8 MiB. A call takes at most 131072 keys and 256 MiB in all.
  *
  * @param store in: the store.
  * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
  * @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
  * @param len_bytes in: the length of the value.
  * @agree nothing.
- * @blocks only while the way to the store is congested, until the store's time-out at the latest.
- * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE; DIST_ERR_TIMEOUT; DIST_ERR_CONNECTION if
- *   the store cannot be reached.
+ * @blocks while the connection to the store is congested or others lock the file, until the
+ *   store's time-out at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
+ *   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED in a forked child; DIST_ERR_TIMEOUT;
+ *   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_SYSTEM if the file cannot be
+ *   read or written; the error of a custom store's function.
  * @threads any.
  * @since 0.1
  */
@@ -2905,18 +3624,20 @@ dist_status_t dist_store_set(dist_store_t *store,
                              size_t len_bytes);
 
 /**
- * Gives the value of a key, and waits until there is one.
+ * Returns the value of a key, and waits until the key exists.
  *
- * The value is one whole value, which the key had at some time during the call. With a time-out of DIST_NO_WAIT
- * (dist_store_set_timeout) the call looks once.
+ * The value is one whole value that the key had during the call. With the time-out
+ * DIST_NO_WAIT (dist_store_set_timeout), the call looks once.
  *
  * @param store in: the store.
  * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
- * @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+ * @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+ * @param out out: a blob of one byte string; owned by the caller, released with
+ *   dist_blob_release; NULL on failure.
  * @agree nothing.
- * @blocks until the key exists, until the store's time-out at the latest; others may use the store then.
- * @return as dist_store_set; DIST_ERR_TIMEOUT names the key.
+ * @blocks until the key exists, until the store's time-out at the latest; other threads may
+ *   use the store in the meantime.
+ * @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the key.
  * @threads any.
  * @since 0.1
  */
@@ -2927,20 +3648,21 @@ dist_status_t dist_store_get(dist_store_t *store,
                              dist_blob_t **out);
 
 /**
- * Adds to a counter and gives the sum.
+ * Adds to a counter and returns the sum.
  *
- * A missing counter is 0; counters are kept as decimal text and wrap around. The call is atomic: each caller
- * gets a sum of its own, and no addition is lost. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT it may or may
- * not have taken place.
+ * A missing counter is 0. Counters are decimal text of 64-bit integers and wrap around. The
+ * call is atomic: no addition is lost. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT, the
+ * addition may or may not have happened.
  *
  * @param store in: the store.
  * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
  * @param amount in: the number to add.
  * @param out out: the sum.
  * @agree nothing.
  * @blocks for a round trip, until the store's time-out at the latest.
- * @return as dist_store_set; DIST_ERR_NOT_A_NUMBER if the value is none, which stays.
+ * @return as dist_store_set; DIST_ERR_NOT_A_NUMBER if the value is not a number, and stays
+ *   unchanged.
  * @threads any.
  * @since 0.1
  */
@@ -2952,23 +3674,27 @@ dist_status_t dist_store_add(dist_store_t *store,
                              int64_t *out);
 
 /**
- * Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
+ * Replaces the value of a key if the value is `expected`.
  *
- * The call is atomic: of several that expect the same value, one stores its own. After DIST_ERR_CONNECTION or
- * DIST_ERR_TIMEOUT it may or may not have taken place.
+ * If the key is missing, the call stores `desired` only if `expected` is empty. The call is
+ * atomic: of several callers that expect the same value, one stores its own. After
+ * DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT, the value may or may not have been stored.
  *
  * @param store in: the store.
  * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
- * @param expected in: `expected_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+ * @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+ * @param expected in: `expected_len_bytes` bytes; borrowed for the call; NULL only if the
+ *   length is 0.
  * @param expected_len_bytes in: the length of `expected`.
- * @param desired in: `desired_len_bytes` bytes; borrowed for the call; NULL only if the length is 0.
+ * @param desired in: `desired_len_bytes` bytes; borrowed for the call; NULL only if the length
+ *   is 0.
  * @param desired_len_bytes in: the length of `desired`.
- * @param out out: a blob with the value after the call (if the key is missing and `expected` is not empty:
- *   `expected`, as in c10d); owned by the caller, released with dist_blob_release; NULL on failure.
+ * @param out out: a blob with the value after the call, or with `expected` if the key is
+ *   missing and `expected` is not empty (as in c10d); owned by the caller, released with
+ *   dist_blob_release; NULL on failure.
  * @agree nothing.
  * @blocks for a round trip, until the store's time-out at the latest.
- * @return as dist_store_set.
+ * @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
  * @threads any.
  * @since 0.1
  */
@@ -2985,17 +3711,20 @@ dist_status_t dist_store_compare_set(dist_store_t *store,
 /**
  * Waits until all keys exist.
  *
- * Each key has existed at some time since the call began, not necessarily all at once. On a store with queues of
- * its own, a queue that is not empty counts as a key. DIST_NO_WAIT looks once.
+ * Each key existed at some time during the call, not necessarily all at once. On a store with
+ * queues of its own, a queue that is not empty counts as a key. With DIST_NO_WAIT, the call
+ * looks once.
  *
  * @param store in: the store.
  * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
- * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+ * @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+ *   strings; borrowed for the call.
  * @param n in: the number of keys.
  * @param timeout_ms in: the default is the store's time-out.
  * @agree nothing.
- * @blocks until all keys exist, until `timeout_ms` at the latest; others may use the store then.
- * @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+ * @blocks until all keys exist, until `timeout_ms` at the latest; other threads may use the
+ *   store in the meantime.
+ * @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the missing keys.
  * @threads any.
  * @since 0.1
  */
@@ -3007,15 +3736,16 @@ dist_status_t dist_store_wait(dist_store_t *store,
                               int64_t timeout_ms);
 
 /**
- * Tells whether all keys exist now.
+ * Reports whether all keys exist now.
  *
  * The call looks at all keys at one time (a custom store: as its function does).
  *
  * @param store in: the store.
  * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
- * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+ * @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+ *   strings; borrowed for the call.
  * @param n in: the number of keys.
- * @param all_present out: 1 if all exist, else 0.
+ * @param all_present out: 1 if all keys exist, else 0.
  * @agree nothing.
  * @blocks for a round trip, until the store's time-out at the latest.
  * @return as dist_store_set.
@@ -3030,40 +3760,48 @@ dist_status_t dist_store_check(dist_store_t *store,
                                int32_t *all_present);
 
 /**
- * The number of keys of the whole store, whoever set them and under whatever prefix.
+ * Returns the number of keys of the whole store, under all prefixes.
  *
- * `store`: required. `out`: out, required. Blocks for a round trip. Any thread.
+ * The result is the number at some time during the call.
  *
- * Concurrency: the number at some time during the call.
- *
- * Returns as dist_store_set. Since 0.1.
+ * @param store in: the store.
+ * @param out out: the number of keys.
+ * @agree nothing.
+ * @blocks for a round trip, until the store's time-out at the latest.
+ * @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD dist_status_t dist_store_num_keys(dist_store_t *store, int64_t *out);
 
 /**
- * All keys of a store, in no order; of a prefix store, those under its prefix, without it.
+ * Returns all keys of a store, in no particular order.
  *
- * `store`: required. `out`: out, required; a blob of as many byte strings, owned by the caller. Blocks for a
- * round trip. Any thread.
+ * A prefix store returns the keys under its prefix, without the prefix. The list is the set of
+ * keys at one time during the call (a custom store: as its function does).
  *
- * Concurrency: all keys of one time during the call (a custom store: as its function does).
- *
- * Returns as dist_store_set; DIST_ERR_UNSUPPORTED for a store that cannot tell, such as a server of an
- * older torch. Since 0.1.
+ * @param store in: the store.
+ * @param out out: a blob with one byte string per key; owned by the caller, released with
+ *   dist_blob_release; NULL on failure.
+ * @agree nothing.
+ * @blocks for a round trip, until the store's time-out at the latest.
+ * @return as dist_store_set; DIST_ERR_UNSUPPORTED if the store cannot list keys (an older
+ *   torch server, a custom store without the function).
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_store_list_keys(dist_store_t *store,
-                                   dist_blob_t **out);
+DIST_NODISCARD dist_status_t dist_store_list_keys(dist_store_t *store, dist_blob_t **out);
 
 /**
  * Removes a key.
  *
- * The call is atomic: of several that delete a key, one finds it there. Calls that wait for the key go on waiting.
+ * The call is atomic: of several callers that delete a key, one finds it. Calls that wait for
+ * the key continue to wait.
  *
  * @param store in: the store.
  * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
- * @param deleted out: 1 if the key was there, else 0.
+ * @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+ * @param deleted out: 1 if the key existed, else 0.
  * @agree nothing.
  * @blocks for a round trip, until the store's time-out at the latest.
  * @return as dist_store_set.
@@ -3077,19 +3815,19 @@ dist_status_t dist_store_delete_key(dist_store_t *store,
                                     int32_t *deleted);
 
 /**
- * Adds bytes to the end of a value, which is made if it is missing.
+ * Appends bytes to a value; a missing value is created.
  *
- * The call is atomic: the bytes of one call stay together, in the order of arrival. They become visible as in
- * dist_store_set.
+ * The call is atomic: the bytes of one call stay together, in the order of arrival. They
+ * become visible as in dist_store_set.
  *
  * @param store in: the store.
  * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
  * @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
  * @param len_bytes in: the number of bytes.
  * @agree nothing.
  * @blocks as dist_store_set.
- * @return as dist_store_set.
+ * @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
  * @threads any.
  * @since 0.1
  */
@@ -3101,19 +3839,21 @@ dist_status_t dist_store_append(dist_store_t *store,
                                 size_t len_bytes);
 
 /**
- * Gives the values of several keys, and waits until all exist.
+ * Returns the values of several keys, and waits until all exist.
  *
- * All values are of one time (a custom store: each of its own time).
+ * All values are from one time (a custom store: each from its own time).
  *
  * @param store in: the store.
  * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
- * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
+ * @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+ *   strings; borrowed for the call.
  * @param n in: the number of keys.
- * @param out out: a blob of `n` byte strings in the order of the keys; owned by the caller, released with
- *   dist_blob_release; NULL on failure.
+ * @param out out: a blob of `n` byte strings in the order of the keys; owned by the caller,
+ *   released with dist_blob_release; NULL on failure.
  * @agree nothing.
- * @blocks until all keys exist, until the store's time-out at the latest; others may use the store then.
- * @return as dist_store_set; DIST_ERR_TIMEOUT names the missing keys.
+ * @blocks until all keys exist, until the store's time-out at the latest; other threads may
+ *   use the store in the meantime.
+ * @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the missing keys.
  * @threads any.
  * @since 0.1
  */
@@ -3127,14 +3867,18 @@ dist_status_t dist_store_multi_get(dist_store_t *store,
 /**
  * Stores several values at once.
  *
- * Others see all of the values or none (a custom store: one after the other), at the time that dist_store_set says.
+ * Other callers see all of the values or none (a custom store: one after the other), at the
+ * time that dist_store_set describes.
  *
  * @param store in: the store.
  * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
- * @param key_lens_bytes in, optional: their lengths, each as in dist_store_set; NULL for C strings.
- * @param values in: `n` values; borrowed for the call; one is NULL only if its length is 0.
- * @param lens_bytes in: the `n` lengths of the values.
- * @param n in: the number of keys, and of values; if it is 0, each array may be NULL.
+ * @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
+ *   strings; borrowed for the call.
+ * @param values in: `n` values; borrowed for the call; a value is NULL only if its length is
+ *   0; the array is NULL only if `n` is 0.
+ * @param lens_bytes in: the `n` lengths of the values; borrowed for the call; NULL only if `n`
+ *   is 0.
+ * @param n in: the number of keys and of values.
  * @agree nothing.
  * @blocks as dist_store_set.
  * @return as dist_store_set.
@@ -3152,23 +3896,24 @@ dist_status_t dist_store_multi_set(dist_store_t *store,
 /**
  * Sets the time-out of calls through this handle.
  *
- * With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait, dist_store_multi_get,
- * dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if that is too early; the others have 5 minutes.
+ * With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait,
+ * dist_store_multi_get, dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if the
+ * key or item is missing. The time-out of other calls is then 5 minutes; dist_store_barrier
+ * needs a time-out of its own.
  *
  * @param store in: the store.
  * @param timeout_ms in: the default is 5 minutes.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
+ *   DIST_ERR_NOT_INITIALIZED in a forked child.
  * @threads any.
  * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_store_set_timeout(dist_store_t *store,
-                                     int64_t timeout_ms);
+DIST_NODISCARD dist_status_t dist_store_set_timeout(dist_store_t *store, int64_t timeout_ms);
 
 /**
- * Gives the time-out of calls through this handle in milliseconds.
+ * Returns the time-out of calls through this handle in milliseconds.
  *
  * @param store in: the store.
  * @agree nothing.
@@ -3180,40 +3925,63 @@ dist_status_t dist_store_set_timeout(dist_store_t *store,
 int64_t dist_store_get_timeout(const dist_store_t *store);
 
 /**
- * The port of a TCP store; -1 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+ * Returns the port of a TCP store.
+ *
+ * A prefix store returns the port of its inner store.
+ *
+ * @param store in: the store.
+ * @agree nothing.
+ * @blocks no.
+ * @return the port; -1 for a store without a port and for an invalid handle.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_store_port(const dist_store_t *store);
 
 /**
  * Copies the host of a TCP store.
  *
- * `store`: required. `buf`, `cap`: as in dist_last_error_copy. Returns the bytes that the whole name needs,
- * its terminator included; 0 for a store that has none, or an invalid handle. Any thread. Since 0.1.
+ * A prefix store has the host of its inner store.
+ *
+ * @param store in: the store.
+ * @param buf out: the terminated name, truncated to fit; NULL only if `cap` is 0.
+ * @param cap in: the size of `buf` in bytes.
+ * @agree nothing.
+ * @blocks no.
+ * @return the size of the whole name in bytes with its terminator; 0 for a store without a
+ *   host, for an invalid handle, and if `buf` is NULL and `cap` is not 0.
+ * @threads any.
+ * @since 0.1
  */
-size_t dist_store_host(const dist_store_t *store,
-                       char *buf,
-                       size_t cap);
+size_t dist_store_host(const dist_store_t *store, char *buf, size_t cap);
 
 /**
- * Releases a store handle. The store itself lives on while groups, prefix stores or other handles use
- * it; with the last of them, the process that hosts it stops serving.
+ * Releases a store handle.
  *
- * `store`: NULL does nothing. Any thread.
+ * The store lives as long as groups, prefix stores or other handles use it. When the last of
+ * them is gone, the process that hosts the store stops serving.
  *
- * Returns DIST_OK or DIST_ERR_INVALID_HANDLE. Since 0.1.
+ * @param store in, optional: the handle; NULL does nothing.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED in a forked child.
+ * @threads any.
+ * @since 0.1
  */
 dist_status_t dist_store_release(dist_store_t *store);
 
 /**
- * Adds an item to the end of a queue.
+ * Appends an item to a queue.
  *
- * Queues are apart from the keys: one name may be both, and only dist_store_wait and the queue functions see
- * queues. Any number of processes may push and pop at once; items keep the order in which they arrive. They
- * become visible as in dist_store_set.
+ * Queues and keys are separate: one name may be both. Only dist_store_wait and the queue
+ * functions see queues. Any number of processes may push and pop concurrently; items keep the
+ * order of their arrival and become visible as in dist_store_set.
  *
  * @param store in: the store.
- * @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param key in: the name of the queue; borrowed for the call; NULL only if `key_len_bytes` is
+ *   0.
+ * @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
+ *   string.
  * @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
  * @param len_bytes in: the length of the item.
  * @agree nothing.
@@ -3232,18 +4000,23 @@ dist_status_t dist_store_queue_push(dist_store_t *store,
 /**
  * Takes the first item of a queue.
  *
- * Each item is given to one caller; a TCP store serves waiting callers in the order in which they came. A caller
- * that dies before it has the item leaves it to the next; after DIST_ERR_CONNECTION it may be lost.
+ * Each item goes to one caller. A TCP store serves waiting callers in the order of their
+ * calls. If a caller dies before it has the item, the next caller gets the item. After
+ * DIST_ERR_CONNECTION, the item may be lost.
  *
  * @param store in: the store.
- * @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
- * @param block in: 1 to wait until there is an item, 0 not to wait.
- * @param out out: a blob of one byte string; owned by the caller, released with dist_blob_release; NULL on failure.
+ * @param key in: the name of the queue; borrowed for the call; NULL only if `key_len_bytes` is
+ *   0.
+ * @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
+ *   string.
+ * @param block in: 0 to look once; any other number to wait for an item.
+ * @param out out: a blob of one byte string; owned by the caller, released with
+ *   dist_blob_release; NULL on failure.
  * @agree nothing.
- * @blocks if `block` is not 0: until there is an item, until the store's time-out at the latest.
- * @return as dist_store_set; DIST_ERR_QUEUE_EMPTY if `block` is 0 and there is no item; DIST_ERR_TIMEOUT names the
- *   queue.
+ * @blocks if `block` is not 0: until there is an item, until the store's time-out at the
+ *   latest.
+ * @return as dist_store_set; DIST_ERR_QUEUE_EMPTY if `block` is 0 and the queue is empty; the
+ *   message of DIST_ERR_TIMEOUT names the queue.
  * @threads any.
  * @since 0.1
  */
@@ -3255,13 +4028,15 @@ dist_status_t dist_store_queue_pop(dist_store_t *store,
                                    dist_blob_t **out);
 
 /**
- * Gives the number of items in a queue; 0 for one that was never used.
+ * Returns the number of items in a queue; 0 for a queue that was never used.
  *
- * It is the number at some time during the call.
+ * The result is the number at some time during the call.
  *
  * @param store in: the store.
- * @param key in: the queue's name; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
+ * @param key in: the name of the queue; borrowed for the call; NULL only if `key_len_bytes` is
+ *   0.
+ * @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
+ *   string.
  * @param out out: the number of items.
  * @agree nothing.
  * @blocks for a round trip, until the store's time-out at the latest.
@@ -3276,20 +4051,22 @@ dist_status_t dist_store_queue_len(dist_store_t *store,
                                    int64_t *out);
 
 /**
- * Waits until `world_size` callers have come to a barrier.
+ * Waits until `world_size` callers have called the barrier.
  *
- * No caller passes before `world_size` calls have been made. A key serves one barrier: later callers pass at once.
- * A caller that timed out has been counted all the same. All callers use the same kind of store: a prefix store
- * has its barrier elsewhere than the store under it.
+ * No caller returns before `world_size` calls have been made. A key serves one barrier: later
+ * callers return at once. A caller that timed out still counts. All callers use the same kind
+ * of store: the barrier of a prefix store and the barrier of its inner store are different.
  *
  * @param store in: the store.
- * @param key in: the barrier's key; borrowed for the call; NULL only if `key_len_bytes` is 0.
- * @param key_len_bytes in: its length; DIST_TERMINATED for a C string.
- * @param world_size in: the number of callers; 0 returns at once.
- * @param timeout_ms in: the default is the store's time-out; DIST_NO_WAIT is refused.
- * @agree key and world_size.
- * @blocks until all have come, until `timeout_ms` at the latest; others may use the store then.
- * @return as dist_store_set; DIST_ERR_TIMEOUT says how many have come.
+ * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
+ * @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
+ * @param world_size in: the number of callers, 0 or more; with 0 the call returns at once.
+ * @param timeout_ms in: the default is the store's time-out; DIST_NO_WAIT is refused, also as
+ *   the store's.
+ * @agree the key and world_size.
+ * @blocks until all callers have called, until `timeout_ms` at the latest; other threads may
+ *   use the store in the meantime.
+ * @return as dist_store_set; the message of DIST_ERR_TIMEOUT has the number of callers so far.
  * @threads any.
  * @since 0.1
  */
@@ -3301,15 +4078,24 @@ dist_status_t dist_store_barrier(dist_store_t *store,
                                  int64_t timeout_ms);
 
 /**
- * Makes a store from the caller's own functions.
+ * Makes a store from functions of the caller.
  *
- * `functions`: required, copied; those that are not optional must be set. `user`: handed to each; must stay
- * valid until destroy has been called. `out`: out, required; owned by the caller, released with
- * dist_store_release. Barriers, and queues unless the caller has functions for them, are composed of
- * keys; compare_set, append, num_keys and list_keys cannot be, and are DIST_ERR_UNSUPPORTED without a
- * function. Does not block. Any thread.
+ * Barriers are composed of keys, and so are queues unless all three queue functions are set.
+ * Without their functions, dist_store_compare_set, _append, _num_keys and _list_keys return
+ * DIST_ERR_UNSUPPORTED.
  *
- * Returns DIST_OK or DIST_ERR_INVALID_ARGUMENT, naming the function that is missing. Since 0.1.
+ * @param functions in: the functions, copied; the required functions must be set.
+ * @param user in, optional: passed to each function; must stay valid until `destroy` was
+ *   called.
+ * @param out out: the store; owned by the caller, released with dist_store_release; NULL on
+ *   failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, with the name of a missing function in the
+ *   message; DIST_ERR_UNSUPPORTED if `functions` has a newer field; DIST_ERR_NOT_INITIALIZED
+ *   in a forked child.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functions,
@@ -3329,29 +4115,42 @@ dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functio
  */
 
 /**
- * Allocates memory for buffers: in one shared segment of this process, which other processes of the host can be given.
+ * Allocates memory for buffers that other ranks of the host can access without a copy.
  *
- * Any call accepts it, in any group and from any thread, as it accepts any other memory; no rank has to agree on it. Where all
- * ranks are on one host, and what all of them give to an all_reduce, all_gather, reduce_scatter or all_to_all lies in such
- * memory (for an all_reduce also the results), it is read (and written) where it lies, without a copy: from 4 KiB a vector
- * or block on, or 64 KiB where the host has fewer cores than ranks. For that the other ranks map the whole segment, if the
- * system lets them look into this process. When an all_reduce has failed, a rank that was stopped in the middle of it may
- * still change up to 16 KiB of the result: free it and allocate another one; where that is so it is not handed out again.
+ * All calls accept this memory, in any group and on any thread, like all other memory. The
+ * contents are undefined. The memory begins at a multiple of 64 bytes, or of 2 MiB from that
+ * size on. All of it is resident when the call returns, on the NUMA node of the calling
+ * thread. Small allocations share pieces of 2 MiB, which the library takes from the system and
+ * gives back.
  *
- * It begins at a multiple of 64 bytes, or of 2 MiB if it is that large; what it holds is arbitrary. All of it is there when the call returns, on the caller's node of memory; the process gets memory from the system, and gives it
- * back, in pieces of 2 MiB that small allocations share.
+ * The rest holds for host memory of the native back end. In a group on one host,
+ * dist_all_reduce, dist_all_gather, dist_reduce_scatter and dist_all_to_all read such buffers
+ * in place. The inputs of all ranks must be such memory, for dist_all_reduce the results too,
+ * and the call must not choose an algorithm. The vector or block must have at least 4 KiB, or
+ * 64 KiB if the host has fewer cores than ranks. The other ranks map the whole segment of this
+ * process, if the system permits it.
  *
- * `group`: required; its back end says which memory it is. `bytes`: 0 gives NULL. `device`: DIST_DEVICE_HOST; or
- * the group's GPU on this rank, for memory of it that NCCL has allocated and, from 2.19 on, registered with the group,
- * which makes some of its operations faster; without NCCL it is cuMemAlloc's. Freeing that waits for what the device was given.
- * `ptr`: out, required; NULL on failure; freed with dist_mem_free, or by the end of the process: the end of the group does
- * not free it. Does not wait for others, but for a GPU's memory in a group with the back-end option nccl.windows=1, where all
- * ranks call it together, with the same length. Any thread. A child forked by the caller shares the memory, and must leave it
- * alone.
+ * After a failed dist_all_reduce, a rank that was stopped may still change up to 16 KiB of the
+ * result. Free this memory and allocate new memory; the library does not hand out memory in
+ * this state again. A forked child shares the memory and must not use it.
  *
- * Returns DIST_OK; DIST_ERR_OUT_OF_MEMORY with what was asked for and what there is; DIST_ERR_UNSUPPORTED for memory of
- * a device that the back end does not serve; DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT,
- * DIST_ERR_NOT_INITIALIZED, DIST_ERR_SYSTEM. Since 0.1.
+ * @param group in: the group; its back end chooses the kind of memory.
+ * @param bytes in: the size; 0 gives NULL.
+ * @param device in: DIST_DEVICE_HOST, or the number of the group's GPU on this rank. From NCCL
+ *   2.19 on, NCCL allocates and registers GPU memory, which makes some of its operations
+ *   faster. Else the memory is from cuMemAlloc.
+ * @param ptr out: the memory, owned by the caller, released with dist_mem_free, also after the
+ *   group's end; NULL on failure.
+ * @agree nothing; for GPU memory in a group with nccl.windows=1 the order of calls and
+ *   `bytes`.
+ * @blocks no; for GPU memory in a group with nccl.windows=1 until all ranks have called.
+ * @return DIST_OK; DIST_ERR_OUT_OF_MEMORY (the message has the requested and the available
+ *   size); DIST_ERR_UNSUPPORTED if the back end has no memory of this kind;
+ *   DIST_ERR_INVALID_ARGUMENT if `device` is less than DIST_DEVICE_HOST or `ptr` is NULL;
+ *   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if
+ *   the GPU or NCCL failed.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_mem_alloc(const dist_group_t *group,
@@ -3362,42 +4161,54 @@ dist_status_t dist_mem_alloc(const dist_group_t *group,
 /**
  * Frees memory of dist_mem_alloc.
  *
- * `ptr`: what dist_mem_alloc wrote; NULL does nothing. No operation may be using it any more. Also after the group's
- * release and after dist_finalize. Does not wait for others. Any thread.
+ * No operation may use the memory any more. The call works also after the group's release and
+ * after dist_finalize.
  *
- * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for any other pointer, one that was freed before included. Since 0.1.
+ * @param ptr in, optional: the pointer of dist_mem_alloc; NULL does nothing.
+ * @agree nothing.
+ * @blocks no; for GPU memory until the device has done the work given to it.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `ptr` is not the start of allocated memory, or
+ *   was freed before.
+ * @threads any.
+ * @since 0.1
  */
 dist_status_t dist_mem_free(void *ptr);
 
 /**
- * Tells a group of memory that its calls will use again and again.
+ * Tells a group about memory that its calls will use often.
  *
- * A back end may prepare for that; the native one, of this version, only remembers it. Calls accept all memory, registered
- * or not. No rank has to agree on it.
+ * A back end may prepare for such memory. In this version the library only records it. Calls
+ * accept all memory, registered or not. Several groups may register the same memory.
  *
- * `group`: required. `ptr`: required; borrowed until dist_mem_deregister or the end of the group. `bytes`: its
- * size, more than 0. The same memory may be registered with several groups. Does not wait for others. Any thread.
- *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where the bytes overlap with some that are registered with the group already,
- * and for wrong arguments; DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ * @param group in: the group.
+ * @param ptr in: the start of the memory; borrowed until dist_mem_deregister or the group's
+ *   end.
+ * @param bytes in: the size, more than 0.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `ptr` is NULL, if `bytes` is 0 or exceeds the
+ *   address space, or if the memory overlaps with registered memory of the group;
+ *   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_mem_register(dist_group_t *group,
-                                void *ptr,
-                                size_t bytes);
+DIST_NODISCARD dist_status_t dist_mem_register(dist_group_t *group, void *ptr, size_t bytes);
 
 /**
- * Takes back what dist_mem_register told.
+ * Ends a registration of dist_mem_register.
  *
- * `group`: as it was then. `ptr`: required; the pointer of then. No operation may be using the memory any more. Does
- * not wait for others. Any thread.
+ * No operation may use the memory any more.
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT where no memory that begins there is registered with the group;
- * DIST_ERR_INVALID_HANDLE, DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ * @param group in: the group of the registration.
+ * @param ptr in: the pointer of the registration.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if no registered memory of the group begins at
+ *   `ptr`; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_mem_deregister(dist_group_t *group,
-                                  void *ptr);
+DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr);
 
 /*
  * Back ends
@@ -3406,114 +4217,130 @@ dist_status_t dist_mem_deregister(dist_group_t *group,
  */
 
 /**
- * Which operation, for dist_backend_supports: dist_all_reduce.
+ * The operation dist_all_reduce, for dist_backend_supports.
  */
 #define DIST_KIND_ALL_REDUCE 0
 
 /**
- * dist_reduce.
+ * The operation dist_reduce.
  */
 #define DIST_KIND_REDUCE 1
 
 /**
- * dist_broadcast.
+ * The operation dist_broadcast.
  */
 #define DIST_KIND_BROADCAST 2
 
 /**
- * dist_all_gather.
+ * The operation dist_all_gather.
  */
 #define DIST_KIND_ALL_GATHER 3
 
 /**
- * dist_reduce_scatter.
+ * The operation dist_reduce_scatter.
  */
 #define DIST_KIND_REDUCE_SCATTER 4
 
 /**
- * dist_barrier.
+ * The operation dist_barrier.
  */
 #define DIST_KIND_BARRIER 5
 
 /**
- * dist_gather.
+ * The operation dist_gather.
  */
 #define DIST_KIND_GATHER 6
 
 /**
- * dist_scatter.
+ * The operation dist_scatter.
  */
 #define DIST_KIND_SCATTER 7
 
 /**
- * dist_all_to_all.
+ * The operation dist_all_to_all.
  */
 #define DIST_KIND_ALL_TO_ALL 8
 
 /**
- * dist_all_gather_v.
+ * The operation dist_all_gather_v.
  */
 #define DIST_KIND_ALL_GATHER_V 9
 
 /**
- * dist_gather_v.
+ * The operation dist_gather_v.
  */
 #define DIST_KIND_GATHER_V 10
 
 /**
- * dist_scatter_v.
+ * The operation dist_scatter_v.
  */
 #define DIST_KIND_SCATTER_V 11
 
 /**
- * dist_reduce_scatter_v.
+ * The operation dist_reduce_scatter_v.
  */
 #define DIST_KIND_REDUCE_SCATTER_V 12
 
 /**
- * dist_all_to_all_v.
+ * The operation dist_all_to_all_v.
  */
 #define DIST_KIND_ALL_TO_ALL_V 13
 
 /**
- * dist_scan.
+ * The operation dist_scan.
  */
 #define DIST_KIND_SCAN 14
 
 /**
- * dist_exscan.
+ * The operation dist_exscan.
  */
 #define DIST_KIND_EXSCAN 15
 
 /**
- * dist_send.
+ * The operation dist_send.
  */
 #define DIST_KIND_SEND 64
 
 /**
- * dist_recv.
+ * The operation dist_recv.
  */
 #define DIST_KIND_RECV 65
 
 /**
- * 1 if there is a back end of this name, in any case, else 0: the native one, one that was registered or loaded, or
- * one of DIST_BACKEND_PLUGINS, which this loads. For "nccl", and maps with it, whether NCCL can be loaded, which this does.
+ * Tells whether a back end of this name can be used, and loads it if necessary.
  *
- * `name`: required, borrowed for the call. Any thread. Since 0.1.
+ * Available are the native back end ("native" or "gloo"), back ends that were registered or
+ * loaded, and back ends that the plug-ins in DIST_BACKEND_PLUGINS provide. If the name is not
+ * known, the call loads these plug-ins, once in the process. For "nccl", and for maps such as
+ * "cpu:native,cuda:nccl", it loads the NCCL library; for "mpi" the plug-in for MPI.
+ *
+ * @param name in: the name, in upper or lower case; borrowed for the call.
+ * @agree nothing.
+ * @blocks no; loading a shared object may take a moment.
+ * @return 1 if the back end is available, else 0; dist_last_error has the reason if a plug-in
+ *   cannot be loaded.
+ * @threads any.
+ * @since 0.1
  */
 int32_t dist_backend_is_available(const char *name);
 
 /**
- * Whether a group does a kind of call, without making one.
+ * Tells whether a group supports a kind of call, without making one.
  *
- * `group`: required. `kind`: a DIST_KIND_ constant. `dtype`: the element type; not looked at for
- * DIST_KIND_BARRIER. `op`: the operator; looked at only where the call has one. `device`: DIST_DEVICE_HOST, or the
- * number of the GPU whose memory has the buffers. Ranks need not agree on the call; all get the same answer. Does
- * not block. Any thread.
+ * All ranks get the same answer.
  *
- * Returns DIST_OK; DIST_ERR_UNSUPPORTED, with type, operator and back end in the message;
- * DIST_ERR_INVALID_ARGUMENT for a number that names nothing; DIST_ERR_INVALID_HANDLE,
- * DIST_ERR_NOT_INITIALIZED. Since 0.1.
+ * @param group in: the group.
+ * @param kind in: a DIST_KIND_ constant.
+ * @param dtype in: the element type; ignored for DIST_KIND_BARRIER.
+ * @param op in: the operator, built-in or from dist_op_create; ignored unless `kind` reduces.
+ * @param device in: DIST_DEVICE_HOST, or the number of the GPU whose memory has the buffers.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK if the group supports the call; DIST_ERR_UNSUPPORTED if not (the message
+ *   names type, operator and back end); DIST_ERR_INVALID_ARGUMENT if a number is no constant
+ *   of its family; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_backend_supports(const dist_group_t *group,
@@ -3523,20 +4350,26 @@ dist_status_t dist_backend_supports(const dist_group_t *group,
                                     int32_t device);
 
 /**
- * Loads a back end from a shared object, which exports a dist_backend_plugin_fn as dist_backend_plugin_v2, and makes
- * it known under the name that it gives itself. It is never unloaded.
+ * Loads a back end from a shared object and registers the back end under its own name.
  *
- * `path`: required, borrowed for the call: the path of the file, or without a "/" a name that the dynamic loader
- * looks for. Paths in DIST_BACKEND_PLUGINS (":" between two) are loaded by themselves, once, when a name of a back
- * end is asked for that is not known. Does not wait for other ranks. Any thread.
+ * The shared object exports a dist_backend_plugin_fn as dist_backend_plugin_v2. The library
+ * never unloads the object. If a name of a back end is not known, the library loads the paths
+ * in DIST_BACKEND_PLUGINS (separated by ":") once.
  *
- * Returns DIST_OK; DIST_ERR_NOT_FOUND where there is no such file; DIST_ERR_SYSTEM with the loader's reason;
- * DIST_ERR_UNSUPPORTED for a shared object that is no back end, or one of another version of this interface, with
- * both versions; DIST_ERR_INVALID_ARGUMENT as dist_backend_register, so also where it has been loaded before; and
- * whatever the back end returns. Since 0.1.
+ * @param path in: the path of the file, or a name without "/" that the dynamic loader
+ *   searches; borrowed for the call.
+ * @agree the ranks of a group load the same back end.
+ * @blocks while the object is loaded; does not wait for other ranks.
+ * @return DIST_OK; DIST_ERR_NOT_FOUND if there is no such file; DIST_ERR_SYSTEM with the
+ *   loader's reason; DIST_ERR_UNSUPPORTED if the object is no back end, or has another
+ *   interface version, with both versions in the message; DIST_ERR_INVALID_ARGUMENT as
+ *   dist_backend_register, also if the back end is already loaded; DIST_ERR_OUT_OF_MEMORY as
+ *   dist_backend_register; DIST_ERR_NOT_INITIALIZED in a forked child; the status that the
+ *   back end returns.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_backend_load(const char *path);
+DIST_NODISCARD dist_status_t dist_backend_load(const char *path);
 
 /*
  * Diagnostics
@@ -3545,60 +4378,73 @@ dist_status_t dist_backend_load(const char *path);
  */
 
 /**
- * Nothing is added to calls; the default.
+ * No additional checks or log lines; the default.
  */
 #define DIST_DEBUG_OFF 0
 
 /**
- * How groups are made and what they have done is told in the log, and so are long waits.
+ * The log describes how groups are made, their operations at the end, and long waits.
  */
 #define DIST_DEBUG_INFO 1
 
 /**
- * Calls are checked in ways that cost: all ranks come together before each collective, buffers are looked up among
- * those of outstanding works, and errors keep a back-trace.
+ * Additional expensive checks of calls.
+ *
+ * All ranks synchronise before each collective. Buffers are compared with the buffers of
+ * outstanding works. Errors keep a back-trace.
  */
 #define DIST_DEBUG_DETAIL 2
 
 /**
- * Nothing is logged; the default.
+ * No log lines; the default.
  */
 #define DIST_LOG_OFF 0
 
 /**
- * Failures that no return value can tell.
+ * Failures that no status reports.
  */
 #define DIST_LOG_ERROR 1
 
 /**
- * And what is unusual: long waits, dropped peers.
+ * Also unusual events: long waits, lost peers.
  */
 #define DIST_LOG_WARN 2
 
 /**
- * And what was chosen, and why.
+ * Also the choices of the library and their reasons.
  */
 #define DIST_LOG_INFO 3
 
 /**
- * And every step.
+ * Also every step.
  */
 #define DIST_LOG_DEBUG 4
 
 /**
- * Receives log lines: a level, a terminated line without its end (valid during the call), and the pointer
- * given with the function. Called from any thread; must not call libdist.
+ * Receives log lines.
+ *
+ * `level` is a DIST_LOG_ constant. `line` is a terminated line without its line end, borrowed for
+ * the call. `user` is the pointer that was given with the function. Any thread may call the
+ * function, which must not call libdist.
  */
 typedef void (*dist_log_fn)(int32_t level, const char *line, void *user);
 
 /**
- * What the flight recorder knows: the last 2000 operations of the process, messages included, and the groups that
- * they belong to with their members and failures, as JSON. dist-doctor reads such texts from files.
+ * Returns the flight recorder's records of operations and groups as JSON.
  *
- * `group`: only the operations of this group; NULL for all. `json`: out, required; a blob of one text,
- * owned by the caller. Does not block. Any thread.
+ * The recorder keeps the last 2000 operations of the process, messages included, and their
+ * groups with members and failures. dist-doctor reads this JSON from files. The call works
+ * before dist_init and after dist_finalize.
  *
- * Returns DIST_OK, DIST_ERR_INVALID_HANDLE, DIST_ERR_INVALID_ARGUMENT. Since 0.1.
+ * @param group in, optional: only operations of this group; NULL for all groups.
+ * @param json out: a blob of one text, owned by the caller, released with dist_blob_release;
+ *   NULL on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
+ *   DIST_ERR_OUT_OF_MEMORY.
+ * @threads any.
+ * @since 0.1
  */
 DIST_NODISCARD
 dist_status_t dist_flight_recorder_dump(const dist_group_t *group,
@@ -3607,87 +4453,129 @@ dist_status_t dist_flight_recorder_dump(const dist_group_t *group,
 /**
  * Sends log lines to a function instead of standard error.
  *
- * `function`: NULL goes back to standard error; it may be called from any thread, must not call libdist,
- * and must not throw. `user`: handed to it; must stay valid until the callback is replaced. Lines
- * come only above the level that dist_set_log_level or DIST_LOG_LEVEL sets. Does not block. Any thread.
+ * Lines up to the level of dist_set_log_level or DIST_LOG_LEVEL are sent.
  *
- * Returns DIST_OK. Since 0.1.
+ * @param function in, optional: called on any thread of the process; must not call libdist and
+ *   must not throw. NULL sends lines to standard error again.
+ * @param user in, optional: passed to `function`; must stay valid until the function has been
+ *   replaced.
+ * @agree nothing.
+ * @blocks until calls of the previous function have returned; none is made afterwards.
+ * @return DIST_OK.
+ * @threads any, but not inside `function`.
+ * @since 0.1
  */
-dist_status_t dist_set_log_callback(dist_log_fn function,
-                                    void *user);
+dist_status_t dist_set_log_callback(dist_log_fn function, void *user);
 
 /**
- * Sets the log level of the process. It stands, whatever the environment or the debug level says later.
+ * Sets the log level of the process.
  *
- * `level`: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG. Does not block. Any thread.
+ * The environment and the debug level do not change it afterwards.
  *
- * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another number. Since 0.1.
+ * @param level in: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `level` is no log level.
+ * @threads any.
+ * @since 0.1
  */
 dist_status_t dist_set_log_level(int32_t level);
 
 /**
- * Sets the debug level of the process, at any time.
+ * Sets the debug level of the process.
  *
- * `level`: DIST_DEBUG_OFF, DIST_DEBUG_INFO or DIST_DEBUG_DETAIL. Whether all ranks of a group come together before
- * each collective (DETAIL) is decided by rank 0's level when the group is made, so that no rank waits for one that
- * has another level; all else that a level adds is each rank's own and holds for its next calls. Where nobody has
- * set a level of the log, INFO and DETAIL also set that to DIST_LOG_INFO. Does not block. Any thread.
+ * Effects of a level apply to this rank's next calls, with one exception. If rank 0 has DETAIL
+ * when a group is created whose host memory the native back end serves, all ranks check before
+ * each collective that all ranks have arrived. Later changes do not affect this check, so that
+ * ranks with different levels do not wait for each other.
  *
- * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another number. Since 0.1.
+ * If neither the program nor the environment has set a log level, INFO and DETAIL set it to
+ * DIST_LOG_INFO, and OFF to DIST_LOG_OFF.
+ *
+ * @param level in: DIST_DEBUG_OFF, DIST_DEBUG_INFO or DIST_DEBUG_DETAIL.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `level` is no debug level.
+ * @threads any.
+ * @since 0.1
  */
 dist_status_t dist_set_debug_level(int32_t level);
 
 /**
- * The debug level of the process: what was set, else what DIST_DEBUG_LEVEL or TORCH_DISTRIBUTED_DEBUG says, else
- * DIST_DEBUG_OFF. Returns -1 where the variable names no level; dist_last_error says so. Does not block. Any
- * thread. Since 0.1.
+ * Returns the debug level of the process.
+ *
+ * If no level has been set, the call sets it as dist_set_debug_level_from_env does.
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return the level; -1 if the environment variable has no valid level (see dist_last_error).
+ * @threads any, but not while another thread changes the environment.
+ * @since 0.1
  */
 int32_t dist_get_debug_level(void);
 
 /**
- * Sets the debug level of the process to what DIST_DEBUG_LEVEL says, else TORCH_DISTRIBUTED_DEBUG, else
- * DIST_DEBUG_OFF, whatever was set before. Both have the words OFF, INFO and DETAIL, in any case. Without this
- * call that happens when the first group is made, if nobody has set a level. See dist_set_debug_level. Does not
- * block. Not while another thread changes the environment.
+ * Sets the debug level of the process from the environment, and replaces an earlier level.
  *
- * Returns DIST_OK, or DIST_ERR_INVALID_ARGUMENT for another word, with the variable's name; then the level is as it
- * was. Since 0.1.
+ * The variable is DIST_DEBUG_LEVEL, or TORCH_DISTRIBUTED_DEBUG if the former is unset. Both
+ * take OFF, INFO and DETAIL in upper or lower case. If both are unset, the level is
+ * DIST_DEBUG_OFF. If no level has been set, creating the first group has the same effect. For
+ * the log level see dist_set_debug_level.
+ *
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the variable has another word (the message
+ *   names the variable; the level is unchanged).
+ * @threads any, but not while another thread changes the environment.
+ * @since 0.1
  */
 dist_status_t dist_set_debug_level_from_env(void);
 
 /**
- * Begins to write what this process does to a file, in the trace event format of Chrome, which Perfetto and
- * chrome://tracing open.
+ * Starts a trace of this process's operations as a file in Chrome's trace event format.
  *
- * Each rank writes its own file; `dist-doctor trace` makes one of all, on a common clock. Ranks need not agree. The
- * environment variable DIST_TRACE_FILE does the same from the first group to dist_finalize.
+ * Perfetto and chrome://tracing open such files. Each rank writes its own file; `dist-doctor
+ * trace` merges them on a common clock. The environment variable DIST_TRACE_FILE does the same
+ * from the first group to dist_finalize: the file's name is the variable's value followed by
+ * the rank and ".json".
  *
- * A process of the trace is a rank of the outermost group, a thread of it a group. In the file are the collectives and
- * messages that begin from now on and end before dist_trace_stop, with type, operator, root, bytes, sequence number,
- * algorithm and outcome; inside of them the wait for their turn and for each rank; and failures. The file grows several
- * times a second, and what there is of it can be read at any time, also after the process was killed. What is recorded
- * faster than it can be written is left out and counted. A file that cannot be written ends the trace and nothing else;
- * dist_group_describe and a line of the log tell of it.
+ * In the file, a process is a rank of the outermost group, and a thread is a group. The trace
+ * has the collectives and messages that begin after this call and end before dist_trace_stop.
+ * Each has type, operator, root, bytes, sequence number, algorithm and outcome, and inside it
+ * the waits for its turn and for each rank. Failures are recorded too.
  *
- * `path`: required, borrowed for the call; the file, which is made, or emptied. Give each process its own. Does not block
- * on other ranks. Any thread.
+ * The file grows about 10 times a second and can be read at any time, also if the process was
+ * killed. Records that come faster than they can be written are dropped and counted. If the
+ * file cannot be written, only the trace ends; dist_group_describe and the log have the
+ * reason.
  *
- * Returns DIST_OK; DIST_ERR_INVALID_ARGUMENT for NULL, text that is not UTF-8, and while another trace is being written;
- * DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY where the file or the thread that writes it cannot be made. Since 0.1.
+ * @param path in: the file, which is created or emptied; borrowed for the call. Each process
+ *   needs its own.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `path` is NULL or not UTF-8, or while another
+ *   trace is written; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY if the file or the writer
+ *   thread cannot be created.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_trace_start(const char *path);
+DIST_NODISCARD dist_status_t dist_trace_start(const char *path);
 
 /**
- * Ends the trace that dist_trace_start or the environment has begun, and its file. Operations under way are not in it.
+ * Ends the trace of dist_trace_start or DIST_TRACE_FILE and completes its file.
  *
- * Blocks until the file is written, 10 seconds at most. Any thread. Does nothing where no trace is written.
+ * Operations that have not ended are not in the file. If there is no trace, the call does
+ * nothing.
  *
- * Returns DIST_OK; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY for what ended the trace before (a disk that was full);
- * DIST_ERR_TIMEOUT where the file is not written by then; what there is of it can be read. Since 0.1.
+ * @agree nothing.
+ * @blocks until the file is written, at most 10 seconds.
+ * @return DIST_OK; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY if an error ended the trace
+ *   before, for instance a full disk; DIST_ERR_TIMEOUT if the file was not written in time. In
+ *   both cases the written part can be read.
+ * @threads any.
+ * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_trace_stop(void);
+DIST_NODISCARD dist_status_t dist_trace_stop(void);
 
 #ifdef __cplusplus
 }

@@ -73,38 +73,31 @@ impl Label {
         is_valid.then_some(label)
     }
 
-    /// The label whose bytes `byte_at` returns, up to the first zero. Asks for one byte more than a label has at most,
-    /// and for none behind a zero.
+    /// The label with this text, which has no zero byte.
     ///
-    /// Each word is assembled in a register: a word that is assembled in memory cannot be loaded before all its bytes
-    /// have left the store buffer.
+    /// The last word is loaded from the last eight bytes and shifted: a word that is assembled in memory from single bytes
+    /// cannot be loaded before all of them have left the store buffer.
     ///
     /// # Errors
-    /// Why the text is no label.
+    /// The reason why the text is no label.
     #[inline]
-    pub fn from_terminated(byte_at: impl Fn(usize) -> u8) -> std::result::Result<Self, UnfitLabel> {
+    pub fn from_bytes(text: &[u8]) -> std::result::Result<Self, UnfitLabel> {
         const NOT_ASCII: u64 = 0x8080_8080_8080_8080;
-        let (mut words, mut all, mut has_ended) = ([0; LABEL_WORDS], 0, false);
-        for (index, place) in words.iter_mut().enumerate() {
-            let mut word = 0;
-            for at in 0..8 {
-                let byte = byte_at(8 * index + at);
-                has_ended = byte == 0;
-                if has_ended {
-                    break;
-                }
-                word |= u64::from(byte) << (8 * at);
-            }
-            *place = word;
-            all |= word;
-            if has_ended {
-                break;
-            }
-        }
-        if !has_ended && byte_at(LABEL_BYTES) != 0 {
+        if text.len() > LABEL_BYTES {
             return Err(UnfitLabel::TooLong);
         }
-        if all & NOT_ASCII == 0 {
+        let mut words = [0; LABEL_WORDS];
+        let (whole, rest) = text.as_chunks::<8>();
+        for (place, word) in words.iter_mut().zip(whole) {
+            *place = u64::from_le_bytes(*word);
+        }
+        if let Some(place) = words.get_mut(whole.len()).filter(|_| !rest.is_empty()) {
+            *place = match text.last_chunk::<8>() {
+                Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+                None => rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+            };
+        }
+        if words.iter().fold(0, |all, word| all | word) & NOT_ASCII == 0 {
             return Ok(Self(words));
         }
         Self::from_words(words).ok_or(UnfitLabel::NotUtf8)
@@ -239,12 +232,6 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// The label of a terminated text, behind whose terminator nothing may be read.
-    fn built(bytes: &[u8]) -> std::result::Result<Label, UnfitLabel> {
-        let terminated = [bytes, &[0]].concat();
-        Label::from_terminated(|at| terminated[at])
-    }
-
     #[test]
     fn a_text_survives_its_words() {
         for text in ["", "a", "layer3.weight", "schön", "0123456789abcdef0123456789abcdef"] {
@@ -252,7 +239,12 @@ mod tests {
             assert_eq!(label.text(), text);
             assert_eq!(label.is_none(), text.is_empty());
             assert_eq!(Label::from_words(*label.words()), Some(label));
-            assert_eq!(built(text.as_bytes()), Ok(label));
+        }
+        // Every length, so that each way to load the last word is taken.
+        let long = "0123456789abcdefghijklmnopqrstuv";
+        for end in 0..=LABEL_BYTES {
+            let text = &long[..end];
+            assert_eq!(Label::from_bytes(text.as_bytes()), Ok(Label::new(text).unwrap()), "{text}");
         }
     }
 
@@ -263,8 +255,11 @@ mod tests {
         }
         let cut = "0123456789abcdef0123456789abcde\u{e9}".as_bytes();
         let not_utf8 = Err(UnfitLabel::NotUtf8);
-        assert_eq!((built(&[0xff]), built(&cut[..32])), (not_utf8, not_utf8));
-        assert_eq!(Label::from_terminated(|at| [b'x'; 33][at]), Err(UnfitLabel::TooLong));
+        assert_eq!(
+            (Label::from_bytes(&[0xff]), Label::from_bytes(&cut[..32])),
+            (not_utf8, not_utf8)
+        );
+        assert_eq!(Label::from_bytes(&[b'x'; 33]), Err(UnfitLabel::TooLong));
     }
 
     #[test]

@@ -83,14 +83,15 @@ pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8
     Ok(bytes)
 }
 
-/// The label of a call. Of a text that is too long no more is read than shows that.
+/// The label of a call.
+#[inline]
 pub(super) fn label(ptr: *const c_char) -> Result<Label> {
     if ptr.is_null() {
         return Ok(Label::NONE);
     }
-    // SAFETY: the caller promises a terminated string, and no byte before this one was the terminator.
-    let byte_at = |at| unsafe { ptr.cast::<u8>().wrapping_add(at).read() };
-    Label::from_terminated(byte_at).map_err(unfit_label)
+    // SAFETY: the caller promises a terminated string that outlives the call.
+    let text = unsafe { CStr::from_ptr(ptr) };
+    Label::from_bytes(text.to_bytes()).map_err(unfit_label)
 }
 
 #[cold]

@@ -5,10 +5,10 @@ use super::blob;
 use super::group::group;
 use super::point_to_point::{from_rank, from_tag, run, tag_number};
 use super::recv_status::StatusOut;
-use super::submit::{Options, WorkOut, call_options, hand_out, send_options};
+use super::submit::{WorkOut, call_options, hand_out, send_options};
 use super::types::*;
 use crate::api::callbacks::refuse_to_block;
-use crate::api::{BytesCall, Deliver, Group};
+use crate::api::{BytesCall, CallOptions, Deliver, Group};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Result};
@@ -46,17 +46,17 @@ fn submit(
     group: &Arc<Group>,
     call: BytesCall<'static>,
     out: Option<BlobOut>,
-    options: Options,
+    options: &CallOptions,
     work: WorkOut,
 ) -> Result<()> {
     if work.blocks() {
-        return match (group.run_bytes(&call, &options)?, out) {
+        return match (group.run_bytes(&call, options)?, out) {
             (Some(strings), Some(out)) => out.give(strings),
             _ => Ok(()),
         };
     }
     let deliver = out.map_or_else(|| Deliver::new(|_| Ok(())), BlobOut::deliver);
-    hand_out(group.prepare_bytes(call, options.into_owned(), deliver)?, work)
+    hand_out(group.prepare_bytes(call, options.clone(), deliver)?, work)
 }
 
 dist_export! {
@@ -92,7 +92,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let bytes = if group.rank() == root { src(data, len_bytes, "data")? } else { Src::empty() };
@@ -129,7 +130,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let bytes = src(data, len_bytes, "data")?;
         submit(&group, BytesCall::all_gather(bytes), Some(out), options, work)
@@ -168,7 +170,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, place) = (WorkOut::new(work), BlobOut::if_wanted(out));
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let out = match group.rank() == root {
@@ -213,7 +216,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let strings = match group.rank() == root {
@@ -265,11 +269,12 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = send_options(options)?;
+        let mut given = None;
+        let options = send_options(options, &mut given)?;
         let group = self::group(group)?;
         let bytes = src(data, len_bytes, "data")?;
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
-        let call = group.send(bytes, DataType::U8, peer, tag, options.into_owned())?;
+        let call = group.send(bytes, DataType::U8, peer, tag, options.clone())?;
         if !work.blocks() {
             return hand_out(call, work);
         }
@@ -312,12 +317,13 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let (peer, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
         let status = StatusOut::new(status)?;
         let most = if max_bytes == 0 { usize::MAX } else { max_bytes };
-        let call = group.receive_bytes(most, out.deliver(), peer, tag, options.into_owned())?;
+        let call = group.receive_bytes(most, out.deliver(), peer, tag, options.clone())?;
         if !work.blocks() {
             status.refuse()?;
             return hand_out(call, work);

@@ -56,7 +56,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = Custom::find(dtype, op)?;
@@ -67,7 +68,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-        submit(&group, Call::all_reduce(send, recv, dtype, op), &options, work)
+        submit(&group, Call::all_reduce(send, recv, dtype, op), options, work)
     }
 }
 
@@ -104,7 +105,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = Custom::find(dtype, op)?;
@@ -118,7 +120,7 @@ dist_export! {
         let bytes = buffer_bytes(count, dtype, 1)?;
         let result = if group.rank() == root { bytes } else { 0 };
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
-        submit(&group, Call::reduce(send, recv, dtype, op, root), &options, work)
+        submit(&group, Call::reduce(send, recv, dtype, op, root), options, work)
     }
 }
 
@@ -149,13 +151,14 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let root = index(root, "root")?;
         let bytes = buffer_bytes(count, dtype, 1)?;
         let buf = dst(buf, bytes, "buf")?;
-        submit(&group, Call::broadcast(buf, dtype, root, group.rank()), &options, work)
+        submit(&group, Call::broadcast(buf, dtype, root, group.rank()), options, work)
     }
 }
 
@@ -187,12 +190,13 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, group.size())?, "recv")?;
-        submit(&group, Call::all_gather(send, recv, dtype), &options, work)
+        submit(&group, Call::all_gather(send, recv, dtype), options, work)
     }
 }
 
@@ -226,7 +230,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = Custom::find(dtype, op)?;
@@ -237,7 +242,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let send = src(send, buffer_bytes(count, dtype, group.size())?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
-        submit(&group, Call::reduce_scatter(send, recv, dtype, op), &options, work)
+        submit(&group, Call::reduce_scatter(send, recv, dtype, op), options, work)
     }
 }
 
@@ -276,7 +281,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = Custom::find(dtype, op)?;
@@ -287,7 +293,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-        submit(&group, Call::scan(send, recv, dtype, op), &options, work)
+        submit(&group, Call::scan(send, recv, dtype, op), options, work)
     }
 }
 
@@ -324,7 +330,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = Custom::find(dtype, op)?;
@@ -337,7 +344,7 @@ dist_export! {
         let bytes = buffer_bytes(count, dtype, 1)?;
         let result = if group.rank() == 0 { 0 } else { bytes };
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
-        submit(&group, Call::exscan(send, recv, dtype, op), &options, work)
+        submit(&group, Call::exscan(send, recv, dtype, op), options, work)
     }
 }
 
@@ -359,8 +366,9 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
-        submit(&self::group(group)?, Call::barrier(), &options, work)
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
+        submit(&self::group(group)?, Call::barrier(), options, work)
     }
 }
 
@@ -395,13 +403,14 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let blocks = if group.rank() == root { group.size() } else { 0 };
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, blocks)?, "recv")?;
-        submit(&group, Call::gather(send, recv, dtype, root), &options, work)
+        submit(&group, Call::gather(send, recv, dtype, root), options, work)
     }
 }
 
@@ -436,13 +445,14 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let blocks = if group.rank() == root { group.size() } else { 0 };
         let send = src(send, buffer_bytes(count, dtype, blocks)?, "send")?;
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
-        submit(&group, Call::scatter(send, recv, dtype, root), &options, work)
+        submit(&group, Call::scatter(send, recv, dtype, root), options, work)
     }
 }
 
@@ -475,11 +485,12 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let (dtype, size) = (DataType::from_number(dtype)?, group.size());
         let bytes = buffer_bytes(count, dtype, size)?;
         let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-        submit(&group, Call::all_to_all(send, recv, dtype, size), &options, work)
+        submit(&group, Call::all_to_all(send, recv, dtype, size), options, work)
     }
 }

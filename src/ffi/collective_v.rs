@@ -43,12 +43,13 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let recvs = dst_blocks(recv, counts, group.size(), dtype, ["recv", "counts"])?;
         let send = src(send, recvs[group.rank()].len(), "send")?;
-        submit(&group, Call::all_gather_v(send, recvs, dtype), &options, work)
+        submit(&group, Call::all_gather_v(send, recvs, dtype), options, work)
     }
 }
 
@@ -88,7 +89,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let counts = slice(counts, group.size(), "counts")?;
@@ -97,7 +99,7 @@ dist_export! {
             false => dst_blocks_at(recv, counts, slice(displs, group.size(), "displs")?, dtype)?,
         };
         let send = src(send, recvs[group.rank()].len(), "send")?;
-        submit(&group, Call::all_gather_v(send, recvs, dtype), &options, work)
+        submit(&group, Call::all_gather_v(send, recvs, dtype), options, work)
     }
 }
 
@@ -126,7 +128,8 @@ dist_export! {
     ) -> dist_status_t {
         const { assert!(size_of::<usize>() == size_of::<u64>()) };
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let bytes = buffer_bytes(1, DataType::U64, group.size())?;
         let recv = dst(counts.cast(), bytes, "counts")?;
@@ -137,7 +140,7 @@ dist_export! {
         }
         Out::required(own, "counts")?.write(count);
         let send = src(own.cast_const().cast(), size_of::<u64>(), "counts")?;
-        submit(&group, Call::all_gather(send, recv, DataType::U64), &options, work)
+        submit(&group, Call::all_gather(send, recv, DataType::U64), options, work)
     }
 }
 
@@ -173,9 +176,10 @@ dist_export! {
         options: *const dist_call_options_t,
     ) -> dist_status_t {
         let (equal, differing) = (Out::optional(equal), Out::optional(differing_rank));
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
-        let found = group.all_equal(args::bytes(bytes, len_bytes, "bytes")?, &options)?;
+        let found = group.all_equal(args::bytes(bytes, len_bytes, "bytes")?, options)?;
         if let Some(equal) = equal {
             equal.write(i32::from(found.is_none()));
         }
@@ -226,7 +230,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
@@ -234,7 +239,7 @@ dist_export! {
             true => Some(dst_blocks(recv, counts, group.size(), dtype, ["recv", "counts"])?),
             false => None,
         };
-        submit(&group, Call::gather_v(send, recvs, dtype, root), &options, work)
+        submit(&group, Call::gather_v(send, recvs, dtype, root), options, work)
     }
 }
 
@@ -277,7 +282,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
@@ -285,7 +291,7 @@ dist_export! {
             true => Some(src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?),
             false => None,
         };
-        submit(&group, Call::scatter_v(sends, recv, dtype, root), &options, work)
+        submit(&group, Call::scatter_v(sends, recv, dtype, root), options, work)
     }
 }
 
@@ -320,7 +326,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = Custom::find(dtype, op)?;
@@ -331,7 +338,7 @@ dist_export! {
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let sends = src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?;
         let recv = dst(recv, sends[group.rank()].len(), "recv")?;
-        submit(&group, Call::reduce_scatter_v(sends, recv, dtype, op), &options, work)
+        submit(&group, Call::reduce_scatter_v(sends, recv, dtype, op), options, work)
     }
 }
 
@@ -372,11 +379,12 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let (dtype, size) = (DataType::from_number(dtype)?, group.size());
         let sends = src_blocks(send, send_counts, size, dtype, ["send", "send_counts"])?;
         let recvs = dst_blocks(recv, recv_counts, size, dtype, ["recv", "recv_counts"])?;
-        submit(&group, Call::all_to_all_v(sends, recvs, dtype), &options, work)
+        submit(&group, Call::all_to_all_v(sends, recvs, dtype), options, work)
     }
 }

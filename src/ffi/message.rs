@@ -107,7 +107,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let found = MESSAGES.get(message)?;
         let dtype = DataType::from_number(dtype)?;
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
@@ -118,7 +119,7 @@ dist_export! {
         } else {
             status.refuse()?;
         }
-        let call = found.receive(into, dtype, options.into_owned()).inspect_err(|_| {
+        let call = found.receive(into, dtype, options.clone()).inspect_err(|_| {
             if !found.has_group() {
                 drop(MESSAGES.remove(message));
             }
@@ -201,7 +202,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = send_options(options)?;
+        let mut given = None;
+        let options = send_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let outgoing = Side {
@@ -220,7 +222,7 @@ dist_export! {
         } else {
             status.refuse()?;
         }
-        let call = group.exchange(outgoing, incoming, dtype, options.into_owned())?;
+        let call = group.exchange(outgoing, incoming, dtype, options.clone())?;
         if !work.blocks() {
             return hand_out(call, work);
         }

@@ -4,10 +4,10 @@
 //! above the numbers of the library's own operators.
 
 use super::args::{Out, required_str, src_blocks_by};
-use super::submit::{Options, WorkOut, hand_out};
+use super::submit::{WorkOut, hand_out};
 use super::types::*;
 use crate::api::operator::Combine;
-use crate::api::{Call, Group, Operator, OperatorCall};
+use crate::api::{Call, CallOptions, Group, Operator, OperatorCall};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -183,14 +183,14 @@ impl Custom {
         self,
         group: &Arc<Group>,
         call: Call<'static>,
-        options: Options,
+        options: &CallOptions,
         work: WorkOut,
     ) -> Result<()> {
         let call = OperatorCall::new(call, self.operator, self.dtype)?;
         if work.blocks() {
-            return group.run_operator(call, &options);
+            return group.run_operator(call, options);
         }
-        hand_out(group.prepare_operator(call, options.into_owned())?, work)
+        hand_out(group.prepare_operator(call, options.clone())?, work)
     }
 }
 

@@ -93,19 +93,20 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = send_options(options)?;
+        let mut given = None;
+        let options = send_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let bytes = src(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
         if !work.blocks() {
-            return hand_out(group.send(bytes, dtype, peer, tag, options.into_owned())?, work);
+            return hand_out(group.send(bytes, dtype, peer, tag, options.clone())?, work);
         }
         refuse_to_block("a blocking send")?;
-        if group.send_at_once(bytes, dtype, peer, tag, &options) {
+        if group.send_at_once(bytes, dtype, peer, tag, options) {
             return Ok(());
         }
-        run(group.send(bytes, dtype, peer, tag, options.into_owned())?).map(drop)
+        run(group.send(bytes, dtype, peer, tag, options.clone())?).map(drop)
     }
 }
 
@@ -148,21 +149,22 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let options = call_options(options)?;
+        let mut given = None;
+        let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
         let (peer, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
         let status = StatusOut::new(status)?;
         if !work.blocks() {
-            let call = group.receive(into, dtype, peer, tag, options.into_owned())?;
+            let call = group.receive(into, dtype, peer, tag, options.clone())?;
             status.refuse()?;
             return hand_out(call, work);
         }
         refuse_to_block("a blocking receive")?;
-        let delivery = match group.receive_at_once(into, dtype, peer, tag, &options) {
+        let delivery = match group.receive_at_once(into, dtype, peer, tag, options) {
             AtOnce::Here(delivery) => Some(delivery),
-            AtOnce::Not(noted) => run(group.receive(into, dtype, peer, tag, options.into_owned())?.with_note(noted))?,
+            AtOnce::Not(noted) => run(group.receive(into, dtype, peer, tag, options.clone())?.with_note(noted))?,
         };
         status.write(delivery, dtype)
     }

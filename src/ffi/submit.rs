@@ -10,7 +10,6 @@ use crate::api::issue::Prepared;
 use crate::api::{Call, CallOptions, Group, batch};
 use crate::base::debug::Values;
 use crate::base::error::{Error, ErrorKind, Result};
-use std::ops::Deref;
 use std::sync::Arc;
 
 /// The parameter `work`: where the handle goes, if one is wanted.
@@ -29,41 +28,30 @@ impl WorkOut {
     }
 }
 
-/// The options of a call. A call without options makes and moves nothing: its first nanoseconds would wait for that.
-/// Therefore options are passed by reference where they are not kept.
-#[derive(Debug)]
-pub(super) struct Options(Option<CallOptions>);
+/// Room for the options of a call on the stack of the exported function. A call without options makes and moves nothing:
+/// its first nanoseconds would wait for that.
+pub(super) type OptionsPlace = Option<CallOptions>;
 
 static PLAIN: CallOptions = CallOptions::PLAIN;
 
-impl Options {
-    /// To be kept.
-    pub(super) fn into_owned(self) -> CallOptions {
-        self.0.unwrap_or(CallOptions::PLAIN)
-    }
-}
-
-impl Deref for Options {
-    type Target = CallOptions;
-
-    #[inline]
-    fn deref(&self) -> &CallOptions {
-        self.0.as_ref().unwrap_or(&PLAIN)
-    }
-}
-
 /// The options of a call that is no send.
 #[inline]
-pub(super) fn call_options(options: *const dist_call_options_t) -> Result<Options> {
-    if options.is_null() { Ok(Options(None)) } else { receive_options(options) }
+pub(super) fn call_options(
+    options: *const dist_call_options_t,
+    place: &mut OptionsPlace,
+) -> Result<&CallOptions> {
+    if options.is_null() { Ok(&PLAIN) } else { receive_options(options, place) }
 }
 
 /// What to do in place of a call without any time.
 const ISSUE_INSTEAD: &str = "pass milliseconds, 0 for the group's time-out, or DIST_WAIT_FOREVER; to issue the call \
                              without waiting for it, pass `work`";
 
-fn receive_options(options: *const dist_call_options_t) -> Result<Options> {
-    let given = given_options(&options::read(options)?)?;
+fn receive_options(
+    options: *const dist_call_options_t,
+    place: &mut OptionsPlace,
+) -> Result<&CallOptions> {
+    let given = place.insert(given_options(&options::read(options)?)?);
     if given.synchronous {
         let message = "flags have DIST_CALL_SYNCHRONOUS, which is for sends only";
         return Err(Error::invalid(message));
@@ -73,12 +61,18 @@ fn receive_options(options: *const dist_call_options_t) -> Result<Options> {
 
 /// The options of a call that sends a message.
 #[inline]
-pub(super) fn send_options(options: *const dist_call_options_t) -> Result<Options> {
-    if options.is_null() { Ok(Options(None)) } else { given_options(&options::read(options)?) }
+pub(super) fn send_options(
+    options: *const dist_call_options_t,
+    place: &mut OptionsPlace,
+) -> Result<&CallOptions> {
+    if options.is_null() {
+        return Ok(&PLAIN);
+    }
+    Ok(place.insert(given_options(&options::read(options)?)?))
 }
 
 /// The options of a probe, and whether it waits.
-pub(super) fn probe_options(options: *const dist_call_options_t) -> Result<(Options, bool)> {
+pub(super) fn probe_options(options: *const dist_call_options_t) -> Result<(CallOptions, bool)> {
     let mut read = options::read(options)?;
     let waits = read.timeout_ms != DIST_NO_WAIT;
     if !waits {
@@ -92,10 +86,10 @@ pub(super) fn probe_options(options: *const dist_call_options_t) -> Result<(Opti
     Ok((given, waits))
 }
 
-fn given_options(options: &dist_call_options_t) -> Result<Options> {
+fn given_options(options: &dist_call_options_t) -> Result<CallOptions> {
     let flags = flags(options.flags)?;
     reserved(options.reserved)?;
-    let given = CallOptions {
+    Ok(CallOptions {
         place: match options.device {
             _ if flags & DIST_CALL_DEVICE == 0 => Where::Unsaid,
             DIST_DEVICE_HOST => Where::Host,
@@ -116,8 +110,7 @@ fn given_options(options: &dist_call_options_t) -> Result<Options> {
             Values::Any
         },
         label: label(options.label)?,
-    };
-    Ok(Options(Some(given)))
+    })
 }
 
 /// The flags of a call, all of which must be known.
@@ -140,13 +133,13 @@ fn flags(flags: u64) -> Result<u64> {
 pub(super) fn submit(
     group: &Arc<Group>,
     call: Call<'static>,
-    options: &Options,
+    options: &CallOptions,
     work: WorkOut,
 ) -> Result<()> {
     if work.blocks() {
         return group.run(call, options);
     }
-    hand_out(group.prepare(call, (**options).clone())?, work)
+    hand_out(group.prepare(call, options.clone())?, work)
 }
 
 /// Issues what was checked, or adds it to the thread's batch, and gives its work a handle.
