@@ -81,7 +81,6 @@ const SHORT_TURNED: usize = 1 << 10;
 /// Byte offsets of the arrays.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    pub(super) presence: usize,
     pub(super) bells: usize,
     pub(super) progress: usize,
     pub(super) message_bells: usize,
@@ -111,6 +110,8 @@ pub(super) const BELL_STRIDE: usize = 128;
 pub(super) const PAGE: usize = 4096;
 /// What structures begin at multiples of: two cache lines.
 pub(super) const ALIGN: usize = 128;
+/// Offset of the presence records, behind the abort record. It is the same for all numbers of ranks.
+pub(super) const PRESENCE: usize = size_of::<Failure>().next_multiple_of(ALIGN);
 
 impl Geometry {
     /// The size of a slot among so many ranks where nobody asks for another: 8 ranks have 8 MiB in all.
@@ -234,8 +235,7 @@ impl Geometry {
         };
         let page = |end: usize| end.checked_next_multiple_of(PAGE);
         let compute = || {
-            let presence = size_of::<Failure>().next_multiple_of(ALIGN);
-            let bells = array(presence, size_of::<Presence>(), 1)?;
+            let bells = array(PRESENCE, size_of::<Presence>(), 1)?;
             let progress = array(bells, BELL_STRIDE, 1)?;
             let message_bells = array(progress, size_of::<Progress>(), 1)?;
             let pulses = array(message_bells, BELL_STRIDE, 1)?;
@@ -251,7 +251,6 @@ impl Geometry {
             let rings = page(array(lanes, lane_bytes, 1)?)?;
             let len = page(array(rings, ring_bytes, peers)?)?;
             Some(Layout {
-                presence,
                 bells,
                 progress,
                 message_bells,

@@ -11,7 +11,7 @@
 use super::abort::Failure;
 use super::descriptor::Descriptor;
 use super::labels::LabelTable;
-use super::layout::{BELL_STRIDE, Layout, PAGE};
+use super::layout::{BELL_STRIDE, Layout, PAGE, PRESENCE};
 use super::line::{INLINE_BYTES, Line};
 use super::matching::{Desk, Lent, Mark};
 use super::progress::{Progress, Purpose};
@@ -345,7 +345,7 @@ impl Region {
     }
 
     fn presence(&self, rank: Rank) -> &Presence {
-        self.at(self.layout.presence + self.checked(rank) * size_of::<Presence>())
+        self.at(PRESENCE + self.checked(rank) * size_of::<Presence>())
     }
 
     fn checked(&self, rank: Rank) -> usize {
