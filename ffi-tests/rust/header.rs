@@ -1,4 +1,4 @@
-//! The committed headers are those that the source generates, and their version is the library's.
+//! Compares the committed headers with the generated ones, and their version with the library's.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(unsafe_code, reason = "calls exported functions")]
 
@@ -70,7 +70,7 @@ fn summary(comment: &str) -> &str {
     lines.find(|line| !line.is_empty()).unwrap_or("")
 }
 
-/// What is wrong with the form of a function's comment. Reference pages and stubs of other languages are made from it.
+/// Returns the faults in the form of a function's comment. Reference pages and stubs of other languages are made from it.
 fn faults(function: &interface::Function) -> Vec<String> {
     let mut faults = Vec::new();
     let comment = &function.comment;

@@ -1,8 +1,8 @@
 //! Tells all ranks whether they have the same bytes.
 //!
 //! Each rank gives a record of fixed size, the length of its bytes and their BLAKE3 hash, and all ranks compare the
-//! gathered records. Bytes of the same length that differ have equal hashes with a probability of 2^-256 by accident;
-//! and nobody knows how to find two of them.
+//! gathered records. Bytes of the same length that differ have equal hashes with a probability of 2^-256 by accident.
+//! No method is known to find two of them.
 
 use super::batch;
 use super::call::{Call, CallOptions, Where};

@@ -3,7 +3,7 @@
 //! The thread is there while callbacks are registered, and a moment longer. Since all callbacks share it, a call that
 //! waits for a work inside one could wait for what only another callback would bring about; such calls are refused.
 //!
-//! A callback is called, withdrawn or dropped; whoever takes the function out of its slot decides which. Stopping drains
+//! A callback is called, withdrawn or dropped; the thread that takes the function out of its slot decides which. Stopping drains
 //! what was posted, and begins a new generation: callbacks of an earlier one are not posted any more.
 //! The thread also drops groups whose last holder is a thread that must not (see [`let_go`]).
 
@@ -93,7 +93,7 @@ impl fmt::Debug for Callback {
 }
 
 impl Slot {
-    /// Its function, which counts as registered until [`Tasks::has_ended`] is told.
+    /// Its function, which counts as registered until [`Tasks::has_ended`] is called.
     fn take(&self) -> Option<Function> {
         self.function.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -306,7 +306,7 @@ fn ensure_thread(tasks: &mut Tasks) -> Result<()> {
     Ok(())
 }
 
-/// The thread: calls what is posted, until nothing is registered for a while, or callbacks are stopped.
+/// The thread: calls posted functions until nothing is registered for a while, or callbacks are stopped.
 fn run() {
     MARKS.with(|marks| marks.in_callbacks.set(true));
     loop {

@@ -12,7 +12,7 @@
 //! # No released work
 //! Releasing a handle clears the work's token before it locks the list, and `add` reads the token under the lock.
 //!
-//! Must not know: how a work ends, and what a handle is.
+//! This module does not depend on how a work ends, or on handles.
 
 use super::group::Group;
 use super::work::Work;
@@ -69,7 +69,7 @@ impl CompletionEvents {
         }
     }
 
-    /// Takes up to `most` works, those that were done first before others.
+    /// Takes up to `most` works in the order in which they ended.
     fn take(&self, most: usize) -> Vec<usize> {
         let mut list = self.lock();
         let mut taken = Vec::with_capacity(most.min(list.works.len()));

@@ -1,4 +1,4 @@
-//! The outcome of a work: pending, then done, once; and what is done at that moment.
+//! The outcome of a work: pending, then done, once; and the actions that run at that moment.
 
 use super::callbacks::{Callback, CallbackKey, Function, Posted};
 use crate::base::error::Result;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-/// What is done when a work ends.
+/// An action that runs when a work ends.
 pub(super) enum Then {
     /// At once, on the thread that ends the work; must not block. With a number by which it may be removed.
     Now(u64, Function),
@@ -29,7 +29,7 @@ enum State {
     Done(Arc<Ended>, Vec<Posted>),
 }
 
-/// Pending, then done: the change happens once, whoever tries.
+/// Pending, then done: the change happens once, also if several threads try.
 pub(super) struct Outcome {
     /// 1 once `state` says that it is done, for those who only ask.
     done: AtomicU32,

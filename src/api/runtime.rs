@@ -202,7 +202,7 @@ fn end_works(group: &Group, deadline: &Deadline) {
         }
     }
     group.queue.close();
-    // What was issued meanwhile.
+    // Works that were issued until the queue closed.
     finish_works(group, &Deadline::after(after_failure(deadline)));
     dropped += callbacks::finish(&Deadline::after(after_failure(deadline)));
     if dropped > 0 {

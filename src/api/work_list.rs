@@ -1,12 +1,12 @@
 //! Waiting for several works at once.
 //!
 //! A wait for all goes through the list; a wait for any waits in one place for all of its works:
-//! * collectives of one group: in their queue, whose jobs the thread runs meanwhile;
+//! * collectives of one group: in their queue, whose jobs the thread runs while it waits;
 //! * messages of one group: in their engine, which makes progress on the thread;
 //! * anything else: on a doorbell that each work rings when it ends, while the workers of the queues and the service
 //!   thread make the progress.
 //!
-//! Must not know: how a collective runs, or how a message travels.
+//! This module does not depend on how a collective runs or how a message travels.
 
 use super::callbacks;
 use super::outcome::Then;
@@ -95,7 +95,7 @@ fn at(place: usize) -> String {
 enum Wait<'a> {
     /// All are collectives of this queue.
     InQueue(&'a RunQueue),
-    /// All are messages of one group, of which this is one.
+    /// All are messages of one group; this is one of them.
     InEngine(&'a Work),
     OnBell,
 }
@@ -168,7 +168,7 @@ fn wait_in_queue(queue: &RunQueue, works: &[&Arc<Work>], limit: &Deadline) {
 }
 
 fn wait_in_engine(first: &Work, works: &[&Arc<Work>], limit: &Deadline) {
-    // Done meanwhile, a message has no group any more.
+    // A message that is done by now has no group any more.
     let Some(group) = works.iter().find_map(|work| work.message_group()) else { return };
     match group.backend.messages() {
         Some(engine) => first.attend_until(engine, &|| is_any_done(works), limit),

@@ -46,7 +46,7 @@ impl Timeout {
         }
     }
 
-    /// The time-out of so many milliseconds, of which 0 is no time.
+    /// A time-out of this many milliseconds; 0 is no time.
     pub fn after_ms(ms: u64) -> Self {
         match ms {
             0 => Self::NoWait,

@@ -213,7 +213,9 @@ impl Part {
         if self.completes() {
             return self.services.landed(request.ticket).transpose();
         }
-        let Some(test) = self.functions.table.test else { return self.call_wait(request, 0) };
+        let Some(test) = self.functions.table.test else {
+            return self.call_wait(request, DIST_NO_WAIT);
+        };
         let handle = ptr::with_exposed_provenance_mut(request.handle);
         ask(self.called("test"), |outcome| {
             // SAFETY: the plug-in's function, with its own words for part and request.

@@ -364,7 +364,7 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Optional. As test, but waits for up to `timeout_ms`: 1 to 1000; 0 and DIST_NO_WAIT mean no
+    /// Optional. As test, but waits for up to `timeout_ms`: 1 to 1000, or DIST_NO_WAIT for no
     /// time. The library repeats the call until the operation's deadline. The wait must end soon
     /// after abort. Without wait, the library calls test repeatedly. Without both, operations end
     /// by the host's complete().

@@ -124,7 +124,7 @@ pub struct RunQueue {
     first: AtomicU64,
     /// Works that have been issued and have not ended, and `CLOSED`.
     works: AtomicU64,
-    /// Where works that end are listed, once somebody has asked for that.
+    /// The list of works that ended, once the caller asked for a descriptor.
     events: OnceLock<Arc<CompletionEvents>>,
     /// Rung when a turn or a work ends, and when a job comes; whoever waits for one of these waits here.
     bell: Bell,
@@ -383,7 +383,7 @@ impl RunQueue {
         if before < MOST_WORKS {
             return Ok(());
         }
-        // Somebody may wait for the last one to end.
+        // A thread may wait for the last work to end.
         self.work_ends();
         if before & CLOSED != 0 {
             let message =
