@@ -360,7 +360,12 @@ impl<'x> Exchange<'x> {
         }
         match self.pass_presence(peer, lane, &header)? {
             true => Ok(false),
-            false => Err(self.unexpected(peer, &header, expected)),
+            false => {
+                if !header.descriptor.label.is_none() {
+                    self.announce();
+                }
+                Err(self.unexpected(peer, &header, expected))
+            }
         }
     }
 

@@ -52,9 +52,7 @@ impl Exchange<'_> {
     /// has come, which may be what a posted message waits for.
     pub(super) fn call_roll(&mut self) -> Result<bool> {
         let others = self.others();
-        let excuse = self.waits_for();
-        let header = Header { kind: Kind::Presence, excuse, ..self.header(0, 1, 0, 0) };
-        let says = self.lane.mark(&others, &header);
+        let says = self.mark_presence(&others);
         let mut came = 0;
         for peer in others {
             let is_inside = |parcel: &Parcel<'_>| {
@@ -84,6 +82,22 @@ impl Exchange<'_> {
             }
         }
         Ok(says || came > 0)
+    }
+
+    /// Posts a mark of presence for each of the others, once in an operation; true if there is something to send.
+    fn mark_presence(&mut self, others: &[Rank]) -> bool {
+        let excuse = self.waits_for();
+        let header = Header { kind: Kind::Presence, excuse, ..self.header(0, 1, 0, 0) };
+        self.lane.mark(others, &header)
+    }
+
+    /// Tells the others that this rank is in the operation, before it waits for the label of another rank. They find the
+    /// mismatch by the mark, and one that can ask for the label reports it.
+    pub(super) fn announce(&mut self) {
+        let others = self.others();
+        if self.mark_presence(&others) {
+            self.send_marks();
+        }
     }
 
     /// Sends marks of presence between messages, as far as goes; true if anything moved.

@@ -13,7 +13,7 @@ use crate::wait::{Pace, until};
 use std::time::Duration;
 
 /// How long a rank that found a mismatch waits for the labels of another node, or for its leader's report.
-const LABEL_PATIENCE: Duration = Duration::from_secs(3);
+const LABEL_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// This rank's domain knows a rank under this number.
