@@ -120,8 +120,9 @@ void on_job(const char *backend, const char *backend_options, void (*body)(struc
     how.fields = DIST_FIELD_DEVICE;
     how.device = self.device;
     REQUIRE_OK(dist_init(&how));
-    self.rank = dist_get_rank(dist_world());
-    self.size = dist_get_world_size(dist_world());
+    self.group = dist_world();
+    self.rank = dist_get_rank(self.group);
+    self.size = dist_get_world_size(self.group);
     REQUIRE(self.size <= MOST_RANKS && self.device == self.rank);
     REQUIRE(cuDevicePrimaryCtxRetain(&self.context, self.device) == CUDA_SUCCESS);
     REQUIRE(cuCtxSetCurrent(self.context) == CUDA_SUCCESS);

@@ -56,6 +56,7 @@ fn wait_for_any_ends_with_the_first_work_of_each_kind() {
 }
 
 #[test]
+#[cfg(not(loom))]
 fn hooks_of_a_wait_are_removed_with_it() {
     let (group, fake) = Fake::group("hooks", false);
     let (other, _) = Fake::group("hooks-other", false);

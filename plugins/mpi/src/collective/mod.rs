@@ -11,6 +11,7 @@ mod reductions;
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
+use crate::base::op::ReduceOp;
 use crate::failure::{Failure, Result};
 use crate::interface::*;
 use crate::kernel;
@@ -68,6 +69,8 @@ struct Finish {
     copies: Vec<(Address, Address, usize)>,
     /// A sum to be divided by the number of ranks.
     average: Option<(DataType, Address, usize)>,
+    /// The result of a prefix reduction that is one rank's vector, which no operator has touched.
+    single: Option<(DataType, ReduceOp, Address, usize)>,
     /// An operator of this crate's own was used.
     is_folded_here: bool,
 }
@@ -269,6 +272,11 @@ impl Collective {
         }
         for (from, to, bytes) in self.finish.copies.drain(..) {
             copy(from.0, to.0, bytes);
+        }
+        if let Some((dtype, op, place, bytes)) = self.finish.single.take() {
+            // As a fold of one vector: bools become 0 or 1, and NaN the usual one.
+            let vector = sink(place.0, bytes);
+            kernel::fold(dtype, op, vector, &[vector.as_src()]);
         }
         if let Some((dtype, place, bytes)) = self.finish.average.take() {
             kernel::average(dtype, sink(place.0, bytes), part.size);

@@ -157,6 +157,11 @@ impl Collective {
         let (count, comm) = (call.what.count, call.part.comm());
         let send = self.contribution(call, &reduction, count * call.width, call.is_in_place())?;
         let is_first = is_exclusive && call.part.rank == 0;
+        let bytes = count * call.width;
+        if call.part.rank == usize::from(is_exclusive) && bytes > 0 {
+            let op = if reduction.op == ReduceOp::PremulSum { ReduceOp::Sum } else { reduction.op };
+            self.finish.single = Some((call.dtype, op, Address(call.recv()), bytes));
+        }
         // Rank 0 gets nothing, but some MPIs look at the address.
         let recv = if is_first { self.scratch(count * call.width)? } else { call.recv() };
         for (start, count) in pieces(call, count) {
