@@ -3,7 +3,9 @@
 use super::{copy, sink, source};
 use crate::base::op::ReduceOp;
 use crate::failure::Result;
-use crate::interface::{DIST_KIND_BARRIER, DIST_KIND_BROADCAST, DIST_KIND_EXSCAN, dist_backend_operation_t};
+use crate::interface::{
+    DIST_KIND_BARRIER, DIST_KIND_BROADCAST, DIST_KIND_EXSCAN, dist_backend_operation_t,
+};
 use crate::kernel;
 use crate::types;
 
