@@ -74,7 +74,7 @@ fn section_text(items: &[&Item], config: &cbindgen::Config, source: &Path) -> St
     let is_type = |item: &&&Item| matches!(item.item, syn::Item::Struct(_) | syn::Item::Type(_));
     let mut config = config.clone();
     (config.header, config.after_includes, config.trailer) = (None, None, None);
-    // Also those that no function of the section uses.
+    // Also types that no function of the section uses.
     config.export.include = items.iter().filter(is_type).map(|item| item.name.clone()).collect();
     let bindings = cbindgen::Builder::new().with_config(config).with_src(source).generate();
     let mut text = Vec::new();

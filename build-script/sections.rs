@@ -1,4 +1,4 @@
-//! The order of the headers: which constant, type and function stands in which section.
+//! The order of the headers: the section of each constant, type and function.
 //!
 //! A name belongs to the section with the longest pattern that it begins with; a name that no pattern fits fails the build.
 
