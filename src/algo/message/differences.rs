@@ -29,8 +29,15 @@ impl Call<'_> {
 }
 
 impl Exchange<'_> {
-    /// Compares what a peer has called with what this rank has.
-    pub(super) fn agree(&self, peer: Rank, header: &Header) -> Result<()> {
+    /// Compares the calls of a peer with the calls of this rank.
+    ///
+    /// Before this rank asks the peer for labels, it announces to all ranks that it is in the operation. By that they find
+    /// the mismatch, too. A rank that cannot ask waits for the report of a rank that can.
+    pub(super) fn agree(&mut self, peer: Rank, header: &Header) -> Result<()> {
+        if !self.lane.differs(header) {
+            return Ok(());
+        }
+        self.announce();
         let (name, labels) =
             (self.endpoint.peer(peer), |rank, sequence| self.endpoint.labels(rank, sequence));
         let other = OtherSide { rank: peer, name, labels: &labels };
@@ -40,7 +47,7 @@ impl Exchange<'_> {
     }
 
     /// A message that is not the one that must come.
-    pub(super) fn unexpected(&self, peer: Rank, header: &Header, expected: &Header) -> Error {
+    pub(super) fn unexpected(&mut self, peer: Rank, header: &Header, expected: &Header) -> Error {
         if let Err(error) = self.agree(peer, header) {
             return error;
         }

@@ -19,7 +19,7 @@
 //! Posted views belong to the exchange, which lives no longer than they do; the transport keeps nothing. Any failure
 //! fails the group on all nodes, the first reason stays.
 
-use super::lane::Lane;
+use super::lane::{Lane, Mark};
 use super::{SEGMENT, Team};
 use crate::algo::Operation;
 use crate::algo::lateness::Lateness;
@@ -163,9 +163,9 @@ impl Parcel<'_> {
         }
     }
 
-    /// A message of which a part has gone.
-    pub(super) fn is_begun(&self) -> bool {
-        matches!(self.body, Body::Out { done: 1.., .. })
+    /// A part of the message has gone on the stream of a mark, which must wait for the rest.
+    pub(super) fn is_before(&self, mark: &Mark) -> bool {
+        (self.peer, self.lane) == (mark.peer, 0) && matches!(self.body, Body::Out { done: 1.., .. })
     }
 }
 
@@ -360,12 +360,7 @@ impl<'x> Exchange<'x> {
         }
         match self.pass_presence(peer, lane, &header)? {
             true => Ok(false),
-            false => {
-                if !header.descriptor.label.is_none() {
-                    self.announce();
-                }
-                Err(self.unexpected(peer, &header, expected))
-            }
+            false => Err(self.unexpected(peer, &header, expected)),
         }
     }
 

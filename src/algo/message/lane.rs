@@ -167,22 +167,34 @@ impl Lane {
         }
     }
 
-    /// What the other side of a message called and this side did not, as far back as both remember: for the
-    /// operation that the message belongs to, this side's history, and the last one in which the two were in
-    /// agreement. `None` where they agree, and for an operation older than memory, which a mark of presence that lay
-    /// unread may name: whatever is newer covers it through the chain.
-    pub(super) fn disagreement(&self, other: &OtherSide<'_>, header: &Header) -> Option<String> {
+    /// Whether the history of the other side of a message differs from this side's, as far back as both remember.
+    /// Returns false for an operation that this side has forgotten: a mark of presence that was not read for long may
+    /// name one. The chain of every later message covers it.
+    pub(super) fn differs(&self, header: &Header) -> bool {
         let theirs = header.descriptor;
-        let ours = self.past.iter().find(|past| past.descriptor.moment() == theirs.moment());
         let is_forgotten = |oldest: &Past| {
             let oldest = oldest.descriptor;
             // A whole was never among the parts of an operation.
             let is_whole = theirs.part == 0 && theirs.sequence == oldest.sequence;
             theirs.moment() < oldest.moment() && !is_whole
         };
-        if self.past.front().is_some_and(is_forgotten) {
+        !self.past.front().is_some_and(is_forgotten)
+            && self.past_at(&theirs).is_none_or(|past| past.chain != header.chain)
+    }
+
+    /// This side's operation at the moment of another descriptor.
+    fn past_at(&self, other: &Descriptor) -> Option<&Past> {
+        self.past.iter().find(|past| past.descriptor.moment() == other.moment())
+    }
+
+    /// The two different calls, for an error: for the operation that the message belongs to, this side's history, and the
+    /// last operation in which the two sides were in agreement. Returns `None` if the sides agree ([`Lane::differs`]).
+    pub(super) fn disagreement(&self, other: &OtherSide<'_>, header: &Header) -> Option<String> {
+        if !self.differs(header) {
             return None;
         }
+        let theirs = header.descriptor;
+        let ours = self.past_at(&theirs);
         let now = self.past.back().map(|past| past.descriptor);
         let name = other.name;
         let said = |ours: Option<Descriptor>| ours.map_or("nothing".to_owned(), |d| d.to_string());
@@ -191,7 +203,6 @@ impl Lane {
             false => theirs.with_text((other.labels)(other.rank, theirs.sequence).first().copied()),
         };
         match ours {
-            Some(past) if past.chain == header.chain => None,
             Some(past) if past.descriptor.without_text() != theirs => {
                 let (ours, theirs) = (past.descriptor, labelled(theirs));
                 let (we, they) = (beside(&ours, &theirs), beside(&theirs, &ours));

@@ -2,8 +2,10 @@
 //! [`super::exchange`] says what it is good for.
 
 use super::exchange::{Body, Exchange, Parcel, send_rest};
+use super::lane::Mark;
 use crate::algo::Operation;
 use crate::base::buffer::Src;
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::Level;
@@ -23,6 +25,9 @@ const GRACE: Duration = Duration::from_millis(300);
 
 /// The same in operations between nodes, where those who share a node with the late one know more.
 const GRACE_OF_NODES: Duration = Duration::from_millis(150);
+
+/// How long a rank that has found a mismatch waits until the others know that it is in the operation.
+const ANNOUNCEMENT: Duration = Duration::from_secs(1);
 
 /// How many marks of presence of one rank are taken at a look.
 const MARKS: usize = 64;
@@ -92,11 +97,21 @@ impl Exchange<'_> {
     }
 
     /// Tells the others that this rank is in the operation, before it waits for the label of another rank. They find the
-    /// mismatch by the mark, and one that can ask for the label reports it.
+    /// mismatch by the mark, and one that can ask for the label reports it. Waits until the marks are sent, since the first
+    /// connection to a rank takes a moment and nothing is sent during the wait for a label.
     pub(super) fn announce(&mut self) {
         let others = self.others();
-        if self.mark_presence(&others) {
-            self.send_marks();
+        self.mark_presence(&others);
+        let limit = Deadline::after(ANNOUNCEMENT);
+        while self.endpoint.failure().is_none() && !limit.has_passed() {
+            if self.send_marks() {
+                continue;
+            }
+            let is_open = |mark: &Mark| !self.pending.iter().any(|parcel| parcel.is_before(mark));
+            if !self.lane.marks.iter().any(is_open) {
+                break;
+            }
+            self.endpoint.rest(&self.wishes(), limit.left());
         }
     }
 
@@ -105,10 +120,7 @@ impl Exchange<'_> {
         let mut moved = false;
         let (endpoint, pending) = (self.endpoint, &self.pending);
         self.lane.marks.retain_mut(|mark| {
-            let is_amid = |parcel: &Parcel<'_>| {
-                (parcel.peer, parcel.lane) == (mark.peer, 0) && parcel.is_begun()
-            };
-            if pending.iter().any(is_amid) {
+            if pending.iter().any(|parcel| parcel.is_before(mark)) {
                 return true;
             }
             let sent = send_rest(endpoint, mark.peer, 0, &mark.header, Src::empty(), mark.done);
