@@ -30,17 +30,15 @@ impl Label {
     /// # Errors
     /// `InvalidArgument` for a text that is too long or contains a zero byte.
     pub fn new(text: &str) -> Result<Self> {
-        let bytes = text.as_bytes();
-        if bytes.len() > LABEL_BYTES || bytes.contains(&0) {
-            let message = format!(
-                "a label of {} bytes: it has at most {LABEL_BYTES} bytes, none of them zero",
-                bytes.len()
-            );
-            return Err(Error::invalid(message));
+        let unfit = || {
+            let length = text.len();
+            let limit = format!("it has at most {LABEL_BYTES} bytes, none of them zero");
+            Error::invalid(format!("a label of {length} bytes: {limit}"))
+        };
+        if text.contains('\0') {
+            return Err(unfit());
         }
-        let mut padded = [0; LABEL_BYTES];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        Ok(Self::from_padded(&padded))
+        Self::from_bytes(text.as_bytes()).map_err(|_| unfit())
     }
 
     /// The label of an operation that is made of several calls; none if none of them has one. Their texts in order if
@@ -153,11 +151,6 @@ impl Label {
         String::from_utf8(bytes[..self.len()].to_vec()).unwrap_or_default()
     }
 
-    fn from_padded(bytes: &[u8; LABEL_BYTES]) -> Self {
-        let (words, _) = bytes.as_chunks::<8>();
-        Self(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
-    }
-
     fn padded(&self) -> [u8; LABEL_BYTES] {
         let mut bytes = [0; LABEL_BYTES];
         let (words, _) = bytes.as_chunks_mut::<8>();
@@ -244,7 +237,7 @@ mod tests {
         let long = "0123456789abcdefghijklmnopqrstuv";
         for end in 0..=LABEL_BYTES {
             let text = &long[..end];
-            assert_eq!(Label::from_bytes(text.as_bytes()), Ok(Label::new(text).unwrap()), "{text}");
+            assert_eq!(Label::from_bytes(text.as_bytes()).unwrap().text(), text);
         }
     }
 
