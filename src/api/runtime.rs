@@ -157,11 +157,10 @@ fn make_world(options: InitOptions) -> Result<()> {
 pub fn finalize(forget: impl FnOnce()) -> Result<()> {
     callbacks::refuse_to_block("dist_finalize")?;
     let _changing = change();
-    if !is_initialized() {
+    let Ok(group) = world() else {
         return Err(no_world());
-    }
+    };
     let deadline = Deadline::after(FAREWELL);
-    let group = world()?;
     end_works(group.as_ref(), &deadline);
     drop(group);
     forget();
