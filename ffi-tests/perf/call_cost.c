@@ -17,7 +17,7 @@
  *                    publishes its value and spins. If the kernel takes the core from rank 1 in this time, rank 0 waits in
  *                    this one call.
  *
- * `cargo xtask cost` takes the most frequent count of all calls, so that single calls that wait do not matter.
+ * `cargo xtask cost` takes the smallest frequent count of all calls, so that single calls that wait do not matter.
  *
  * The program compiles with the header of any tree since 0.1: it uses the names of constants, not their numbers, and passes
  * NULL for the optional source or status of dist_recv. Each tree needs a binary of its own, because the numbers differ.
