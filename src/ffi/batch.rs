@@ -44,7 +44,8 @@ dist_export! {
     /// @since 0.1
     pub fn dist_batch_begin(groups: *const *mut dist_group_t, n: usize) -> dist_status_t {
         let handles = slice(groups, n, "groups")?;
-        let groups: Vec<_> = handles.iter().map(|&handle| group(handle)).collect::<Result<_>>()?;
+        let group = |&handle: &*mut dist_group_t| group(handle).map(|it| Arc::clone(&it));
+        let groups: Vec<_> = handles.iter().map(group).collect::<Result<_>>()?;
         batch::begin((n > 0).then_some(&groups[..]))
     }
 }

@@ -368,7 +368,8 @@ dist_export! {
         let work = WorkOut::new(work);
         let mut given = None;
         let options = call_options(options, &mut given)?;
-        submit(&self::group(group)?, Call::barrier(), options, work)
+        let group = self::group(group)?;
+        submit(&group, Call::barrier(), options, work)
     }
 }
 

@@ -4,7 +4,7 @@ use super::args::{
     Out, copy_text, device, index, milliseconds, number, optional_str, ranks, required_str,
     reserved,
 };
-use super::handle::{Kind, Table};
+use super::handle::{Found, Kind, Table};
 use super::store::STORES;
 use super::types::*;
 use super::{blob, options};
@@ -21,7 +21,7 @@ pub(super) static GROUPS: Table<Group> = Table::new(Kind::Group);
 static WORLD: AtomicPtr<dist_group_t> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the group that a handle names.
-pub(super) fn group(handle: *const dist_group_t) -> Result<Arc<Group>> {
+pub(super) fn group(handle: *const dist_group_t) -> Result<Found<Group>> {
     if handle.is_null() { Err(no_group()) } else { GROUPS.get(handle) }
 }
 

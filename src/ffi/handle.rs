@@ -1,15 +1,50 @@
-//! Handles: tokens dressed as pointers, looked up and never dereferenced.
+//! Handles: tokens in the form of pointers, which are looked up and never dereferenced.
 //!
-//! A token holds what kind of object it names, a slot and the slot's generation, so that a released,
-//! foreign or made-up handle is told apart from a good one without touching memory.
+//! A token contains the kind of its object, the index of a slot and the generation of the slot. So the library recognises a
+//! released, foreign or invented handle without an access to memory that the caller chose.
+//!
+//! A lookup takes no lock: it is part of every call. A slot has one word of state: its generation, whether its object is
+//! live or was removed, and the number of lookups that use it. A lookup adds itself to that number, and uses the object only
+//! if the same instruction read the expected generation and `LIVE`. An object that was removed stays in its slot until the
+//! last of its lookups has ended, and only then can the slot get another object. Slots are never freed.
+
+#![allow(
+    unsafe_code,
+    reason = "a slot gives out references to its object while the state counts them"
+)]
 
 use crate::base::error::{Error, ErrorKind, Result};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::cell::UnsafeCell;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const _: () = assert!(usize::BITS == 64, "a handle needs 64 bits");
 
 const KIND_BITS: u32 = 4;
 const SLOT_BITS: u32 = 28;
+
+/// The number of slots of the first chunk; each further chunk has twice as many as the one before.
+const FIRST_CHUNK: usize = 16;
+
+/// As many chunks as [`SLOT_BITS`] can number.
+const CHUNKS: usize = 24;
+
+const _: () = assert!(
+    FIRST_CHUNK * ((1 << CHUNKS) - 1) < 1 << SLOT_BITS,
+    "a token has the index of every slot"
+);
+
+/// In a state: the unit of the number of lookups.
+const USER: u64 = 1;
+/// In a state: the slot has an object with a live handle.
+const LIVE: u64 = 1 << 30;
+/// In a state: the object was removed, and lookups still use it.
+const REMOVED: u64 = 1 << 31;
+/// In a state: the bits of the number of lookups.
+const USERS: u64 = LIVE - 1;
+/// In a state: the position of the generation.
+const GENERATION_AT: u32 = 32;
 
 /// What a handle names. The numbers are part of the token; none is 0, so that no token is NULL.
 #[derive(Clone, Copy, Debug)]
@@ -35,88 +70,219 @@ impl Kind {
 
 /// The objects of one kind.
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(super) struct Table<T: 'static> {
     kind: Kind,
-    slots: RwLock<Slots<T>>,
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
+    unused: Mutex<Unused>,
 }
 
+/// The slots without an object.
 #[derive(Debug)]
-struct Slots<T> {
-    slots: Vec<Slot<T>>,
+struct Unused {
+    /// Slots that had an object before.
     free: Vec<usize>,
+    /// The first slot that never had one.
+    next: usize,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    generation: u32,
-    value: Option<Arc<T>>,
+    state: AtomicU64,
+    object: UnsafeCell<Option<Arc<T>>>,
+}
+
+// SAFETY: threads share `object` only as the state allows. A thread has it alone if it has taken the slot from the list of
+// unused ones, or has made the slot unused itself. A thread that was counted while the slot was `LIVE` reads it: this shares
+// the `Arc` with any thread, and any thread may drop it.
+unsafe impl<T: Send + Sync> Sync for Slot<T> {}
+
+impl<T> Slot<T> {
+    fn unused() -> Self {
+        Self { state: AtomicU64::new(0), object: UnsafeCell::new(None) }
+    }
+}
+
+/// The state of a slot whose object has a live handle of a generation, without the number of lookups.
+const fn live(generation: u32) -> u64 {
+    (generation as u64) << GENERATION_AT | LIVE
+}
+
+/// An object that a handle names, for as long as it is used. The object stays in its slot until then.
+#[derive(Debug)]
+pub(super) struct Found<T: 'static> {
+    table: &'static Table<T>,
+    slot: &'static Slot<T>,
+    index: usize,
+}
+
+impl<T> Deref for Found<T> {
+    type Target = Arc<T>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<T> {
+        // SAFETY: this lookup was counted while the slot was live. No thread writes the object before the count goes down.
+        let object = unsafe { &*self.slot.object.get() };
+        match object {
+            Some(object) => object,
+            None => unreachable!("a live slot has an object"),
+        }
+    }
+}
+
+impl<T> Drop for Found<T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.leave(self.slot, self.index);
+    }
 }
 
 impl<T> Table<T> {
     pub(super) const fn new(kind: Kind) -> Self {
-        Self { kind, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
+        let unused = Mutex::new(Unused { free: Vec::new(), next: 0 });
+        Self { kind, chunks: [const { OnceLock::new() }; CHUNKS], unused }
     }
 
-    /// A new handle for an object.
-    pub(super) fn insert<H>(&self, value: Arc<T>) -> Result<*mut H> {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let index = match slots.free.pop() {
-            Some(index) => index,
-            None if slots.slots.len() < 1 << SLOT_BITS => {
-                slots.slots.push(Slot { generation: 0, value: None });
-                slots.slots.len() - 1
-            }
-            None => {
-                let message = format!("too many objects of type {}", self.kind.name());
-                return Err(Error::new(ErrorKind::OutOfMemory, message));
-            }
-        };
-        let slot = &mut slots.slots[index];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.value = Some(value);
-        Ok(std::ptr::without_provenance_mut(self.token(index, slot.generation)))
+    /// Returns a new handle for an object.
+    pub(super) fn insert<H>(&'static self, value: Arc<T>) -> Result<*mut H> {
+        let index = self.take_unused()?;
+        let (chunk, place) = chunk_of(index);
+        let slots = self.chunks[chunk]
+            .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::unused()).collect());
+        let slot = &slots[place];
+        // SAFETY: the slot was unused and in the list of those, from which only this thread has taken it.
+        unsafe { *slot.object.get() = Some(value) };
+        // Lookups with wrong handles may count themselves at any time; the sum keeps their number.
+        let before = slot.state.fetch_add((1 << GENERATION_AT) + LIVE, Ordering::Release);
+        let generation = generation_of(before).wrapping_add(1);
+        Ok(std::ptr::without_provenance_mut(self.token(index, generation)))
     }
 
-    /// The object that a handle names.
-    pub(super) fn get<H>(&self, handle: *const H) -> Result<Arc<T>> {
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let index = self.index(handle.addr());
-        let slot = index.and_then(|(index, generation)| {
-            slots.slots.get(index).filter(|slot| slot.generation == generation)
-        });
-        slot.and_then(|slot| slot.value.clone()).ok_or_else(|| self.invalid(handle.addr()))
+    fn take_unused(&self) -> Result<usize> {
+        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = unused.free.pop() {
+            return Ok(index);
+        }
+        if unused.next == FIRST_CHUNK * ((1 << CHUNKS) - 1) {
+            let message = format!("too many objects of type {}", self.kind.name());
+            return Err(Error::new(ErrorKind::OutOfMemory, message));
+        }
+        unused.next += 1;
+        Ok(unused.next - 1)
+    }
+
+    /// Finds the object that a handle names.
+    #[inline]
+    pub(super) fn get<H>(&'static self, handle: *const H) -> Result<Found<T>> {
+        let (slot, index, generation) = self.find(handle.addr())?;
+        match self.enter(slot, index, |state| state == live(generation)) {
+            Some(found) => Ok(found),
+            None => Err(self.invalid(handle.addr())),
+        }
+    }
+
+    /// Counts a lookup of a slot whose state, without its number of lookups, is accepted.
+    #[inline]
+    fn enter(
+        &'static self,
+        slot: &'static Slot<T>,
+        index: usize,
+        accept: impl FnOnce(u64) -> bool,
+    ) -> Option<Found<T>> {
+        let before = slot.state.fetch_add(USER, Ordering::Acquire);
+        if !accept(before & !USERS) {
+            self.leave(slot, index);
+            return None;
+        }
+        Some(Found { table: self, slot, index })
+    }
+
+    /// Ends the count of a lookup. The last lookup of a removed object drops the object.
+    #[inline]
+    fn leave(&self, slot: &Slot<T>, index: usize) {
+        let before = slot.state.fetch_sub(USER, Ordering::Release);
+        if before & REMOVED != 0 && before & USERS == USER {
+            self.reclaim(slot, index);
+        }
+    }
+
+    /// Makes the slot of a removed object unused, if no lookup uses it.
+    #[cold]
+    fn reclaim(&self, slot: &Slot<T>, index: usize) {
+        let state = slot.state.load(Ordering::Relaxed);
+        if state & (REMOVED | USERS) != REMOVED {
+            return;
+        }
+        if slot
+            .state
+            .compare_exchange(state, state - REMOVED, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            drop(self.take(slot, index));
+        }
+    }
+
+    /// Takes the object out of a slot that this thread has made unused.
+    fn take(&self, slot: &Slot<T>, index: usize) -> Option<Arc<T>> {
+        // SAFETY: this thread has changed the state to unused, and the slot is not yet in the list of those: no other
+        // thread reads or writes the object.
+        let object = unsafe { (*slot.object.get()).take() };
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner).free.push(index);
+        object
     }
 
     /// All objects that have a handle.
-    pub(super) fn all(&self) -> Vec<Arc<T>> {
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-        slots.slots.iter().filter_map(|slot| slot.value.clone()).collect()
+    pub(super) fn all(&'static self) -> Vec<Arc<T>> {
+        let next = self.unused.lock().unwrap_or_else(PoisonError::into_inner).next;
+        let live = (0..next)
+            .filter_map(|index| self.enter(self.slot(index)?, index, |state| state & LIVE != 0));
+        live.map(|found| Arc::clone(&found)).collect()
     }
 
     /// Ends a handle; the object lives on while a call uses it.
-    pub(super) fn remove<H>(&self, handle: *const H) -> Result<Arc<T>> {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let index = self.index(handle.addr());
-        let taken = index.and_then(|(index, generation)| {
-            let slot = slots.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
-            Some((index, slot.value.take()?))
-        });
-        let (index, value) = taken.ok_or_else(|| self.invalid(handle.addr()))?;
-        slots.free.push(index);
-        Ok(value)
+    pub(super) fn remove<H>(&'static self, handle: *const H) -> Result<Arc<T>> {
+        let (slot, index, generation) = self.find(handle.addr())?;
+        let mut state = slot.state.load(Ordering::Relaxed);
+        while state & !USERS == live(generation) {
+            let is_used = state & USERS != 0;
+            // The remover of an object that others use counts as one of them.
+            let removed = if is_used { state - LIVE + REMOVED + USER } else { state - LIVE };
+            match slot.state.compare_exchange_weak(
+                state,
+                removed,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) if is_used => return Ok(Arc::clone(&Found { table: self, slot, index })),
+                Ok(_) => return self.take(slot, index).ok_or_else(|| self.invalid(handle.addr())),
+                Err(now) => state = now,
+            }
+        }
+        Err(self.invalid(handle.addr()))
+    }
+
+    fn slot(&self, index: usize) -> Option<&Slot<T>> {
+        let (chunk, place) = chunk_of(index);
+        self.chunks.get(chunk)?.get()?.get(place)
+    }
+
+    /// The slot of a token, its index and the generation that it must have.
+    #[inline]
+    fn find(&self, token: usize) -> Result<(&Slot<T>, usize, u32)> {
+        let index = (token >> KIND_BITS) & ((1 << SLOT_BITS) - 1);
+        let generation = generation_of(token as u64);
+        match self.slot(index) {
+            Some(slot) if token & ((1 << KIND_BITS) - 1) == self.kind as usize => {
+                Ok((slot, index, generation))
+            }
+            _ => Err(self.invalid(token)),
+        }
     }
 
     fn token(&self, index: usize, generation: u32) -> usize {
-        (generation as usize) << (KIND_BITS + SLOT_BITS) | index << KIND_BITS | self.kind as usize
+        (generation as usize) << GENERATION_AT | index << KIND_BITS | self.kind as usize
     }
 
-    fn index(&self, token: usize) -> Option<(usize, u32)> {
-        let kind = token & ((1 << KIND_BITS) - 1);
-        let index = (token >> KIND_BITS) & ((1 << SLOT_BITS) - 1);
-        let generation = u32::try_from(token >> (KIND_BITS + SLOT_BITS)).ok()?;
-        (kind == self.kind as usize).then_some((index, generation))
-    }
-
+    #[cold]
     fn invalid(&self, token: usize) -> Error {
         let name = self.kind.name();
         let message = match token {
@@ -129,24 +295,152 @@ impl<T> Table<T> {
     }
 }
 
+/// The generation in a state, and in a token.
+#[inline]
+fn generation_of(word: u64) -> u32 {
+    u32::try_from(word >> GENERATION_AT).unwrap_or(0)
+}
+
+/// The chunk of a slot, and its place there: chunk k begins at slot `FIRST_CHUNK * (2^k - 1)`.
+#[inline]
+fn chunk_of(index: usize) -> (usize, usize) {
+    let shifted = index + FIRST_CHUNK;
+    let chunk = shifted.ilog2() - FIRST_CHUNK.ilog2();
+    (chunk as usize, shifted - (FIRST_CHUNK << chunk))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Weak;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn only_live_handles_of_the_right_kind_are_found() {
-        let (groups, stores) = (Table::new(Kind::Group), Table::new(Kind::Store));
-        let first: *mut u8 = groups.insert(Arc::new(1)).unwrap();
-        let store: *mut u8 = stores.insert(Arc::new(2)).unwrap();
-        assert_eq!(*groups.get(first).unwrap(), 1);
-        assert!(groups.get(store).is_err());
-        assert!(groups.get(std::ptr::null::<u8>()).is_err());
-        assert!(groups.get(std::ptr::without_provenance::<u8>(0xdead_beef)).is_err());
-        assert_eq!(*groups.remove(first).unwrap(), 1);
-        assert!(groups.remove(first).is_err());
-        let second: *mut u8 = groups.insert(Arc::new(3)).unwrap();
+        static GROUPS: Table<i32> = Table::new(Kind::Group);
+        static STORES: Table<i32> = Table::new(Kind::Store);
+        let first: *mut u8 = GROUPS.insert(Arc::new(1)).unwrap();
+        let store: *mut u8 = STORES.insert(Arc::new(2)).unwrap();
+        assert_eq!(**GROUPS.get(first).unwrap(), 1);
+        assert!(GROUPS.get(store).is_err());
+        assert!(GROUPS.get(std::ptr::null::<u8>()).is_err());
+        for token in
+            [0xdead_beef, usize::MAX, first.addr() ^ 1 << 31, first.addr() + (1 << GENERATION_AT)]
+        {
+            assert!(GROUPS.get(std::ptr::without_provenance::<u8>(token)).is_err(), "{token:#x}");
+        }
+        assert_eq!(*GROUPS.remove(first).unwrap(), 1);
+        assert!(GROUPS.remove(first).is_err());
+        let second: *mut u8 = GROUPS.insert(Arc::new(3)).unwrap();
         assert_ne!(first, second);
-        assert!(groups.get(first).is_err());
-        assert_eq!(*groups.get(second).unwrap(), 3);
+        assert!(GROUPS.get(first).is_err());
+        assert_eq!(**GROUPS.get(second).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_removed_object_lives_while_it_is_used() {
+        static TABLE: Table<String> = Table::new(Kind::Blob);
+        let value = Arc::new("x".to_owned());
+        let weak: Weak<String> = Arc::downgrade(&value);
+        let handle: *mut u8 = TABLE.insert(value).unwrap();
+        let (first, second) = (TABLE.get(handle).unwrap(), TABLE.get(handle).unwrap());
+        drop(TABLE.remove(handle).unwrap());
+        assert!(TABLE.get(handle).is_err());
+        // The slot is in use: the next object has another one.
+        let next: *mut u8 = TABLE.insert(Arc::new("y".to_owned())).unwrap();
+        assert_ne!(next.addr() & 0xffff_ffff, handle.addr() & 0xffff_ffff);
+        drop(first);
+        assert_eq!(*second.as_str(), *"x");
+        assert!(weak.upgrade().is_some());
+        drop(second);
+        assert!(weak.upgrade().is_none());
+        let reused: *mut u8 = TABLE.insert(Arc::new("z".to_owned())).unwrap();
+        assert_eq!(reused.addr() & 0xffff_ffff, handle.addr() & 0xffff_ffff);
+        assert!(TABLE.get(handle).is_err());
+    }
+
+    #[test]
+    fn every_index_has_a_place_of_its_own() {
+        let mut next = (0, 0);
+        for index in 0..10_000 {
+            assert_eq!(chunk_of(index), next);
+            next.1 += 1;
+            if next.1 == FIRST_CHUNK << next.0 {
+                next = (next.0 + 1, 0);
+            }
+        }
+        let last = FIRST_CHUNK * ((1 << CHUNKS) - 1) - 1;
+        assert_eq!(chunk_of(last), (CHUNKS - 1, (FIRST_CHUNK << (CHUNKS - 1)) - 1));
+        assert_eq!(chunk_of(last + 1).0, CHUNKS);
+    }
+
+    #[test]
+    fn all_has_the_objects_with_live_handles() {
+        static TABLE: Table<usize> = Table::new(Kind::Work);
+        let handles: Vec<*mut u8> = (0..100).map(|i| TABLE.insert(Arc::new(i)).unwrap()).collect();
+        for handle in handles.iter().step_by(2) {
+            TABLE.remove(*handle).unwrap();
+        }
+        let mut all: Vec<usize> = TABLE.all().iter().map(|it| **it).collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..100).step_by(2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn concurrent_use_and_removal_drop_each_object_once() {
+        /// An object that must be whole while it is used.
+        struct Whole {
+            number: usize,
+            is_whole: AtomicBool,
+            dropped: &'static AtomicU64,
+        }
+        impl Drop for Whole {
+            fn drop(&mut self) {
+                assert!(self.is_whole.swap(false, Ordering::Relaxed));
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        static DROPPED: AtomicU64 = AtomicU64::new(0);
+        static TABLE: Table<Whole> = Table::new(Kind::Work);
+        static CURRENT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+        static DONE: AtomicBool = AtomicBool::new(false);
+        const ROUNDS: usize = 20_000;
+        let removed = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !DONE.load(Ordering::Relaxed) {
+                        for cell in &CURRENT {
+                            let token = usize::try_from(cell.load(Ordering::Relaxed)).unwrap();
+                            let Ok(found) = TABLE.get(std::ptr::without_provenance::<u8>(token))
+                            else {
+                                continue;
+                            };
+                            assert!(
+                                found.is_whole.load(Ordering::Relaxed) && found.number < ROUNDS
+                            );
+                        }
+                    }
+                });
+            }
+            let changer = scope.spawn(|| {
+                for number in 0..ROUNDS {
+                    let cell = &CURRENT[number % CURRENT.len()];
+                    let old = usize::try_from(cell.load(Ordering::Relaxed)).unwrap();
+                    if old != 0 {
+                        drop(TABLE.remove(std::ptr::without_provenance::<u8>(old)).unwrap());
+                    }
+                    let object =
+                        Whole { number, is_whole: AtomicBool::new(true), dropped: &DROPPED };
+                    let handle: *mut u8 = TABLE.insert(Arc::new(object)).unwrap();
+                    cell.store(handle.addr() as u64, Ordering::Relaxed);
+                }
+                DONE.store(true, Ordering::Relaxed);
+                ROUNDS - CURRENT.len()
+            });
+            changer.join().unwrap()
+        });
+        assert_eq!(DROPPED.load(Ordering::Relaxed), removed as u64);
+        // Slots are reused: the table has not grown with the number of objects.
+        assert!(TABLE.unused.lock().unwrap().next <= 16);
     }
 }

@@ -101,7 +101,8 @@ dist_export! {
         ptr: *mut c_void,
         bytes: usize,
     ) -> dist_status_t {
-        memory::register(&self::group(group)?, address(ptr)?, bytes)
+        let group = self::group(group)?;
+        memory::register(&group, address(ptr)?, bytes)
     }
 }
 
@@ -119,7 +120,8 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_mem_deregister(group: *mut dist_group_t, ptr: *mut c_void) -> dist_status_t {
-        memory::deregister(&self::group(group)?, address(ptr)?)
+        let group = self::group(group)?;
+        memory::deregister(&group, address(ptr)?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::{self, Out, bytes, copy_text, key as key_of, timeout};
 use super::blob;
-use super::handle::{Kind, Table};
+use super::handle::{Found, Kind, Table};
 use super::types::*;
 use crate::api::StoreHandle;
 use crate::api::callbacks::refuse_to_block;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) static STORES: Table<StoreHandle> = Table::new(Kind::Store);
 
 /// The store of a call that may wait for others.
-pub(super) fn waiting(store: *const dist_store_t) -> Result<Arc<StoreHandle>> {
+pub(super) fn waiting(store: *const dist_store_t) -> Result<Found<StoreHandle>> {
     refuse_to_block("a call of a store")?;
     STORES.get(store)
 }

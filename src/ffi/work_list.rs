@@ -13,7 +13,9 @@ use std::sync::Arc;
 fn list(works: *const *mut dist_work_t, n: usize) -> Result<Vec<Option<Arc<Work>>>> {
     let work = |(place, handle): (usize, &*mut dist_work_t)| match handle.is_null() {
         true => Ok(None),
-        false => WORKS.get(*handle).map(Some).context(|| format!("works[{place}]")),
+        false => {
+            WORKS.get(*handle).map(|it| Some(Arc::clone(&it))).context(|| format!("works[{place}]"))
+        }
     };
     slice(works, n, "works")?.iter().enumerate().map(work).collect()
 }
