@@ -142,7 +142,7 @@ impl Compiler {
 }
 
 /// A folder where the loader finds the library under its soname.
-fn library_folder() -> PathBuf {
+pub(crate) fn library_folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
     std::fs::create_dir_all(&folder).expect("a folder for the C programs");
     let link = folder.join("libdist.so.0");

@@ -1,0 +1,38 @@
+// Compiled with -fno-exceptions and -fno-rtti: every function returns a result.
+#include "check.hpp"
+
+#include <memory>
+
+namespace {
+
+void everything(const dist::group &g) {
+  std::vector<float> x{1};
+  dist::result<void> done = g.all_reduce(x);
+  CHECK(done && x[0] == static_cast<float>(g.size()));
+  dist::result<dist::work> w = g.all_reduce_async(x);
+  CHECK(w && w->wait());
+  auto owned = g.all_reduce_async(std::vector<float>{2});
+  CHECK(owned && owned->take()->at(0) == static_cast<float>(2 * g.size()));
+  const dist::result<std::vector<int>> all = g.all_gather(g.rank());
+  CHECK(all && all->size() == static_cast<std::size_t>(g.size()));
+  const auto refused = g.broadcast(x, 17);
+  CHECK(!refused && refused.error().code == dist::errc::invalid_argument);
+  auto half = g.split(0);
+  CHECK(half && half->has_value() && (*half)->barrier());
+  auto batch = dist::batch::begin();
+  CHECK(batch && g.all_reduce(x) && batch->run());
+  CHECK(g.broadcast_bytes("x", 0)->view() == "x");
+  dist::vector<float> v(100, 1, dist::allocator<float>(g));
+  CHECK(g.all_reduce(v));
+}
+
+}  // namespace
+
+int main() {
+  const auto no_world = dist::runtime::init({"", "tcp://127.0.0.1:1?rank=0"});
+  CHECK(!no_world);
+  const auto store = dist::store::hash();
+  CHECK(store && store->set("a", "b") && *store->get("a") == "b");
+  run_ranks(2, everything);
+  return 0;
+}
