@@ -144,6 +144,9 @@ void options(const dist::group &g) {
   float x = 1;
   g.all_reduce(x, dist::sum, dist::options{}.with_canonical().with_device(DIST_DEVICE_HOST).with_stream(nullptr));
   g.all_reduce(x, dist::premul_sum(2), dist::options{}.with_timeout(dist::forever).with_label("scaled"));
+#if __cplusplus >= 202002L
+  g.all_reduce(x, dist::sum, {.timeout = 5s, .label = "designated"});
+#endif
   const auto wrong = g.all_reduce(x, dist::sum, dist::options{}.with_algorithm("no such"), dist::nothrow);
   CHECK(!wrong && wrong.error().code == dist::errc::invalid_argument && contains(wrong.error().message, "no such"));
 }

@@ -6,7 +6,7 @@
 #include "error.hpp"
 
 #include <cstddef>
-#include <optional>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -74,13 +74,18 @@ namespace detail {
 /// The function of an operator. A function without captures has one value, so that one copy serves all operators.
 template <class F>
 struct op_function {
-  static inline std::optional<F> function;
+  /// The copy. Only the first call uses its argument.
+  static const F &instance(const F *first) {
+    static const F copy(*first);
+    return copy;
+  }
 
   template <class T>
   static void fold(const void *lower, void *inout, std::size_t count, std::size_t, void *) noexcept {
+    const F &function = instance(nullptr);
     const T *left = static_cast<const T *>(lower);
     T *right = static_cast<T *>(inout);
-    for (std::size_t i = 0; i < count; ++i) right[i] = (*function)(left[i], right[i]);
+    for (std::size_t i = 0; i < count; ++i) right[i] = function(left[i], right[i]);
   }
 };
 
@@ -115,10 +120,10 @@ enum class op_kind { ordered, commutative };
 template <class T, class F, class E = detail::default_errors>
 detail::outcome<E, custom_op<T>> make_op(const char *name, F function, op_kind kind = op_kind::ordered, E = E{}) {
   detail::require_element<T>();
-  static_assert(std::is_empty_v<F> && std::is_invocable_r_v<T, F, const T &, const T &>,
+  static_assert(std::is_empty_v<F> && std::is_invocable_r_v<T, const F &, const T &, const T &>,
                 "an operator is a function object without captures that takes two elements and returns one");
   using function_of = detail::op_function<F>;
-  if (!function_of::function) function_of::function.emplace(std::move(function));
+  function_of::instance(&function);
   const std::uint64_t flags = kind == op_kind::commutative ? DIST_OP_COMMUTATIVE : 0;
   dist_op_t code = 0;
   const dist_status_t status = dist_op_create(name, function_of::template fold<T>, sizeof(T), flags, nullptr, &code);
