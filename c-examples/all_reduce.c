@@ -4,7 +4,7 @@
  *
  *     distrun --nproc-per-node 4 ./all_reduce
  */
-#include "check.h"
+#include "common/check.h"
 
 #define COUNT 1000
 

@@ -3,7 +3,7 @@
  *
  *     distrun --nproc-per-node 4 ./hello
  */
-#include "check.h"
+#include "common/check.h"
 
 int main(void)
 {

@@ -7,7 +7,7 @@
  * The last layer comes first. Each sum is issued with a work handle, so that the call returns at once; the library runs
  * it on a thread of its own, and the program waits only when it needs the result.
  */
-#include "check.h"
+#include "common/check.h"
 
 #define LAYERS 8
 #define COUNT 50000

@@ -7,7 +7,7 @@
  *
  *     distrun --nproc-per-node 4 ./ring
  */
-#include "check.h"
+#include "common/check.h"
 
 #define COUNT (1 << 18) /* doubles: 2 MiB, far more than is buffered for a receiver */
 

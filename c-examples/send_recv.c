@@ -4,7 +4,7 @@
  *
  *     distrun --nproc-per-node 4 ./send_recv
  */
-#include "check.h"
+#include "common/check.h"
 
 #define TASK 1
 #define RESULT 2

@@ -8,7 +8,7 @@
  * that no GPU waits for one that the same thread would call later. Without the batch the first call would wait for the others
  * until its time is over.
  */
-#include "check.h"
+#include "common/check.h"
 
 #include <cuda.h>
 #include <pthread.h>

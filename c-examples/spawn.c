@@ -4,7 +4,7 @@
  *
  *     ./spawn [ranks]
  */
-#include "check.h"
+#include "common/check.h"
 
 struct job {
     int ranks;

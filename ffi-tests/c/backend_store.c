@@ -1,6 +1,6 @@
 /*
- * The example of a back end (c-examples/backend_store.c), used by every call of the library: its own operations, then
- * those that the library makes of a few.
+ * Tests the example of a back end (c-examples/backend_store) with every call of the library: first with its own
+ * operations, then with operations that the library composes from a few of them.
  *
  *   backend_store PLUGIN    ranks are threads; PLUGIN is the shared object
  */

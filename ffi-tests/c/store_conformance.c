@@ -11,7 +11,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #define _XOPEN_SOURCE 700
-#include "../../c-examples/directory_store.h"
+#include "../../c-examples/store_directory/directory_store.h"
 #include "store_suite.h"
 
 #include <ftw.h>

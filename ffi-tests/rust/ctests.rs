@@ -88,9 +88,9 @@ const CONFORMANCE: &[&str] = &[
     "store_checks_time.c",
     "store_checks_values.c",
     "store_checks_waits.c",
-    "../../c-examples/directory_files.c",
-    "../../c-examples/directory_queues.c",
-    "../../c-examples/directory_store.c",
+    "../../c-examples/store_directory/directory_files.c",
+    "../../c-examples/store_directory/directory_queues.c",
+    "../../c-examples/store_directory/directory_store.c",
 ];
 
 /// A shared object that is none, of no version, and of another.

@@ -25,7 +25,7 @@ dist_export! {
     /// The new group keeps the order of the ranks, numbered from 0; dist_group_ranks converts them.
     /// It has the back end, the options and the time-out of the old group. Its name ends with "#1",
     /// then "#2" and so on. The ranks may have different results of the call that failed;
-    /// c-examples/survive.c shows how to compare them. The old group stays failed. The caller still
+    /// c-examples/survive shows how to compare them. The old group stays failed. The caller still
     /// releases it, or calls dist_finalize for the world, before or after the new group's release.
     ///
     /// @param group in: the group.

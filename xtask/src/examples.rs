@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 
-/// A C program and its sources.
+/// A C program and its sources, as paths below `c-examples`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Example {
     pub(crate) name: &'static str,
@@ -23,16 +23,32 @@ pub(crate) const RING: Example = Example { name: "ring", sources: &["ring.c"] };
 pub(crate) const SPAWN: Example = Example { name: "spawn", sources: &["spawn.c"] };
 pub(crate) const STORE_DIRECTORY: Example = Example {
     name: "store_directory",
-    sources: &["store_directory.c", "directory_store.c", "directory_queues.c", "directory_files.c"],
+    sources: &[
+        "store_directory/store_directory.c",
+        "store_directory/directory_store.c",
+        "store_directory/directory_queues.c",
+        "store_directory/directory_files.c",
+    ],
 };
 pub(crate) const TRAIN_DIGITS: Example = Example {
     name: "train_digits",
-    sources: &["train_digits.c", "train_options.c", "digits_data.c", "mlp.c"],
+    sources: &[
+        "train_digits.c",
+        "digits_training/train_options.c",
+        "digits_training/digits_data.c",
+        "digits_training/mlp.c",
+    ],
 };
 
 pub(crate) const SURVIVE: Example = Example {
     name: "survive",
-    sources: &["survive.c", "survive_job.c", "train_options.c", "digits_data.c", "mlp.c"],
+    sources: &[
+        "survive/survive.c",
+        "survive/survive_job.c",
+        "digits_training/train_options.c",
+        "digits_training/digits_data.c",
+        "digits_training/mlp.c",
+    ],
 };
 
 impl Example {
@@ -55,7 +71,7 @@ pub(crate) fn folder() -> Result<PathBuf, String> {
 /// Compiles a C program against the staged library.
 pub(crate) fn compile(stage: &Stage, name: &str, sources: &[PathBuf]) -> Result<PathBuf, String> {
     let program = folder()?.join(name);
-    let data = root().join("c-examples/data/digits.csv");
+    let data = root().join("c-examples/digits_training/data/digits.csv");
     // CC may carry arguments, as in make.
     let compiler = tools::c_compiler()?;
     let mut words = compiler.split_whitespace();

@@ -23,11 +23,11 @@ const NAMES: &[&str] =
 
 /// The example of a back end that is loaded.
 pub(crate) const BACKEND: &[&str] = &[
-    "../../c-examples/backend_store.c",
-    "../../c-examples/backend_store_calls.c",
-    "../../c-examples/backend_store_fold.c",
-    "../../c-examples/backend_store_keys.c",
-    "../../c-examples/backend_store_messages.c",
+    "../../c-examples/backend_store/backend_store.c",
+    "../../c-examples/backend_store/backend_store_calls.c",
+    "../../c-examples/backend_store/backend_store_fold.c",
+    "../../c-examples/backend_store/backend_store_keys.c",
+    "../../c-examples/backend_store/backend_store_messages.c",
 ];
 
 /// Says why a test does nothing.

@@ -135,7 +135,7 @@ fn many_ranks_share_four_hosts() {
 /// Trains with one rank at each of these places; returns the loss of each epoch.
 fn train(places: &[Place], master: &str, program: &str) -> Vec<f64> {
     let mut job = Job::new();
-    let data = format!("{ROOT}/c-examples/data/digits.csv");
+    let data = format!("{ROOT}/c-examples/digits_training/data/digits.csv");
     for (rank, place) in places.iter().enumerate() {
         let environment = job.environment_towards(master, rank, places.len());
         let words = [program, "--epochs", "5", "--data", &data];
@@ -158,7 +158,12 @@ fn training_on_two_hosts_goes_as_on_one() {
     const TOLERANCE: f64 = 1e-4;
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let Some(compiler) = Compiler::find() else { return };
-    let files = ["train_digits.c", "train_options.c", "digits_data.c", "mlp.c"];
+    let files = [
+        "train_digits.c",
+        "digits_training/train_options.c",
+        "digits_training/digits_data.c",
+        "digits_training/mlp.c",
+    ];
     let files = files.map(|file| format!("../../c-examples/{file}"));
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     let program = compiler.program_with("train_digits_on_hosts", &files, &["-lm"]);

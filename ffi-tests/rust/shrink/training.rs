@@ -15,7 +15,7 @@ struct Trained {
 
 fn train(program: &str, kills: &[&str]) -> Trained {
     let mut job = Job::new();
-    let data = format!("{}/c-examples/data/digits.csv", super::interface::ROOT);
+    let data = format!("{}/c-examples/digits_training/data/digits.csv", super::interface::ROOT);
     let mut words = vec![program, "--ranks", "8", "--epochs", "10", "--data", &data];
     words.extend(kills.iter().flat_map(|kill| ["--kill", kill]));
     job.start_program_at(&Place::named("here"), "survive", &[], &words);
@@ -30,7 +30,13 @@ fn train(program: &str, kills: &[&str]) -> Trained {
 #[test]
 fn a_training_that_loses_five_of_eight_ranks_is_as_good() {
     let Some(compiler) = Compiler::find() else { return };
-    let files = ["survive.c", "survive_job.c", "train_options.c", "digits_data.c", "mlp.c"];
+    let files = [
+        "survive/survive.c",
+        "survive/survive_job.c",
+        "digits_training/train_options.c",
+        "digits_training/digits_data.c",
+        "digits_training/mlp.c",
+    ];
     let files = files.map(|file| format!("../../c-examples/{file}"));
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     let program = compiler.program_with("survive", &files, &["-lm"]);

@@ -1,5 +1,5 @@
 /*
- * Processes that share nothing but a directory, through a store that is written in this folder (directory_store.c).
+ * Processes that share nothing but a directory, through a store of their own (directory_store.c).
  *
  *     ./store_directory FOLDER set KEY VALUE
  *     ./store_directory FOLDER get KEY                        waits until there is one
@@ -8,7 +8,7 @@
  *
  * A group needs a store to meet in and nothing else: no address, no port, no server.
  */
-#include "check.h"
+#include "../common/check.h"
 #include "directory_store.h"
 
 #include <string.h>

@@ -17,12 +17,12 @@
  */
 #define _POSIX_C_SOURCE 200112L
 
-#include "check.h"
-#include "digits_data.h"
-#include "mlp.h"
-#include "rng.h"
+#include "../common/check.h"
+#include "../digits_training/digits_data.h"
+#include "../digits_training/mlp.h"
+#include "../digits_training/rng.h"
+#include "../digits_training/train_options.h"
 #include "survive_job.h"
-#include "train_options.h"
 
 #include <inttypes.h>
 #include <signal.h>

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The build may say where the file lies; else it is looked for below the current directory. */
+/* A build can define the path of the file. The default is relative to c-examples. */
 #ifndef DIGITS_CSV
-#define DIGITS_CSV "data/digits.csv"
+#define DIGITS_CSV "digits_training/data/digits.csv"
 #endif
 
 static const char help[] =

@@ -2,7 +2,7 @@
 
 #include "survive_job.h"
 
-#include "check.h"
+#include "../common/check.h"
 
 #include <errno.h>
 #include <inttypes.h>
