@@ -1,8 +1,10 @@
-//! README's tables say what the source says: the environment variables, and the status numbers.
+//! README's tables of environment variables and status numbers match the source, and the index of the
+//! examples matches the files on disk.
 #![allow(clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -44,4 +46,49 @@ fn every_status_is_in_the_table_with_its_number() {
     }
     assert!(known > 10, "dist.h defines only {known} statuses");
     assert_eq!(table.lines().filter(|line| line.starts_with("| `")).count(), known);
+}
+
+/// The names in the first column of a table, each of them a link of the form `` [`name`](name) ``.
+fn linked_names(table: &str) -> BTreeSet<String> {
+    let rows = table.lines().filter(|line| line.starts_with("| ["));
+    let names = rows.map(|row| {
+        let (link, _) = row[2..].split_once(" | ").expect("a row has columns");
+        let name = link.trim_start_matches("[`").split('`').next().unwrap_or_default();
+        assert_eq!(link, format!("[`{name}`]({name})"), "the first column links the example");
+        name.to_owned()
+    });
+    names.collect()
+}
+
+fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ["c", "cpp", "h"].iter().any(|&known| ending == known))
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a readable folder");
+    entries.map(|entry| entry.expect("a readable entry").path()).collect()
+}
+
+#[test]
+fn index_of_examples_lists_exactly_the_files_on_disk() {
+    let index = read("c-examples/README.md");
+    let examples = linked_names(&section(&index, "examples"));
+    let shared = linked_names(&section(&index, "shared"));
+    let listed: BTreeSet<String> = examples.union(&shared).cloned().collect();
+    assert_eq!(listed.len(), examples.len() + shared.len(), "a name is in both tables");
+
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c-examples");
+    // A folder without sources is a user's build.
+    let is_listed = |path: &PathBuf| {
+        is_source(path) || path.is_dir() && entries(path).iter().any(|file| is_source(file))
+    };
+    let found: BTreeSet<String> = entries(&folder)
+        .iter()
+        .filter(|path| is_listed(path))
+        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    let missing: Vec<&String> = found.difference(&listed).collect();
+    let stale: Vec<&String> = listed.difference(&found).collect();
+    assert!(missing.is_empty(), "c-examples/README.md has no row for {missing:?}");
+    assert!(stale.is_empty(), "c-examples/README.md has rows without a file: {stale:?}");
 }
