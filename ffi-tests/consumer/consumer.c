@@ -1,6 +1,6 @@
 /*
- * A program as a user of an installed libdist would write it: all ranks sum their rank plus one. Each of the projects
- * beside it builds this file in another way.
+ * A program of a user of libdist: all ranks sum their rank plus one. Each project in this folder builds this file, or
+ * consumer.cpp, in another way.
  */
 #include <dist.h>
 #include <stdio.h>

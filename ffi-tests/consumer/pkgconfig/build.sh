@@ -1,12 +1,18 @@
 #!/bin/sh
-# Builds ../consumer.c against an installed libdist through pkg-config, shared and static.
+# Builds ../consumer.c or ../consumer.cpp against an installed libdist through pkg-config, shared and static.
 #
-#     build.sh <prefix> <output folder>
+#     build.sh <prefix> <output folder> c|cxx
 set -eu
 prefix=$1
 out=$2
 here=$(cd "$(dirname "$0")" && pwd)
-cc=${CC:-cc}
+# The compiler may have arguments.
+# shellcheck disable=SC2086
+case $3 in
+    c) set -- ${CC:-cc} "$here/../consumer.c" ;;
+    cxx) set -- ${CXX:-c++} -std=c++17 "$here/../consumer.cpp" ;;
+    *) echo "build.sh: unknown language $3" >&2; exit 2 ;;
+esac
 
 for dir in "$prefix"/lib "$prefix"/lib64 "$prefix"/lib/*; do
     if [ -f "$dir/pkgconfig/dist.pc" ]; then
@@ -16,11 +22,11 @@ done
 libdir=$(pkg-config --variable=libdir dist)
 
 mkdir -p "$out"
-# Word splitting of what pkg-config prints is what pkg-config is for.
+# The shell splits the output of pkg-config into words, as its users do.
 # shellcheck disable=SC2046
-$cc -Wall -Wextra -Werror "$here/../consumer.c" $(pkg-config --cflags --libs dist) -Wl,-rpath,"$libdir" -o "$out/shared"
+"$@" -Wall -Wextra -Werror $(pkg-config --cflags --libs dist) -Wl,-rpath,"$libdir" -o "$out/shared"
 
-# Everything but libdist itself stays shared: the C library wants to be.
+# Only libdist itself is linked statically.
 static=$(pkg-config --static --libs dist | sed 's/-ldist/-Wl,-Bstatic -ldist -Wl,-Bdynamic/')
 # shellcheck disable=SC2046,SC2086
-$cc -Wall -Wextra -Werror "$here/../consumer.c" $(pkg-config --cflags dist) $static -o "$out/static"
+"$@" -Wall -Wextra -Werror $(pkg-config --cflags dist) $static -o "$out/static"

@@ -1,4 +1,5 @@
-//! The installed package, used from outside: CMake, pkg-config, dlopen, and the C tests.
+//! Projects that use libdist: the installed package through CMake, pkg-config and dlopen, the C tests, and projects that
+//! build libdist as a part of themselves.
 //!
 //! The tree is moved after installation, so that nothing in it may name the place where it was built or installed.
 
@@ -29,9 +30,24 @@ pub(super) fn run(report: &mut Report, stage: &Stage) {
         None => Ok(Verdict::Skipped("there is no installed tree".into())),
     };
     report.check("consumer: CMake, shared and static", || {
-        installed(&|prefix| cmake_project("ffi-tests/consumer/cmake", prefix, stage))
+        installed(&|prefix| find_package("ffi-tests/consumer/cmake", prefix, stage))
     });
-    report.check("consumer: pkg-config", || installed(&|prefix| pkg_config(prefix, stage)));
+    report.check("consumer: CMake, C++", || {
+        installed(&|prefix| find_package_cxx("ffi-tests/consumer/cxx", prefix, stage))
+    });
+    for (title, project) in
+        [("add_subdirectory", "subdirectory"), ("FetchContent", "fetch_content")]
+    {
+        report.check(&format!("consumer: {title}"), || {
+            build_tree(&format!("ffi-tests/consumer/{project}"), stage)
+        });
+    }
+    report.check("consumer: pkg-config", || {
+        installed(&|prefix| pkg_config(Language::C, prefix, stage))
+    });
+    report.check("consumer: pkg-config, C++", || {
+        installed(&|prefix| pkg_config(Language::Cxx, prefix, stage))
+    });
     report.check("consumer: dlopen from Python", || installed(&|prefix| dlopen(prefix, stage)));
     for mpi in Mpi::ALL {
         report.check(&format!("installed: the plug-in for {}", mpi.title()), || {
@@ -39,14 +55,9 @@ pub(super) fn run(report: &mut Report, stage: &Stage) {
         });
     }
     report.check("examples as a CMake project", || {
-        installed(&|prefix| cmake_project("c-examples", prefix, stage))
+        installed(&|prefix| find_package_cxx("c-examples", prefix, stage))
     });
-    report.check("C tests", || {
-        if let Some(reason) = missing(&["c++"]) {
-            return Ok(Verdict::Skipped(reason));
-        }
-        installed(&|prefix| cmake_project("ffi-tests", prefix, stage))
-    });
+    report.check("C tests", || installed(&|prefix| find_package_cxx("ffi-tests", prefix, stage)));
 }
 
 /// Why a check cannot run without these programs.
@@ -77,17 +88,53 @@ fn install() -> Result<PathBuf, String> {
     Ok(moved)
 }
 
-/// Configures, builds and tests a project that uses the installed package.
-fn cmake_project(source: &str, prefix: &Path, stage: &Stage) -> Checked {
+/// Tests a project that uses the installed package.
+fn find_package(source: &str, prefix: &Path, stage: &Stage) -> Checked {
+    let build = project_folder(source)?;
+    cmake_project(source, &build, &format!("CMAKE_PREFIX_PATH={}", prefix.display()), stage)
+}
+
+/// The same for a project that needs a C++ compiler.
+fn find_package_cxx(source: &str, prefix: &Path, stage: &Stage) -> Checked {
+    match missing(&["c++"]) {
+        Some(reason) => Ok(Verdict::Skipped(reason)),
+        None => find_package(source, prefix, stage),
+    }
+}
+
+/// Tests a project that builds libdist as a part of itself, and that thus installs nothing of libdist.
+fn build_tree(source: &str, stage: &Stage) -> Checked {
+    if let Some(reason) = missing(&["cmake", "make", "c++"]) {
+        return Ok(Verdict::Skipped(reason));
+    }
+    let build = project_folder(source)?;
+    // Cargo finds the release build of the other checks there.
+    let setting = format!("DIST_CARGO_TARGET_DIR={}", target()?.display());
+    let verdict = cmake_project(source, &build, &setting, stage)?;
+    let prefix = build.join("installed");
+    let mut install = run::command("cmake");
+    run::must(install.arg("--install").arg(&build).arg("--prefix").arg(&prefix), LIMIT)?;
+    if prefix.exists() {
+        return Err(format!("{source} installs files of libdist"));
+    }
+    Ok(verdict)
+}
+
+/// The empty folder in which a project is built.
+fn project_folder(source: &str) -> Result<PathBuf, String> {
     let build = scratch("projects")?.join(source.replace('/', "-"));
     tools::fresh_folder(&build)?;
+    Ok(build)
+}
+
+/// Configures, builds and tests a project with one CMake variable set.
+fn cmake_project(source: &str, build: &Path, setting: &str, stage: &Stage) -> Checked {
     let mut configure = run::command("cmake");
-    configure.arg("-S").arg(root().join(source)).arg("-B").arg(&build);
-    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+    configure.arg("-S").arg(root().join(source)).arg("-B").arg(build).arg(format!("-D{setting}"));
     run::must(&mut configure, LIMIT)?;
-    run::must(run::command("cmake").arg("--build").arg(&build), LIMIT)?;
+    run::must(run::command("cmake").arg("--build").arg(build), LIMIT)?;
     let mut ctest = run::command("ctest");
-    ctest.arg("--output-on-failure").current_dir(&build);
+    ctest.arg("--output-on-failure").current_dir(build);
     ctest.env("DISTRUN", &stage.distrun);
     counted(&run::shown(&mut ctest, LIMIT)?, Counts::of_ctest)
 }
@@ -104,14 +151,24 @@ fn plugin(mpi: Mpi, prefix: &Path) -> Checked {
     mpi::behave_installed(mpi, &prefix.join("include"), lib)
 }
 
-fn pkg_config(prefix: &Path, stage: &Stage) -> Checked {
-    if let Some(reason) = missing(&["pkg-config"]) {
+/// The language of a consumer that is built through pkg-config.
+#[derive(Clone, Copy)]
+enum Language {
+    C,
+    Cxx,
+}
+
+fn pkg_config(language: Language, prefix: &Path, stage: &Stage) -> Checked {
+    let (name, needed): (_, &[&str]) = match language {
+        Language::C => ("c", &["pkg-config"]),
+        Language::Cxx => ("cxx", &["pkg-config", "c++"]),
+    };
+    if let Some(reason) = missing(needed) {
         return Ok(Verdict::Skipped(reason));
     }
-    let out = scratch("projects")?.join("pkg-config");
-    tools::fresh_folder(&out)?;
+    let out = project_folder(&format!("pkg-config-{name}"))?;
     let mut build = run::command(root().join("ffi-tests/consumer/pkgconfig/build.sh"));
-    build.arg(prefix).arg(&out).env("CC", tools::c_compiler()?);
+    build.arg(prefix).arg(&out).arg(name).env("CC", tools::c_compiler()?);
     run::must(&mut build, LIMIT)?;
     for program in ["shared", "static"] {
         two_ranks(stage, Command::new(out.join(program)))?;
