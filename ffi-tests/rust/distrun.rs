@@ -146,6 +146,52 @@ fn a_killed_rank_is_named_and_not_those_that_fail_because_of_it() {
 }
 
 #[test]
+fn a_job_that_may_lose_ranks_goes_on_and_names_them() {
+    // Longer than other ranks would have after the first failure.
+    let script = "[ $RANK = 1 ] && exit 7; [ $RANK = 2 ] && kill -9 $$; sleep 2.5; echo done";
+    let job = ["--nproc-per-node", "4", "--on-failure=continue", "--min-ranks", "2", "sh", "-c"];
+    let ended = run(&[&job[..], &[script]].concat());
+    assert_eq!(ended.status, 0, "{}", ended.err);
+    for rank in [0, 3] {
+        assert_eq!(of_rank(&ended.out, rank), ["done"]);
+    }
+    for rank in [1, 2] {
+        let text = format!("rank {rank} failed; the job goes on with ");
+        assert!(ended.err.contains(&text), "{}", ended.err);
+    }
+    let report = ended.err.split("distrun: ").last().unwrap();
+    assert!(report.starts_with("the job succeeded without 2 of 4 ranks:\n"), "{report}");
+    assert!(report.contains("  rank 1: exit status 7, "), "{report}");
+    assert!(report.contains("  rank 2: signal 9 (SIGKILL), "), "{report}");
+}
+
+#[test]
+fn a_job_that_has_lost_too_many_ranks_ends() {
+    let script = "[ $RANK = 1 ] && exit 7; [ $RANK = 2 ] && sleep 0.5 && exit 8; exec sleep 300";
+    let job = ["--nproc-per-node", "4", "--on-failure", "continue", "--min-ranks", "3", "sh", "-c"];
+    let ended = run(&[&job[..], &[script]].concat());
+    assert_eq!(ended.status, 7, "{}", ended.err);
+    let report = ended.err.split("distrun: ").last().unwrap();
+    assert!(report.starts_with("rank 1 failed first: exit status 7"), "{report}");
+    for text in
+        ["rank 2: exit status 8, ", "rank 0: signal 15 (SIGTERM) after SIGTERM from distrun"]
+    {
+        assert!(report.contains(text), "{report}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_job_that_has_lost_a_rank() {
+    let script = "[ $RANK = 1 ] && exit 7; echo up; exec sleep 300";
+    let job = ["--nproc-per-node", "2", "--on-failure=continue", "sh", "-c", script];
+    let job = start(&job);
+    job.until_error("rank 1 failed; the job goes on with 1 of 2 ranks");
+    job.signal("TERM");
+    let ended = job.end();
+    assert_eq!(ended.status, 128 + 15, "{}", ended.err);
+}
+
+#[test]
 fn the_job_ends_within_two_seconds_of_a_kill_even_if_others_are_deaf() {
     let script = "trap '' TERM; echo $$; while :; do sleep 300; done";
     let job = start(&["--nproc-per-node", "3", "sh", "-c", script]);

@@ -1,5 +1,5 @@
-//! The life of a crew from its start to its end: run until all have succeeded, one has failed or we
-//! are told to stop; then end what is left, first kindly.
+//! Runs a crew until all members have ended, too many have failed, or a signal asks for the end. Then ends the remaining
+//! members, first with SIGTERM.
 
 use super::crew::{Crew, Event};
 use super::ending::Ending;
@@ -26,10 +26,29 @@ pub struct Patience {
     pub kill: Duration,
 }
 
+/// How many members a crew needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// All of them: the first failure ends the crew.
+    All,
+    /// At least so many members that have not failed, and at least one. The crew goes on without failed members.
+    AtLeast(usize),
+}
+
+impl Needed {
+    /// Whether the crew goes on after so many failures.
+    fn is_met(self, members: usize, failures: usize) -> bool {
+        match self {
+            Self::All => failures == 0,
+            Self::AtLeast(least) => members - failures >= least.max(1),
+        }
+    }
+}
+
 /// Why a crew's life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Every member ended with status 0.
+    /// Every member ended with status 0, but for those without which the crew could go on.
     Success,
     /// The member with this index failed first.
     Failure(usize),
@@ -44,6 +63,13 @@ pub enum Notice {
     PassedOn(i32),
     /// What remained was killed without waiting any longer, because a signal came when the end had begun.
     Hurried(i32),
+    /// The member with this index failed, and the crew goes on without it. `left` members have not failed.
+    Lost {
+        /// The member.
+        index: usize,
+        /// The number of the others.
+        left: usize,
+    },
 }
 
 /// Runs the crew to its end. When it returns, every group is gone, but for members that cannot be
@@ -53,10 +79,11 @@ pub enum Notice {
 /// `System`; the crew's drop still kills everything.
 pub fn supervise(
     crew: &mut Crew,
+    needed: Needed,
     patience: &Patience,
     tell: &mut dyn FnMut(Notice),
 ) -> Result<Cause> {
-    let (cause, is_urgent) = run(crew, patience, tell)?;
+    let (cause, is_urgent) = run(crew, needed, patience, tell)?;
     if is_urgent {
         crew.clear(patience.kill)?;
         return Ok(cause);
@@ -79,10 +106,11 @@ pub fn supervise(
     Ok(cause)
 }
 
-/// Until all have succeeded, one has failed (and others had the time to), or a signal came. Also says whether a signal
-/// came after a failure, which leaves no time for anybody.
+/// Runs until all have ended, too many have failed (and others had the time to), or a signal came. Also returns whether a
+/// signal came after the failure that ends the crew; then no member gets any more time.
 fn run(
     crew: &mut Crew,
+    needed: Needed,
     patience: &Patience,
     tell: &mut dyn FnMut(Notice),
 ) -> Result<(Cause, bool)> {
@@ -90,8 +118,8 @@ fn run(
     let mut deadline = Deadline::never();
     while !crew.all_ended() {
         match crew.next(&deadline)? {
-            // Once something has failed, that stays the cause.
-            Event::Signal(signal) if failed.is_empty() => {
+            // Once too many have failed, that stays the cause.
+            Event::Signal(signal) if needed.is_met(crew.members().len(), failed.len()) => {
                 return Ok((Cause::Signal(signal), false));
             }
             Event::Signal(signal) => {
@@ -101,17 +129,24 @@ fn run(
             }
             Event::Deadline => break,
             Event::Ended(index) => {
-                if let Some(ending) = crew.members()[index].ending().filter(|how| !how.is_success())
-                {
-                    if failed.is_empty() {
-                        deadline = Deadline::after(patience.settle);
-                    }
-                    failed.push((index, ending));
+                let members = crew.members().len();
+                let Some(ending) = crew.members()[index].ending().filter(|how| !how.is_success())
+                else {
+                    continue;
+                };
+                let was_met = needed.is_met(members, failed.len());
+                failed.push((index, ending));
+                if needed.is_met(members, failed.len()) {
+                    tell(Notice::Lost { index, left: members - failed.len() });
+                } else if was_met {
+                    deadline = Deadline::after(patience.settle);
                 }
             }
         }
     }
-    Ok((first_failure(&failed).map_or(Cause::Success, Cause::Failure), is_urgent))
+    let has_enough = needed.is_met(crew.members().len(), failed.len());
+    let cause = first_failure(&failed).filter(|_| !has_enough);
+    Ok((cause.map_or(Cause::Success, Cause::Failure), is_urgent))
 }
 
 /// Which of the failures, in the order in which they were seen, was the first. A process that is
@@ -160,18 +195,54 @@ mod tests {
     #[test]
     fn all_succeed() {
         let mut crew = crew_of(&["exit 0", "exit 0"]);
-        assert_eq!(supervise(&mut crew, &PATIENCE, &mut |_| {}).unwrap(), Cause::Success);
+        assert_eq!(
+            supervise(&mut crew, Needed::All, &PATIENCE, &mut |_| {}).unwrap(),
+            Cause::Success
+        );
     }
 
     #[test]
     fn the_first_failure_ends_the_rest() {
         let mut crew = crew_of(&["exec sleep 60", "exit 7", "exec sleep 60"]);
-        assert_eq!(supervise(&mut crew, &PATIENCE, &mut |_| {}).unwrap(), Cause::Failure(1));
+        assert_eq!(
+            supervise(&mut crew, Needed::All, &PATIENCE, &mut |_| {}).unwrap(),
+            Cause::Failure(1)
+        );
         let members = crew.members();
         assert_eq!(members[1].ending().unwrap().shell_status(), 7);
         assert_eq!(members[1].told(), None);
         assert_eq!(members[0].told(), Some(libc::SIGTERM));
         assert_eq!(members[2].ending().unwrap().signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn a_crew_goes_on_while_enough_are_left() {
+        let scripts = ["exit 3", "sleep 0.3", "kill -9 $$", "exit 0"];
+        let mut crew = crew_of(&scripts);
+        let mut lost = Vec::new();
+        let cause =
+            supervise(&mut crew, Needed::AtLeast(2), &PATIENCE, &mut |notice| lost.push(notice));
+        assert_eq!(cause.unwrap(), Cause::Success);
+        lost.sort_by_key(|notice| format!("{notice:?}"));
+        let left = |notice: &Notice| match notice {
+            Notice::Lost { index, left } => (*index, *left),
+            other => panic!("{other:?}"),
+        };
+        let mut lefts: Vec<usize> = lost.iter().map(|notice| left(notice).1).collect();
+        lefts.sort_unstable();
+        assert_eq!((left(&lost[0]).0, left(&lost[1]).0, lefts), (0, 2, vec![2, 3]));
+        assert!(crew.members().iter().all(|member| member.told().is_none()));
+    }
+
+    #[test]
+    fn a_crew_ends_when_too_few_are_left() {
+        let mut crew = crew_of(&["exit 3", "exec sleep 60", "sleep 0.2; exit 4"]);
+        let cause = supervise(&mut crew, Needed::AtLeast(2), &PATIENCE, &mut |_| {}).unwrap();
+        assert_eq!(cause, Cause::Failure(0));
+        assert_eq!(crew.members()[1].told(), Some(libc::SIGTERM));
+        let mut crew = crew_of(&["exit 3", "exit 4"]);
+        let cause = supervise(&mut crew, Needed::AtLeast(0), &PATIENCE, &mut |_| {}).unwrap();
+        assert!(matches!(cause, Cause::Failure(_)), "{cause:?}");
     }
 
     #[test]
@@ -181,7 +252,10 @@ mod tests {
         let first = crew.members()[0].pid();
         child::signal_group(first, libc::SIGKILL).unwrap();
         until_dead(first);
-        assert_eq!(supervise(&mut crew, &PATIENCE, &mut |_| {}).unwrap(), Cause::Failure(0));
+        assert_eq!(
+            supervise(&mut crew, Needed::All, &PATIENCE, &mut |_| {}).unwrap(),
+            Cause::Failure(0)
+        );
     }
 
     #[test]
@@ -196,7 +270,10 @@ mod tests {
         }
         let patience = Patience { failure: Duration::from_millis(50), ..PATIENCE };
         crew.spawn(Command::new("/bin/sh").args(["-c", "exit 1"])).unwrap();
-        assert_eq!(supervise(&mut crew, &patience, &mut |_| {}).unwrap(), Cause::Failure(1));
+        assert_eq!(
+            supervise(&mut crew, Needed::All, &patience, &mut |_| {}).unwrap(),
+            Cause::Failure(1)
+        );
         assert_eq!(crew.members()[0].ending().unwrap().signal(), Some(libc::SIGKILL));
     }
 

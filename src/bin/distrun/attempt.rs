@@ -1,7 +1,7 @@
 //! One attempt of a job on this node: its ranks, started and seen through to their end.
 
 use crate::Failure;
-use crate::cli::{Master, Options};
+use crate::cli::{Master, OnFailure, Options};
 use crate::errors::{self, ErrorFiles, Said};
 use crate::lines::Tail;
 use crate::pump::{Before, Pump, Source};
@@ -11,7 +11,7 @@ use crate::streams::{self, Route, Stream};
 use dist::base::config::{self, Variable};
 use dist::process::crew::{Crew, Member};
 use dist::process::ending::signal_name;
-use dist::process::supervise::{Cause, Notice, Patience, supervise};
+use dist::process::supervise::{Cause, Needed, Notice, Patience, supervise};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -140,6 +140,14 @@ impl Plan<'_> {
         command
     }
 
+    /// How many ranks of this node the job needs.
+    fn needed(&self) -> Needed {
+        match self.options.on_failure {
+            OnFailure::End => Needed::All,
+            OnFailure::Continue => Needed::AtLeast(self.options.min_ranks.unwrap_or(1)),
+        }
+    }
+
     fn patience(&self) -> Patience {
         match self.options.shutdown_timeout {
             None => PATIENCE,
@@ -190,14 +198,18 @@ impl Attempt {
         crew: &mut Crew,
     ) -> Result<Outcome, Failure> {
         let (count, mut is_unwanted) = (self.ranks.len(), false);
-        let cause = supervise(crew, &plan.patience(), &mut |notice| {
-            is_unwanted = true;
+        let cause = supervise(crew, plan.needed(), &plan.patience(), &mut |notice| {
+            is_unwanted |= !matches!(notice, Notice::Lost { .. });
             self.err.say(&match notice {
                 Notice::PassedOn(signal) => format!(
                     "{} received and passed on to {count} ranks; a second one kills them",
                     signal_name(signal)
                 ),
                 Notice::Hurried(signal) => format!("{} received, killing", signal_name(signal)),
+                Notice::Lost { index, left } => {
+                    let lost = self.ranks[index].rank;
+                    format!("rank {lost} failed; the job goes on with {left} of {count} ranks")
+                }
             });
         })?;
         self.said = self.ranks.iter().map(|rank| errors::read(&rank.error_file)).collect();

@@ -48,6 +48,15 @@ pub(crate) struct Options {
     #[arg(long, alias = "max_restarts", value_name = "N", default_value = "0")]
     pub(crate) max_restarts: u32,
 
+    /// What happens when a rank fails: `end` ends the others, `continue` lets the job go on while at least --min-ranks
+    /// ranks of this node have not failed
+    #[arg(long, alias = "on_failure", value_name = "ACTION", default_value = "end")]
+    pub(crate) on_failure: OnFailure,
+
+    /// Ranks of this node that the job needs, with --on-failure=continue [default: 1]
+    #[arg(long, alias = "min_ranks", value_name = "N")]
+    pub(crate) min_ranks: Option<usize>,
+
     /// How ranks learn their number on this node: from LOCAL_RANK; with `--use-env=false` also from
     /// --local-rank=N as their last argument, as from torch.distributed.launch [default: true]
     #[arg(long, alias = "use_env", value_name = "BOOL", num_args = 0..=1, require_equals = true)]
@@ -97,6 +106,15 @@ pub(crate) struct Options {
     // what comes between two arguments of its own.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
+}
+
+/// What happens when a rank fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OnFailure {
+    /// The job ends.
+    End,
+    /// The job goes on without the rank.
+    Continue,
 }
 
 /// The number of ranks on this node.
@@ -212,6 +230,19 @@ impl Options {
                 self.max_restarts
             ));
         }
+        if let Some(least) = self.min_ranks {
+            let Nproc(ranks) = self.nproc_per_node;
+            if self.on_failure == OnFailure::End {
+                return Err(
+                    "--min-ranks is for jobs that outlive a rank: add --on-failure=continue".into(),
+                );
+            }
+            if least == 0 || least > ranks {
+                return Err(format!(
+                    "--min-ranks {least}: a node with {ranks} ranks needs 1 to {ranks} of them"
+                ));
+            }
+        }
         if nnodes.saturating_mul(self.nproc_per_node.0) > dist::base::ids::MAX_WORLD_SIZE {
             return Err(format!("a job has at most {} ranks", dist::base::ids::MAX_WORLD_SIZE));
         }
@@ -259,6 +290,7 @@ mod tests {
             "distrun --standalone --master-port 1 prog",
             "distrun --no-secret --secret-file s prog",
             "distrun --max-restarts -1 prog",
+            "distrun --on-failure ignore prog",
             "distrun --use-env=maybe prog",
             "distrun --rdzv-endpoint h:1 --master-addr h prog",
             "distrun --rdzv-backend etcd prog",
@@ -273,6 +305,9 @@ mod tests {
             "distrun --nnodes 2 --master-port 0 prog",
             "distrun --nnodes 2 --rdzv-endpoint h:0 prog",
             "distrun --nnodes 2 --max-restarts 1 prog",
+            "distrun --nproc-per-node 4 --min-ranks 2 prog",
+            "distrun --nproc-per-node 4 --on-failure continue --min-ranks 5 prog",
+            "distrun --nproc-per-node 4 --on-failure continue --min-ranks 0 prog",
             "distrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h prog",
             "distrun -m package",
             "distrun --run-path script.py",

@@ -53,6 +53,10 @@ Failure:
   that of the rank, or 128 and the signal's number. A rank that fails because another one has failed
   says so in its error file, and the other one is named first. Error files are RANK/error.json in
   the log folder, or else in a folder of distrun's own in TMPDIR, which it removes.
+  With --on-failure=continue, the job goes on while at least --min-ranks ranks of this node have not
+  failed (1 by default): for programs that shrink their group and continue. Each loss is reported at
+  once. If the rest succeeds, a report names the lost ranks, and the exit status is 0. If too many
+  fail, the job ends as without the option.
   With --max-restarts N, all ranks are started again once all have ended, N times at most, with the
   next TORCHELASTIC_RESTART_COUNT. Each attempt has a new store, at the same port if one was given:
   nothing that an earlier one has left is in it. The exit status is that of the last attempt. Jobs
@@ -73,6 +77,8 @@ Examples:
   The same with a secret (on one host, then copied to the other by a safe way):
     (umask 077; head -c 32 /dev/urandom | base64 >job.secret)
     distrun --secret-file job.secret --nnodes 2 --node-rank 0 ...
+  Eight ranks, of which up to six may die:
+    distrun --nproc-per-node 8 --on-failure continue --min-ranks 2 ./survive
   A Python program, started again twice if a rank fails:
     distrun --nproc-per-node 2 --max-restarts 2 python3 train.py
   The same for a program that wants --local-rank, as from torch.distributed.launch:

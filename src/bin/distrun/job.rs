@@ -82,7 +82,10 @@ fn finish(attempt: Attempt, crew: Crew, cause: Cause) -> u8 {
     let (remains, out) = attempt.finish(members, began);
     let ended = remains.ended();
     let status = match cause {
-        Cause::Success => 0,
+        Cause::Success => {
+            write_error(&ended.lost());
+            0
+        }
         Cause::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
         Cause::Failure(first) => {
             let cause = ended.root_cause(first);

@@ -164,14 +164,42 @@ impl Ended<'_> {
                 Some(signal) => format!(" after {} from distrun", signal_name(signal)),
                 None => String::new(),
             };
-            let error = match self.said.get(index).and_then(Option::as_ref) {
-                // Of a traceback, the last line is the error.
-                Some(said) => format!(": {}", cut(said.text.lines().last().unwrap_or_default())),
-                None => String::new(),
-            };
+            let error = self.last_line_of_error(index);
             let (rank, how) = (rank.rank, how(member));
             push(text, format_args!("    rank {rank}: {how}{told}{later}{error}"));
         }
+    }
+
+    /// Names the ranks that a job has lost, one that has succeeded without them. Empty if there are none.
+    pub(crate) fn lost(&self) -> String {
+        let has_failed =
+            |member: &Member| member.ending().is_some_and(|ending| !ending.is_success());
+        let lost = self.members.iter().filter(|member| has_failed(member)).count();
+        let mut text = String::new();
+        if lost == 0 {
+            return text;
+        }
+        let all = self.ranks.len();
+        push(&mut text, format_args!("distrun: the job succeeded without {lost} of {all} ranks:"));
+        for (index, (rank, member)) in self.ranks.iter().zip(self.members).enumerate() {
+            if !has_failed(member) {
+                continue;
+            }
+            let after = member.ended_at().map_or_else(String::new, |at| {
+                format!(", {:.3} s after the start", at.duration_since(self.began).as_secs_f64())
+            });
+            let (rank, how, error) = (rank.rank, how(member), self.last_line_of_error(index));
+            push(&mut text, format_args!("  rank {rank}: {how}{after}{error}"));
+        }
+        text
+    }
+
+    /// The last line of a rank's error, behind a colon. Of a traceback, that line is the error.
+    fn last_line_of_error(&self, index: usize) -> String {
+        let said = self.said.get(index).and_then(Option::as_ref);
+        said.map_or_else(String::new, |said| {
+            format!(": {}", cut(said.text.lines().last().unwrap_or_default()))
+        })
     }
 
     /// Names the members that could not be killed.

@@ -8,13 +8,18 @@ use crate::examples::{
 use crate::workspace::{self, Stage};
 use crate::{run, tools};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(180);
 /// Accuracy that a trained network must reach, in percent.
 const ACCURACY: f64 = 93.0;
 /// By how much the losses may differ between numbers of ranks.
 const TOLERANCE: f64 = 1e-4;
+
+/// The time that distrun gives ranks between a failure and SIGKILL, and a little more.
+const LAUNCHERS_GRACE: Duration = Duration::from_millis(1500);
+/// A training of so many epochs takes longer than that.
+const SURVIVED_EPOCHS: &str = "400";
 
 /// Returns the staged build, unless there is none to test.
 pub(super) fn run(report: &mut Report) -> Option<Stage> {
@@ -59,6 +64,7 @@ pub(super) fn run(report: &mut Report) -> Option<Stage> {
     report.check("example store_directory, twice 3 ranks", || store_directory(&stage));
     train_digits(report, &stage);
     survive(report, &stage);
+    survive_under_distrun(report, &stage);
     report.check("README's program", || readme_program(&stage));
     Some(stage)
 }
@@ -126,6 +132,32 @@ fn survive(report: &mut Report, stage: &Stage) {
         let enough = training.accuracy().is_some_and(|percent| percent >= ACCURACY);
         if !enough || !training.result.ends_with("weights identical on 3 ranks") {
             return Err(format!("\"{}\" is not what survivors are to reach", training.result));
+        }
+        Ok(PASSED)
+    });
+}
+
+/// A rank dies under the launcher, and the others go on for longer than the launcher gives ranks after a failure.
+fn survive_under_distrun(report: &mut Report, stage: &Stage) {
+    report.check("example survive under distrun, 4 ranks, then 3", || {
+        let program = SURVIVE.compile(stage)?;
+        let mut command = run::command(&stage.distrun);
+        command.args(["--nproc-per-node", "4", "--on-failure", "continue", "--min-ranks", "3"]);
+        command.arg(program).args(["--epochs", SURVIVED_EPOCHS, "--kill", "2@10"]);
+        let began = Instant::now();
+        let text = run::must(&mut command, LIMIT)?.text;
+        if began.elapsed() < LAUNCHERS_GRACE {
+            return Err(format!(
+                "{:?} is too short to tell: raise SURVIVED_EPOCHS",
+                began.elapsed()
+            ));
+        }
+        for expected in
+            ["3 of 4 ranks go on", "weights identical on 3 ranks", "succeeded without 1 of 4 ranks"]
+        {
+            if !text.contains(expected) {
+                return Err(format!("\"{expected}\" is missing:\n{text}"));
+            }
         }
         Ok(PASSED)
     });
