@@ -11,6 +11,7 @@ const FILES: &[&str] = &[
     "constants",
     "types",
     "backend_types",
+    "train_types",
     "runtime",
     "backend",
     "spawn",
@@ -38,6 +39,7 @@ const FILES: &[&str] = &[
     "completion",
     "culprit",
     "memory",
+    "sampler",
     "trace",
 ];
 
@@ -65,7 +67,7 @@ pub(crate) fn read() -> Vec<Item> {
         let path = Path::new(FFI).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        let has_types = ["constants", "types", "backend_types"].contains(name);
+        let has_types = ["constants", "types", "backend_types", "train_types"].contains(name);
         items.extend(
             file.items
                 .into_iter()

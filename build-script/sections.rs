@@ -135,6 +135,11 @@ pub(crate) const DIST: &[Section] = &[
         names: &["dist_mem_"],
     },
     Section {
+        title: "Training",
+        about: "What data-parallel trainers share.",
+        names: &["dist_sampler_", "DIST_SAMPLER_"],
+    },
+    Section {
         title: "Back ends",
         about: "Which back ends there are and what they do; dist_backend.h is for those who write one.",
         names: &[

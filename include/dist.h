@@ -4211,6 +4211,181 @@ DIST_NODISCARD dist_status_t dist_mem_register(dist_group_t *group, void *ptr, s
 DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr);
 
 /*
+ * Training
+ *
+ * What data-parallel trainers share.
+ */
+
+/**
+ * In `flags`: the sampler gives the indices in ascending order, the same in each epoch.
+ */
+#define DIST_SAMPLER_IN_ORDER 1
+
+/**
+ * In `flags`: the sampler drops the last samples if the ranks cannot share them evenly.
+ *
+ * Without it, samples from the beginning of the list are used twice.
+ */
+#define DIST_SAMPLER_DROP_LAST 2
+
+/**
+ * Gives a rank its share of the indices of a data set, epoch by epoch.
+ *
+ * Owned by the caller, released with dist_sampler_release. Any thread may use it.
+ */
+typedef struct dist_sampler_t dist_sampler_t;
+
+/**
+ * Options of dist_sampler_create.
+ */
+typedef struct dist_sampler_options_t {
+    /**
+     * sizeof(dist_sampler_options_t).
+     */
+    size_t struct_size;
+    /**
+     * The set fields with a meaningful zero: DIST_FIELD_RANK.
+     */
+    uint64_t fields;
+    /**
+     * The number of ranks that share the data set; 0 for the number of ranks of the group.
+     */
+    int32_t num_replicas;
+    /**
+     * The rank whose indices the sampler gives, with DIST_FIELD_RANK in `fields`; else the rank in
+     * the group.
+     */
+    int32_t rank;
+    /**
+     * The seed of the shuffle, the same on all ranks.
+     */
+    uint64_t seed;
+    /**
+     * The sum of DIST_SAMPLER_ constants; or 0.
+     */
+    uint64_t flags;
+} dist_sampler_options_t;
+
+/**
+ * Creates a sampler, which gives each rank its share of the indices of a data set.
+ *
+ * The indices are those of PyTorch's DistributedSampler with the same arguments, index for
+ * index. By default they are shuffled, differently in each epoch. If the ranks cannot share
+ * them evenly, indices from the beginning of the list are used twice, so that all ranks have
+ * as many. The sampler is at the beginning of epoch 0.
+ *
+ * @param group in, optional: the group whose ranks share the data set; NULL only if the
+ *   options set `num_replicas` and `rank`. The sampler does not keep the group.
+ * @param dataset_len in: the number of samples of the data set.
+ * @param options in, optional: NULL for all defaults; borrowed for the call.
+ * @param out out: the sampler, owned by the caller, released with dist_sampler_release; NULL
+ *   on failure.
+ * @agree dataset_len, and in the options `num_replicas`, `seed` and `flags`; this is not
+ *   checked.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the rank is not less than the number of ranks,
+ *   or an argument is wrong; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+ *   DIST_ERR_UNSUPPORTED if the options set a field or a flag that this version does not know.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_sampler_create(const dist_group_t *group,
+                                  uint64_t dataset_len,
+                                  const struct dist_sampler_options_t *options,
+                                  struct dist_sampler_t **out);
+
+/**
+ * Begins an epoch: the sampler is at its first index.
+ *
+ * @param sampler in: the sampler.
+ * @param epoch in: the number of the epoch; any number. It is added to the seed.
+ * @agree the epoch; this is not checked.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_sampler_set_epoch(struct dist_sampler_t *sampler, uint64_t epoch);
+
+/**
+ * Takes the next indices of the epoch.
+ *
+ * The first call of an epoch that is shuffled computes the permutation of the data set. For
+ * this it needs 4 bytes for each sample (8 from 2^32 samples on), and keeps 8 bytes for each
+ * index of this rank.
+ *
+ * @param sampler in: the sampler.
+ * @param indices out: room for `cap` indices; NULL only if `cap` is 0.
+ * @param cap in: the most indices to take, for instance the size of a batch.
+ * @param n out: the number of indices written; 0 at the end of the epoch.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `n` or `indices` is
+ *   NULL; DIST_ERR_OUT_OF_MEMORY if there is no memory for the permutation.
+ * @threads any; each index is taken once.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_sampler_next(struct dist_sampler_t *sampler,
+                                uint64_t *indices,
+                                size_t cap,
+                                size_t *n);
+
+/**
+ * Returns the number of indices of this rank in an epoch.
+ *
+ * @param sampler in: the sampler.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number, the same on all ranks; 0 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
+ */
+uint64_t dist_sampler_len(const struct dist_sampler_t *sampler);
+
+/**
+ * Returns the number of indices that were taken in this epoch, for a checkpoint.
+ *
+ * @param sampler in: the sampler.
+ * @agree nothing.
+ * @blocks no.
+ * @return the number; 0 for NULL or an invalid handle.
+ * @threads any.
+ * @since 0.1
+ */
+uint64_t dist_sampler_position(const struct dist_sampler_t *sampler);
+
+/**
+ * Goes to a position of the epoch, for instance after a restart from a checkpoint.
+ *
+ * @param sampler in: the sampler.
+ * @param position in: the number of indices to skip, at most dist_sampler_len.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `position` is behind
+ *   the end.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_sampler_seek(struct dist_sampler_t *sampler, uint64_t position);
+
+/**
+ * Releases a sampler.
+ *
+ * @param sampler in, optional: the sampler; NULL does nothing.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+ * @threads any.
+ * @since 0.1
+ */
+dist_status_t dist_sampler_release(struct dist_sampler_t *sampler);
+
+/* All defaults; assign the fields that differ. */
+#define DIST_SAMPLER_OPTIONS_INIT { sizeof(dist_sampler_options_t), 0, 0, 0, 0, 0 }
+
+/*
  * Back ends
  *
  * Which back ends there are and what they do; dist_backend.h is for those who write one.

@@ -41,6 +41,7 @@
 #include "dist/op.hpp"
 #include "dist/options.hpp"
 #include "dist/runtime.hpp"
+#include "dist/sampler.hpp"
 #include "dist/store.hpp"
 #include "dist/types.hpp"
 #include "dist/vectors.hpp"

@@ -135,6 +135,7 @@ programs!(
     no_exceptions,
     runtime,
     stores,
+    training,
     types,
     vectors,
     works,
@@ -394,8 +395,9 @@ fn declared(text: &str) -> BTreeSet<String> {
         }
         let Some((head, _)) = code.split_once('(') else { continue };
         let name = head.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or("");
-        // A declaration has a type before the name; without one it is a constructor.
+        // A declaration has a type before the name; without one it is a constructor, or a call.
         if head.trim() != name
+            && !head.trim_start().trim_end_matches(name).ends_with("::")
             && !name.is_empty()
             && !head.contains('=')
             && !head.contains("operator")

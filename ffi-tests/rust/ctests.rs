@@ -66,6 +66,7 @@ programs!(
     operators,
     renamed,
     names,
+    sampler,
     send_recv,
     spawn,
     store_custom,

@@ -38,6 +38,7 @@ pub mod probe;
 mod prompt;
 pub mod queue;
 pub mod recorder;
+pub mod reducer;
 pub mod rendezvous;
 pub mod runtime;
 pub mod shrink;

@@ -54,6 +54,7 @@ pub(super) enum Kind {
     Blob = 3,
     Work = 4,
     Message = 5,
+    Sampler = 6,
 }
 
 impl Kind {
@@ -64,6 +65,7 @@ impl Kind {
             Self::Blob => "dist_blob_t",
             Self::Work => "dist_work_t",
             Self::Message => "dist_message_t",
+            Self::Sampler => "dist_sampler_t",
         }
     }
 }

@@ -1,0 +1,3 @@
+//! Data-parallel training: which rank trains on which samples.
+
+pub mod sampler;
