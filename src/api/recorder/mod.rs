@@ -33,6 +33,7 @@ use crate::base::label::{LABEL_WORDS, Label};
 use crate::base::processor;
 use crate::process::this;
 use crate::transport::Descriptor;
+use std::mem::offset_of;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -45,8 +46,10 @@ const RUNNING: u64 = u64::MAX - 1;
 const DONE: u64 = u64::MAX - 2;
 
 /// One operation. `stamp` is its number plus one, 0 while it is written or never was.
+///
+/// It has two cache lines, in this order of fields: a call without a label writes all but the last.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Entry {
     stamp: AtomicU64,
     group: AtomicU64,
@@ -57,11 +60,19 @@ struct Entry {
     /// 0 until its turn has come.
     started_ns: AtomicU64,
     ended_ns: AtomicU64,
-    /// The label, if the words say that there is one.
-    label: [AtomicU64; LABEL_WORDS],
     /// `WAITING`, `RUNNING`, `DONE`, or an error: the code of its kind, and above that the culprit plus one.
     state: AtomicU64,
+    /// The label, if the words say that there is one.
+    label: [AtomicU64; LABEL_WORDS],
 }
+
+const _: () = {
+    let lines = [offset_of!(Entry, stamp) / 64, offset_of!(Entry, state) / 64];
+    assert!(
+        lines[0] == 0 && lines[1] == 1 && size_of::<Entry>() == 128,
+        "prefetch asks for both lines"
+    );
+};
 
 impl Entry {
     /// Asks for its memory, which is soon written.
