@@ -70,6 +70,15 @@ static void options(void)
     FIELD(dist_recv_status_t, count);
     FIELD(dist_recv_status_t, dtype);
     FIELD(dist_recv_status_t, reserved);
+
+    TYPE(dist_sampler_options_t);
+    FIELD(dist_sampler_options_t, struct_size);
+    FIELD(dist_sampler_options_t, fields);
+    FIELD(dist_sampler_options_t, num_replicas);
+    FIELD(dist_sampler_options_t, rank);
+    FIELD(dist_sampler_options_t, seed);
+    FIELD(dist_sampler_options_t, flags);
+
     TYPE(dist_culprit_t);
     FIELD(dist_culprit_t, struct_size);
     FIELD(dist_culprit_t, rank);

@@ -1,6 +1,7 @@
 //! The types of the header as Rust sees them, in the words of `abi_layout.c`.
 
 use dist::ffi::backend_types::*;
+use dist::ffi::train_types::*;
 use dist::ffi::types::*;
 use std::mem::offset_of;
 
@@ -61,6 +62,7 @@ fn options(lines: &mut Vec<String>) {
         dist_shrink_options_t { struct_size, timeout_ms, connect_timeout_ms }
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
         dist_recv_status_t { struct_size, source, tag, count, dtype, reserved }
+        dist_sampler_options_t { struct_size, fields, num_replicas, rank, seed, flags }
         dist_culprit_t { struct_size, rank, kind, pid, host }
         dist_call_options_t {
             struct_size, timeout_ms, premul_scale, algorithm, flags, stream, device, reserved, label,
