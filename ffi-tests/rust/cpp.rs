@@ -293,6 +293,28 @@ fn coroutines_under_thread_sanitizer() {
     thread_sanitized("coroutines", "-std=c++20");
 }
 
+/// The first program of the guide, and the options of C++20 as it shows them.
+#[test]
+fn code_of_the_guide_compiles() {
+    let Some(compiler) = Cxx::usual() else { return };
+    let guide = std::fs::read_to_string(format!("{ROOT}/docs/cpp.md")).expect("text");
+    let blocks: Vec<&str> =
+        guide.split("```cpp\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let fragment = blocks.iter().find(|block| block.contains("{.timeout")).expect("the options");
+    let fragment =
+        format!("#include <dist.hpp>\nvoid f(dist::group_ref world, float &x) {{\n{fragment}}}\n");
+    let folder = library_folder();
+    for (name, text, standard) in
+        [("guide", blocks[0], "-std=c++17"), ("guide_options", &fragment, "-std=c++20")]
+    {
+        let file = folder.join(format!("{name}.cpp")).display().to_string();
+        std::fs::write(&file, text).expect("the file");
+        let mut words = compiler.clone().with(&["-Wall", "-Wextra", "-Werror", standard]).words();
+        words.extend(["-fsyntax-only".to_owned(), file]);
+        run(&words, LIMIT).expect_success();
+    }
+}
+
 /// How many calls `cost.cpp` makes in a function.
 const CALLS: u64 = 2000;
 /// How many instructions the header may add to a call.

@@ -33,7 +33,8 @@ class [[nodiscard]] batch_work : public work {
 ///     world.all_reduce(b);
 ///     batch.run();                  // issued; small calls become one operation
 ///
-/// All buffers are lent until the batch has completed. The destructor of a batch that was neither run nor submitted
+/// A batch belongs to the thread that began it, and ends on this thread. All buffers are lent until the batch has
+/// completed. The destructor of a batch that was neither run nor submitted
 /// issues the calls, since the other ranks wait for them, and waits for their end.
 class batch {
  public:

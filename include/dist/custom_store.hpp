@@ -158,7 +158,7 @@ struct store_functions {
 ///     std::int64_t queue_size(std::string_view queue, milliseconds);
 ///
 /// They report failures as exceptions: a std::system_error with a code of dist::errc keeps its status, such as
-/// errc::timeout; any other is errc::backend.
+/// errc::timeout; any other is errc::backend. A program without exceptions uses dist_store_custom_create instead.
 template <class S, class E = detail::default_errors>
 [[nodiscard]] detail::outcome<E, store> make_store(std::unique_ptr<S> implementation, E = E{}) {
   const dist_store_vtable_t functions = detail::store_functions<S>::table();

@@ -64,9 +64,8 @@ class runtime {
 
   /// As the constructors. Failures are reported as by every other function.
   template <class E = detail::default_errors>
-  [[nodiscard]] static detail::outcome<E, runtime> init(const init_options &o = {}, E e = E{}) {
+  [[nodiscard]] static detail::outcome<E, runtime> init(const init_options &o = {}, E = E{}) {
     if (auto fits = detail::check_version<nothrow_t>(); !fits) return detail::fail<E, runtime>(fits.error());
-    static_cast<void>(e);
     dist_init_options_t c = DIST_INIT_OPTIONS_INIT;
     c.backend = detail::text_or_null(o.backend);
     c.init_method = detail::text_or_null(o.init_method);

@@ -68,7 +68,7 @@ class vector_collectives : public collectives {
 
   /// Returns the elements of all ranks, whatever number each has. It exchanges the counts first.
   template <class In, class E = default_errors, class = require<is_buffer<const In>>>
-  [[nodiscard]] outcome<E, gathered<value_of<const In>>> all_gather_v(const In &in, const options &o = {}, E e = E{}) const {
+  [[nodiscard]] outcome<E, gathered<value_of<const In>>> all_gather_v(const In &in, const options &o = {}, E = E{}) const {
     using T = value_of<const In>;
     gathered<T> all;
     auto counts = all_gather_counts(source(in).size, o, nothrow);
@@ -77,7 +77,6 @@ class vector_collectives : public collectives {
     std::size_t total = 0;
     for (const std::size_t count : all.counts) total += count;
     all.data.resize(total);
-    static_cast<void>(e);
     const dist_status_t status = all_gather_at(source(in), target(all.data), all.counts, {}, o, nullptr);
     return finish<E>(status, std::move(all));
   }
