@@ -55,7 +55,7 @@ struct half {
 };
 }  // namespace half_float
 
-// A type of the program, which says what it is.
+// A type of the program with a specialisation of dtype_of.
 namespace mine {
 struct half {
   std::uint16_t bits;

@@ -104,6 +104,18 @@ void unwinding(const dist::group &g) {
   CHECK(result == 1 && g.all_reduce_value(1) == g.size());
 }
 
+/// A work with buffers keeps them as a plain work, and when it is detached.
+void plain_works_with_buffers(const dist::group &g) {
+  constexpr std::size_t large = 200'000;
+  std::vector<dist::work> works;
+  works.push_back(g.all_reduce_async(counted(large)));
+  dist::work plain = g.all_reduce_async(counted(large));
+  plain = g.all_reduce_async(counted(large));
+  works.push_back(std::move(plain));
+  g.all_reduce_async(counted(large)).detach();
+  g.barrier();
+}
+
 /// A peer that never comes: the destructor waits until the deadline, and the buffer lives so long.
 void late_peer(const dist::group &g) {
   if (g.rank() != 0) return;
@@ -138,7 +150,7 @@ void batches(const dist::group &g) {
     inside.wait();
     CHECK(a[0] == n * n);
   }
-  // Works and the batch itself end with the scope, in any order, with what was moved in.
+  // Works and the batch itself end with the scope, in any order, with the buffers that were moved in.
   {
     dist::batch batch;
     { const auto inner = g.all_reduce_async(counted(100'000)); }
@@ -152,7 +164,6 @@ void batches(const dist::group &g) {
     throw std::runtime_error("a failure of the program");
   } catch (const std::runtime_error &) {
   }
-  dist::batch_work submitted;
   {
     dist::batch batch;
     { const auto inner = g.all_reduce_async(counted(1'000)); }
@@ -172,11 +183,12 @@ int main() {
     callbacks(g);
     completion_descriptor(g);
     for (int i = 0; i < 20; ++i) unwinding(g);
+    for (int i = 0; i < 20; ++i) plain_works_with_buffers(g);
     late_peer(g);
     batches(g);
   });
-  CHECK(counted::alive == 0);
   CHECK(dist::stop_callbacks(10s));
+  CHECK(counted::alive == 0);
   dist::start_callbacks();
   return 0;
 }

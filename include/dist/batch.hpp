@@ -12,20 +12,6 @@
 
 DIST_HPP_BEGIN
 
-/// The work of a batch. It owns the buffers of works that were destroyed inside of the batch.
-class [[nodiscard]] batch_work : public work {
- public:
-  batch_work() noexcept = default;
-  batch_work(dist_work_t *handle, std::unique_ptr<detail::batch_remains> remains) noexcept
-      : work(handle), remains_(std::move(remains)) {}
-  batch_work(batch_work &&) noexcept = default;
-  batch_work &operator=(batch_work &&) = delete;
-  ~batch_work() { finish(std::move(remains_)); }
-
- private:
-  std::unique_ptr<detail::batch_remains> remains_;
-};
-
 /// Collects the calls of this thread until run() or submit(), and issues them as one.
 ///
 ///     dist::batch batch;
@@ -34,8 +20,8 @@ class [[nodiscard]] batch_work : public work {
 ///     batch.run();                  // issued; small calls become one operation
 ///
 /// A batch belongs to the thread that began it, and ends on this thread. All buffers are lent until the batch has
-/// completed. The destructor of a batch that was neither run nor submitted
-/// issues the calls, since the other ranks wait for them, and waits for their end.
+/// completed. The destructor of a batch that was neither run nor submitted issues the calls, since the
+/// other ranks wait for them, and waits for their end.
 class batch {
  public:
 #if DIST_HPP_HAS_EXCEPTIONS
@@ -72,10 +58,10 @@ class batch {
 
   /// Issues the calls, and returns the work of all. The buffers stay lent until it is done.
   template <class E = detail::default_errors>
-  [[nodiscard]] detail::outcome<E, batch_work> submit(E = E{}) {
+  [[nodiscard]] detail::outcome<E, work> submit(E = E{}) {
     dist_work_t *handle = nullptr;
     const dist_status_t status = close(&handle);
-    return detail::finish<E>(status, batch_work(handle, std::move(remains_)));
+    return detail::finish<E>(status, work(handle, std::move(remains_)));
   }
 
  private:

@@ -73,6 +73,11 @@ struct batch_remains final : moved_in {
     }
   }
 
+  void take(dist_work_t *work, std::unique_ptr<moved_in> buffers) {
+    works.push_back(work);
+    memory.push_back(std::move(buffers));
+  }
+
   std::vector<dist_work_t *> works;
   std::vector<std::unique_ptr<moved_in>> memory;
 };
@@ -90,16 +95,18 @@ inline thread_local batch_remains *open_batch = nullptr;
 class work {
  public:
   work() noexcept = default;
-  explicit work(dist_work_t *handle) noexcept : handle_(handle) {}
-  work(work &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  explicit work(dist_work_t *handle, std::unique_ptr<detail::moved_in> memory = nullptr) noexcept
+      : handle_(handle), memory_(std::move(memory)) {}
+  work(work &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)), memory_(std::move(other.memory_)) {}
   work &operator=(work &&other) noexcept {
     if (this != &other) {
-      finish(nullptr);
+      finish();
       handle_ = std::exchange(other.handle_, nullptr);
+      memory_ = std::move(other.memory_);
     }
     return *this;
   }
-  ~work() { finish(nullptr); }
+  ~work() { finish(); }
 
   /// Whether the object has a work: not after a move, detach() or default construction.
   explicit operator bool() const noexcept { return handle_ != nullptr; }
@@ -173,29 +180,40 @@ class work {
     return true;
   }
 
-  /// Gives the work up without waiting for it. The buffers must outlive the operation.
-  void detach() noexcept { dist_work_release(std::exchange(handle_, nullptr)); }
+  /// Gives the work up without waiting for it. Lent buffers must outlive the operation; those that were moved in do.
+  void detach() noexcept {
+    if (memory_) {
+      const auto release = [](dist_status_t, const char *, void *user) noexcept {
+        delete static_cast<detail::moved_in *>(user);
+      };
+      // Without a callback that frees the memory, the work has to be waited for.
+      if (dist_work_on_complete(handle_, release, memory_.get()) != DIST_OK) return finish();
+      static_cast<void>(memory_.release());
+    }
+    dist_work_release(std::exchange(handle_, nullptr));
+  }
 
   dist_work_t *get() const noexcept { return handle_; }
 
  protected:
-  /// Waits and releases. Returns false if `memory` was left to the open batch of this thread, which ends the work.
-  bool finish(std::unique_ptr<detail::moved_in> memory) noexcept {
+  detail::moved_in *memory() const noexcept { return memory_.get(); }
+
+ private:
+  /// Waits, releases the work, and frees the memory that was moved in.
+  void finish() noexcept {
     dist_work_t *handle = std::exchange(handle_, nullptr);
-    if (handle == nullptr) return true;
+    auto memory = std::move(memory_);
+    if (handle == nullptr) return;
     static_cast<void>(dist_work_wait(handle, DIST_WAIT_FOREVER) == DIST_OK);
     if (is_done(handle)) {
       dist_work_release(handle);
-      return true;
+      return;
     }
     // The wait was refused: the work belongs to a batch that has not ended, or this is a completion callback.
     if (detail::open_batch == nullptr) std::terminate();
-    detail::open_batch->works.push_back(handle);
-    if (memory) detail::open_batch->memory.push_back(std::move(memory));
-    return false;
+    detail::open_batch->take(handle, std::move(memory));
   }
 
- private:
   static bool is_done(dist_work_t *handle) noexcept {
     std::int32_t done = 0;
     const dist_status_t status = dist_work_test(handle, &done);
@@ -207,6 +225,7 @@ class work {
   }
 
   dist_work_t *handle_ = nullptr;
+  std::unique_ptr<detail::moved_in> memory_;
 };
 
 namespace detail {
@@ -220,7 +239,7 @@ struct owned_buffers final : moved_in {
 
 }  // namespace detail
 
-/// A work with the buffers that were moved into it. take() waits and returns them.
+/// A work with the buffers that were moved into it. take() waits and returns them. As a plain work it keeps them, too.
 template <class... B>
 class [[nodiscard]] owning_work : public work {
  public:
@@ -229,17 +248,7 @@ class [[nodiscard]] owning_work : public work {
 
   owning_work() noexcept = default;
   owning_work(std::unique_ptr<detail::owned_buffers<B...>> owned, dist_work_t *handle) noexcept
-      : work(handle), owned_(std::move(owned)) {}
-  owning_work(owning_work &&) noexcept = default;
-  owning_work &operator=(owning_work &&other) noexcept {
-    if (this != &other) {
-      finish(std::move(owned_));
-      work::operator=(std::move(other));
-      owned_ = std::move(other.owned_);
-    }
-    return *this;
-  }
-  ~owning_work() { finish(std::move(owned_)); }
+      : work(handle, std::move(owned)) {}
 
   /// Waits, and returns the buffers. After an error of the operation their contents are undefined; reclaim() returns them.
   template <class E = detail::default_errors>
@@ -253,17 +262,13 @@ class [[nodiscard]] owning_work : public work {
   value_type reclaim() noexcept {
     static_cast<void>(dist_work_wait(get(), DIST_WAIT_FOREVER) == DIST_OK);
     if (!done()) std::terminate();
+    auto &buffers = static_cast<detail::owned_buffers<B...> *>(memory())->buffers;
     if constexpr (sizeof...(B) == 1) {
-      return std::move(std::get<0>(owned_->buffers));
+      return std::move(std::get<0>(buffers));
     } else {
-      return std::move(owned_->buffers);
+      return std::move(buffers);
     }
   }
-
- private:
-  void finish(std::unique_ptr<detail::owned_buffers<B...>> memory) noexcept { work::finish(std::move(memory)); }
-
-  std::unique_ptr<detail::owned_buffers<B...>> owned_;
 };
 
 namespace detail {

@@ -85,7 +85,7 @@ cargo xtask <command>
   cost [--against TREE]
                       count the instructions of a 4-byte all_reduce, send and recv under callgrind, and compare
                       them with another source tree, whose release library must be built; fails if one grew by
-                      more than 2 %, or if a label adds more than 5 %; needs valgrind
+                      more than 2 %; needs valgrind
   bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                       measure our store and torch's in turns (10 pairs) and compare; --tcp leaves
                       our Unix socket out, --quick only tries the command out, --write puts the
