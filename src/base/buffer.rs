@@ -160,6 +160,12 @@ impl<'a> Dst<'a> {
         }
     }
 
+    /// Writes zeros.
+    pub fn fill_zero(self) {
+        // SAFETY: the view is valid for its length, by the obligation of its constructor, and bytes have no alignment.
+        unsafe { self.ptr.write_bytes(0, self.len) };
+    }
+
     /// Writes a number, little endian, from `at` on, as far as there is room.
     #[inline]
     pub fn set_word(self, at: usize, word: u64) {
@@ -215,6 +221,12 @@ impl<'a> From<&'a [u8]> for Src<'a> {
 impl<'a> From<&'a mut [u8]> for Dst<'a> {
     fn from(bytes: &'a mut [u8]) -> Self {
         Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), lent: PhantomData }
+    }
+}
+
+impl<'a> From<&'a mut [f64]> for Dst<'a> {
+    fn from(numbers: &'a mut [f64]) -> Self {
+        Self { ptr: numbers.as_mut_ptr().cast(), len: size_of_val(numbers), lent: PhantomData }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Nine functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
-//! [`scale_copy`], [`average`], [`first_unwanted`].
+//! Ten functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
+//! [`scale_copy`], [`average`], [`first_unwanted`],
+//! [`sum_of_powers`].
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
@@ -29,6 +30,7 @@ mod float;
 mod integer;
 mod loops;
 mod minifloat;
+mod norm;
 #[cfg(target_arch = "x86_64")]
 mod octet;
 mod ordered;
@@ -42,6 +44,7 @@ pub use crate::base::copy::{Stager, copy, copy_part, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use loops::{FoldKernel, Target};
+pub use norm::{Power, sum_of_powers};
 pub use scan::first_unwanted;
 use table::Isa;
 

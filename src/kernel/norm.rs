@@ -1,0 +1,166 @@
+//! Norms: sums of powers of absolute values, in f64.
+//!
+//! The order of the additions is fixed: lane i of [`LANES`] adds the elements i, i + LANES, and so on, and the lanes are added in
+//! order at the end. So a result depends on the elements alone.
+
+use super::element::Element;
+use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
+use crate::base::buffer::Src;
+use crate::base::dtype::DataType;
+
+/// The number of sums that are independent of each other, so that the loop vectorises.
+const LANES: usize = 8;
+
+/// Which power of absolute values is summed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Power {
+    /// The absolute values.
+    One,
+    /// The squares.
+    Two,
+    /// Powers with this exponent.
+    Any(f64),
+    /// Not a sum: the largest absolute value, or NaN if an element is NaN.
+    Largest,
+}
+
+/// Sums powers of the absolute values of all elements; 0 if there are none. The absolute value of a complex number is its
+/// distance from zero.
+///
+/// # Panics
+/// If the length is no multiple of the element size, or `dtype` is not a floating-point type.
+pub fn sum_of_powers(dtype: DataType, power: Power, src: Src<'_>) -> f64 {
+    assert!(src.len().is_multiple_of(dtype.size()), "{} bytes of {dtype}", src.len());
+    match dtype {
+        DataType::F16 => real::<F16, _>(power, src, f64::from),
+        DataType::Bf16 => real::<Bf16, _>(power, src, f64::from),
+        DataType::F8E4M3 => real::<F8E4M3, _>(power, src, f64::from),
+        DataType::F8E5M2 => real::<F8E5M2, _>(power, src, f64::from),
+        DataType::F32 => real::<f32, _>(power, src, f64::from),
+        DataType::F64 => real::<f64, _>(power, src, |value| value),
+        // The squares of a complex number's parts are those of its absolute value.
+        DataType::C64 if power == Power::Two => real::<f32, _>(power, src, f64::from),
+        DataType::C128 if power == Power::Two => real::<f64, _>(power, src, |value| value),
+        DataType::C64 => complex::<f32, _>(power, src, f64::from),
+        DataType::C128 => complex::<f64, _>(power, src, |value| value),
+        _ => refuse(dtype),
+    }
+}
+
+#[cold]
+#[allow(clippy::panic, reason = "callers check the type first")]
+fn refuse(dtype: DataType) -> ! {
+    panic!("a norm of {dtype} elements, and the caller did not check")
+}
+
+/// The element with this index.
+#[inline(always)]
+fn load<E: Element>(src: Src<'_>, index: usize) -> E::Acc {
+    let address = src.as_ptr().cast::<E::Stored>().wrapping_add(index);
+    // SAFETY: callers pass an index below the number of whole elements in the view, which is readable by the obligation of its
+    // constructor; every bit pattern is a value, and no alignment is needed.
+    E::load(unsafe { address.read_unaligned() })
+}
+
+fn real<E: Element, W: Fn(E::Acc) -> f64>(power: Power, src: Src<'_>, widen: W) -> f64 {
+    let count = src.len() / size_of::<E::Stored>();
+    fold(power, count, |index| widen(load::<E>(src, index)).abs())
+}
+
+fn complex<E: Element, W: Fn(E::Acc) -> f64>(power: Power, src: Src<'_>, widen: W) -> f64 {
+    let count = src.len() / size_of::<E::Stored>() / 2;
+    let part = |index: usize| widen(load::<E>(src, index));
+    fold(power, count, |index| part(2 * index).hypot(part(2 * index + 1)))
+}
+
+#[inline(always)]
+fn fold(power: Power, count: usize, absolute: impl Fn(usize) -> f64) -> f64 {
+    let sum = |a: f64, b: f64| a + b;
+    match power {
+        Power::One => in_lanes(count, absolute, sum),
+        Power::Two => in_lanes(count, |index| absolute(index) * absolute(index), sum),
+        Power::Any(exponent) => in_lanes(count, |index| absolute(index).powf(exponent), sum),
+        Power::Largest => in_lanes(count, absolute, larger),
+    }
+}
+
+/// The larger one; NaN if one is.
+#[inline(always)]
+fn larger(largest: f64, value: f64) -> f64 {
+    if largest.is_nan() || value <= largest { largest } else { value }
+}
+
+#[inline(always)]
+fn in_lanes(count: usize, element: impl Fn(usize) -> f64, add: impl Fn(f64, f64) -> f64) -> f64 {
+    let mut lanes = [0.0_f64; LANES];
+    let whole = count - count % LANES;
+    for begin in (0..whole).step_by(LANES) {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum = add(*sum, element(begin + lane));
+        }
+    }
+    for index in whole..count {
+        lanes[index % LANES] = add(lanes[index % LANES], element(index));
+    }
+    lanes.into_iter().fold(0.0, add)
+}
+
+#[cfg(test)]
+#[allow(clippy::host_endian_bytes, reason = "elements have the byte order of the host")]
+mod tests {
+    use super::*;
+
+    fn sum<T: Copy, const N: usize>(
+        dtype: DataType,
+        power: Power,
+        values: &[T],
+        bytes: impl Fn(T) -> [u8; N],
+    ) -> f64 {
+        let bytes: Vec<u8> = values.iter().flat_map(|&value| bytes(value)).collect();
+        sum_of_powers(dtype, power, Src::from(&bytes[..]))
+    }
+
+    #[test]
+    fn norms_of_every_type_are_those_of_their_values() {
+        let values = [3.0_f32, -4.0, 0.5, -0.25, 12.0, 0.0, -1.0, 2.0, 1.5, -8.0];
+        let expected = |power: Power| -> f64 {
+            let absolute = values.iter().map(|value| f64::from(value.abs()));
+            match power {
+                Power::One => absolute.sum(),
+                Power::Two => absolute.map(|value| value * value).sum(),
+                Power::Any(exponent) => absolute.map(|value| value.powf(exponent)).sum(),
+                Power::Largest => absolute.fold(0.0, f64::max),
+            }
+        };
+        for power in [Power::One, Power::Two, Power::Any(3.0), Power::Largest] {
+            let close = |found: f64| (found - expected(power)).abs() <= 1e-9 * expected(power);
+            assert!(close(sum(DataType::F32, power, &values, f32::to_ne_bytes)));
+            assert!(close(sum(DataType::F64, power, &values, |v| f64::from(v).to_ne_bytes())));
+            let half = |v: f32| half::f16::from_f32(v).to_ne_bytes();
+            assert!(close(sum(DataType::F16, power, &values, half)));
+            let brain = |v: f32| half::bf16::from_f32(v).to_ne_bytes();
+            assert!(close(sum(DataType::Bf16, power, &values, brain)));
+        }
+    }
+
+    #[test]
+    fn complex_numbers_count_by_their_absolute_value() {
+        let values = [3.0_f32, 4.0, -6.0, 8.0];
+        let of = |power| sum(DataType::C64, power, &values, f32::to_ne_bytes);
+        assert_eq!((of(Power::One), of(Power::Two), of(Power::Largest)), (15.0, 125.0, 10.0));
+    }
+
+    #[test]
+    fn nothing_is_zero_and_nan_spreads() {
+        for power in [Power::One, Power::Two, Power::Any(0.5), Power::Largest] {
+            assert_eq!(sum_of_powers(DataType::F32, power, Src::empty()), 0.0);
+            for place in [0, 7, 8, 20] {
+                let mut values = [1.0_f64; 21];
+                values[place] = f64::NAN;
+                assert!(sum(DataType::F64, power, &values, f64::to_ne_bytes).is_nan(), "{power:?}");
+                values[place] = f64::NEG_INFINITY;
+                assert_eq!(sum(DataType::F64, power, &values, f64::to_ne_bytes), f64::INFINITY);
+            }
+        }
+    }
+}
