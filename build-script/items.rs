@@ -39,6 +39,8 @@ const FILES: &[&str] = &[
     "completion",
     "culprit",
     "memory",
+    "reducer",
+    "reducer_step",
     "sampler",
     "trace",
 ];

@@ -137,7 +137,19 @@ pub(crate) const DIST: &[Section] = &[
     Section {
         title: "Training",
         about: "What data-parallel trainers share.",
-        names: &["dist_sampler_", "DIST_SAMPLER_"],
+        names: &[
+            "dist_sampler_",
+            "DIST_SAMPLER_",
+            "dist_reducer_",
+            "DIST_REDUCER_",
+            "dist_param_t",
+            "DIST_PARAM_",
+            "dist_bucket_",
+            "DIST_DIVIDE_",
+            "DIST_MISSING_",
+            "DIST_STEP_",
+            "DIST_VOTE_",
+        ],
     },
     Section {
         title: "Back ends",

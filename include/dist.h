@@ -4229,11 +4229,376 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_SAMPLER_DROP_LAST 2
 
 /**
+ * In `flags`: the parameter has no gradient.
+ */
+#define DIST_PARAM_FROZEN 1
+
+/**
+ * In `flags`: the parameter is no weight but state of a layer, such as a running mean.
+ *
+ * It has no gradient.
+ */
+#define DIST_PARAM_BUFFER 2
+
+/**
+ * In `divide`: the sum of the gradients is divided by the number of ranks that have data.
+ */
+#define DIST_DIVIDE_WORLD 0
+
+/**
+ * In `divide`: the gradients are added and not divided.
+ */
+#define DIST_DIVIDE_NONE 1
+
+/**
+ * In `divide`: the sum is divided by the number of ranks with which the reducer was created.
+ */
+#define DIST_DIVIDE_INITIAL 2
+
+/**
+ * In `divide`: each rank's gradients are multiplied by its weight (dist_reducer_begin), and the
+ * sum is divided by the weights of all ranks together.
+ */
+#define DIST_DIVIDE_WEIGHTED 3
+
+/**
+ * In `missing`: if a rank does not mark a parameter, the step fails on all ranks.
+ */
+#define DIST_MISSING_ERROR 0
+
+/**
+ * In `missing`: a rank that does not mark a parameter contributes zeros and gets the result.
+ */
+#define DIST_MISSING_ZERO 1
+
+/**
+ * In `missing`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its gradient.
+ */
+#define DIST_MISSING_SKIP 2
+
+/**
+ * In `flags`: results do not overwrite gradients, so that a step can be repeated after a failure
+ * (dist_reducer_regroup). It takes as much memory again as the gradients.
+ */
+#define DIST_REDUCER_RETRYABLE 1
+
+/**
+ * In `flags`: gradients are added in the order of ranks, so that the result does not depend on
+ * which ranks share a host.
+ */
+#define DIST_REDUCER_CANONICAL 2
+
+/**
+ * In `flags`: the buckets stay as they are in the first step.
+ */
+#define DIST_REDUCER_FIXED_LAYOUT 4
+
+/**
+ * In `flags`: gradients in memory of the reducer may move once, when the first step ends.
+ *
+ * Without this flag, the buckets of a reducer with such gradients stay as they are.
+ */
+#define DIST_REDUCER_MOVE_GRADS 8
+
+/**
+ * In `flags`: all steps use the same parameters and mark each of them equally often.
+ *
+ * A gradient counts as complete with its last mark, and parameters that the first step did not use
+ * are not waited for. The buckets of the first step are sent at its end.
+ */
+#define DIST_REDUCER_STATIC_GRAPH 16
+
+/**
+ * In `flags`: buffers are broadcast at the beginning of each step that communicates.
+ */
+#define DIST_REDUCER_BROADCAST_BUFFERS 32
+
+/**
+ * In `flags`: ranks may run out of data at different steps (dist_reducer_join).
+ */
+#define DIST_REDUCER_UNEVEN 64
+
+/**
+ * In `flags`: dist_reducer_create does not broadcast parameters and buffers.
+ */
+#define DIST_REDUCER_NO_BROADCAST 128
+
+/**
+ * For `flags` of dist_reducer_begin: the step does not communicate.
+ *
+ * The gradients stay on this rank, and the caller adds those of the next step to them.
+ */
+#define DIST_STEP_NO_SYNC 1
+
+/**
+ * For `vote` of dist_reducer_end: this rank agrees with the step.
+ */
+#define DIST_VOTE_COMMIT 0
+
+/**
+ * For `vote` of dist_reducer_end: a gradient of this rank is infinite or NaN.
+ */
+#define DIST_VOTE_NON_FINITE 1
+
+/**
+ * For `vote` of dist_reducer_end: this rank leaves the step out.
+ */
+#define DIST_VOTE_SKIP 2
+
+/**
+ * For `vote` of dist_reducer_end: this rank could not compute its gradients.
+ */
+#define DIST_VOTE_ERROR 4
+
+/**
+ * For `what`: the values of parameters.
+ */
+#define DIST_REDUCER_PARAMS 1
+
+/**
+ * For `what`: buffers.
+ */
+#define DIST_REDUCER_BUFFERS 2
+
+/**
+ * For `what` of dist_reducer_check: reduced gradients.
+ */
+#define DIST_REDUCER_GRADS 4
+
+/**
+ * Averages the gradients of a model over the ranks of a group while they are computed.
+ *
+ * Owned by the caller, released with dist_reducer_release. Any thread may mark gradients; one
+ * thread at a time calls the other functions. Calls that communicate come in the same order on all
+ * ranks.
+ */
+typedef struct dist_reducer_t dist_reducer_t;
+
+/**
  * Gives a rank its share of the indices of a data set, epoch by epoch.
  *
  * Owned by the caller, released with dist_sampler_release. Any thread may use it.
  */
 typedef struct dist_sampler_t dist_sampler_t;
+
+/**
+ * Describes a parameter of a model.
+ */
+typedef struct dist_param_t {
+    /**
+     * sizeof(dist_param_t).
+     */
+    size_t struct_size;
+    /**
+     * The set fields with a meaningful zero: DIST_FIELD_DEVICE.
+     */
+    uint64_t fields;
+    /**
+     * A name of one line that no other parameter of the reducer has; required.
+     */
+    const char *name;
+    /**
+     * The values of the parameter, `count` elements of `dtype`; NULL only if `count` is 0.
+     */
+    void *data;
+    /**
+     * The caller's gradient, `count` elements of `grad_dtype`. If NULL, the reducer provides the
+     * memory (dist_reducer_grad), and gradients are reduced without copies.
+     */
+    void *grad;
+    /**
+     * The extent of each dimension; optional, borrowed for the call.
+     */
+    const int64_t *shape;
+    /**
+     * The number of dimensions.
+     */
+    size_t n_shape;
+    /**
+     * The number of elements.
+     */
+    size_t count;
+    /**
+     * The element type of the values.
+     */
+    dist_dtype_t dtype;
+    /**
+     * The element type of the gradient; 0 for that of the values.
+     */
+    dist_dtype_t grad_dtype;
+    /**
+     * The index of the device whose memory has the values and the gradient, with
+     * DIST_FIELD_DEVICE in `fields`; else host memory.
+     */
+    int32_t device;
+    /**
+     * Must be 0.
+     */
+    int32_t reserved;
+    /**
+     * The sum of DIST_PARAM_ constants; or 0.
+     */
+    uint64_t flags;
+    /**
+     * Parameters of different tags never share a bucket, for instance those of different layers.
+     */
+    uint64_t tag;
+} dist_param_t;
+
+/**
+ * Options of dist_reducer_create.
+ */
+typedef struct dist_reducer_options_t {
+    /**
+     * sizeof(dist_reducer_options_t).
+     */
+    size_t struct_size;
+    /**
+     * The sum of DIST_REDUCER_ constants; or 0.
+     */
+    uint64_t flags;
+    /**
+     * A bucket is sent once it has so many bytes; 0 for what suits the transport: 1 MiB in shared
+     * memory, 4 MiB between hosts, 25 MiB for device memory.
+     */
+    size_t bucket_bytes;
+    /**
+     * The same for the first bucket of each element type, device and tag; 0 for the smaller of
+     * `bucket_bytes` and 1 MiB.
+     */
+    size_t first_bucket_bytes;
+    /**
+     * One of the DIST_DIVIDE_ constants.
+     */
+    int32_t divide;
+    /**
+     * One of the DIST_MISSING_ constants.
+     */
+    int32_t missing;
+    /**
+     * The deadline of each operation in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for
+     * none.
+     */
+    int64_t timeout_ms;
+    /**
+     * A layout from dist_reducer_layout, of this job or another one; optional, borrowed for the
+     * call.
+     */
+    const void *layout;
+    /**
+     * The length of the layout.
+     */
+    size_t layout_bytes;
+    /**
+     * The name of the model in the log; optional, borrowed for the call.
+     */
+    const char *name;
+} dist_reducer_options_t;
+
+/**
+ * Figures of a reducer.
+ */
+typedef struct dist_reducer_stats_t {
+    /**
+     * sizeof(dist_reducer_stats_t).
+     */
+    size_t struct_size;
+    /**
+     * The number of steps with communication that have ended.
+     */
+    uint64_t steps;
+    /**
+     * Of the last step: the number of buckets.
+     */
+    uint64_t n_buckets;
+    /**
+     * Of the last step: the bytes that were reduced.
+     */
+    uint64_t bytes_reduced;
+    /**
+     * Of the last step: the bytes that were copied between gradients, buckets and results.
+     */
+    uint64_t bytes_copied;
+    /**
+     * Of the last step: the time from the first mark to the last one.
+     */
+    uint64_t first_ready_to_last_ready_ns;
+    /**
+     * Of the last step: how long its operations ran, together.
+     */
+    uint64_t communication_ns;
+    /**
+     * Of the last step: how long dist_reducer_end waited.
+     */
+    uint64_t exposed_ns;
+    /**
+     * Of the last step: the time from its beginning to its end.
+     */
+    uint64_t step_ns;
+    /**
+     * How often the layout changed.
+     */
+    uint64_t rebuilds;
+    /**
+     * How often a step was repeated or its end taken from another rank.
+     */
+    uint64_t retries;
+} dist_reducer_stats_t;
+
+/**
+ * A bucket whose gradients are reduced; valid during the function of dist_reducer_on_bucket.
+ */
+typedef struct dist_bucket_t {
+    /**
+     * sizeof(dist_bucket_t).
+     */
+    size_t struct_size;
+    /**
+     * The position of the bucket, from 0.
+     */
+    size_t index;
+    /**
+     * The number of buckets.
+     */
+    size_t n_buckets;
+    /**
+     * The reduced gradients, one after the other with gaps; NULL if they are the caller's own.
+     */
+    void *data;
+    /**
+     * The number of elements of `data`, gaps included.
+     */
+    size_t count;
+    /**
+     * The element type.
+     */
+    dist_dtype_t dtype;
+    /**
+     * Must be 0.
+     */
+    int32_t reserved;
+    /**
+     * The indices of the parameters.
+     */
+    const size_t *params;
+    /**
+     * Where the gradient of each begins in `data`, in elements; NULL if `data` is.
+     */
+    const size_t *offsets;
+    /**
+     * The number of parameters.
+     */
+    size_t n_params;
+    /**
+     * The number of the step, from 0.
+     */
+    uint64_t step;
+} dist_bucket_t;
+
+/**
+ * Called with each bucket whose gradients are reduced.
+ */
+typedef void (*dist_bucket_fn)(const struct dist_bucket_t *bucket, void *user);
 
 /**
  * Options of dist_sampler_create.
@@ -4265,6 +4630,400 @@ typedef struct dist_sampler_options_t {
      */
     uint64_t flags;
 } dist_sampler_options_t;
+
+/**
+ * Creates a reducer, which averages gradients over the ranks of a group.
+ *
+ * The ranks compare their parameters and options, agree on the buckets, and get the values of
+ * rank 0. A rank that creates a reducer while the other ranks call dist_reducer_regroup joins
+ * them: it gets their buckets, their number of steps, and the values of the lowest of them.
+ *
+ * @param group in: the group. The reducer does not keep it: release the reducer first.
+ * @param params in: `n_params` parameters; the array, names and shapes are borrowed for the
+ *   call, the values and gradients until dist_reducer_release. NULL only if `n_params` is 0.
+ * @param n_params in: the number of parameters.
+ * @param options in, optional: NULL for all defaults; borrowed for the call.
+ * @param out out: the reducer, owned by the caller, released with dist_reducer_release; NULL
+ *   on failure.
+ * @agree the parameters but for their addresses and the index of the device, in the same
+ *   order; the options but for `timeout_ms`, `layout` and `name`. If ranks give different
+ *   layouts, that of the lowest of them counts.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
+ *   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
+ *   gradients in device memory, an element type that cannot be divided, or a field or flag
+ *   that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
+ *   differ, with the first difference. The errors of dist_all_gather_bytes and dist_broadcast.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_create(dist_group_t *group,
+                                  const struct dist_param_t *params,
+                                  size_t n_params,
+                                  const struct dist_reducer_options_t *options,
+                                  struct dist_reducer_t **out);
+
+/**
+ * Gives the place where a gradient is to be written.
+ *
+ * The caller adds to or overwrites the gradient there before it marks the parameter. A place
+ * in memory of the reducer is valid until dist_reducer_release. With DIST_REDUCER_MOVE_GRADS,
+ * ask again after the first step. The memory is filled with zeros at first.
+ *
+ * @param reducer in: the reducer.
+ * @param param in: the index of the parameter in the list of dist_reducer_create.
+ * @param grad out: the caller's gradient, if the parameter has one, else memory of the
+ *   reducer; NULL on failure and for a parameter without elements.
+ * @param count out, optional: the number of elements; not written on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
+ *   not exist or has no gradient.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_grad(struct dist_reducer_t *reducer,
+                                size_t param,
+                                void **grad,
+                                size_t *count);
+
+/**
+ * Gives the place of a reduced gradient after the end of a step.
+ *
+ * It is that of dist_reducer_grad, unless the reducer has DIST_REDUCER_RETRYABLE and provides
+ * the memory.
+ *
+ * @param reducer in: the reducer.
+ * @param param in: the index of the parameter.
+ * @param grad out: the reduced gradient, valid as for dist_reducer_grad; NULL on failure and
+ *   for a parameter without elements.
+ * @param count out, optional: the number of elements; not written on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return as dist_reducer_grad.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_result(struct dist_reducer_t *reducer,
+                                  size_t param,
+                                  void **grad,
+                                  size_t *count);
+
+/**
+ * Copies the values of one rank to all ranks.
+ *
+ * @param reducer in: the reducer.
+ * @param root in: the rank that has the values.
+ * @param what in: the sum of DIST_REDUCER_PARAMS and DIST_REDUCER_BUFFERS, or one of them.
+ * @agree the order of calls on the group, root and what.
+ * @blocks until the values are there, until the deadlines of the broadcasts at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback;
+ *   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of dist_broadcast.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_broadcast(struct dist_reducer_t *reducer,
+                                     int32_t root,
+                                     uint64_t what);
+
+/**
+ * Compares values that should be the same on all ranks.
+ *
+ * @param reducer in: the reducer.
+ * @param what in: the sum of DIST_REDUCER_PARAMS, DIST_REDUCER_BUFFERS and DIST_REDUCER_GRADS,
+ *   or some of them.
+ * @param differences out: one text for each parameter whose bytes are not the same on all
+ *   ranks, with the ranks; empty if all are the same. The same on all ranks; owned by the
+ *   caller, released with dist_blob_release; NULL on failure.
+ * @agree the order of calls on the group and what.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return DIST_OK, also if values differ; DIST_ERR_INVALID_ARGUMENT, also inside a step or a
+ *   completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
+ *   of dist_all_gather_bytes.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_check(struct dist_reducer_t *reducer,
+                                 uint64_t what,
+                                 dist_blob_t **differences);
+
+/**
+ * Goes on in another group, for instance in that of dist_group_shrink.
+ *
+ * If a step had failed, it is open again after this call: with DIST_REDUCER_RETRYABLE the next
+ * dist_reducer_end sends the same gradients again, divided for the new group, and nothing is
+ * computed again. If another rank had seen the step end before the failure, dist_reducer_end
+ * returns what that rank got. Without DIST_REDUCER_RETRYABLE a failed step is given up;
+ * `steps` of dist_reducer_stats tells whether it had ended.
+ *
+ * @param reducer in: the reducer.
+ * @param group in: the new group. The reducer does not keep it.
+ * @agree all ranks of the new group call it, or dist_reducer_create with the same parameters
+ *   and options.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a step is open in a group that has not failed,
+ *   or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_MISMATCH on all ranks if
+ *   parameters, options or steps differ, or a rank joins while a step is to be repeated; the
+ *   errors of dist_all_gather_bytes and dist_broadcast.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_regroup(struct dist_reducer_t *reducer,
+                                   dist_group_t *group);
+
+/**
+ * Gives the layout of a reducer: which gradients are reduced together, and in which order.
+ *
+ * Results of the same gradients on the same ranks are the same bits only with the same
+ * layout, or with DIST_REDUCER_CANONICAL. So a checkpoint has the layout, and passes it to
+ * dist_reducer_create after a restart.
+ *
+ * @param reducer in: the reducer.
+ * @param out out: one byte string, a text in JSON with the names of the parameters; owned by
+ *   the caller, released with dist_blob_release; NULL on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL;
+ *   DIST_ERR_OUT_OF_MEMORY.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_layout(const struct dist_reducer_t *reducer,
+                                  dist_blob_t **out);
+
+/**
+ * Gives figures of the last step.
+ *
+ * @param reducer in: the reducer.
+ * @param out out: the figures; `struct_size` is set by the caller.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its
+ *   `struct_size` is wrong.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_stats(const struct dist_reducer_t *reducer,
+                                 struct dist_reducer_stats_t *out);
+
+/**
+ * Describes a reducer: parameters, buckets, options, and sums over all steps.
+ *
+ * @param reducer in: the reducer.
+ * @param json out: one byte string, a text in JSON; owned by the caller, released with
+ *   dist_blob_release; NULL on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
+ *   DIST_ERR_OUT_OF_MEMORY.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_describe(const struct dist_reducer_t *reducer,
+                                    dist_blob_t **json);
+
+/**
+ * Releases a reducer and the memory that it provides.
+ *
+ * If operations of a step are under way, the call waits until they have ended.
+ *
+ * @param reducer in, optional: the reducer; NULL does nothing.
+ * @agree nothing.
+ * @blocks until the operations of the step have ended, until their deadlines at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+ * @threads one; no other call uses the reducer.
+ * @since 0.1
+ */
+dist_status_t dist_reducer_release(struct dist_reducer_t *reducer);
+
+/**
+ * Begins a step.
+ *
+ * @param reducer in: the reducer.
+ * @param weight in: with DIST_DIVIDE_WEIGHTED the weight of this rank's gradients, for
+ *   instance its number of samples; else not used. Not negative.
+ * @param flags in: DIST_STEP_NO_SYNC for a step without communication; or 0.
+ * @agree with communication: the order of calls on the group. Ranks may make different numbers
+ *   of steps without communication.
+ * @blocks no; with DIST_REDUCER_BROADCAST_BUFFERS until the buffers are there.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a step is open, the last one has failed, or
+ *   the weight is wrong; DIST_ERR_INVALID_HANDLE, also if the group was released;
+ *   DIST_ERR_UNSUPPORTED for a flag that this version does not know; without
+ *   DIST_REDUCER_RETRYABLE the failure of the group.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_begin(struct dist_reducer_t *reducer,
+                                 double weight,
+                                 uint64_t flags);
+
+/**
+ * Marks a gradient that is complete.
+ *
+ * Once all gradients of a bucket are marked, and the buckets before it were sent, the bucket
+ * is reduced while the caller goes on. The caller does not touch the gradient until the end of
+ * the step.
+ *
+ * @param reducer in: the reducer.
+ * @param param in: the index of the parameter.
+ * @agree nothing: the order may be another one on each rank.
+ * @blocks no.
+ * @return DIST_OK, with DIST_REDUCER_RETRYABLE also after a failure, which dist_reducer_end
+ *   reports; DIST_ERR_INVALID_ARGUMENT outside of a step, and if the parameter does not exist,
+ *   has no gradient or was marked before; DIST_ERR_INVALID_HANDLE; the failure of the group;
+ *   DIST_ERR_OUT_OF_MEMORY and DIST_ERR_SYSTEM if a bucket cannot be sent, which fail the
+ *   group.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_reducer_ready(struct dist_reducer_t *reducer, size_t param);
+
+/**
+ * Marks several gradients that are complete, in one call.
+ *
+ * @param reducer in: the reducer.
+ * @param params in: `n` indices of parameters; borrowed for the call; NULL only if `n` is 0.
+ * @param n in: the number of parameters.
+ * @agree nothing.
+ * @blocks no.
+ * @return as dist_reducer_ready. After an error the parameters before the wrong one are
+ *   marked.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_ready_many(struct dist_reducer_t *reducer,
+                                      const size_t *params,
+                                      size_t n);
+
+/**
+ * Marks a parameter that this rank does not use in the step.
+ *
+ * The rank contributes zeros. If another rank uses the parameter, this rank gets the result,
+ * else the gradient stays as it is.
+ *
+ * @param reducer in: the reducer.
+ * @param param in: the index of the parameter.
+ * @agree nothing.
+ * @blocks no.
+ * @return as dist_reducer_ready.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_reducer_unused(struct dist_reducer_t *reducer, size_t param);
+
+/**
+ * Ends a step.
+ *
+ * The buckets that are left are sent, and the ranks agree on the step: on their votes, and on
+ * which parameters were used. After DIST_OK all ranks have the same gradients
+ * (dist_reducer_result) and the same `all_votes`. It is for the caller to leave out the update
+ * if that is not DIST_VOTE_COMMIT. The end of a step without communication changes nothing.
+ *
+ * @param reducer in: the reducer.
+ * @param vote in: DIST_VOTE_COMMIT, or the sum of other DIST_VOTE_ constants and of numbers
+ *   from 256 on, which are the caller's. A rank that votes against the step need not mark its
+ *   parameters.
+ * @param all_votes out, optional: the votes of all ranks, combined by bitwise or; borrowed
+ *   until the step has ended.
+ * @param work out, optional: NULL to wait; else a work that ends with the step, owned by the
+ *   caller, released with dist_work_release; NULL on failure.
+ * @agree the order of calls on the group.
+ * @blocks until the gradients are reduced and the functions of dist_reducer_on_bucket have
+ *   returned, until the deadlines of the operations at the latest; not with a work.
+ * @return DIST_OK. DIST_ERR_INVALID_ARGUMENT if no step is open, inside a completion callback,
+ *   and on all ranks if a rank voted DIST_VOTE_COMMIT and did not mark a parameter, with
+ *   DIST_MISSING_ERROR: the step has ended, and its gradients are not to be used.
+ *   DIST_ERR_INVALID_HANDLE, also if the group was released. The errors of dist_all_reduce:
+ *   then the step has failed (dist_reducer_regroup). With a work these are the work's.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_end(struct dist_reducer_t *reducer,
+                               uint64_t vote,
+                               uint64_t *all_votes,
+                               dist_work_t **work);
+
+/**
+ * Scales the gradients of the last step so that their norm is at most `max_norm`.
+ *
+ * The norm is that of all gradients together, as in PyTorch's clip_grad_norm_, in f64, and the
+ * same on all ranks. Gradients with an infinite or NaN norm stay as they are, and those of
+ * parameters that no rank used do not count.
+ *
+ * @param reducer in: the reducer.
+ * @param max_norm in: the largest norm; infinity to compute the norm only.
+ * @param norm_type in: the exponent of the norm, for instance 2; infinity for the largest
+ *   absolute value.
+ * @param norm out, optional: the norm before the gradients were scaled.
+ * @agree the order of calls on the group, max_norm and norm_type.
+ * @blocks until all ranks have called, until the deadline at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong numbers, inside a step, before the
+ *   first one, or inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was
+ *   released; DIST_ERR_UNSUPPORTED for gradients of integers; the errors of dist_all_reduce.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_clip(struct dist_reducer_t *reducer,
+                                double max_norm,
+                                double norm_type,
+                                double *norm);
+
+/**
+ * Registers a function that is called with each bucket whose gradients are reduced.
+ *
+ * So the optimizer updates the parameters of one bucket while the next one is reduced. The
+ * function must not throw and must not call functions that may block: it runs on the thread of
+ * completion callbacks (dist_work_on_complete). dist_reducer_end returns after the last call.
+ * The function is called before the ranks agree on the step: use votes or dist_reducer_clip
+ * only without it. With DIST_REDUCER_RETRYABLE the function is called for all buckets after
+ * the agreement, and only if no rank voted against the step.
+ *
+ * @param reducer in: the reducer.
+ * @param function in, optional: the function; NULL for none.
+ * @param user in, optional: passed to the function; valid until another function is set or the
+ *   reducer is released.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT inside a step.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_on_bucket(struct dist_reducer_t *reducer,
+                                     dist_bucket_fn function,
+                                     void *user);
+
+/**
+ * Takes part in the steps of the other ranks after this rank has run out of data.
+ *
+ * The rank contributes zeros until no rank has data. Then all ranks get the parameters and
+ * buffers of the lowest rank that had data last. All ranks call it at the end of their data.
+ *
+ * @param reducer in: the reducer, with DIST_REDUCER_UNEVEN.
+ * @param steps out, optional: the number of steps in which this rank took part without data.
+ * @agree all ranks call it.
+ * @blocks until all ranks have called, until the deadlines of the operations at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT inside a step, without DIST_REDUCER_UNEVEN, or
+ *   inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the
+ *   errors of dist_all_reduce and dist_broadcast. After dist_reducer_regroup the call may be
+ *   repeated.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_reducer_join(struct dist_reducer_t *reducer, uint64_t *steps);
 
 /**
  * Creates a sampler, which gives each rank its share of the indices of a data set.
@@ -4384,6 +5143,13 @@ dist_status_t dist_sampler_release(struct dist_sampler_t *sampler);
 
 /* All defaults; assign the fields that differ. */
 #define DIST_SAMPLER_OPTIONS_INIT { sizeof(dist_sampler_options_t), 0, 0, 0, 0, 0 }
+#define DIST_PARAM_INIT { sizeof(dist_param_t), 0, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, \
+    0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_REDUCER_OPTIONS_INIT { sizeof(dist_reducer_options_t), 0, 0, 0, 0, 0, 0, DIST_NULL, \
+    0, DIST_NULL }
+#define DIST_BUCKET_INIT { sizeof(dist_bucket_t), 0, 0, DIST_NULL, 0, 0, 0, DIST_NULL, \
+    DIST_NULL, 0, 0 }
+#define DIST_REDUCER_STATS_INIT { sizeof(dist_reducer_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * Back ends

@@ -79,6 +79,60 @@ static void options(void)
     FIELD(dist_sampler_options_t, seed);
     FIELD(dist_sampler_options_t, flags);
 
+    TYPE(dist_param_t);
+    FIELD(dist_param_t, struct_size);
+    FIELD(dist_param_t, fields);
+    FIELD(dist_param_t, name);
+    FIELD(dist_param_t, data);
+    FIELD(dist_param_t, grad);
+    FIELD(dist_param_t, shape);
+    FIELD(dist_param_t, n_shape);
+    FIELD(dist_param_t, count);
+    FIELD(dist_param_t, dtype);
+    FIELD(dist_param_t, grad_dtype);
+    FIELD(dist_param_t, device);
+    FIELD(dist_param_t, reserved);
+    FIELD(dist_param_t, flags);
+    FIELD(dist_param_t, tag);
+
+    TYPE(dist_reducer_options_t);
+    FIELD(dist_reducer_options_t, struct_size);
+    FIELD(dist_reducer_options_t, flags);
+    FIELD(dist_reducer_options_t, bucket_bytes);
+    FIELD(dist_reducer_options_t, first_bucket_bytes);
+    FIELD(dist_reducer_options_t, divide);
+    FIELD(dist_reducer_options_t, missing);
+    FIELD(dist_reducer_options_t, timeout_ms);
+    FIELD(dist_reducer_options_t, layout);
+    FIELD(dist_reducer_options_t, layout_bytes);
+    FIELD(dist_reducer_options_t, name);
+
+    TYPE(dist_bucket_t);
+    FIELD(dist_bucket_t, struct_size);
+    FIELD(dist_bucket_t, index);
+    FIELD(dist_bucket_t, n_buckets);
+    FIELD(dist_bucket_t, data);
+    FIELD(dist_bucket_t, count);
+    FIELD(dist_bucket_t, dtype);
+    FIELD(dist_bucket_t, reserved);
+    FIELD(dist_bucket_t, params);
+    FIELD(dist_bucket_t, offsets);
+    FIELD(dist_bucket_t, n_params);
+    FIELD(dist_bucket_t, step);
+
+    TYPE(dist_reducer_stats_t);
+    FIELD(dist_reducer_stats_t, struct_size);
+    FIELD(dist_reducer_stats_t, steps);
+    FIELD(dist_reducer_stats_t, n_buckets);
+    FIELD(dist_reducer_stats_t, bytes_reduced);
+    FIELD(dist_reducer_stats_t, bytes_copied);
+    FIELD(dist_reducer_stats_t, first_ready_to_last_ready_ns);
+    FIELD(dist_reducer_stats_t, communication_ns);
+    FIELD(dist_reducer_stats_t, exposed_ns);
+    FIELD(dist_reducer_stats_t, step_ns);
+    FIELD(dist_reducer_stats_t, rebuilds);
+    FIELD(dist_reducer_stats_t, retries);
+
     TYPE(dist_culprit_t);
     FIELD(dist_culprit_t, struct_size);
     FIELD(dist_culprit_t, rank);
@@ -254,6 +308,7 @@ int main(void)
     TYPE(dist_log_fn);
     TYPE(dist_store_sink_fn);
     TYPE(dist_work_fn);
+    TYPE(dist_bucket_fn);
     TYPE(dist_spawn_fn);
     TYPE(dist_backend_plugin_fn);
     options();

@@ -46,26 +46,6 @@ static void process(void)
     ACCEPTED(dist_set_log_callback, user, dist_set_log_callback(NULL, NULL), DIST_OK);
 }
 
-static void training(void)
-{
-    dist_sampler_t *sampler = NULL;
-    dist_sampler_options_t options = DIST_SAMPLER_OPTIONS_INIT;
-    uint64_t index;
-    size_t n;
-    REFUSED(dist_sampler_create, group, dist_sampler_create(NULL, 8, NULL, &sampler), HANDLE);
-    REFUSED(dist_sampler_create, out, dist_sampler_create(group, 8, &options, NULL), ARGUMENT);
-    ACCEPTED(dist_sampler_create, options, dist_sampler_create(group, 8, NULL, &sampler), DIST_OK);
-    REFUSED(dist_sampler_set_epoch, sampler, dist_sampler_set_epoch(NULL, 1), HANDLE);
-    REFUSED(dist_sampler_next, sampler, dist_sampler_next(NULL, &index, 1, &n), HANDLE);
-    REFUSED(dist_sampler_next, indices, dist_sampler_next(sampler, NULL, 1, &n), ARGUMENT);
-    REFUSED(dist_sampler_next, n, dist_sampler_next(sampler, &index, 1, NULL), ARGUMENT);
-    REFUSED(dist_sampler_len, sampler, dist_sampler_len(NULL), 0);
-    REFUSED(dist_sampler_position, sampler, dist_sampler_position(NULL), 0);
-    REFUSED(dist_sampler_seek, sampler, dist_sampler_seek(NULL, 0), HANDLE);
-    CHECK_OK(dist_sampler_release(sampler));
-    ACCEPTED(dist_sampler_release, sampler, dist_sampler_release(NULL), DIST_OK);
-}
-
 static void memory(void)
 {
     int local = 0;
@@ -373,7 +353,6 @@ int main(void)
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
     process();
     memory();
-    training();
     blobs();
     backends();
     store_constructors();

@@ -9,7 +9,7 @@ mod layout;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
-use interface::{ROOT, find_program, functions};
+use interface::{ROOT, find_program, functions, variable};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -20,6 +20,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 /// The same under Valgrind, which runs it some thirty times slower and one thread at a time.
 const LIMIT_UNDER_VALGRIND: Duration = Duration::from_secs(600);
+
+/// How long many random trainings may take.
+const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Compiles and runs a program; it says itself what is wrong.
 fn passes(name: &str) {
@@ -48,6 +51,7 @@ programs!(
     api_lifecycle,
     api_null,
     api_null_calls,
+    api_null_training,
     api_options,
     api_rendezvous,
     attach_denied,
@@ -64,6 +68,9 @@ programs!(
     messages_probe,
     messages_sendrecv,
     operators,
+    reducer,
+    reducer_random,
+    reducer_refusals,
     renamed,
     names,
     sampler,
@@ -310,6 +317,11 @@ fn leak_null_calls() {
 }
 
 #[test]
+fn leak_null_training() {
+    leaks_nothing("api_null_training");
+}
+
+#[test]
 fn leak_memory() {
     leaks_nothing("memory");
 }
@@ -362,6 +374,18 @@ fn leak_works() {
     leaks_nothing("works");
 }
 
+/// Random trainings of `cargo xtask random`: the first seed and their number are in the environment.
+#[test]
+#[ignore = "takes minutes: cargo xtask random"]
+fn many_reducer_random() {
+    let (Some(first), Some(seeds)) = (variable("REDUCER_FIRST"), variable("REDUCER_SEEDS")) else {
+        panic!("REDUCER_FIRST and REDUCER_SEEDS are not set");
+    };
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.program("reducer_random", &["reducer_random.c"]);
+    run(&[program.display().to_string(), first, seeds], LONG_LIMIT).expect_success();
+}
+
 /// The files of `ffi-tests/c` with an ending.
 fn sources(ending: &str) -> BTreeSet<String> {
     let folder =
@@ -378,6 +402,7 @@ fn no_program_is_forgotten() {
         let is_run_by_name = name == "abi_layout"
             || name.starts_with("hdr_")
             || name.starts_with("backend_")
+            || name == "reducer_retry"
             || CONFORMANCE.contains(&file.as_str());
         assert!(is_run_by_name || PROGRAMS.contains(&name), "{file} is not run by this test");
         let words: Vec<_> = cmake.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
@@ -388,7 +413,7 @@ fn no_program_is_forgotten() {
 #[test]
 fn every_pointer_of_every_function_is_tried_as_null() {
     let read = |file| std::fs::read_to_string(format!("{ROOT}/ffi-tests/c/{file}")).expect("text");
-    let text = ["api_null.c", "api_null_calls.c"].map(read).concat();
+    let text = ["api_null.c", "api_null_calls.c", "api_null_training.c"].map(read).concat();
     let rows = ["REFUSED(", "ACCEPTED("].into_iter().flat_map(|word| text.split(word).skip(1));
     let tried: BTreeSet<(String, String)> = rows
         .filter_map(|row| {
@@ -402,7 +427,7 @@ fn every_pointer_of_every_function_is_tried_as_null() {
             pointers += 1;
             assert!(
                 tried.contains(&(function.name.clone(), parameter.name.clone())),
-                "neither api_null.c nor api_null_calls.c has a row for {}({} = NULL)",
+                "no api_null program has a row for {}({} = NULL)",
                 function.name,
                 parameter.name
             );

@@ -55,6 +55,7 @@ pub(super) enum Kind {
     Work = 4,
     Message = 5,
     Sampler = 6,
+    Reducer = 7,
 }
 
 impl Kind {
@@ -66,6 +67,7 @@ impl Kind {
             Self::Work => "dist_work_t",
             Self::Message => "dist_message_t",
             Self::Sampler => "dist_sampler_t",
+            Self::Reducer => "dist_reducer_t",
         }
     }
 }

@@ -48,6 +48,8 @@ pub mod message;
 pub mod monitored;
 pub mod operator;
 pub mod point_to_point;
+pub mod reducer;
+pub mod reducer_step;
 pub mod runtime;
 pub mod sampler;
 pub mod spawn;

@@ -22,6 +22,11 @@ impl WorkOut {
         Self(Out::optional_handle(work))
     }
 
+    /// Where the handle goes, if one is wanted, for calls that are no part of batches.
+    pub(super) fn into_handle(self) -> Option<Out<*mut dist_work_t>> {
+        self.0
+    }
+
     /// Whether the call blocks: nobody takes a work, and there is no batch to collect it.
     pub(super) fn blocks(&self) -> bool {
         self.0.is_none() && !batch::is_open()

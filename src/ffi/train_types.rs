@@ -3,6 +3,8 @@
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
 use super::options::Options;
+use super::types::dist_dtype_t;
+use std::ffi::{c_char, c_void};
 
 /// In `flags`: the sampler gives the indices in ascending order, the same in each epoch.
 pub const DIST_SAMPLER_IN_ORDER: u64 = 1;
@@ -46,3 +48,250 @@ unsafe impl Options for dist_sampler_options_t {
 }
 
 const _: () = assert!(size_of::<dist_sampler_options_t>() == 40);
+
+/// In `flags`: the parameter has no gradient.
+pub const DIST_PARAM_FROZEN: u64 = 1;
+
+/// In `flags`: the parameter is no weight but state of a layer, such as a running mean.
+///
+/// It has no gradient.
+pub const DIST_PARAM_BUFFER: u64 = 2;
+
+/// Describes a parameter of a model.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_param_t {
+    /// sizeof(dist_param_t).
+    pub struct_size: usize,
+    /// The set fields with a meaningful zero: DIST_FIELD_DEVICE.
+    pub fields: u64,
+    /// A name of one line that no other parameter of the reducer has; required.
+    pub name: *const c_char,
+    /// The values of the parameter, `count` elements of `dtype`; NULL only if `count` is 0.
+    pub data: *mut c_void,
+    /// The caller's gradient, `count` elements of `grad_dtype`. If NULL, the reducer provides the
+    /// memory (dist_reducer_grad), and gradients are reduced without copies.
+    pub grad: *mut c_void,
+    /// The extent of each dimension; optional, borrowed for the call.
+    pub shape: *const i64,
+    /// The number of dimensions.
+    pub n_shape: usize,
+    /// The number of elements.
+    pub count: usize,
+    /// The element type of the values.
+    pub dtype: dist_dtype_t,
+    /// The element type of the gradient; 0 for that of the values.
+    pub grad_dtype: dist_dtype_t,
+    /// The index of the device whose memory has the values and the gradient, with
+    /// DIST_FIELD_DEVICE in `fields`; else host memory.
+    pub device: i32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// The sum of DIST_PARAM_ constants; or 0.
+    pub flags: u64,
+    /// Parameters of different tags never share a bucket, for instance those of different layers.
+    pub tag: u64,
+}
+
+// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
+unsafe impl Options for dist_param_t {
+    const NAME: &'static str = "dist_param_t";
+    const FIRST_SIZE: usize = 96;
+}
+
+const _: () = assert!(size_of::<dist_param_t>() == 96);
+
+/// In `divide`: the sum of the gradients is divided by the number of ranks that have data.
+pub const DIST_DIVIDE_WORLD: i32 = 0;
+
+/// In `divide`: the gradients are added and not divided.
+pub const DIST_DIVIDE_NONE: i32 = 1;
+
+/// In `divide`: the sum is divided by the number of ranks with which the reducer was created.
+pub const DIST_DIVIDE_INITIAL: i32 = 2;
+
+/// In `divide`: each rank's gradients are multiplied by its weight (dist_reducer_begin), and the
+/// sum is divided by the weights of all ranks together.
+pub const DIST_DIVIDE_WEIGHTED: i32 = 3;
+
+/// In `missing`: if a rank does not mark a parameter, the step fails on all ranks.
+pub const DIST_MISSING_ERROR: i32 = 0;
+
+/// In `missing`: a rank that does not mark a parameter contributes zeros and gets the result.
+pub const DIST_MISSING_ZERO: i32 = 1;
+
+/// In `missing`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its gradient.
+pub const DIST_MISSING_SKIP: i32 = 2;
+
+/// In `flags`: results do not overwrite gradients, so that a step can be repeated after a failure
+/// (dist_reducer_regroup). It takes as much memory again as the gradients.
+pub const DIST_REDUCER_RETRYABLE: u64 = 1;
+
+/// In `flags`: gradients are added in the order of ranks, so that the result does not depend on
+/// which ranks share a host.
+pub const DIST_REDUCER_CANONICAL: u64 = 2;
+
+/// In `flags`: the buckets stay as they are in the first step.
+pub const DIST_REDUCER_FIXED_LAYOUT: u64 = 4;
+
+/// In `flags`: gradients in memory of the reducer may move once, when the first step ends.
+///
+/// Without this flag, the buckets of a reducer with such gradients stay as they are.
+pub const DIST_REDUCER_MOVE_GRADS: u64 = 8;
+
+/// In `flags`: all steps use the same parameters and mark each of them equally often.
+///
+/// A gradient counts as complete with its last mark, and parameters that the first step did not use
+/// are not waited for. The buckets of the first step are sent at its end.
+pub const DIST_REDUCER_STATIC_GRAPH: u64 = 16;
+
+/// In `flags`: buffers are broadcast at the beginning of each step that communicates.
+pub const DIST_REDUCER_BROADCAST_BUFFERS: u64 = 32;
+
+/// In `flags`: ranks may run out of data at different steps (dist_reducer_join).
+pub const DIST_REDUCER_UNEVEN: u64 = 64;
+
+/// In `flags`: dist_reducer_create does not broadcast parameters and buffers.
+pub const DIST_REDUCER_NO_BROADCAST: u64 = 128;
+
+/// For `flags` of dist_reducer_begin: the step does not communicate.
+///
+/// The gradients stay on this rank, and the caller adds those of the next step to them.
+pub const DIST_STEP_NO_SYNC: u64 = 1;
+
+/// For `vote` of dist_reducer_end: this rank agrees with the step.
+pub const DIST_VOTE_COMMIT: u64 = 0;
+
+/// For `vote` of dist_reducer_end: a gradient of this rank is infinite or NaN.
+pub const DIST_VOTE_NON_FINITE: u64 = 1;
+
+/// For `vote` of dist_reducer_end: this rank leaves the step out.
+pub const DIST_VOTE_SKIP: u64 = 2;
+
+/// For `vote` of dist_reducer_end: this rank could not compute its gradients.
+pub const DIST_VOTE_ERROR: u64 = 4;
+
+/// For `what`: the values of parameters.
+pub const DIST_REDUCER_PARAMS: u64 = 1;
+
+/// For `what`: buffers.
+pub const DIST_REDUCER_BUFFERS: u64 = 2;
+
+/// For `what` of dist_reducer_check: reduced gradients.
+pub const DIST_REDUCER_GRADS: u64 = 4;
+
+/// Averages the gradients of a model over the ranks of a group while they are computed.
+///
+/// Owned by the caller, released with dist_reducer_release. Any thread may mark gradients; one
+/// thread at a time calls the other functions. Calls that communicate come in the same order on all
+/// ranks.
+#[repr(C)]
+pub struct dist_reducer_t {
+    _opaque: [u8; 0],
+}
+
+/// Options of dist_reducer_create.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_reducer_options_t {
+    /// sizeof(dist_reducer_options_t).
+    pub struct_size: usize,
+    /// The sum of DIST_REDUCER_ constants; or 0.
+    pub flags: u64,
+    /// A bucket is sent once it has so many bytes; 0 for what suits the transport: 1 MiB in shared
+    /// memory, 4 MiB between hosts, 25 MiB for device memory.
+    pub bucket_bytes: usize,
+    /// The same for the first bucket of each element type, device and tag; 0 for the smaller of
+    /// `bucket_bytes` and 1 MiB.
+    pub first_bucket_bytes: usize,
+    /// One of the DIST_DIVIDE_ constants.
+    pub divide: i32,
+    /// One of the DIST_MISSING_ constants.
+    pub missing: i32,
+    /// The deadline of each operation in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for
+    /// none.
+    pub timeout_ms: i64,
+    /// A layout from dist_reducer_layout, of this job or another one; optional, borrowed for the
+    /// call.
+    pub layout: *const c_void,
+    /// The length of the layout.
+    pub layout_bytes: usize,
+    /// The name of the model in the log; optional, borrowed for the call.
+    pub name: *const c_char,
+}
+
+// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
+unsafe impl Options for dist_reducer_options_t {
+    const NAME: &'static str = "dist_reducer_options_t";
+    const FIRST_SIZE: usize = 72;
+}
+
+const _: () = assert!(size_of::<dist_reducer_options_t>() == 72);
+
+/// A bucket whose gradients are reduced; valid during the function of dist_reducer_on_bucket.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_bucket_t {
+    /// sizeof(dist_bucket_t).
+    pub struct_size: usize,
+    /// The position of the bucket, from 0.
+    pub index: usize,
+    /// The number of buckets.
+    pub n_buckets: usize,
+    /// The reduced gradients, one after the other with gaps; NULL if they are the caller's own.
+    pub data: *mut c_void,
+    /// The number of elements of `data`, gaps included.
+    pub count: usize,
+    /// The element type.
+    pub dtype: dist_dtype_t,
+    /// Must be 0.
+    pub reserved: i32,
+    /// The indices of the parameters.
+    pub params: *const usize,
+    /// Where the gradient of each begins in `data`, in elements; NULL if `data` is.
+    pub offsets: *const usize,
+    /// The number of parameters.
+    pub n_params: usize,
+    /// The number of the step, from 0.
+    pub step: u64,
+}
+
+/// Called with each bucket whose gradients are reduced.
+pub type dist_bucket_fn =
+    Option<unsafe extern "C" fn(bucket: *const dist_bucket_t, user: *mut c_void)>;
+
+/// Figures of a reducer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_reducer_stats_t {
+    /// sizeof(dist_reducer_stats_t).
+    pub struct_size: usize,
+    /// The number of steps with communication that have ended.
+    pub steps: u64,
+    /// Of the last step: the number of buckets.
+    pub n_buckets: u64,
+    /// Of the last step: the bytes that were reduced.
+    pub bytes_reduced: u64,
+    /// Of the last step: the bytes that were copied between gradients, buckets and results.
+    pub bytes_copied: u64,
+    /// Of the last step: the time from the first mark to the last one.
+    pub first_ready_to_last_ready_ns: u64,
+    /// Of the last step: how long its operations ran, together.
+    pub communication_ns: u64,
+    /// Of the last step: how long dist_reducer_end waited.
+    pub exposed_ns: u64,
+    /// Of the last step: the time from its beginning to its end.
+    pub step_ns: u64,
+    /// How often the layout changed.
+    pub rebuilds: u64,
+    /// How often a step was repeated or its end taken from another rank.
+    pub retries: u64,
+}
+
+// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers.
+unsafe impl Options for dist_reducer_stats_t {
+    const NAME: &'static str = "dist_reducer_stats_t";
+    const FIRST_SIZE: usize = 88;
+}
+
+const _: () = assert!(size_of::<dist_reducer_stats_t>() == 88);

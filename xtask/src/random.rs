@@ -1,6 +1,7 @@
 //! `cargo xtask random`: random programs against their oracle, as many as are wanted.
 //!
-//! The test `random_programs` runs for a minute; here somebody says which seeds, and it is built with optimisation.
+//! The test suite runs `random_programs` for a minute and `reducer_random` for 200 seeds. This command runs as many seeds as its
+//! caller wants, with optimisation: programs of collectives and messages, and trainings with a reducer.
 
 use crate::workspace::cargo;
 use crate::{Arguments, Outcome, run};
@@ -26,5 +27,9 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     test.args(["test", "--release", "--test", "random", "--", "--nocapture"]);
     test.env("RANDOM_SEEDS", format!("{first}..{end}"));
     let limit = BUILD_LIMIT + EACH * u32::try_from(seeds).unwrap_or(u32::MAX);
-    Ok(run::shown(&mut test, limit)?.success())
+    let mut trainings = cargo();
+    trainings.args(["test", "--release", "--test", "ctests", "--"]);
+    trainings.args(["--ignored", "--exact", "many_reducer_random", "--nocapture"]);
+    trainings.env("REDUCER_FIRST", first.to_string()).env("REDUCER_SEEDS", seeds.to_string());
+    Ok(run::shown(&mut test, limit)?.success() && run::shown(&mut trainings, limit)?.success())
 }

@@ -37,6 +37,7 @@ pub(crate) fn lines() -> Vec<String> {
         format!("dist_log_fn {}", size_of::<dist_log_fn>()),
         format!("dist_store_sink_fn {}", size_of::<dist_store_sink_fn>()),
         format!("dist_work_fn {}", size_of::<dist_work_fn>()),
+        format!("dist_bucket_fn {}", size_of::<dist_bucket_fn>()),
         format!("dist_spawn_fn {}", size_of::<dist_spawn_fn>()),
         format!("dist_backend_plugin_fn {}", size_of::<dist_backend_plugin_fn>()),
     ];
@@ -63,6 +64,23 @@ fn options(lines: &mut Vec<String>) {
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
         dist_recv_status_t { struct_size, source, tag, count, dtype, reserved }
         dist_sampler_options_t { struct_size, fields, num_replicas, rank, seed, flags }
+        dist_param_t {
+            struct_size, fields, name, data, grad, shape, n_shape, count, dtype, grad_dtype,
+            device, reserved, flags, tag,
+        }
+        dist_reducer_options_t {
+            struct_size, flags, bucket_bytes, first_bucket_bytes, divide, missing, timeout_ms,
+            layout, layout_bytes, name,
+        }
+        dist_bucket_t {
+            struct_size, index, n_buckets, data, count, dtype, reserved, params, offsets,
+            n_params, step,
+        }
+        dist_reducer_stats_t {
+            struct_size, steps, n_buckets, bytes_reduced, bytes_copied,
+            first_ready_to_last_ready_ns, communication_ns, exposed_ns, step_ns, rebuilds,
+            retries,
+        }
         dist_culprit_t { struct_size, rank, kind, pid, host }
         dist_call_options_t {
             struct_size, timeout_ms, premul_scale, algorithm, flags, stream, device, reserved, label,

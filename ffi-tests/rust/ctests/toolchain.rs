@@ -81,7 +81,7 @@ impl Compiler {
         words.extend(["-g".to_owned(), "-pthread".to_owned(), "-o".to_owned()]);
         words.push(program.display().to_string());
         words.push(library().display().to_string());
-        words.push(format!("-Wl,-rpath,{}", folder.display()));
+        words.extend([format!("-Wl,-rpath,{}", folder.display()), "-lm".to_owned()]);
         words.extend(more.iter().map(|&word| word.to_owned()));
         run(&words, COMPILING).expect_success();
         program

@@ -1,3 +1,305 @@
-//! Data-parallel training: which rank trains on which samples.
+//! Data-parallel training: a reducer that averages gradients while they are computed, and a sampler.
+//!
+//! A reducer is what PyTorch's DistributedDataParallel has below autograd (c10d's `Reducer`). The caller says when a gradient
+//! is there. Once all gradients of a bucket are, the bucket is reduced, always in the order of the layout, so that all ranks
+//! issue the same operations in the same order ([`launch`]). A step ends with one agreement of all ranks ([`ballot`]).
+//!
+//! # A step that is repeated
+//! A rank contributes to the agreement only after all its buckets are reduced, since the operations of a group run in order.
+//! So if one rank has seen the agreement on a step, every other rank has all results of the step. After a failure, a rank that
+//! has not seen it takes it from one that has ([`meeting`]); if no rank has seen it, all reduce the same gradients again.
+//!
+//! Does not depend on: C types, back ends, how operations run.
 
+mod ballot;
+mod check;
+mod clip;
+mod end;
+mod join;
+mod launch;
+mod layout;
+mod meeting;
+mod memory;
+mod options;
+mod param;
+mod report;
 pub mod sampler;
+mod step;
+mod task;
+mod values;
+
+pub use clip::NormType;
+pub use end::Deliver;
+pub use launch::{BucketView, OnBucket};
+pub use options::{Divide, Missing, ReducerOptions};
+pub use param::{MOST_PARAMS, Param, ParamRole};
+pub use report::ReducerStats;
+pub use values::Values;
+
+use super::call::{Call, CallOptions};
+use super::callbacks;
+use super::group::Group;
+use super::work::Work;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::op::ReduceOp;
+use crate::wait::bell::Bell;
+use ballot::Ballot;
+use layout::Layout;
+use meeting::Newcomer;
+use memory::GradMemory;
+use report::Totals;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use step::Step;
+
+/// Averages the gradients of a model over the ranks of a group.
+#[derive(Debug)]
+pub struct Reducer {
+    params: Vec<Param>,
+    options: ReducerOptions,
+    state: Mutex<State>,
+    /// Functions of [`Reducer::on_bucket`] that are to be called and have not returned.
+    callbacks: Arc<CallbackCount>,
+}
+
+/// Counts functions that have not returned.
+#[derive(Debug, Default)]
+struct CallbackCount {
+    left: AtomicUsize,
+    bell: Bell,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Not kept: who leaves the group need not release the reducer before.
+    group: Weak<Group>,
+    memory: Arc<GradMemory>,
+    phase: Phase,
+    /// How many synchronised steps have ended.
+    steps: u64,
+    /// The number of ranks when the reducer was created.
+    initial_ranks: usize,
+    /// Parameters that were used in steps without communication since the last step with it.
+    used_before: Vec<bool>,
+    /// The ranks still want to know the order in which gradients become ready.
+    wants_order: bool,
+    /// How often each parameter is marked in a step, if that is fixed and known.
+    expected_marks: Option<Vec<u32>>,
+    /// The agreement on the last step that ended.
+    last: Option<Ballot>,
+    /// The lowest rank that had data in the last step in which ranks had.
+    last_active: usize,
+    on_bucket: Option<OnBucket>,
+    totals: Totals,
+}
+
+/// Where a reducer is between steps.
+#[derive(Debug)]
+enum Phase {
+    /// No step has begun.
+    Idle,
+    /// A step without communication, with the parameters that were marked.
+    Local(Vec<bool>),
+    /// A step whose end was not called, or is to be called again after [`Reducer::regroup`].
+    Open(Box<Step>),
+    /// The ranks agree on a step. The work is that of the agreement.
+    Ending(Box<Step>, Arc<Work>, Option<Deliver>),
+    /// The step could not end.
+    Failed(Box<Step>, Error),
+    /// Another rank has told that the step has ended; the end was not called again yet.
+    Adopted(u64, Result<()>),
+}
+
+impl Phase {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Idle => "no step has begun",
+            Self::Local(_) => "a step without communication is open",
+            Self::Open(_) => "a step is open",
+            Self::Ending(..) => "the ranks agree on a step",
+            Self::Failed(..) => "a step has failed",
+            Self::Adopted(..) => "a step has ended on other ranks",
+        }
+    }
+}
+
+impl Reducer {
+    /// Makes a reducer together with the other ranks of a group: compares parameters and options, agrees on the layout, and
+    /// broadcasts the values of the parameters.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if parameters or options differ; those of
+    /// collectives.
+    pub fn create(
+        group: &Arc<Group>,
+        params: Vec<Param>,
+        options: ReducerOptions,
+    ) -> Result<Arc<Self>> {
+        callbacks::refuse_to_block("dist_reducer_create")?;
+        param::check_params(&params)?;
+        check_supported(group, &params, &options)?;
+        let given = options.layout.as_deref().map(|bytes| Layout::import(&params, bytes));
+        let (own, is_given) = match given {
+            Some(layout) => (layout?, true),
+            None => (Layout::reversed(&params, options.limits(group, &params)), false),
+        };
+        let has_places = params.iter().any(|param| param.is_trained() && param.grad.is_none());
+        let follows_order =
+            !options.has_fixed_layout && !is_given && (!has_places || options.moves_grads);
+        let newcomer = Newcomer { layout: own, is_given, wants_order: follows_order };
+        let met = meeting::create(group, &params, &options, newcomer)?;
+        let memory = GradMemory::new(group, met.layout, options.is_retryable)?;
+        let state = State {
+            group: Arc::downgrade(group),
+            memory: Arc::new(memory),
+            phase: Phase::Idle,
+            steps: met.steps,
+            initial_ranks: met.initial_ranks,
+            used_before: vec![false; params.len()],
+            wants_order: met.wants_order,
+            expected_marks: None,
+            last: None,
+            last_active: 0,
+            on_bucket: None,
+            totals: Totals::default(),
+        };
+        let reducer =
+            Arc::new(Self { params, options, state: Mutex::new(state), callbacks: Arc::default() });
+        if reducer.options.broadcasts_values {
+            reducer.broadcast_in(group, met.lead, Values::ALL)?;
+        }
+        reducer.tell_birth(group);
+        Ok(reducer)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, with the outcome of the last agreement noted.
+    fn settled(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.settle();
+        state
+    }
+
+    /// The options of an operation.
+    fn call_options(&self) -> CallOptions {
+        CallOptions {
+            timeout_ms: self.options.timeout_ms,
+            canonical: self.options.is_canonical,
+            ..CallOptions::PLAIN
+        }
+    }
+
+    /// Where a gradient is to be written, and its number of elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a parameter that does not exist or has no gradient.
+    pub fn grad(&self, param: usize) -> Result<(Dst<'static>, usize)> {
+        let known = self.trained(param)?;
+        let place = known.grad.or_else(|| self.lock().memory.place(param));
+        Ok((place.unwrap_or(Dst::empty()), known.count))
+    }
+
+    /// Where a reduced gradient is after the end of a step, and its number of elements.
+    ///
+    /// # Errors
+    /// As [`Self::grad`].
+    pub fn result(&self, param: usize) -> Result<(Dst<'static>, usize)> {
+        let known = self.trained(param)?;
+        let memory = Arc::clone(&self.lock().memory);
+        let place = known.grad.or_else(|| memory.result(param)).or_else(|| memory.place(param));
+        Ok((place.unwrap_or(Dst::empty()), known.count))
+    }
+
+    /// A parameter that has a gradient.
+    fn trained(&self, param: usize) -> Result<&Param> {
+        let Some(known) = self.params.get(param) else {
+            let count = self.params.len();
+            return Err(Error::invalid(format!(
+                "parameter {param} does not exist: the reducer has {count}"
+            )));
+        };
+        if known.is_trained() {
+            return Ok(known);
+        }
+        let message =
+            format!("parameter \"{}\" is frozen or a buffer: it has no gradient", known.name);
+        Err(Error::invalid(message))
+    }
+
+    /// Waits until no operation uses memory of the caller or of the reducer any more. Operations have deadlines.
+    pub fn retire(&self) {
+        self.await_step();
+    }
+
+    /// The exported layout.
+    pub fn layout(&self) -> Vec<u8> {
+        let memory = Arc::clone(&self.lock().memory);
+        memory.layout.export(&self.params).to_string().into_bytes()
+    }
+}
+
+impl State {
+    /// The group, while there is one.
+    fn group(&self) -> Result<Arc<Group>> {
+        self.group.upgrade().ok_or_else(|| {
+            let message = "the group of the reducer was released: pass another one to dist_reducer_regroup, or release \
+                           the reducer first";
+            Error::new(ErrorKind::InvalidHandle, message)
+        })
+    }
+
+    /// Notes that the agreement on a step has failed.
+    fn settle(&mut self) {
+        let Phase::Ending(_, work, _) = &self.phase else { return };
+        let Some(Err(error)) = work.outcome() else { return };
+        if let Phase::Ending(step, ..) = std::mem::replace(&mut self.phase, Phase::Idle) {
+            self.phase = Phase::Failed(step, error);
+        }
+    }
+
+    /// The error of a call that another phase needs.
+    fn refuse(&self, needs: &str) -> Error {
+        let (phase, step) = (self.phase.name(), self.steps);
+        Error::invalid(format!("{needs}, but {phase} (step {step})"))
+    }
+}
+
+/// Refuses what the group or its back end cannot do.
+fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOptions) -> Result<()> {
+    let scales = options.is_uneven || matches!(options.divide, Divide::Initial | Divide::Weighted);
+    if options.divide == Divide::None && options.is_uneven {
+        // Sums need no number of ranks.
+        return check_op(group, params, options, ReduceOp::Sum);
+    }
+    check_op(group, params, options, if scales { ReduceOp::PremulSum } else { ReduceOp::Avg })
+}
+
+fn check_op(
+    group: &Arc<Group>,
+    params: &[Param],
+    options: &ReducerOptions,
+    op: ReduceOp,
+) -> Result<()> {
+    let op = if options.divide == Divide::None { ReduceOp::Sum } else { op };
+    for param in params.iter().filter(|param| param.is_trained()) {
+        let title = || format!("the gradient of parameter \"{}\"", param.name);
+        if let Some(device) = param.device {
+            let message = format!(
+                "it is in the memory of device {device}: this version reduces gradients in host memory"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message)).context(title);
+        }
+        let mut call = Call::all_reduce(Src::empty(), Dst::empty(), param.grad_dtype, op);
+        let call_options = CallOptions {
+            premul_scale: 1.0,
+            canonical: options.is_canonical,
+            ..CallOptions::PLAIN
+        };
+        group.check_call(&mut call, &call_options).context(title)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+/* Samplers and reducers with NULL for every pointer (null.h). */
+#include "null.h"
+
+static dist_group_t *group;
+
+static void samplers(void)
+{
+    dist_sampler_t *sampler = NULL;
+    dist_sampler_options_t options = DIST_SAMPLER_OPTIONS_INIT;
+    uint64_t index;
+    size_t n;
+    REFUSED(dist_sampler_create, group, dist_sampler_create(NULL, 8, NULL, &sampler), HANDLE);
+    REFUSED(dist_sampler_create, out, dist_sampler_create(group, 8, &options, NULL), ARGUMENT);
+    ACCEPTED(dist_sampler_create, options, dist_sampler_create(group, 8, NULL, &sampler), DIST_OK);
+    REFUSED(dist_sampler_set_epoch, sampler, dist_sampler_set_epoch(NULL, 1), HANDLE);
+    REFUSED(dist_sampler_next, sampler, dist_sampler_next(NULL, &index, 1, &n), HANDLE);
+    REFUSED(dist_sampler_next, indices, dist_sampler_next(sampler, NULL, 1, &n), ARGUMENT);
+    REFUSED(dist_sampler_next, n, dist_sampler_next(sampler, &index, 1, NULL), ARGUMENT);
+    REFUSED(dist_sampler_len, sampler, dist_sampler_len(NULL), 0);
+    REFUSED(dist_sampler_position, sampler, dist_sampler_position(NULL), 0);
+    REFUSED(dist_sampler_seek, sampler, dist_sampler_seek(NULL, 0), HANDLE);
+    CHECK_OK(dist_sampler_release(sampler));
+    ACCEPTED(dist_sampler_release, sampler, dist_sampler_release(NULL), DIST_OK);
+}
+
+static dist_reducer_t *new_reducer(float *data)
+{
+    dist_param_t param = DIST_PARAM_INIT;
+    dist_reducer_t *reducer = NULL;
+    param.name = "weight";
+    param.data = data;
+    param.count = 2;
+    param.dtype = DIST_F32;
+    REFUSED(dist_reducer_create, group, dist_reducer_create(NULL, &param, 1, NULL, &reducer), HANDLE);
+    REFUSED(dist_reducer_create, params, dist_reducer_create(group, NULL, 1, NULL, &reducer), ARGUMENT);
+    REFUSED(dist_reducer_create, out, dist_reducer_create(group, &param, 1, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_reducer_create, options, dist_reducer_create(group, &param, 1, NULL, &reducer), DIST_OK);
+    return reducer;
+}
+
+static void places_and_values(dist_reducer_t *reducer)
+{
+    void *grad = NULL;
+    size_t count = 0;
+    dist_blob_t *blob = NULL;
+    dist_reducer_stats_t stats = DIST_REDUCER_STATS_INIT;
+    REFUSED(dist_reducer_grad, reducer, dist_reducer_grad(NULL, 0, &grad, &count), HANDLE);
+    REFUSED(dist_reducer_grad, grad, dist_reducer_grad(reducer, 0, NULL, &count), ARGUMENT);
+    ACCEPTED(dist_reducer_grad, count, dist_reducer_grad(reducer, 0, &grad, NULL), DIST_OK);
+    REFUSED(dist_reducer_result, reducer, dist_reducer_result(NULL, 0, &grad, &count), HANDLE);
+    REFUSED(dist_reducer_result, grad, dist_reducer_result(reducer, 0, NULL, &count), ARGUMENT);
+    ACCEPTED(dist_reducer_result, count, dist_reducer_result(reducer, 0, &grad, NULL), DIST_OK);
+    REFUSED(dist_reducer_broadcast, reducer, dist_reducer_broadcast(NULL, 0, DIST_REDUCER_PARAMS), HANDLE);
+    REFUSED(dist_reducer_check, reducer, dist_reducer_check(NULL, DIST_REDUCER_PARAMS, &blob), HANDLE);
+    REFUSED(dist_reducer_check, differences, dist_reducer_check(reducer, DIST_REDUCER_PARAMS, NULL), ARGUMENT);
+    REFUSED(dist_reducer_regroup, reducer, dist_reducer_regroup(NULL, group), HANDLE);
+    REFUSED(dist_reducer_regroup, group, dist_reducer_regroup(reducer, NULL), HANDLE);
+    REFUSED(dist_reducer_layout, reducer, dist_reducer_layout(NULL, &blob), HANDLE);
+    REFUSED(dist_reducer_layout, out, dist_reducer_layout(reducer, NULL), ARGUMENT);
+    REFUSED(dist_reducer_stats, reducer, dist_reducer_stats(NULL, &stats), HANDLE);
+    REFUSED(dist_reducer_stats, out, dist_reducer_stats(reducer, NULL), ARGUMENT);
+    REFUSED(dist_reducer_describe, reducer, dist_reducer_describe(NULL, &blob), HANDLE);
+    REFUSED(dist_reducer_describe, json, dist_reducer_describe(reducer, NULL), ARGUMENT);
+}
+
+static void ignore_bucket(const dist_bucket_t *bucket, void *user)
+{
+    CHECK(bucket != NULL && user == NULL);
+}
+
+static void steps(dist_reducer_t *reducer)
+{
+    uint64_t all_votes = 0, joined = 0;
+    double norm = 0;
+    size_t param = 0;
+    dist_work_t *work = NULL;
+    REFUSED(dist_reducer_on_bucket, reducer, dist_reducer_on_bucket(NULL, ignore_bucket, NULL), HANDLE);
+    ACCEPTED(dist_reducer_on_bucket, user, dist_reducer_on_bucket(reducer, ignore_bucket, NULL), DIST_OK);
+    ACCEPTED(dist_reducer_on_bucket, function, dist_reducer_on_bucket(reducer, NULL, NULL), DIST_OK);
+    REFUSED(dist_reducer_begin, reducer, dist_reducer_begin(NULL, 0, 0), HANDLE);
+    REFUSED(dist_reducer_ready, reducer, dist_reducer_ready(NULL, 0), HANDLE);
+    REFUSED(dist_reducer_ready_many, reducer, dist_reducer_ready_many(NULL, &param, 1), HANDLE);
+    REFUSED(dist_reducer_ready_many, params, dist_reducer_ready_many(reducer, NULL, 1), ARGUMENT);
+    REFUSED(dist_reducer_unused, reducer, dist_reducer_unused(NULL, 0), HANDLE);
+    REFUSED(dist_reducer_end, reducer, dist_reducer_end(NULL, 0, &all_votes, &work), HANDLE);
+    CHECK_OK(dist_reducer_begin(reducer, 0, 0));
+    CHECK_OK(dist_reducer_unused(reducer, 0));
+    ACCEPTED(dist_reducer_end, all_votes, dist_reducer_end(reducer, 0, NULL, &work), DIST_OK);
+    CHECK_OK(dist_work_wait(work, 0));
+    CHECK_OK(dist_work_release(work));
+    CHECK_OK(dist_reducer_begin(reducer, 0, DIST_STEP_NO_SYNC));
+    ACCEPTED(dist_reducer_end, work, dist_reducer_end(reducer, 0, &all_votes, NULL), DIST_OK);
+    REFUSED(dist_reducer_clip, reducer, dist_reducer_clip(NULL, 1, 2, &norm), HANDLE);
+    ACCEPTED(dist_reducer_clip, norm, dist_reducer_clip(reducer, 1, 2, NULL), DIST_OK);
+    REFUSED(dist_reducer_join, reducer, dist_reducer_join(NULL, &joined), HANDLE);
+    ACCEPTED(dist_reducer_join, steps, dist_reducer_join(reducer, NULL), ARGUMENT);
+    CHECK_MESSAGE("DIST_REDUCER_UNEVEN");
+}
+
+int main(void)
+{
+    float data[2] = { 1, 2 };
+    dist_store_t *store = new_store();
+    dist_reducer_t *reducer;
+    start_world();
+    REQUIRE_OK(join_group(store, "null", 0, 1, &group));
+    samplers();
+    reducer = new_reducer(data);
+    places_and_values(reducer);
+    steps(reducer);
+    CHECK_OK(dist_reducer_release(reducer));
+    ACCEPTED(dist_reducer_release, reducer, dist_reducer_release(NULL), DIST_OK);
+    CHECK_OK(dist_group_release(group));
+    CHECK_OK(dist_store_release(store));
+    CHECK_OK(dist_finalize());
+    return check_report();
+}

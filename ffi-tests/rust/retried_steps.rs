@@ -1,0 +1,90 @@
+//! A training whose reducer repeats a step after a rank was killed, in real processes under distrun.
+//!
+//! The ranks that are left must get what a job of these ranks gets that begins at that step, bit for bit.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "in a test a broken assumption is a failure"
+)]
+
+mod interface;
+#[path = "program/mod.rs"]
+mod program;
+#[path = "ctests/toolchain.rs"]
+mod toolchain;
+
+use program::{Ended, Program};
+use std::path::PathBuf;
+use std::process::Command;
+use toolchain::Compiler;
+
+const STEPS: &str = "6";
+/// The step in which a rank is killed, and the rank.
+const STEP: &str = "3";
+const KILLED: &str = "2";
+/// How many gradients the model has.
+const GRADIENTS: usize = 12;
+
+/// A program with a folder for its checkpoints.
+struct Training {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+impl Training {
+    fn new(name: &str) -> Option<Self> {
+        let program = Compiler::find()?.program(name, &["reducer_retry.c"]);
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}_checkpoints"));
+        drop(std::fs::remove_dir_all(&folder));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Some(Self { program, folder })
+    }
+
+    fn run(&self, ranks: &str, hosts: &str, rest: &[&str]) -> Ended {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+        command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
+        command
+            .arg(&self.program)
+            .args([STEPS, self.folder.to_str().expect("UTF-8"), hosts])
+            .args(rest);
+        Program::start(command, |_| {}).end()
+    }
+}
+
+/// The lines of steps with this number of ranks, without the times.
+fn steps(ended: &Ended, ranks: usize) -> Vec<String> {
+    assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+    let with_ranks = format!(" ranks {ranks} ");
+    let lines = ended.out.lines().filter(|line| line.contains(&with_ranks));
+    lines.filter_map(|line| Some(line.split_once(" end ")?.0.to_owned())).collect()
+}
+
+fn compare(name: &str, hosts: &str, marked: usize) {
+    let Some(training) = Training::new(name) else { return };
+    let retried = training.run("4", hosts, &["kill", STEP, KILLED, &marked.to_string()]);
+    assert_eq!(steps(&retried, 4).len(), 3, "{}", retried.out);
+    let retried = steps(&retried, 3);
+    let from_there = training.run("3", hosts, &["from", STEP, KILLED]);
+    assert_eq!(retried.len(), 3, "{retried:?}");
+    assert_eq!(retried, steps(&from_there, 3));
+}
+
+#[test]
+fn a_rank_killed_before_its_first_gradient() {
+    compare("retry_first", "1", 0);
+}
+
+#[test]
+fn a_rank_killed_in_mid_step() {
+    compare("retry_middle", "1", GRADIENTS / 2);
+}
+
+#[test]
+fn a_rank_killed_before_the_end() {
+    compare("retry_end", "1", GRADIENTS);
+}
+
+#[test]
+fn a_rank_killed_in_mid_step_on_two_hosts() {
+    compare("retry_hosts", "2", GRADIENTS / 2);
+}

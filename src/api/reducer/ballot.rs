@@ -1,0 +1,216 @@
+//! The one agreement at the end of a step: the votes of all ranks, which parameters they used, and which they forgot.
+//!
+//! Each rank makes a ballot, and a bitwise or of the ballots of all ranks gives every rank the same outcome. The order in
+//! which gradients became ready is in the ballot of rank 0 alone, where the ranks want to know it.
+
+/// The bytes of the votes.
+const VOTE_BYTES: usize = 8;
+
+/// The bytes of an index in the order.
+const INDEX_BYTES: usize = 4;
+
+/// What a ballot has room for; the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BallotShape {
+    /// The number of ranks.
+    pub(super) ranks: usize,
+    /// The number of parameters.
+    pub(super) params: usize,
+    /// It has an order of the parameters.
+    pub(super) has_order: bool,
+}
+
+/// The ballot of a rank, or of all ranks together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ballot {
+    shape: BallotShape,
+    bytes: Vec<u8>,
+}
+
+impl BallotShape {
+    fn bytes(self) -> usize {
+        let order = if self.has_order { self.params * INDEX_BYTES } else { 0 };
+        self.order_at() + order
+    }
+
+    /// Where the bits begin of ranks that voted against the step.
+    fn voters_at(self) -> usize {
+        VOTE_BYTES
+    }
+
+    /// Where the bits begin of ranks that did not mark every parameter.
+    fn forgetful_at(self) -> usize {
+        self.voters_at() + self.ranks.div_ceil(8)
+    }
+
+    /// Where the bits begin of parameters that were used.
+    fn used_at(self) -> usize {
+        self.forgetful_at() + self.ranks.div_ceil(8)
+    }
+
+    /// Where the bits begin of parameters that were not marked.
+    fn missing_at(self) -> usize {
+        self.used_at() + self.params.div_ceil(8)
+    }
+
+    fn order_at(self) -> usize {
+        self.missing_at() + self.params.div_ceil(8)
+    }
+}
+
+impl Ballot {
+    /// The ballot of a rank that has used nothing and agrees.
+    pub(super) fn new(shape: BallotShape) -> Self {
+        Self { shape, bytes: vec![0; shape.bytes()] }
+    }
+
+    /// A ballot from its bytes; `None` if they are of another shape.
+    pub(super) fn from_bytes(shape: BallotShape, bytes: Vec<u8>) -> Option<Self> {
+        (bytes.len() == shape.bytes()).then_some(Self { shape, bytes })
+    }
+
+    pub(super) fn shape(&self) -> BallotShape {
+        self.shape
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn set(&mut self, section: usize, index: usize) {
+        self.bytes[section + index / 8] |= 1 << (index % 8);
+    }
+
+    fn has(&self, section: usize, index: usize) -> bool {
+        self.bytes[section + index / 8] & (1 << (index % 8)) != 0
+    }
+
+    fn members(&self, section: usize, len: usize) -> Vec<usize> {
+        (0..len).filter(|&index| self.has(section, index)).collect()
+    }
+
+    /// Enters a rank's vote: 0 for the step, else reasons against it.
+    pub(super) fn vote(&mut self, rank: usize, vote: u64) {
+        if vote != 0 {
+            self.set(self.shape.voters_at(), rank);
+        }
+        self.bytes[..VOTE_BYTES].copy_from_slice(&vote.to_le_bytes());
+    }
+
+    /// Enters that a rank used a parameter.
+    pub(super) fn add_used(&mut self, param: usize) {
+        self.set(self.shape.used_at(), param);
+    }
+
+    /// Enters that a rank did not mark a parameter.
+    pub(super) fn add_missing(&mut self, rank: usize, param: usize) {
+        self.set(self.shape.forgetful_at(), rank);
+        self.set(self.shape.missing_at(), param);
+    }
+
+    /// Enters the order in which gradients became ready.
+    pub(super) fn set_order(&mut self, order: &[usize]) {
+        if !self.shape.has_order {
+            return;
+        }
+        let (places, _) = self.bytes[self.shape.order_at()..].as_chunks_mut::<INDEX_BYTES>();
+        for (place, &index) in places.iter_mut().zip(order) {
+            // One above the index, so that zero is no index. There are at most 2^20 parameters.
+            *place = u32::try_from(index + 1).unwrap_or(0).to_le_bytes();
+        }
+    }
+
+    /// The reasons against the step, of all ranks; 0 if there are none.
+    pub(super) fn votes(&self) -> u64 {
+        let (words, _) = self.bytes.as_chunks::<VOTE_BYTES>();
+        words.first().map_or(0, |&word| u64::from_le_bytes(word))
+    }
+
+    /// The ranks that voted against the step.
+    pub(super) fn voters(&self) -> Vec<usize> {
+        self.members(self.shape.voters_at(), self.shape.ranks)
+    }
+
+    /// The ranks that did not mark every parameter.
+    pub(super) fn forgetful_ranks(&self) -> Vec<usize> {
+        self.members(self.shape.forgetful_at(), self.shape.ranks)
+    }
+
+    /// The parameters that a rank did not mark.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        self.members(self.shape.missing_at(), self.shape.params)
+    }
+
+    /// Whether a rank used a parameter.
+    pub(super) fn is_used(&self, param: usize) -> bool {
+        self.has(self.shape.used_at(), param)
+    }
+
+    /// The order of rank 0; empty if it has none.
+    pub(super) fn order(&self) -> Vec<usize> {
+        if !self.shape.has_order {
+            return Vec::new();
+        }
+        let (places, _) = self.bytes[self.shape.order_at()..].as_chunks::<INDEX_BYTES>();
+        let index = |&place: &[u8; INDEX_BYTES]| {
+            usize::try_from(u32::from_le_bytes(place)).unwrap_or(0).checked_sub(1)
+        };
+        places.iter().map_while(index).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(ballots: &[Ballot]) -> Ballot {
+        let mut sum = ballots[0].clone();
+        for other in &ballots[1..] {
+            sum.bytes.iter_mut().zip(&other.bytes).for_each(|(sum, byte)| *sum |= byte);
+        }
+        sum
+    }
+
+    #[test]
+    fn the_or_of_all_ballots_has_what_each_rank_entered() {
+        for (ranks, params) in [(1, 0), (1, 1), (3, 9), (9, 8), (64, 1000)] {
+            let shape = BallotShape { ranks, params, has_order: true };
+            let mut ballots = vec![Ballot::new(shape); ranks];
+            assert_eq!(all(&ballots).votes(), 0);
+            assert!(all(&ballots).order().is_empty());
+            let order: Vec<usize> = (0..params).rev().collect();
+            ballots[0].set_order(&order);
+            ballots[ranks - 1].vote(ranks - 1, 5);
+            for param in (0..params).step_by(3) {
+                ballots[param % ranks].add_used(param);
+            }
+            if params > 1 {
+                ballots[ranks / 2].add_missing(ranks / 2, params - 1);
+            }
+            let sum = all(&ballots);
+            assert_eq!((sum.votes(), sum.voters()), (5, vec![ranks - 1]));
+            assert_eq!(sum.order(), order);
+            assert!((0..params).all(|param| sum.is_used(param) == (param % 3 == 0)));
+            if params > 1 {
+                assert_eq!(sum.missing(), [params - 1]);
+                assert_eq!(sum.forgetful_ranks(), [ranks / 2]);
+            }
+            let again = Ballot::from_bytes(shape, sum.bytes().to_vec());
+            assert_eq!(again, Some(sum));
+            assert_eq!(Ballot::from_bytes(shape, vec![0; shape.bytes() + 1]), None);
+        }
+    }
+
+    #[test]
+    fn a_ballot_without_an_order_is_short() {
+        let shape = BallotShape { ranks: 2, params: 200, has_order: false };
+        let mut ballot = Ballot::new(shape);
+        ballot.set_order(&[1, 2]);
+        assert_eq!(ballot.bytes().len(), 8 + 1 + 1 + 25 + 25);
+        assert!(ballot.order().is_empty());
+    }
+}

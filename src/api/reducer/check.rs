@@ -1,0 +1,115 @@
+//! Finds values that should be the same on all ranks and are not.
+//!
+//! All ranks compare one BLAKE3 hash over all values. Only if these differ, they compare one hash for each parameter.
+
+use super::values::Values;
+use super::{Phase, Reducer};
+use crate::api::bytes::BytesCall;
+use crate::api::call::CallOptions;
+use crate::api::callbacks;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::{Error, Result};
+
+/// How many bytes are hashed at once.
+const CHUNK: usize = 64 << 10;
+
+/// Values with their name.
+type Named<'p> = (String, Src<'p>);
+
+impl Reducer {
+    /// What differs between the ranks, one line for each parameter: empty if nothing does. The same on all ranks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` inside a step; those of a gather of byte strings.
+    pub fn check(&self, values: Values) -> Result<Vec<String>> {
+        callbacks::refuse_to_block("dist_reducer_check")?;
+        let (group, memory) = {
+            let state = self.settled();
+            if !matches!(state.phase, Phase::Idle) {
+                return Err(state.refuse("values are compared between steps"));
+            }
+            (state.group()?, std::sync::Arc::clone(&state.memory))
+        };
+        let mut all: Vec<Named<'static>> = values
+            .of(&self.params)
+            .map(|param| (format!("parameter \"{}\"", param.name), param.data.as_src()))
+            .collect();
+        if values.grads {
+            let trained = self.params.iter().enumerate().filter(|(_, param)| param.is_trained());
+            all.extend(trained.map(|(index, param)| {
+                let place = param.grad.or_else(|| memory.result(index));
+                let place = place.or_else(|| memory.place(index)).unwrap_or(Dst::empty());
+                (format!("the gradient of parameter \"{}\"", param.name), place.as_src())
+            }));
+        }
+        let hashes: Vec<u8> =
+            all.iter().flat_map(|(_, values)| *hash(*values).as_bytes()).collect();
+        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN };
+        if group.all_equal(&hashes, &options)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let gathered = group.run_bytes(&BytesCall::all_gather(Src::from(&hashes[..])), &options)?;
+        let gathered = gathered.ok_or_else(|| Error::internal("a gather gave nothing"))?;
+        Ok(differences(&all, &gathered))
+    }
+}
+
+/// The hash of some values.
+fn hash(values: Src<'_>) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    let mut chunk = vec![0; CHUNK.min(values.len())];
+    let mut begin = 0;
+    while begin < values.len() {
+        let len = CHUNK.min(values.len() - begin);
+        Dst::from(&mut chunk[..len]).copy_from(values.slice(begin, len));
+        hasher.update(&chunk[..len]);
+        begin += len;
+    }
+    hasher.finalize()
+}
+
+/// Which values differ from those of rank 0, and on which ranks.
+fn differences(all: &[Named<'_>], gathered: &[Vec<u8>]) -> Vec<String> {
+    let of = |rank: usize, index: usize| {
+        let (hashes, _) = gathered[rank].as_chunks::<{ blake3::OUT_LEN }>();
+        hashes.get(index).copied()
+    };
+    let mut lines = Vec::new();
+    for (index, (name, _)) in all.iter().enumerate() {
+        let others: Vec<String> = (1..gathered.len())
+            .filter(|&rank| of(rank, index) != of(0, index))
+            .map(|rank| rank.to_string())
+            .collect();
+        if !others.is_empty() {
+            lines.push(format!("{name} of rank {} differs from that of rank 0", others.join(", ")));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_and_empty_values_are_hashed_whole() {
+        let long = vec![7_u8; CHUNK * 2 + 3];
+        assert_eq!(hash(Src::from(&long[..])), blake3::hash(&long));
+        assert_eq!(hash(Src::empty()), blake3::hash(b""));
+    }
+
+    #[test]
+    fn differences_name_parameters_and_ranks() {
+        let hashes = |values: [u8; 2]| {
+            values.iter().flat_map(|value| *blake3::hash(&[*value]).as_bytes()).collect::<Vec<u8>>()
+        };
+        let all = [("a".to_owned(), Src::empty()), ("b".to_owned(), Src::empty())];
+        let gathered = [hashes([1, 2]), hashes([1, 3]), hashes([1, 2]), hashes([4, 5])];
+        let found = differences(&all, &gathered);
+        let expected = [
+            "a of rank 3 differs from that of rank 0",
+            "b of rank 1, 3 differs from that of rank 0",
+        ];
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,347 @@
+//! The end of a step: parameters that were not marked, the agreement of all ranks, and its consequences.
+
+use super::ballot::{Ballot, BallotShape};
+use super::launch::{fail, failed_before, new_work};
+use super::layout::Layout;
+use super::memory::GradMemory;
+use super::options::Missing;
+use super::step::{Mark, Step};
+use super::task::BallotTask;
+use super::{Phase, Reducer, State};
+use crate::api::callbacks;
+use crate::api::group::Group;
+use crate::api::issue::enqueue;
+use crate::api::work::Work;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::log::Level;
+use crate::wait::{Pace, until};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// How many names an error gives.
+const NAMES: usize = 5;
+
+/// What takes the votes of all ranks.
+pub struct Deliver(Box<dyn FnOnce(u64) + Send>);
+
+impl Deliver {
+    /// It must not block.
+    pub fn new(take: impl FnOnce(u64) + Send + 'static) -> Self {
+        Self(Box::new(take))
+    }
+}
+
+impl fmt::Debug for Deliver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Deliver")
+    }
+}
+
+/// How the end of a step goes on after it was begun.
+pub(super) enum Ended {
+    /// It is over.
+    Now(Result<()>),
+    /// With this work.
+    With(Arc<Work>),
+}
+
+impl Reducer {
+    /// A work for [`Self::end_with`].
+    ///
+    /// # Errors
+    /// `InvalidHandle` if the group was released.
+    pub fn new_work(&self) -> Result<Arc<Work>> {
+        Ok(new_work(&*self.lock().group()?))
+    }
+
+    /// Ends a step, and waits until it has ended and all functions of [`Self::on_bucket`] have returned. `vote` is 0 for the
+    /// step, else reasons against it; `deliver` gets the reasons of all ranks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if no step is open, or if a rank did not mark a parameter; those of the operations of the step.
+    pub fn end(self: &Arc<Self>, vote: u64, deliver: Deliver) -> Result<()> {
+        callbacks::refuse_to_block("dist_reducer_end")?;
+        let begun = Instant::now();
+        let outcome = match self.begin_end(vote, deliver, None)? {
+            Ended::Now(outcome) => outcome,
+            Ended::With(work) => {
+                work.will_be_awaited();
+                work.wait(&Deadline::never()).map(drop)
+            }
+        };
+        if outcome.is_err() {
+            self.await_step();
+        }
+        let called = self.await_callbacks();
+        self.settled().totals.exposed(begun.elapsed());
+        outcome.and(called)
+    }
+
+    /// The same, without waiting: the work ends with the step.
+    ///
+    /// # Errors
+    /// As [`Self::end`], but those of operations are the work's.
+    pub fn end_with(self: &Arc<Self>, vote: u64, deliver: Deliver, work: &Arc<Work>) -> Result<()> {
+        match self.begin_end(vote, deliver, Some(work))? {
+            Ended::Now(outcome) => work.end(outcome.map(|()| None)),
+            Ended::With(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Waits until the operations of the step have ended. Each has a deadline. After it, no thread of the library uses the
+    /// caller's memory.
+    pub(super) fn await_step(&self) {
+        let works = self.lock().works();
+        works.iter().for_each(|work| drop(work.wait(&Deadline::never())));
+    }
+
+    fn begin_end(
+        self: &Arc<Self>,
+        vote: u64,
+        deliver: Deliver,
+        work: Option<&Arc<Work>>,
+    ) -> Result<Ended> {
+        let mut state = self.settled();
+        let state = &mut *state;
+        match std::mem::replace(&mut state.phase, Phase::Idle) {
+            Phase::Local(used) => {
+                state.used_before.iter_mut().zip(used).for_each(|(before, now)| *before |= now);
+                (deliver.0)(vote);
+                Ok(Ended::Now(Ok(())))
+            }
+            Phase::Adopted(votes, outcome) => {
+                (deliver.0)(votes);
+                Ok(Ended::Now(outcome))
+            }
+            Phase::Open(step) => Ok(self.end_step(state, step, vote, (deliver, work))),
+            Phase::Failed(step, error) => {
+                let again = failed_before(&error);
+                state.phase = Phase::Failed(step, error);
+                Err(again)
+            }
+            phase @ (Phase::Idle | Phase::Ending(..)) => {
+                state.phase = phase;
+                Err(state.refuse("a step that is open can end"))
+            }
+        }
+    }
+
+    /// Sends the rest of the buckets of a step, and the ballot.
+    pub(super) fn end_step(
+        self: &Arc<Self>,
+        state: &mut State,
+        mut step: Box<Step>,
+        vote: u64,
+        (deliver, work): (Deliver, Option<&Arc<Work>>),
+    ) -> Ended {
+        let sent = self.send_rest(state, &mut step, vote, work);
+        match sent {
+            Ok(work) => {
+                state.phase = Phase::Ending(step, Arc::clone(&work), Some(deliver));
+                Ended::With(work)
+            }
+            Err(error) => {
+                state.phase = Phase::Failed(step, error.clone());
+                Ended::Now(Err(error))
+            }
+        }
+    }
+
+    fn send_rest(
+        self: &Arc<Self>,
+        state: &State,
+        step: &mut Step,
+        vote: u64,
+        work: Option<&Arc<Work>>,
+    ) -> Result<Arc<Work>> {
+        let group = state.group()?;
+        let missing = self.resolve_rest(state, step, vote);
+        step.is_held_back = false;
+        self.send_weights(step, &group);
+        self.send_full_buckets(state, step, &group);
+        if let Some(error) = step.failure.take() {
+            return Err(error);
+        }
+        let mut ballot = self.ballot(state, step, &group, vote);
+        missing.iter().for_each(|&param| ballot.add_missing(group.rank(), param));
+        let work = work.map_or_else(|| new_work(&group), Arc::clone);
+        let options = self.call_options();
+        let deadline = group.deadline(&options);
+        let is_called = self.options.is_retryable && vote == 0 && !step.is_joined;
+        if let Some(on_bucket) = state.on_bucket.as_ref().filter(|_| is_called) {
+            let all = 0..state.memory.layout.buckets.len();
+            let votes = Some(Arc::clone(&step.votes));
+            self.call_back(&state.memory, (&work, votes), on_bucket, (all, step.number))?;
+        }
+        let works = [Arc::clone(&work)];
+        let reducer = Arc::clone(self);
+        let task = BallotTask { reducer, ballot, step: step.number, options, works };
+        enqueue(Arc::clone(&group), deadline, task).map_err(|error| fail(&group, error))?;
+        Ok(work)
+    }
+
+    /// Decides on the parameters that were not marked. Returns the parameters whose absence is an error.
+    fn resolve_rest(&self, state: &State, step: &mut Step, vote: u64) -> Vec<usize> {
+        let open: Vec<usize> = step.unmarked(&self.params).collect();
+        for param in open {
+            // Its gradient was computed in a step without communication.
+            let is_there = state.used_before[param] && !step.is_joined;
+            let mark = if is_there { Mark::Ready } else { Mark::Missing };
+            step.resolve(&state.memory, param, mark);
+        }
+        if self.options.missing != Missing::Error || vote != 0 || step.is_joined {
+            return Vec::new();
+        }
+        let is_missing = |&param: &usize| step.marks[param] == Mark::Missing;
+        (0..self.params.len()).filter(is_missing).collect()
+    }
+
+    fn ballot(&self, state: &State, step: &Step, group: &Group, vote: u64) -> Ballot {
+        let (ranks, params) = (group.size(), self.params.len());
+        let mut ballot = Ballot::new(BallotShape { ranks, params, has_order: state.wants_order });
+        ballot.vote(group.rank(), vote);
+        let used = step.marks.iter().enumerate().filter(|&(_, &mark)| mark == Mark::Ready);
+        used.for_each(|(param, _)| ballot.add_used(param));
+        if group.rank() == 0 && !step.is_joined {
+            ballot.set_order(&self.whole_order(step));
+        }
+        ballot
+    }
+
+    /// The order in which gradients became ready, followed by the other gradients.
+    fn whole_order(&self, step: &Step) -> Vec<usize> {
+        let rest = (0..self.params.len())
+            .rev()
+            .filter(|&param| self.params[param].is_trained() && step.marks[param] != Mark::Ready);
+        step.order.iter().copied().chain(rest).collect()
+    }
+
+    /// The ranks have agreed: ends the step.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a rank did not mark a parameter; `OutOfMemory`, `System` if the layout cannot change, which fails
+    /// the group.
+    pub(super) fn conclude(&self, group: &Group, ballot: &Ballot) -> Result<()> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        match std::mem::replace(&mut state.phase, Phase::Idle) {
+            Phase::Ending(step, _, deliver) => {
+                let outcome = self.finish(state, *step, ballot, group);
+                if let Some(deliver) = deliver {
+                    (deliver.0)(ballot.votes());
+                }
+                outcome
+            }
+            other => {
+                state.phase = other;
+                Err(Error::internal("the ranks have agreed on a step that does not end"))
+            }
+        }
+    }
+
+    /// What follows from an agreement.
+    pub(super) fn finish(
+        &self,
+        state: &mut State,
+        mut step: Step,
+        ballot: &Ballot,
+        group: &Group,
+    ) -> Result<()> {
+        step.times.ended = Some(Instant::now());
+        step.notes.lock().settle(ballot);
+        // Set once, since a step ends once.
+        _ = step.votes.set(ballot.votes());
+        state.steps += 1;
+        state.used_before.fill(false);
+        if let Some(lowest) = step.sums.as_ref().and_then(|sums| sums.lowest_active()) {
+            state.last_active = lowest;
+        }
+        if self.options.is_static && state.expected_marks.is_none() && !step.is_joined {
+            state.expected_marks = Some(std::mem::take(&mut step.counts));
+        }
+        state.last = Some(ballot.clone());
+        let rebuilt = self.rebuild(state, ballot, group).inspect_err(|error| {
+            group.fail(&error.clone().with_culprit(group.rank()));
+        });
+        state.totals.add(&step, state.memory.layout.buckets.len());
+        self.tell_step(state, &step, ballot, group);
+        rebuilt.and_then(|()| self.missing_error(ballot))
+    }
+
+    /// Changes the layout to the order of rank 0, once.
+    fn rebuild(&self, state: &mut State, ballot: &Ballot, group: &Group) -> Result<()> {
+        let order = ballot.order();
+        if !state.wants_order || order.is_empty() {
+            return Ok(());
+        }
+        state.wants_order = false;
+        let layout =
+            Layout::in_order(&self.params, &order, self.options.limits(group, &self.params));
+        if layout == state.memory.layout {
+            return Ok(());
+        }
+        let memory = GradMemory::new(group, layout, self.options.is_retryable)
+            .context(|| "the new layout of the buckets")?;
+        memory.take_values(&state.memory);
+        state.memory = Arc::new(memory);
+        state.totals.rebuilds += 1;
+        crate::log!(
+            Level::Info,
+            "{}: the reducer has {} buckets in the order in which gradients became ready on rank 0",
+            group.whom(),
+            state.memory.layout.buckets.len()
+        );
+        Ok(())
+    }
+
+    /// The error of a step in which a rank did not mark a parameter.
+    pub(super) fn missing_error(&self, ballot: &Ballot) -> Result<()> {
+        let missing = ballot.missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<String> = missing
+            .iter()
+            .take(NAMES)
+            .filter_map(|&param| self.params.get(param))
+            .map(|param| format!("\"{}\"", param.name))
+            .collect();
+        let more = match missing.len().saturating_sub(NAMES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let ranks: Vec<String> = ballot.forgetful_ranks().iter().map(ToString::to_string).collect();
+        let message = format!(
+            "the gradients of {}{more} were not marked on rank {}: mark them with dist_reducer_ready or \
+             dist_reducer_unused, or set `missing` in the options",
+            named.join(", "),
+            ranks.join(", ")
+        );
+        Err(Error::invalid(message))
+    }
+
+    /// Waits until the caller's functions have returned.
+    fn await_callbacks(&self) -> Result<()> {
+        let count = &self.callbacks;
+        let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
+        if returned().is_some() {
+            return Ok(());
+        }
+        let limit = match self.options.timeout_ms {
+            0 => self.lock().group()?.timeout_ms(),
+            ms => ms,
+        };
+        until(&count.bell, Pace::PATIENT, &Deadline::after_ms(limit), || None, returned).map_err(
+            |_| {
+                let message = format!(
+                    "the functions of dist_reducer_on_bucket have not returned in {limit} ms"
+                );
+                Error::new(ErrorKind::Timeout, message)
+            },
+        )
+    }
+}

@@ -1,0 +1,101 @@
+//! Uneven inputs: a rank that is out of data takes part in the steps of the others with zeros, until all are out of data.
+
+use super::end::{Deliver, Ended};
+use super::{Phase, Reducer, Values};
+use crate::api::callbacks;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use std::sync::Arc;
+
+impl Reducer {
+    /// Takes part in the steps of other ranks until no rank has data, and then broadcasts the values of the lowest rank that
+    /// had data last; the number of steps.
+    ///
+    /// # Errors
+    /// `InvalidArgument` inside a step, and if the options do not allow uneven inputs; those of the operations of a step.
+    pub fn join(self: &Arc<Self>) -> Result<u64> {
+        callbacks::refuse_to_block("dist_reducer_join")?;
+        if !self.options.is_uneven {
+            let message = "the reducer was created without DIST_REDUCER_UNEVEN: all ranks make the same number of steps";
+            return Err(Error::invalid(message));
+        }
+        let mut steps = 0;
+        loop {
+            let group = {
+                let state = self.settled();
+                if !matches!(state.phase, Phase::Idle) {
+                    return Err(state.refuse("a rank joins the steps of others between its own"));
+                }
+                state.group()?
+            };
+            if self.options.broadcasts_buffers {
+                self.broadcast_in(&group, self.lock().last_active, Values::BUFFERS)?;
+            }
+            if !self.shadow_step()? {
+                let last = self.lock().last_active;
+                self.broadcast_in(&group, last, Values::ALL)?;
+                return Ok(steps);
+            }
+            steps += 1;
+        }
+    }
+
+    /// Takes part in one step; false if no rank has data.
+    fn shadow_step(self: &Arc<Self>) -> Result<bool> {
+        let sums = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            let group = state.group()?;
+            self.open(state, &group, 0.0, true)?;
+            state.step_sums()
+        };
+        let (work, sums) = sums?;
+        work.will_be_awaited();
+        if let Err(error) = work.wait(&Deadline::never()) {
+            self.give_up(&error);
+            return Err(error);
+        }
+        if sums.active().is_none_or(|active| active == 0.0) {
+            self.lock().phase = Phase::Idle;
+            return Ok(false);
+        }
+        let ended = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            match std::mem::replace(&mut state.phase, Phase::Idle) {
+                Phase::Open(step) => self.end_step(state, step, 0, (Deliver::new(|_| ()), None)),
+                phase => {
+                    state.phase = phase;
+                    return Err(Error::internal("a step of other ranks vanished"));
+                }
+            }
+        };
+        match ended {
+            Ended::Now(outcome) => outcome?,
+            Ended::With(work) => {
+                work.will_be_awaited();
+                if let Err(error) = work.wait(&Deadline::never()) {
+                    self.await_step();
+                    return self.settle_shadow(error);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// A step of others has failed: one in which a rank did not mark a parameter has ended all the same.
+    fn settle_shadow(&self, error: Error) -> Result<bool> {
+        match self.settled().phase {
+            Phase::Idle => Ok(true),
+            _ => Err(error),
+        }
+    }
+
+    /// A step of others could not begin.
+    fn give_up(&self, error: &Error) {
+        let mut state = self.lock();
+        if let Phase::Open(step) = std::mem::replace(&mut state.phase, Phase::Idle) {
+            state.phase = Phase::Failed(step, error.clone());
+        }
+    }
+}

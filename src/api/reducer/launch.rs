@@ -1,0 +1,409 @@
+//! The beginning of a step, and the buckets that are sent while it goes on.
+
+use super::memory::GradMemory;
+use super::options::Divide;
+use super::step::{JobContext, Mark, Step};
+use super::task::{BucketTask, Factor, StepWeights, WeightsTask};
+use super::{CallbackCount, Phase, Reducer, State, Values};
+use crate::api::callbacks::CallbackKey;
+use crate::api::group::Group;
+use crate::api::issue::enqueue;
+use crate::api::work::{Work, WorkKind};
+use crate::base::buffer::Dst;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::log::Level;
+use crate::transport::OpKind;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// A bucket that has its result, as a caller's function sees it.
+#[derive(Debug)]
+pub struct BucketView<'b> {
+    /// Its position in the layout.
+    pub index: usize,
+    /// The number of buckets.
+    pub n_buckets: usize,
+    /// The reduced gradients; empty if they are the caller's own.
+    pub data: Dst<'static>,
+    /// The element type.
+    pub dtype: DataType,
+    /// The parameters.
+    pub params: &'b [usize],
+    /// Where the gradient of each begins in `data`, in bytes.
+    pub offsets: &'b [usize],
+    /// The number of the step, from 0.
+    pub step: u64,
+}
+
+/// A caller's function.
+#[derive(Clone)]
+pub struct OnBucket {
+    /// The key of its completion callbacks.
+    pub key: CallbackKey,
+    /// Called with each bucket, one after the other.
+    pub function: Arc<dyn Fn(&BucketView<'_>) + Send + Sync>,
+}
+
+impl fmt::Debug for OnBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnBucket").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// A function that is to be called and has not returned.
+#[derive(Debug)]
+struct Pending(Arc<CallbackCount>);
+
+impl Pending {
+    fn new(count: &Arc<CallbackCount>) -> Self {
+        count.left.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.left.fetch_sub(1, Ordering::AcqRel);
+        self.0.bell.ring();
+    }
+}
+
+impl Reducer {
+    /// Registers a function that is called with each bucket that has its result; `None` for none.
+    ///
+    /// # Errors
+    /// `InvalidArgument` inside a step.
+    pub fn on_bucket(&self, function: Option<OnBucket>) -> Result<()> {
+        let mut state = self.settled();
+        if !matches!(state.phase, Phase::Idle) {
+            return Err(state.refuse("a function for buckets is set between steps"));
+        }
+        state.on_bucket = function;
+        Ok(())
+    }
+
+    /// Begins a step. `weight` counts if the sum of gradients is divided by weights. A step without `syncs` only notes which
+    /// parameters were used: its gradients stay on this rank, and the caller adds the next ones to them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a step is open or the weight is negative or no number; those of operations that are issued.
+    pub fn begin(self: &Arc<Self>, weight: f64, syncs: bool) -> Result<()> {
+        if !weight.is_finite() || weight < 0.0 {
+            let message = format!("weight is {weight}: pass the number of samples of this rank");
+            return Err(Error::invalid(message));
+        }
+        let group = {
+            let mut state = self.settled();
+            match &state.phase {
+                Phase::Idle => {}
+                Phase::Failed(_, error) => return Err(failed_before(error)),
+                _ => return Err(state.refuse("a step begins after the last one has ended")),
+            }
+            if !syncs {
+                state.phase = Phase::Local(vec![false; self.params.len()]);
+                return Ok(());
+            }
+            state.group()?
+        };
+        if self.options.broadcasts_buffers {
+            let outcome = self.broadcast_in(&group, self.lowest_rank_with_data(), Values::BUFFERS);
+            self.unless_retryable(outcome)?;
+        }
+        let mut state = self.lock();
+        self.open(&mut state, &group, weight, false)
+    }
+
+    /// The rank whose buffers count: the lowest one that had data in the last step.
+    fn lowest_rank_with_data(&self) -> usize {
+        self.lock().last_active
+    }
+
+    /// What a failure of the group means before the end of a step: nothing if the step can be repeated, since its end
+    /// reports it.
+    fn unless_retryable(&self, outcome: Result<()>) -> Result<()> {
+        if self.options.is_retryable { Ok(()) } else { outcome }
+    }
+
+    /// Opens a step that communicates.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        state: &mut State,
+        group: &Arc<Group>,
+        weight: f64,
+        is_joined: bool,
+    ) -> Result<()> {
+        let mut step = Box::new(Step::new(state.steps, &state.memory, weight));
+        step.is_joined = is_joined;
+        match &state.expected_marks {
+            // The first step tells how often parameters are marked.
+            None => step.is_held_back = self.options.is_static,
+            Some(expected) => {
+                let memory = Arc::clone(&state.memory);
+                for (param, _) in expected.iter().enumerate().filter(|&(_, &marks)| marks == 0) {
+                    if self.params[param].is_trained() && !is_joined {
+                        step.resolve(&memory, param, Mark::Unused);
+                    }
+                }
+            }
+        }
+        self.send_weights(&mut step, group);
+        self.send_full_buckets(state, &mut step, group);
+        let outcome = step.failure.clone().map_or(Ok(()), Err);
+        if outcome.is_err() && !self.options.is_retryable {
+            return outcome;
+        }
+        state.phase = Phase::Open(step);
+        Ok(())
+    }
+
+    /// Marks gradients that are there. They stay as they are until the step has ended.
+    ///
+    /// # Errors
+    /// `InvalidArgument` outside of a step, for a parameter without a gradient, and for a parameter that was marked before.
+    /// Then the parameters before it in the list are marked. The errors of operations that are issued.
+    pub fn ready(self: &Arc<Self>, params: &[usize]) -> Result<()> {
+        self.mark(params, Mark::Ready)
+    }
+
+    /// Marks a parameter that this rank does not use in the step.
+    ///
+    /// # Errors
+    /// As [`Self::ready`].
+    pub fn unused(self: &Arc<Self>, param: usize) -> Result<()> {
+        self.mark(&[param], Mark::Unused)
+    }
+
+    fn mark(self: &Arc<Self>, params: &[usize], mark: Mark) -> Result<()> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if let Phase::Local(used) = &mut state.phase {
+            for &param in params {
+                self.trained(param)?;
+                used[param] |= mark == Mark::Ready;
+            }
+            return Ok(());
+        }
+        if !matches!(state.phase, Phase::Open(_)) {
+            return Err(state.refuse("gradients are marked inside a step (dist_reducer_begin)"));
+        }
+        let Phase::Open(mut step) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+            return Err(Error::internal("a step vanished"));
+        };
+        let marked =
+            params.iter().try_for_each(|&param| self.mark_one(state, &mut step, param, mark));
+        let sent = match step.has_full_bucket() {
+            true => state.group().map(|group| self.send_full_buckets(state, &mut step, &group)),
+            false => Ok(()),
+        };
+        let failure = step.failure.clone().map_or(Ok(()), Err);
+        state.phase = Phase::Open(step);
+        marked?;
+        sent?;
+        self.unless_retryable(failure)
+    }
+
+    fn mark_one(&self, state: &State, step: &mut Step, param: usize, mark: Mark) -> Result<()> {
+        let name = &self.trained(param)?.name;
+        let expected = state.expected_marks.as_ref().map(|marks| marks[param]);
+        let known = step.marks[param];
+        if mark == Mark::Unused {
+            return match known {
+                Mark::Open => {
+                    step.resolve(&state.memory, param, mark);
+                    Ok(())
+                }
+                Mark::Unused if expected == Some(0) => Ok(()),
+                _ => Err(marked_twice(name, step.number)),
+            };
+        }
+        step.counts[param] = step.counts[param].saturating_add(1);
+        match expected {
+            Some(0) => return Err(not_in_first_step(name, step.number)),
+            Some(marks) if step.counts[param] < marks => return Ok(()),
+            _ => {}
+        }
+        match known {
+            Mark::Open => step.resolve(&state.memory, param, mark),
+            // The first step of a static graph counts the marks.
+            Mark::Ready if step.is_held_back => {}
+            _ => return Err(marked_twice(name, step.number)),
+        }
+        Ok(())
+    }
+
+    /// Exchanges the weights of a step, if its buckets need them.
+    pub(super) fn send_weights(&self, step: &mut Step, group: &Arc<Group>) {
+        if !self.options.exchanges_weights() || step.sums.is_some() || step.failure.is_some() {
+            return;
+        }
+        let weights = StepWeights {
+            is_active: !step.is_joined,
+            weight: if step.is_joined { 0.0 } else { step.weight },
+            names_ranks: self.options.is_uneven,
+        };
+        let work = new_work(group);
+        let options = self.call_options();
+        let deadline = group.deadline(&options);
+        let task = WeightsTask::new(group, weights, options, Arc::clone(&work));
+        let sums = task.sums();
+        match enqueue(Arc::clone(group), deadline, task) {
+            Ok(()) => {
+                step.sums = Some(sums);
+                step.works.push(work);
+            }
+            Err(error) => step.failure = Some(fail(group, error)),
+        }
+    }
+
+    /// Sends the buckets whose gradients are all there, in the order of the layout.
+    pub(super) fn send_full_buckets(
+        self: &Arc<Self>,
+        state: &State,
+        step: &mut Step,
+        group: &Arc<Group>,
+    ) {
+        while step.has_full_bucket() {
+            if let Err(error) = self.send_bucket(state, step, group) {
+                step.failure = Some(fail(group, error));
+            }
+        }
+    }
+
+    fn send_bucket(
+        self: &Arc<Self>,
+        state: &State,
+        step: &mut Step,
+        group: &Arc<Group>,
+    ) -> Result<()> {
+        let factor = self.factor(state, step, group)?;
+        let context = JobContext {
+            group,
+            memory: &state.memory,
+            params: &self.params,
+            options: &self.options,
+            factor: &factor,
+        };
+        let job = context.next_job(step)?;
+        let (index, work) = (job.index, new_work(group));
+        let is_called = !self.options.is_retryable && !step.is_joined;
+        if let Some(function) = state.on_bucket.as_ref().filter(|_| is_called) {
+            let bucket = (index..index + 1, step.number);
+            self.call_back(&state.memory, (&work, None), function, bucket)?;
+        }
+        let options = self.call_options();
+        let deadline = group.deadline(&options);
+        let notes = Arc::clone(&step.notes);
+        let works = [Arc::clone(&work)];
+        enqueue(Arc::clone(group), deadline, BucketTask { job, notes, options, works })?;
+        step.times.first_sent.get_or_insert_with(Instant::now);
+        step.works.push(work);
+        step.sent += 1;
+        Ok(())
+    }
+
+    fn factor(&self, state: &State, step: &Step, group: &Group) -> Result<Factor> {
+        let sums = || {
+            let none = || Error::internal("a step has no weights");
+            step.sums.as_ref().map(Arc::clone).ok_or_else(none)
+        };
+        Ok(match self.options.divide {
+            Divide::None => Factor::Sum,
+            Divide::Weighted => {
+                Factor::ByWeight(sums()?, if step.is_joined { 0.0 } else { step.weight })
+            }
+            Divide::World if self.options.is_uneven => Factor::ByActive(sums()?),
+            Divide::Initial if self.options.is_uneven || group.size() != state.initial_ranks => {
+                Factor::Scale(1.0 / state.initial_ranks as f64)
+            }
+            Divide::World | Divide::Initial => Factor::Average,
+        })
+    }
+
+    /// Has the caller's function called with all buckets of a step that has ended, if no rank has voted against it.
+    pub(super) fn call_back_now(
+        &self,
+        state: &State,
+        group: &Group,
+        (memory, votes): (&Arc<GradMemory>, Arc<OnceLock<u64>>),
+        step: u64,
+    ) -> Result<()> {
+        let Some(on_bucket) = &state.on_bucket else { return Ok(()) };
+        let (work, all) = (new_work(group), 0..memory.layout.buckets.len());
+        self.call_back(memory, (&work, Some(votes)), on_bucket, (all, step))?;
+        work.end(Ok(None));
+        Ok(())
+    }
+
+    /// Has the caller's function called with some buckets of a step once a work has ended without error. With `votes`, the
+    /// function is called only if no rank has voted against the step.
+    pub(super) fn call_back(
+        &self,
+        memory: &Arc<GradMemory>,
+        (work, votes): (&Work, Option<Arc<OnceLock<u64>>>),
+        on_bucket: &OnBucket,
+        (buckets, step): (Range<usize>, u64),
+    ) -> Result<()> {
+        let pending = Pending::new(&self.callbacks);
+        let memory = Arc::clone(memory);
+        let function = Arc::clone(&on_bucket.function);
+        work.on_complete(on_bucket.key, move |outcome| {
+            let _pending = pending;
+            let is_refused = votes.is_some_and(|votes| votes.get() != Some(&0));
+            if outcome.is_err() || is_refused {
+                return;
+            }
+            for index in buckets {
+                let bucket = &memory.layout.buckets[index];
+                let data = memory.bucket_result(index).or_else(|| memory.bucket_places(index));
+                function(&BucketView {
+                    index,
+                    n_buckets: memory.layout.buckets.len(),
+                    data: data.filter(|_| !bucket.is_owned).unwrap_or(Dst::empty()),
+                    dtype: bucket.dtype,
+                    params: &bucket.params,
+                    offsets: &bucket.offsets,
+                    step,
+                });
+            }
+        })
+    }
+}
+
+fn marked_twice(name: &str, step: u64) -> Error {
+    Error::invalid(format!(
+        "parameter \"{name}\" was marked twice in step {step}: mark each gradient once, when it is complete"
+    ))
+}
+
+fn not_in_first_step(name: &str, step: u64) -> Error {
+    Error::invalid(format!(
+        "parameter \"{name}\" was marked in step {step} and not in the first one: with DIST_REDUCER_STATIC_GRAPH all \
+         steps use the same parameters"
+    ))
+}
+
+/// A work for an operation of a reducer.
+pub(super) fn new_work(group: &Group) -> Arc<Work> {
+    Work::new(WorkKind::Collective(OpKind::AllReduce), Arc::clone(&group.queue))
+}
+
+/// Other ranks count on an operation that this rank cannot issue: the group fails.
+pub(super) fn fail(group: &Group, error: Error) -> Error {
+    if group.failure().is_none() {
+        crate::log!(Level::Error, "{}: a reducer cannot issue an operation: {error}", group.whom());
+        group.fail(&error.clone().with_culprit(group.rank()));
+    }
+    group.failure().unwrap_or(error)
+}
+
+/// A step failed before, and what its error was.
+pub(super) fn failed_before(error: &Error) -> Error {
+    let message = format!(
+        "the last step has failed ({error}): call dist_group_shrink and dist_reducer_regroup first"
+    );
+    Error::new(ErrorKind::InvalidArgument, message)
+}

@@ -1,0 +1,142 @@
+//! The memory of the buckets: places for gradients, results apart from them, and room to collect the caller's gradients.
+//!
+//! The memory is the back end's own, which the other ranks of a host reach without copies. It may outlive the group that it
+//! was made for. Running operations hold it, so that it is not freed under them.
+
+#![allow(unsafe_code, reason = "views of memory that this file owns")]
+
+use super::layout::{BucketSpec, Layout};
+use crate::api::group::Group;
+use crate::backend::Memory;
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Memory of a back end, filled with zeros at first.
+#[derive(Debug)]
+pub(super) struct Block {
+    memory: Option<Box<dyn Memory>>,
+    view: Dst<'static>,
+}
+
+// SAFETY: shared threads use only `view`, which is `Sync`; `memory` is touched when the block is dropped, by one thread.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(group: &Group, bytes: usize, device: Option<usize>) -> Result<Self> {
+        if bytes == 0 {
+            return Ok(Self { memory: None, view: Dst::empty() });
+        }
+        let memory = match device {
+            None => group.backend.allocate(bytes)?,
+            Some(device) => group.backend.allocate_on(device, bytes)?,
+        };
+        // SAFETY: the memory has that many bytes for as long as `memory` is there. Views outlive the block only in
+        // operations, which hold the block.
+        let view = unsafe { Dst::new(memory.as_mut_ptr(), bytes) };
+        if device.is_none() {
+            view.fill_zero();
+        }
+        Ok(Self { memory: Some(memory), view })
+    }
+
+    /// All of it.
+    pub(super) fn view(&self) -> Dst<'static> {
+        self.view
+    }
+
+    fn len(&self) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.len())
+    }
+}
+
+/// A layout and the memory of its buckets.
+#[derive(Debug)]
+pub(super) struct GradMemory {
+    pub(super) layout: Layout,
+    /// For each bucket of places, the places.
+    places: Vec<Option<Block>>,
+    /// For each bucket, where its result goes if that is not where its gradients are.
+    results: Vec<Option<Block>>,
+    /// Where the caller's gradients are collected: the operations of a group run one at a time, and share it.
+    scratch: Mutex<Option<Arc<Block>>>,
+}
+
+impl GradMemory {
+    /// The memory of a layout. `is_apart`: results do not overwrite the gradients.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `System`, and `Unsupported` for a device that the back end does not serve.
+    pub(super) fn new(group: &Group, layout: Layout, is_apart: bool) -> Result<Self> {
+        let mut places = Vec::with_capacity(layout.buckets.len());
+        let mut results = Vec::with_capacity(layout.buckets.len());
+        for bucket in &layout.buckets {
+            let block = || Block::new(group, bucket.bytes, bucket.device);
+            places.push(if bucket.is_owned { None } else { Some(block()?) });
+            results.push(if is_apart { Some(block()?) } else { None });
+        }
+        let scratch = match layout.largest_collected() {
+            bytes if bytes > 0 && !is_apart => Some(Arc::new(Block::new(group, bytes, None)?)),
+            _ => None,
+        };
+        Ok(Self { layout, places, results, scratch: Mutex::new(scratch) })
+    }
+
+    /// The place of a gradient, if the reducer provides it.
+    pub(super) fn place(&self, param: usize) -> Option<Dst<'static>> {
+        let (bucket, position) = self.layout.places[param]?;
+        let block = self.places[bucket].as_ref()?;
+        Some(self.layout.buckets[bucket].part(block.view(), position))
+    }
+
+    /// The places of a bucket.
+    pub(super) fn bucket_places(&self, bucket: usize) -> Option<Dst<'static>> {
+        self.places[bucket].as_ref().map(Block::view)
+    }
+
+    /// Where the result of a bucket goes, if that is not where its gradients are.
+    pub(super) fn bucket_result(&self, bucket: usize) -> Option<Dst<'static>> {
+        self.results[bucket].as_ref().map(Block::view)
+    }
+
+    /// Where the reduced gradient of a parameter is, if that is not where the gradient is.
+    pub(super) fn result(&self, param: usize) -> Option<Dst<'static>> {
+        let (bucket, position) = self.layout.places[param]?;
+        let block = self.results[bucket].as_ref()?;
+        Some(self.layout.buckets[bucket].part(block.view(), position))
+    }
+
+    /// Room to collect so many bytes.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `System`.
+    pub(super) fn scratch(&self, group: &Group, bytes: usize) -> Result<Arc<Block>> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(block) = scratch.as_ref().filter(|block| block.len() >= bytes) {
+            return Ok(Arc::clone(block));
+        }
+        let block = Arc::new(Block::new(group, bytes, None)?);
+        *scratch = Some(Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// Copies the gradients, and the results that are apart, from the memory of another layout of the same parameters.
+    pub(super) fn take_values(&self, former: &Self) {
+        let copy = |from: Option<Dst<'static>>, to: Option<Dst<'static>>| {
+            if let (Some(from), Some(to)) = (from, to) {
+                to.copy_from(from.as_src());
+            }
+        };
+        for param in 0..self.layout.places.len() {
+            copy(former.place(param), self.place(param));
+            copy(former.result(param), self.result(param));
+        }
+    }
+}
+
+impl BucketSpec {
+    /// The part of a bucket's memory that has the gradient at this position.
+    pub(super) fn part(&self, bucket: Dst<'static>, position: usize) -> Dst<'static> {
+        bucket.slice(self.offsets[position], self.lengths[position])
+    }
+}

@@ -1,0 +1,122 @@
+//! What a caller chooses for a reducer, and what all ranks must choose alike.
+
+use super::layout::BucketLimits;
+use super::param::Param;
+use crate::api::group::Group;
+
+/// The bucket of PyTorch, which suits NCCL: its calls cost tens of microseconds.
+const DEVICE_BUCKET: usize = 25 << 20;
+
+/// In shared memory a call costs a microsecond, and so much stays in the cache.
+const SHARED_MEMORY_BUCKET: usize = 1 << 20;
+
+/// Between hosts.
+const NETWORK_BUCKET: usize = 4 << 20;
+
+/// The first bucket is no larger by default, so that communication begins early.
+const FIRST_BUCKET: usize = 1 << 20;
+
+/// What the sum of gradients is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divide {
+    /// The number of ranks that have data in the step.
+    World,
+    /// Nothing.
+    None,
+    /// The number of ranks with which the reducer was created.
+    Initial,
+    /// The weights of all ranks together.
+    Weighted,
+}
+
+/// What happens if the caller did not mark a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The step fails on all ranks.
+    Error,
+    /// The rank contributes zeros, and gets the result.
+    Zero,
+    /// The rank contributes zeros; a parameter that no rank used keeps its gradient.
+    Skip,
+}
+
+/// See `dist_reducer_options_t`.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags of the C interface")]
+pub struct ReducerOptions {
+    /// 0 for what suits the transport.
+    pub bucket_bytes: usize,
+    /// 0 for the smaller of `bucket_bytes` and 1 MiB.
+    pub first_bucket_bytes: usize,
+    /// What the sum of gradients is divided by.
+    pub divide: Divide,
+    /// What happens if the caller did not mark a parameter.
+    pub missing: Missing,
+    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
+    pub timeout_ms: u64,
+    /// Results do not overwrite gradients, so that a step can be repeated.
+    pub is_retryable: bool,
+    /// Gradients are added in the order of ranks.
+    pub is_canonical: bool,
+    /// The layout does not follow the order in which gradients become ready.
+    pub has_fixed_layout: bool,
+    /// Places may move when the layout changes.
+    pub moves_grads: bool,
+    /// All steps use the same parameters, equally often.
+    pub is_static: bool,
+    /// Buffers are broadcast at the beginning of each step.
+    pub broadcasts_buffers: bool,
+    /// Ranks may run out of data at different steps.
+    pub is_uneven: bool,
+    /// The values of rank 0 are broadcast when the reducer is created.
+    pub broadcasts_values: bool,
+    /// An exported layout.
+    pub layout: Option<Vec<u8>>,
+    /// A name for the log.
+    pub name: String,
+}
+
+impl ReducerOptions {
+    /// The limits of buckets in a group.
+    pub(super) fn limits(&self, group: &Group, params: &[Param]) -> BucketLimits {
+        let is_on_device = params.iter().any(|param| param.is_trained() && param.device.is_some());
+        let rest = match self.bucket_bytes {
+            0 if is_on_device => DEVICE_BUCKET,
+            0 if group.host_count() == 1 => SHARED_MEMORY_BUCKET,
+            0 => NETWORK_BUCKET,
+            bytes => bytes,
+        };
+        let first = match self.first_bucket_bytes {
+            0 => rest.min(FIRST_BUCKET),
+            bytes => bytes,
+        };
+        BucketLimits { first, rest }
+    }
+
+    /// Whether steps begin with an exchange of weights.
+    pub(super) fn exchanges_weights(&self) -> bool {
+        self.is_uneven || self.divide == Divide::Weighted
+    }
+
+    /// What all ranks must choose alike, as text.
+    pub(super) fn agreement(&self) -> String {
+        let Self { bucket_bytes, first_bucket_bytes, divide, missing, .. } = self;
+        let flags = [
+            (self.is_retryable, "RETRYABLE"),
+            (self.is_canonical, "CANONICAL"),
+            (self.has_fixed_layout, "FIXED_LAYOUT"),
+            (self.moves_grads, "MOVE_GRADS"),
+            (self.is_static, "STATIC_GRAPH"),
+            (self.broadcasts_buffers, "BROADCAST_BUFFERS"),
+            (self.is_uneven, "UNEVEN"),
+            (!self.broadcasts_values, "NO_BROADCAST"),
+        ];
+        let set: Vec<&str> =
+            flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
+        format!(
+            "bucket_bytes {bucket_bytes}, first_bucket_bytes {first_bucket_bytes}, divide {divide:?}, missing \
+             {missing:?}, flags {}",
+            if set.is_empty() { "0".to_owned() } else { set.join("|") }
+        )
+    }
+}

@@ -1,0 +1,216 @@
+//! The parameters of a model, and the check that all ranks have the same ones.
+
+use crate::base::buffer::Dst;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+/// The most parameters of a reducer.
+pub const MOST_PARAMS: usize = 1 << 20;
+
+/// How a reducer treats a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamRole {
+    /// It has a gradient, which is reduced.
+    Trained,
+    /// It has no gradient.
+    Frozen,
+    /// It is no weight but state of a layer, such as a running mean. It has no gradient.
+    Buffer,
+}
+
+/// A parameter of the model on this rank.
+#[derive(Clone, Debug)]
+pub struct Param {
+    /// A name that no other parameter of the reducer has.
+    pub name: String,
+    /// The values of the parameter.
+    pub data: Dst<'static>,
+    /// The caller's gradient; `None` if the reducer provides the memory for it.
+    pub grad: Option<Dst<'static>>,
+    /// The extent of each dimension.
+    pub shape: Vec<i64>,
+    /// The number of elements.
+    pub count: usize,
+    /// The element type of the values.
+    pub dtype: DataType,
+    /// The element type of the gradient.
+    pub grad_dtype: DataType,
+    /// The device whose memory has the values and the gradient; `None` for host memory.
+    pub device: Option<usize>,
+    /// What the reducer does with it.
+    pub role: ParamRole,
+    /// Parameters of different tags never share a bucket.
+    pub tag: u64,
+}
+
+impl Param {
+    /// Whether it has a gradient.
+    pub fn is_trained(&self) -> bool {
+        self.role == ParamRole::Trained
+    }
+
+    /// The bytes of its gradient.
+    pub fn grad_bytes(&self) -> usize {
+        self.count * self.grad_dtype.size()
+    }
+
+    /// What all ranks must agree on, as one line of text.
+    fn description(&self) -> String {
+        let mut text = format!("\"{}\" {:?}", self.name, self.shape);
+        if self.shape.is_empty() {
+            // Writing to a string cannot fail.
+            _ = write!(text, " with {} elements", self.count);
+        }
+        _ = write!(text, " {}", self.dtype.name());
+        if self.grad_dtype != self.dtype {
+            _ = write!(text, " with a gradient of {}", self.grad_dtype.name());
+        }
+        match self.role {
+            ParamRole::Trained => {}
+            ParamRole::Frozen => text.push_str(", frozen"),
+            ParamRole::Buffer => text.push_str(", a buffer"),
+        }
+        if self.is_trained() && self.grad.is_some() {
+            text.push_str(", in the caller's gradient");
+        }
+        if self.device.is_some() {
+            text.push_str(", on a device");
+        }
+        if self.tag != 0 {
+            _ = write!(text, ", tag {}", self.tag);
+        }
+        text
+    }
+}
+
+/// Checks the parameters of this rank.
+///
+/// # Errors
+/// `InvalidArgument`, naming the parameter.
+pub(super) fn check_params(params: &[Param]) -> Result<()> {
+    let mut names = HashSet::with_capacity(params.len());
+    for (index, param) in params.iter().enumerate() {
+        let Param { name, shape, count, .. } = param;
+        if name.is_empty() || name.contains('\n') {
+            let message =
+                format!("params[{index}].name is {name:?}: give each parameter a name of one line");
+            return Err(Error::invalid(message));
+        }
+        if !names.insert(name.as_str()) {
+            let message = format!("params[{index}].name is \"{name}\", as is that of another one");
+            return Err(Error::invalid(message));
+        }
+        let elements = shape.iter().try_fold(1_usize, |product, &extent| {
+            usize::try_from(extent).ok().and_then(|extent| product.checked_mul(extent))
+        });
+        if !shape.is_empty() && elements != Some(*count) {
+            let message = format!(
+                "parameter \"{name}\" has the shape {shape:?} and {count} elements: the product of \
+                 the extents is the number of elements"
+            );
+            return Err(Error::invalid(message));
+        }
+    }
+    Ok(())
+}
+
+/// The descriptions of all parameters, one line each.
+pub(super) fn describe_params(params: &[Param]) -> String {
+    let mut text = String::new();
+    for param in params {
+        text.push_str(&param.description());
+        text.push('\n');
+    }
+    text
+}
+
+/// The error of the first difference between the parameters of rank 0 and of another rank, from the texts of
+/// [`describe_params`] of all ranks.
+pub(super) fn first_difference(texts: &[Vec<u8>]) -> Option<Error> {
+    let lines = |text: &[u8]| -> Vec<String> {
+        String::from_utf8_lossy(text).lines().map(str::to_owned).collect()
+    };
+    let first = lines(texts.first()?);
+    let (rank, other) = texts
+        .iter()
+        .enumerate()
+        .find_map(|(rank, text)| (text != &texts[0]).then(|| (rank, lines(text))))?;
+    let index = (0..first.len().max(other.len()))
+        .find(|&index| first.get(index) != other.get(index))
+        .unwrap_or(0);
+    Some(difference(index, rank, first.get(index), other.get(index)))
+}
+
+fn difference(index: usize, rank: Rank, first: Option<&String>, other: Option<&String>) -> Error {
+    let has = |line: Option<&String>| line.map_or_else(|| "none".to_owned(), Clone::clone);
+    let message = format!(
+        "the ranks have different parameters: parameter {index} of rank 0 is {}, and of rank {rank} {}; \
+         give the same list in the same order on all ranks",
+        has(first),
+        has(other)
+    );
+    Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A parameter without memory.
+    pub(in crate::api::reducer) fn param(name: &str, count: usize) -> Param {
+        Param {
+            name: name.to_owned(),
+            data: Dst::empty(),
+            grad: None,
+            shape: vec![i64::try_from(count).unwrap()],
+            count,
+            dtype: DataType::F32,
+            grad_dtype: DataType::F32,
+            device: None,
+            role: ParamRole::Trained,
+            tag: 0,
+        }
+    }
+
+    #[test]
+    fn names_and_shapes_are_checked() {
+        assert!(check_params(&[param("a", 3), param("b", 0)]).is_ok());
+        let refused = |params: &[Param]| check_params(params).unwrap_err().message().to_owned();
+        assert!(refused(&[param("a", 1), param("a", 1)]).contains("another"));
+        assert!(refused(&[param("", 1)]).contains("params[0].name"));
+        let wrong = Param { shape: vec![2, 2], ..param("w", 5) };
+        assert!(refused(&[wrong]).contains("[2, 2]"));
+        let negative = Param { shape: vec![-1], ..param("w", 1) };
+        assert!(refused(&[negative]).contains("\"w\""));
+    }
+
+    #[test]
+    fn the_first_difference_names_both_ranks() {
+        let text = |params: &[Param]| describe_params(params).into_bytes();
+        let same = text(&[param("a", 3), param("b", 4)]);
+        assert!(first_difference(&[same.clone(), same.clone()]).is_none());
+        let variants = [
+            (text(&[param("a", 3), param("b", 5)]), "parameter 1 of rank 0 is \"b\" [4] f32"),
+            (text(&[param("a", 3)]), "and of rank 2 none"),
+            (text(&[param("b", 4), param("a", 3)]), "parameter 0 of rank 0"),
+            (
+                text(&[Param { dtype: DataType::F64, ..param("a", 3) }, param("b", 4)]),
+                "f64 with a gradient of f32",
+            ),
+            (text(&[Param { role: ParamRole::Frozen, ..param("a", 3) }, param("b", 4)]), "frozen"),
+            (
+                text(&[Param { shape: Vec::new(), ..param("a", 3) }, param("b", 4)]),
+                "[] with 3 elements f32",
+            ),
+            (text(&[Param { tag: 7, ..param("a", 3) }, param("b", 4)]), "tag 7"),
+        ];
+        for (other, part) in variants {
+            let error = first_difference(&[same.clone(), same.clone(), other]).unwrap();
+            assert_eq!((error.kind(), error.culprit()), (ErrorKind::Mismatch, Some(2)));
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+}

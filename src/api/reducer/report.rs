@@ -1,0 +1,223 @@
+//! Statistics, a description, and lines of the log.
+//!
+//! With the debug level INFO the log has a line when the reducer is created. With DETAIL it has a line for each of the first
+//! steps, and then for every hundredth, as c10d's logger (`logger.hpp`). The names of the fields are those of c10d.
+
+use super::ballot::Ballot;
+use super::step::Step;
+use super::{Phase, Reducer, State};
+use crate::api::group::Group;
+use crate::base::debug::{self, Level};
+use crate::base::log;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Each of so many steps has a line.
+const FIRST_STEPS: u64 = 10;
+
+/// After them, one of so many has a line.
+const EVERY: u64 = 100;
+
+/// Figures of the last step that ended; see `dist_reducer_stats_t`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the header explains the fields")]
+pub struct ReducerStats {
+    pub steps: u64,
+    pub n_buckets: u64,
+    pub bytes_reduced: u64,
+    pub bytes_copied: u64,
+    pub first_ready_to_last_ready_ns: u64,
+    pub communication_ns: u64,
+    pub exposed_ns: u64,
+    pub step_ns: u64,
+    pub rebuilds: u64,
+    pub retries: u64,
+}
+
+/// The figures of the last step, and sums over all steps.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals {
+    last: ReducerStats,
+    bytes_reduced: u64,
+    bytes_copied: u64,
+    communication: Duration,
+    exposed: Duration,
+    time: Duration,
+    pub(super) rebuilds: u64,
+    pub(super) retries: u64,
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The time between two moments that have come.
+fn between(from: Option<Instant>, to: Option<Instant>) -> Duration {
+    from.zip(to).map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from))
+}
+
+impl Totals {
+    /// Adds a step that has ended.
+    pub(super) fn add(&mut self, step: &Step, n_buckets: usize) {
+        let notes = step.notes.lock();
+        let times = &step.times;
+        let whole = between(Some(times.begun), times.ended);
+        self.last = ReducerStats {
+            n_buckets: n_buckets as u64,
+            bytes_reduced: notes.bytes_reduced,
+            bytes_copied: notes.bytes_copied,
+            first_ready_to_last_ready_ns: ns(between(times.first_ready, times.last_ready)),
+            communication_ns: ns(notes.communication),
+            step_ns: ns(whole),
+            ..ReducerStats::default()
+        };
+        self.bytes_reduced += notes.bytes_reduced;
+        self.bytes_copied += notes.bytes_copied;
+        self.communication += notes.communication;
+        self.time += whole;
+    }
+
+    /// How long the end of the last step was waited for.
+    pub(super) fn exposed(&mut self, time: Duration) {
+        self.last.exposed_ns = ns(time);
+        self.exposed += time;
+    }
+}
+
+impl Reducer {
+    /// Figures of the last step that ended.
+    pub fn stats(&self) -> ReducerStats {
+        let state = self.settled();
+        let Totals { last, rebuilds, retries, .. } = state.totals;
+        ReducerStats { steps: state.steps, rebuilds, retries, ..last }
+    }
+
+    /// The parameters, the buckets, the options and the sums over all steps.
+    pub fn describe(&self) -> Value {
+        let state = self.settled();
+        let totals = &state.totals;
+        let buckets: Vec<Value> = state
+            .memory
+            .layout
+            .buckets
+            .iter()
+            .map(|bucket| {
+                let names: Vec<&str> =
+                    bucket.params.iter().map(|&param| self.params[param].name.as_str()).collect();
+                json!({ "bytes": bucket.bytes, "dtype": bucket.dtype.name(), "params": names })
+            })
+            .collect();
+        json!({
+            "name": self.options.name,
+            "phase": state.phase.name(),
+            "steps": state.steps,
+            "num_parameter_tensors": self.trained_params(),
+            "total_parameter_size_bytes": self.param_bytes(),
+            "options": self.options.agreement(),
+            "buckets": buckets,
+            "bytes_reduced": totals.bytes_reduced,
+            "bytes_copied": totals.bytes_copied,
+            "communication_ns": ns(totals.communication),
+            "exposed_ns": ns(totals.exposed),
+            "step_ns": ns(totals.time),
+            "rebuilds": totals.rebuilds,
+            "retries": totals.retries,
+        })
+    }
+
+    fn trained_params(&self) -> usize {
+        self.params.iter().filter(|param| param.is_trained()).count()
+    }
+
+    fn param_bytes(&self) -> usize {
+        let trained = self.params.iter().filter(|param| param.is_trained());
+        trained.map(|param| param.count * param.dtype.size()).sum()
+    }
+
+    /// The reducer was created.
+    pub(super) fn tell_birth(&self, group: &Group) {
+        if debug::level() < Level::Info || !log::enabled(log::Level::Info) {
+            return;
+        }
+        let memory = std::sync::Arc::clone(&self.lock().memory);
+        let dtypes: BTreeSet<&str> = self
+            .params
+            .iter()
+            .filter(|param| param.is_trained())
+            .map(|param| param.grad_dtype.name())
+            .collect();
+        let sizes: Vec<String> =
+            memory.layout.buckets.iter().map(|bucket| bucket.bytes.to_string()).collect();
+        let limits = self.options.limits(group, &self.params);
+        let places = self.params.iter().any(|param| param.is_trained() && param.grad.is_none());
+        crate::log!(
+            log::Level::Info,
+            "reducer on {}: world_size: {}, module_name: {}, backend_name: {}, broadcast_buffers: {}, bucket_cap_bytes: \
+             {}, find_unused_parameters: {}, gradient_as_bucket_view: {places}, static_graph: {}, join_uneven_inputs: {}, \
+             num_parameter_tensors: {}, total_parameter_size_bytes: {}, dtypes: {}, bucket_sizes: {}",
+            group.whom(),
+            group.size(),
+            if self.options.name.is_empty() { "unnamed" } else { &self.options.name },
+            group.backend_name(),
+            self.options.broadcasts_buffers,
+            limits.rest,
+            self.options.missing != super::Missing::Error,
+            self.options.is_static,
+            self.options.is_uneven,
+            self.trained_params(),
+            self.param_bytes(),
+            dtypes.into_iter().collect::<Vec<_>>().join(", "),
+            sizes.join(", ")
+        );
+    }
+
+    /// A step has ended.
+    pub(super) fn tell_step(&self, state: &State, step: &Step, ballot: &Ballot, group: &Group) {
+        let is_due = step.number < FIRST_STEPS || step.number.is_multiple_of(EVERY);
+        if debug::level() < Level::Detail || !is_due || !log::enabled(log::Level::Info) {
+            return;
+        }
+        let times = &step.times;
+        let notes = step.notes.lock();
+        let unused: Vec<String> = self
+            .params
+            .iter()
+            .enumerate()
+            .filter(|&(index, param)| param.is_trained() && !ballot.is_used(index))
+            .map(|(_, param)| format!("\"{}\"", param.name))
+            .collect();
+        let unused_bytes: usize = self
+            .params
+            .iter()
+            .enumerate()
+            .filter(|&(index, param)| param.is_trained() && !ballot.is_used(index))
+            .map(|(_, param)| param.count * param.dtype.size())
+            .sum();
+        let compute = between(times.first_ready, times.last_ready);
+        let communication = between(times.first_sent, notes.last_end);
+        let overlap = between(times.first_sent, times.last_ready).min(communication);
+        crate::log!(
+            log::Level::Info,
+            "reducer on {}: iteration: {}, unused_parameter_size: {unused_bytes}, unused_parameters: {}, \
+             has_rebuilt_buckets: {}, num_buckets_reduced: {}, forward_compute_time: {}, backward_compute_time: {}, \
+             backward_comm_time: {}, backward_compute_comm_overlap_time: {}, votes: {:#x} of ranks {:?} (times in ns)",
+            group.whom(),
+            step.number,
+            if unused.is_empty() { "none".to_owned() } else { unused.join(", ") },
+            state.totals.rebuilds > 0,
+            step.sent,
+            ns(between(Some(times.begun), times.first_ready)),
+            ns(compute),
+            ns(communication),
+            ns(overlap),
+            ballot.votes(),
+            ballot.voters()
+        );
+    }
+
+    /// Whether no step is under way.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.settled().phase, Phase::Idle)
+    }
+}

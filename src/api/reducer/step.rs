@@ -1,0 +1,250 @@
+//! One synchronised step: which gradients are there, which buckets were sent, and how each bucket is reduced.
+//!
+//! Does not depend on: when steps begin and end, votes.
+
+use super::memory::GradMemory;
+use super::options::{Missing, ReducerOptions};
+use super::param::Param;
+use super::task::{BucketJob, Collect, Deliver, Factor, StepLog, StepSums};
+use crate::api::group::Group;
+use crate::api::work::Work;
+use crate::base::buffer::Dst;
+use crate::base::error::{Error, Result};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// The state of a gradient in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Nothing yet.
+    Open,
+    /// It is there.
+    Ready,
+    /// This rank did not use the parameter, as the caller said.
+    Unused,
+    /// The caller did not mark it before the end.
+    Missing,
+}
+
+/// When things happened in a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepTimes {
+    pub(super) begun: Instant,
+    pub(super) first_ready: Option<Instant>,
+    pub(super) last_ready: Option<Instant>,
+    pub(super) first_sent: Option<Instant>,
+    pub(super) ended: Option<Instant>,
+}
+
+/// A synchronised step.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) number: u64,
+    pub(super) weight: f64,
+    /// This rank is out of data and contributes zeros.
+    pub(super) is_joined: bool,
+    pub(super) marks: Vec<Mark>,
+    /// How often each parameter was marked.
+    pub(super) counts: Vec<u32>,
+    /// For each bucket, how many gradients are not there.
+    left: Vec<usize>,
+    /// No bucket is sent before the end: how often parameters are marked is not known.
+    pub(super) is_held_back: bool,
+    /// The number of buckets that were sent.
+    pub(super) sent: usize,
+    pub(super) works: Vec<Arc<Work>>,
+    pub(super) sums: Option<Arc<StepSums>>,
+    pub(super) notes: Arc<StepLog>,
+    /// The order in which gradients became ready.
+    pub(super) order: Vec<usize>,
+    /// Why buckets can no longer be sent.
+    pub(super) failure: Option<Error>,
+    /// The votes of all ranks, once they have agreed.
+    pub(super) votes: Arc<OnceLock<u64>>,
+    pub(super) times: StepTimes,
+}
+
+impl Step {
+    pub(super) fn new(number: u64, memory: &GradMemory, weight: f64) -> Self {
+        let params = memory.layout.places.len();
+        let left = memory.layout.buckets.iter().map(|bucket| bucket.params.len()).collect();
+        Self {
+            number,
+            weight,
+            is_joined: false,
+            marks: vec![Mark::Open; params],
+            counts: vec![0; params],
+            left,
+            is_held_back: false,
+            sent: 0,
+            works: Vec::new(),
+            sums: None,
+            notes: Arc::default(),
+            order: Vec::new(),
+            failure: None,
+            votes: Arc::default(),
+            times: StepTimes {
+                begun: Instant::now(),
+                first_ready: None,
+                last_ready: None,
+                first_sent: None,
+                ended: None,
+            },
+        }
+    }
+
+    /// Notes the state of a gradient.
+    pub(super) fn resolve(&mut self, memory: &GradMemory, param: usize, mark: Mark) {
+        let Some((bucket, _)) = memory.layout.places[param] else { return };
+        self.marks[param] = mark;
+        self.left[bucket] -= 1;
+        if mark == Mark::Ready {
+            let now = Instant::now();
+            self.times.first_ready.get_or_insert(now);
+            self.times.last_ready = Some(now);
+            self.order.push(param);
+        }
+    }
+
+    /// Whether the next bucket can be sent.
+    pub(super) fn has_full_bucket(&self) -> bool {
+        self.failure.is_none()
+            && !self.is_held_back
+            && self.left.get(self.sent).is_some_and(|&left| left == 0)
+    }
+
+    /// The parameters with a gradient that were not marked.
+    pub(super) fn unmarked<'s>(&'s self, params: &'s [Param]) -> impl Iterator<Item = usize> + 's {
+        let is_open =
+            |&index: &usize| params[index].is_trained() && self.marks[index] == Mark::Open;
+        (0..params.len()).filter(is_open)
+    }
+
+    /// Makes everything unsent, for another attempt with the same gradients.
+    pub(super) fn rewind(&mut self) {
+        self.sent = 0;
+        self.works.clear();
+        self.sums = None;
+        self.failure = None;
+        self.notes.lock().undo();
+    }
+}
+
+/// What the jobs of a step need to know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JobContext<'c> {
+    pub(super) group: &'c Group,
+    pub(super) memory: &'c Arc<GradMemory>,
+    pub(super) params: &'c [Param],
+    pub(super) options: &'c ReducerOptions,
+    pub(super) factor: &'c Factor,
+}
+
+impl JobContext<'_> {
+    /// How the next bucket of a step is reduced.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `System` if there is no room to collect gradients.
+    pub(super) fn next_job(&self, step: &Step) -> Result<BucketJob> {
+        let index = step.sent;
+        let mut job = BucketJob {
+            index,
+            step: step.number,
+            dtype: self.memory.layout.buckets[index].dtype,
+            send: Dst::empty(),
+            recv: Dst::empty(),
+            collect: Vec::new(),
+            deliver: Vec::new(),
+            factor: self.factor.clone(),
+            _memory: Arc::clone(self.memory),
+            _scratch: None,
+        };
+        match self.memory.bucket_places(index) {
+            Some(places) => self.reduce_places(&mut job, step, places),
+            None => self.reduce_owned(&mut job, step)?,
+        }
+        Ok(job)
+    }
+
+    /// Gradients in places are reduced where they are, or from there to their results.
+    fn reduce_places(&self, job: &mut BucketJob, step: &Step, places: Dst<'static>) {
+        let bucket = &self.memory.layout.buckets[job.index];
+        let result = self.memory.bucket_result(job.index);
+        (job.send, job.recv) = (places, result.unwrap_or(places));
+        for (position, &param) in bucket.params.iter().enumerate() {
+            let place = bucket.part(places, position);
+            if step.marks[param] == Mark::Ready {
+                continue;
+            }
+            let keeps = !step.is_joined && self.keeps_unused(step.marks[param]);
+            job.collect.push(if keeps {
+                let result = result.map(|result| bucket.part(result, position));
+                Collect::ZeroUnlessUnused { param, place, result }
+            } else {
+                Collect::Zero(place)
+            });
+        }
+    }
+
+    /// The caller's gradients: a single one is reduced where it is, several are collected.
+    fn reduce_owned(&self, job: &mut BucketJob, step: &Step) -> Result<()> {
+        let bucket = &self.memory.layout.buckets[job.index];
+        let result = self.memory.bucket_result(job.index);
+        let is_single = bucket.params.len() == 1 && step.marks[bucket.params[0]] == Mark::Ready;
+        if is_single {
+            let grad = self.grad(bucket.params[0]);
+            (job.send, job.recv) = (grad, result.unwrap_or(grad));
+        } else {
+            let room = match result {
+                Some(result) => result,
+                None => {
+                    let scratch = self.memory.scratch(self.group, bucket.bytes)?;
+                    let room = scratch.view().slice(0, bucket.bytes);
+                    job._scratch = Some(scratch);
+                    room
+                }
+            };
+            (job.send, job.recv) = (room, room);
+        }
+        for (position, &param) in bucket.params.iter().enumerate() {
+            let (grad, at) = (self.grad(param), bucket.part(job.recv, position));
+            let mark = step.marks[param];
+            if !is_single {
+                job.collect.push(match mark {
+                    Mark::Ready => Collect::Copy { from: grad.as_src(), to: at },
+                    _ => Collect::Zero(at),
+                });
+            }
+            let is_in_place = is_single && result.is_none();
+            if !step.is_joined && !is_in_place {
+                job.deliver.push(self.delivery(param, mark, result.is_some(), (at, grad)));
+            }
+        }
+        Ok(())
+    }
+
+    fn delivery(
+        &self,
+        param: usize,
+        mark: Mark,
+        is_apart: bool,
+        (at, grad): (Dst<'static>, Dst<'static>),
+    ) -> Deliver {
+        let (from, to) = (at.as_src(), grad);
+        let only_if_used = mark != Mark::Ready && self.keeps_unused(mark);
+        match (is_apart, only_if_used) {
+            (true, _) => Deliver::AtCommit { param, only_if_used, from, to },
+            (false, true) => Deliver::HeldAside { param, from, to },
+            (false, false) => Deliver::Now { from, to },
+        }
+    }
+
+    /// Whether a parameter that no rank used keeps its gradient.
+    fn keeps_unused(&self, mark: Mark) -> bool {
+        mark == Mark::Unused || self.options.missing == Missing::Skip
+    }
+
+    fn grad(&self, param: usize) -> Dst<'static> {
+        self.params[param].grad.unwrap_or(Dst::empty())
+    }
+}

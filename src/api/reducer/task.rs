@@ -1,0 +1,419 @@
+//! What a reducer puts into the queue of its group: the weights at the beginning of a step, the buckets, and the ballot at
+//! its end.
+//!
+//! The operations of a group run one at a time, in the order of issue. So a bucket can use what the weights have said, the
+//! buckets share the room in which gradients are collected, and the ballot comes after all results are there.
+
+use super::Reducer;
+use super::ballot::Ballot;
+use super::memory::{Block, GradMemory};
+use crate::api::call::{Call, CallOptions};
+use crate::api::group::Group;
+use crate::api::issue::Task;
+use crate::api::work::Work;
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::{Deadline, LateDeadline};
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, Result};
+use crate::base::op::ReduceOp;
+use crate::transport::Descriptor;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Runs a collective as the operation of a task.
+fn run_in_turn(
+    group: &Group,
+    call: &Call<'_>,
+    options: &CallOptions,
+    first: Descriptor,
+    deadline: &Deadline,
+) -> Result<()> {
+    let deadline = LateDeadline::from(*deadline);
+    let of = (group.name(), &deadline);
+    let operation = call.operation(first, options, of, &group.observer);
+    group.carry_out(&operation, options.values)
+}
+
+/// The sums over all ranks of what each gave at the beginning of a step.
+#[derive(Debug, Default)]
+pub(super) struct StepSums(OnceLock<Vec<f64>>);
+
+impl StepSums {
+    /// The number of ranks that have data, once it is known.
+    pub(super) fn active(&self) -> Option<f64> {
+        self.0.get().and_then(|sums| sums.first().copied())
+    }
+
+    /// The weights of all ranks together.
+    fn weight(&self) -> Option<f64> {
+        self.0.get().and_then(|sums| sums.get(1).copied())
+    }
+
+    /// The lowest rank that has data.
+    pub(super) fn lowest_active(&self) -> Option<usize> {
+        self.0.get()?.iter().skip(2).position(|&is_active| is_active > 0.0)
+    }
+}
+
+/// What a rank gives at the beginning of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepWeights {
+    pub(super) is_active: bool,
+    pub(super) weight: f64,
+    /// The ranks tell each other which of them have data.
+    pub(super) names_ranks: bool,
+}
+
+/// Sums what the ranks give at the beginning of a step.
+#[derive(Debug)]
+pub(super) struct WeightsTask {
+    values: Vec<f64>,
+    sums: Arc<StepSums>,
+    options: CallOptions,
+    works: [Arc<Work>; 1],
+}
+
+impl WeightsTask {
+    pub(super) fn new(
+        group: &Group,
+        weights: StepWeights,
+        options: CallOptions,
+        work: Arc<Work>,
+    ) -> Self {
+        let active = if weights.is_active { 1.0 } else { 0.0 };
+        let mut values: Vec<f64> = vec![active, weights.weight];
+        if weights.names_ranks {
+            let is_own = |rank| if rank == group.rank() { active } else { 0.0 };
+            values.extend((0..group.size()).map(is_own));
+        }
+        Self { values, sums: Arc::default(), options, works: [work] }
+    }
+
+    pub(super) fn sums(&self) -> Arc<StepSums> {
+        Arc::clone(&self.sums)
+    }
+}
+
+impl Task for WeightsTask {
+    fn works(&self) -> &[Arc<Work>] {
+        &self.works
+    }
+
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        let mut values = vec![0.0; self.values.len()];
+        let view = Dst::from(values.as_mut_slice());
+        let call = Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum);
+        call.descriptor(sequence, self.options.label)
+    }
+
+    fn title(&self, descriptor: &Descriptor) -> String {
+        format!("the weights of a step ({descriptor})")
+    }
+
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        let view = Dst::from(self.values.as_mut_slice());
+        let call = Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum);
+        run_in_turn(group, &call, &self.options, first, deadline)?;
+        let sums = std::mem::take(&mut self.values);
+        self.sums.0.set(sums).map_err(|_| Error::internal("the weights of a step came twice"))
+    }
+}
+
+/// What the sum of a bucket is divided by.
+#[derive(Clone, Debug)]
+pub(super) enum Factor {
+    /// The number of ranks.
+    Average,
+    /// Nothing.
+    Sum,
+    /// Each rank's gradients are multiplied by this before they are added.
+    Scale(f64),
+    /// The number of ranks that have data in this step.
+    ByActive(Arc<StepSums>),
+    /// The weights of all ranks together, after each rank's gradients were multiplied by its own.
+    ByWeight(Arc<StepSums>, f64),
+}
+
+impl Factor {
+    /// The operator of the bucket, the same on all ranks.
+    pub(super) fn op(&self) -> ReduceOp {
+        match self {
+            Self::Average => ReduceOp::Avg,
+            Self::Sum => ReduceOp::Sum,
+            Self::Scale(_) | Self::ByActive(_) | Self::ByWeight(..) => ReduceOp::PremulSum,
+        }
+    }
+
+    /// This rank's factor, once the weights have come.
+    fn value(&self) -> Result<f64> {
+        let value = match self {
+            Self::Average | Self::Sum => Some(1.0),
+            Self::Scale(factor) => Some(*factor),
+            Self::ByActive(sums) => sums.active().map(|active| 1.0 / active.max(1.0)),
+            Self::ByWeight(sums, own) => {
+                sums.weight().map(|all| if all > 0.0 { own / all } else { 0.0 })
+            }
+        };
+        value.ok_or_else(|| Error::internal("a bucket runs before the weights of its step"))
+    }
+}
+
+/// What happens to a gradient before its bucket is reduced.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Collect {
+    /// It is copied to where the bucket is reduced.
+    Copy { from: Src<'static>, to: Dst<'static> },
+    /// This rank contributes zeros.
+    Zero(Dst<'static>),
+    /// This rank contributes zeros, and gets its gradient back if no rank used the parameter.
+    ZeroUnlessUnused { param: usize, place: Dst<'static>, result: Option<Dst<'static>> },
+}
+
+/// What happens to a reduced gradient.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deliver {
+    /// It is copied to the caller's memory.
+    Now { from: Src<'static>, to: Dst<'static> },
+    /// It is copied once the ranks have agreed on the step: always, or only if a rank used the parameter.
+    AtCommit { param: usize, only_if_used: bool, from: Src<'static>, to: Dst<'static> },
+    /// The same, with the bytes set aside, since the room is used for other buckets.
+    HeldAside { param: usize, from: Src<'static>, to: Dst<'static> },
+}
+
+/// A copy that waits for the agreement at the end of the step.
+#[derive(Debug)]
+pub(super) struct Deferred {
+    param: usize,
+    when: DeferredIf,
+    bytes: DeferredBytes,
+    to: Dst<'static>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeferredIf {
+    Always,
+    Used,
+    Unused,
+}
+
+#[derive(Debug)]
+enum DeferredBytes {
+    Aside(Arc<[u8]>),
+    InPlace(Src<'static>),
+}
+
+impl Deferred {
+    fn bytes(&self) -> Src<'_> {
+        match &self.bytes {
+            DeferredBytes::Aside(bytes) => Src::from(&bytes[..]),
+            DeferredBytes::InPlace(bytes) => *bytes,
+        }
+    }
+
+    /// Copies, if the agreement says so; the number of bytes.
+    fn settle(&self, ballot: &Ballot) -> usize {
+        let applies = match self.when {
+            DeferredIf::Always => true,
+            DeferredIf::Used => ballot.is_used(self.param),
+            DeferredIf::Unused => !ballot.is_used(self.param),
+        };
+        if !applies {
+            return 0;
+        }
+        self.to.copy_from(self.bytes());
+        self.to.len()
+    }
+}
+
+/// What the buckets of a step leave behind for its end.
+#[derive(Debug, Default)]
+pub(super) struct StepLog {
+    notes: Mutex<StepNotes>,
+}
+
+/// See [`StepLog`].
+#[derive(Debug, Default)]
+pub(super) struct StepNotes {
+    pub(super) deferred: Vec<Deferred>,
+    pub(super) bytes_reduced: u64,
+    pub(super) bytes_copied: u64,
+    /// How long operations ran, together.
+    pub(super) communication: Duration,
+    pub(super) last_end: Option<Instant>,
+}
+
+impl StepLog {
+    pub(super) fn lock(&self) -> MutexGuard<'_, StepNotes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StepNotes {
+    /// Carries out what waited for the agreement.
+    pub(super) fn settle(&mut self, ballot: &Ballot) {
+        let copied: usize = self.deferred.drain(..).map(|deferred| deferred.settle(ballot)).sum();
+        self.bytes_copied += copied as u64;
+    }
+
+    /// Puts back what zeros have overwritten, before the step is repeated.
+    pub(super) fn undo(&mut self) {
+        for deferred in self.deferred.drain(..).filter(|it| it.when == DeferredIf::Unused) {
+            deferred.to.copy_from(deferred.bytes());
+        }
+    }
+}
+
+/// A bucket as it is reduced.
+#[derive(Debug)]
+pub(super) struct BucketJob {
+    pub(super) index: usize,
+    pub(super) step: u64,
+    pub(super) dtype: DataType,
+    pub(super) send: Dst<'static>,
+    pub(super) recv: Dst<'static>,
+    pub(super) collect: Vec<Collect>,
+    pub(super) deliver: Vec<Deliver>,
+    pub(super) factor: Factor,
+    /// Held, so that the memory is there until the operation has ended.
+    pub(super) _memory: Arc<GradMemory>,
+    pub(super) _scratch: Option<Arc<Block>>,
+}
+
+impl BucketJob {
+    fn call(&self) -> Call<'static> {
+        Call::all_reduce(self.send.as_src(), self.recv, self.dtype, self.factor.op())
+    }
+
+    /// Puts the gradients where they are reduced.
+    fn collect(&self, notes: &StepLog) {
+        let mut copied = 0;
+        for collect in &self.collect {
+            match *collect {
+                Collect::Copy { from, to } => {
+                    to.copy_from(from);
+                    copied += to.len();
+                }
+                Collect::Zero(to) => to.fill_zero(),
+                Collect::ZeroUnlessUnused { param, place, result } => {
+                    let bytes = aside(place.as_src());
+                    let mut notes = notes.lock();
+                    for to in [Some(place), result].into_iter().flatten() {
+                        let bytes = DeferredBytes::Aside(Arc::clone(&bytes));
+                        let when = DeferredIf::Unused;
+                        notes.deferred.push(Deferred { param, when, bytes, to });
+                    }
+                    drop(notes);
+                    copied += place.len();
+                    place.fill_zero();
+                }
+            }
+        }
+        notes.lock().bytes_copied += copied as u64;
+    }
+
+    /// Puts the results where the caller wants them.
+    fn deliver(&self, notes: &StepLog) {
+        let mut copied = 0;
+        for deliver in &self.deliver {
+            let deferred = match *deliver {
+                Deliver::Now { from, to } => {
+                    to.copy_from(from);
+                    copied += to.len();
+                    continue;
+                }
+                Deliver::AtCommit { param, only_if_used, from, to } => {
+                    let when = if only_if_used { DeferredIf::Used } else { DeferredIf::Always };
+                    Deferred { param, when, bytes: DeferredBytes::InPlace(from), to }
+                }
+                Deliver::HeldAside { param, from, to } => {
+                    copied += from.len();
+                    let bytes = DeferredBytes::Aside(aside(from));
+                    Deferred { param, when: DeferredIf::Used, bytes, to }
+                }
+            };
+            notes.lock().deferred.push(deferred);
+        }
+        notes.lock().bytes_copied += copied as u64;
+    }
+}
+
+/// A copy of bytes.
+fn aside(from: Src<'static>) -> Arc<[u8]> {
+    let mut bytes = vec![0; from.len()];
+    Dst::from(bytes.as_mut_slice()).copy_from(from);
+    bytes.into()
+}
+
+/// Reduces a bucket.
+#[derive(Debug)]
+pub(super) struct BucketTask {
+    pub(super) job: BucketJob,
+    pub(super) notes: Arc<StepLog>,
+    pub(super) options: CallOptions,
+    pub(super) works: [Arc<Work>; 1],
+}
+
+impl Task for BucketTask {
+    fn works(&self) -> &[Arc<Work>] {
+        &self.works
+    }
+
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        self.job.call().descriptor(sequence, self.options.label)
+    }
+
+    fn title(&self, descriptor: &Descriptor) -> String {
+        format!("bucket {} of step {} ({descriptor})", self.job.index, self.job.step)
+    }
+
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        let begun = Instant::now();
+        self.job.collect(&self.notes);
+        self.options.premul_scale = self.job.factor.value()?;
+        run_in_turn(group, &self.job.call(), &self.options, first, deadline)?;
+        self.job.deliver(&self.notes);
+        let mut notes = self.notes.lock();
+        notes.bytes_reduced += self.job.send.len() as u64;
+        notes.communication += begun.elapsed();
+        notes.last_end = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// Agrees on a step, and ends it.
+#[derive(Debug)]
+pub(super) struct BallotTask {
+    pub(super) reducer: Arc<Reducer>,
+    pub(super) ballot: Ballot,
+    pub(super) step: u64,
+    pub(super) options: CallOptions,
+    pub(super) works: [Arc<Work>; 1],
+}
+
+impl BallotTask {
+    /// The call; its descriptor depends only on the shape.
+    fn call(view: Dst<'_>) -> Call<'_> {
+        Call::all_reduce(view.as_src(), view, DataType::U8, ReduceOp::BitOr)
+    }
+}
+
+impl Task for BallotTask {
+    fn works(&self) -> &[Arc<Work>] {
+        &self.works
+    }
+
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        let mut bytes = self.ballot.bytes().to_vec();
+        Self::call(Dst::from(bytes.as_mut_slice())).descriptor(sequence, self.options.label)
+    }
+
+    fn title(&self, descriptor: &Descriptor) -> String {
+        format!("the end of step {} ({descriptor})", self.step)
+    }
+
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        let view = Dst::from(self.ballot.bytes_mut());
+        run_in_turn(group, &Self::call(view), &self.options, first, deadline)?;
+        self.reducer.conclude(group, &self.ballot)
+    }
+}

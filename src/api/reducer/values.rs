@@ -1,0 +1,93 @@
+//! The values of parameters and buffers: broadcast from one rank to all.
+
+use super::param::{Param, ParamRole};
+use super::{Phase, Reducer};
+use crate::api::call::{Call, CallOptions};
+use crate::api::callbacks;
+use crate::api::group::Group;
+use crate::api::work::Work;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Context as _, Error, Result};
+use crate::base::ids::Rank;
+use std::sync::Arc;
+
+/// A choice of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Values {
+    /// Parameters, trained and frozen ones.
+    pub params: bool,
+    /// Buffers.
+    pub buffers: bool,
+    /// Reduced gradients.
+    pub grads: bool,
+}
+
+impl Values {
+    /// Parameters and buffers.
+    pub const ALL: Self = Self { params: true, buffers: true, grads: false };
+    /// Buffers only.
+    pub const BUFFERS: Self = Self { params: false, ..Self::ALL };
+
+    fn has(self, param: &Param) -> bool {
+        match param.role {
+            ParamRole::Trained | ParamRole::Frozen => self.params,
+            ParamRole::Buffer => self.buffers,
+        }
+    }
+
+    /// The parameters and buffers of the choice.
+    pub(super) fn of(self, params: &[Param]) -> impl Iterator<Item = &Param> {
+        params.iter().filter(move |param| self.has(param))
+    }
+}
+
+impl Reducer {
+    /// Broadcasts the values of a rank to all ranks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` inside a step or for a rank that does not exist; those of a broadcast.
+    pub fn broadcast(&self, root: Rank, values: Values) -> Result<()> {
+        callbacks::refuse_to_block("dist_reducer_broadcast")?;
+        if values.grads {
+            return Err(Error::invalid(
+                "gradients are not broadcast: they are the same on all ranks",
+            ));
+        }
+        let group = {
+            let state = self.settled();
+            if !matches!(state.phase, Phase::Idle) {
+                return Err(state.refuse("values are broadcast between steps"));
+            }
+            state.group()?
+        };
+        self.broadcast_in(&group, root, values)
+    }
+
+    /// The same, in a group. All broadcasts are issued before the first one is waited for.
+    pub(super) fn broadcast_in(
+        &self,
+        group: &Arc<Group>,
+        root: Rank,
+        values: Values,
+    ) -> Result<()> {
+        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN };
+        let mut works: Vec<Arc<Work>> = Vec::new();
+        let mut outcome = Ok(());
+        for param in values.of(&self.params).filter(|param| param.count > 0) {
+            let call = Call::broadcast(param.data, param.dtype, root, group.rank());
+            match group.issue(call, options.clone()) {
+                Ok(work) => works.push(work),
+                Err(error) => {
+                    outcome = Err(error).context(|| format!("parameter \"{}\"", param.name));
+                    break;
+                }
+            }
+        }
+        for work in works {
+            work.will_be_awaited();
+            let ended = work.wait(&Deadline::never()).map(drop);
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}

@@ -1,0 +1,481 @@
+//! Reducers: creation, memory, values, and figures.
+
+use super::args::{Out, dst, index, milliseconds, null, required_str, reserved, slice};
+use super::blob;
+use super::group::group;
+use super::handle::{Kind, Table};
+use super::options;
+use super::train_types::*;
+use super::types::*;
+use crate::api::call::buffer_bytes;
+use crate::api::reducer::{
+    Divide, MOST_PARAMS, Missing, Param, ParamRole, Reducer, ReducerOptions, ReducerStats, Values,
+};
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use std::ffi::c_void;
+
+pub(super) static REDUCERS: Table<Reducer> = Table::new(Kind::Reducer);
+
+const KNOWN_PARAM_FLAGS: u64 = DIST_PARAM_FROZEN | DIST_PARAM_BUFFER;
+
+const KNOWN_FLAGS: u64 = DIST_REDUCER_RETRYABLE
+    | DIST_REDUCER_CANONICAL
+    | DIST_REDUCER_FIXED_LAYOUT
+    | DIST_REDUCER_MOVE_GRADS
+    | DIST_REDUCER_STATIC_GRAPH
+    | DIST_REDUCER_BROADCAST_BUFFERS
+    | DIST_REDUCER_UNEVEN
+    | DIST_REDUCER_NO_BROADCAST;
+
+/// Refuses flags that this version does not know.
+pub(super) fn check_flags(flags: u64, known: u64) -> Result<()> {
+    if flags & !known == 0 {
+        return Ok(());
+    }
+    let message = format!("flags is {flags:#x}: this version knows {known:#x}");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+/// The parameters of a caller's array. Its elements are as long as the first one says.
+fn params(array: *const dist_param_t, n: usize) -> Result<Vec<Param>> {
+    if n == 0 {
+        return Ok(Vec::new());
+    }
+    if array.is_null() {
+        return Err(null("params"));
+    }
+    if n > MOST_PARAMS {
+        let message = format!("n_params is {n}: a reducer has {MOST_PARAMS} parameters at most");
+        return Err(Error::invalid(message));
+    }
+    let stride = options::output_size(array)?;
+    let param = |index: usize| {
+        let at = array.cast::<u8>().wrapping_add(index * stride).cast::<dist_param_t>();
+        let given = options::read(at)?;
+        if given.struct_size != stride {
+            let message = format!(
+                "struct_size is {}, and that of params[0] {stride}: all are alike",
+                given.struct_size
+            );
+            return Err(Error::invalid(message));
+        }
+        param_of(&given)
+    };
+    (0..n).map(|index| param(index).context(|| format!("params[{index}]"))).collect()
+}
+
+fn param_of(given: &dist_param_t) -> Result<Param> {
+    check_flags(given.flags, KNOWN_PARAM_FLAGS)?;
+    reserved(given.reserved)?;
+    let name = required_str(given.name, "name")?;
+    let dtype = DataType::from_number(given.dtype)?;
+    let grad_dtype = match given.grad_dtype {
+        0 => dtype,
+        number => DataType::from_number(number).context(|| "grad_dtype")?,
+    };
+    let role = match given.flags {
+        0 => ParamRole::Trained,
+        DIST_PARAM_FROZEN => ParamRole::Frozen,
+        DIST_PARAM_BUFFER => ParamRole::Buffer,
+        _ => {
+            let message =
+                "flags have DIST_PARAM_FROZEN and DIST_PARAM_BUFFER: a parameter is one of them";
+            return Err(Error::invalid(message));
+        }
+    };
+    let data = dst(given.data, buffer_bytes(given.count, dtype, 1)?, "data")?;
+    let grad_bytes = buffer_bytes(given.count, grad_dtype, 1)?;
+    let grad = match given.grad.is_null() {
+        true => None,
+        false => Some(dst(given.grad, grad_bytes, "grad")?),
+    };
+    let device = match given.fields & DIST_FIELD_DEVICE {
+        0 => None,
+        _ => Some(index(given.device, "device")?),
+    };
+    Ok(Param {
+        name: name.to_owned(),
+        data,
+        grad,
+        shape: slice(given.shape, given.n_shape, "shape")?.to_vec(),
+        count: given.count,
+        dtype,
+        grad_dtype,
+        device,
+        role,
+        tag: given.tag,
+    })
+}
+
+fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerOptions> {
+    let flags = given.flags;
+    check_flags(flags, KNOWN_FLAGS)?;
+    let has = |flag: u64| flags & flag != 0;
+    let layout = match given.layout.is_null() {
+        true if given.layout_bytes > 0 => return Err(null("layout")),
+        true => None,
+        false => Some(slice(given.layout.cast::<u8>(), given.layout_bytes, "layout")?.to_vec()),
+    };
+    let name = super::args::optional_str(given.name, "name")?;
+    Ok(ReducerOptions {
+        bucket_bytes: given.bucket_bytes,
+        first_bucket_bytes: given.first_bucket_bytes,
+        divide: match given.divide {
+            DIST_DIVIDE_WORLD => Divide::World,
+            DIST_DIVIDE_NONE => Divide::None,
+            DIST_DIVIDE_INITIAL => Divide::Initial,
+            DIST_DIVIDE_WEIGHTED => Divide::Weighted,
+            other => {
+                return Err(Error::invalid(format!(
+                    "divide is {other}: pass a DIST_DIVIDE_ constant"
+                )));
+            }
+        },
+        missing: match given.missing {
+            DIST_MISSING_ERROR => Missing::Error,
+            DIST_MISSING_ZERO => Missing::Zero,
+            DIST_MISSING_SKIP => Missing::Skip,
+            other => {
+                return Err(Error::invalid(format!(
+                    "missing is {other}: pass a DIST_MISSING_ constant"
+                )));
+            }
+        },
+        timeout_ms: milliseconds(given.timeout_ms, "timeout_ms")?,
+        is_retryable: has(DIST_REDUCER_RETRYABLE),
+        is_canonical: has(DIST_REDUCER_CANONICAL),
+        has_fixed_layout: has(DIST_REDUCER_FIXED_LAYOUT),
+        moves_grads: has(DIST_REDUCER_MOVE_GRADS),
+        is_static: has(DIST_REDUCER_STATIC_GRAPH),
+        broadcasts_buffers: has(DIST_REDUCER_BROADCAST_BUFFERS),
+        is_uneven: has(DIST_REDUCER_UNEVEN),
+        broadcasts_values: !has(DIST_REDUCER_NO_BROADCAST),
+        layout,
+        name: name.unwrap_or_default().to_owned(),
+    })
+}
+
+/// Which values a caller means.
+fn values(what: u64) -> Result<Values> {
+    check_flags(what, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
+    if what == 0 {
+        return Err(Error::invalid("what is 0: pass the sum of DIST_REDUCER_PARAMS and others"));
+    }
+    Ok(Values {
+        params: what & DIST_REDUCER_PARAMS != 0,
+        buffers: what & DIST_REDUCER_BUFFERS != 0,
+        grads: what & DIST_REDUCER_GRADS != 0,
+    })
+}
+
+dist_export! {
+    /// Creates a reducer, which averages gradients over the ranks of a group.
+    ///
+    /// The ranks compare their parameters and options, agree on the buckets, and get the values of
+    /// rank 0. A rank that creates a reducer while the other ranks call dist_reducer_regroup joins
+    /// them: it gets their buckets, their number of steps, and the values of the lowest of them.
+    ///
+    /// @param group in: the group. The reducer does not keep it: release the reducer first.
+    /// @param params in: `n_params` parameters; the array, names and shapes are borrowed for the
+    ///   call, the values and gradients until dist_reducer_release. NULL only if `n_params` is 0.
+    /// @param n_params in: the number of parameters.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call.
+    /// @param out out: the reducer, owned by the caller, released with dist_reducer_release; NULL
+    ///   on failure.
+    /// @agree the parameters but for their addresses and the index of the device, in the same
+    ///   order; the options but for `timeout_ms`, `layout` and `name`. If ranks give different
+    ///   layouts, that of the lowest of them counts.
+    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
+    /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
+    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
+    ///   gradients in device memory, an element type that cannot be divided, or a field or flag
+    ///   that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
+    ///   differ, with the first difference. The errors of dist_all_gather_bytes and dist_broadcast.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_create(
+        group: *mut dist_group_t,
+        params: *const dist_param_t,
+        n_params: usize,
+        options: *const dist_reducer_options_t,
+        out: *mut *mut dist_reducer_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        let options = reducer_options(&options::read(options)?)?;
+        let group = self::group(group)?;
+        let params = self::params(params, n_params)?;
+        let reducer = Reducer::create(&group, params, options)?;
+        out.write(REDUCERS.insert(reducer)?);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Gives the place where a gradient is to be written.
+    ///
+    /// The caller adds to or overwrites the gradient there before it marks the parameter. A place
+    /// in memory of the reducer is valid until dist_reducer_release. With DIST_REDUCER_MOVE_GRADS,
+    /// ask again after the first step. The memory is filled with zeros at first.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param param in: the index of the parameter in the list of dist_reducer_create.
+    /// @param grad out: the caller's gradient, if the parameter has one, else memory of the
+    ///   reducer; NULL on failure and for a parameter without elements.
+    /// @param count out, optional: the number of elements; not written on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
+    ///   not exist or has no gradient.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_grad(
+        reducer: *mut dist_reducer_t,
+        param: usize,
+        grad: *mut *mut c_void,
+        count: *mut usize,
+    ) -> dist_status_t {
+        let out = Out::handle(grad, "grad")?;
+        let (place, elements) = REDUCERS.get(reducer)?.grad(param)?;
+        give_place(&out, place, count, elements);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Gives the place of a reduced gradient after the end of a step.
+    ///
+    /// It is that of dist_reducer_grad, unless the reducer has DIST_REDUCER_RETRYABLE and provides
+    /// the memory.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param param in: the index of the parameter.
+    /// @param grad out: the reduced gradient, valid as for dist_reducer_grad; NULL on failure and
+    ///   for a parameter without elements.
+    /// @param count out, optional: the number of elements; not written on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return as dist_reducer_grad.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_result(
+        reducer: *mut dist_reducer_t,
+        param: usize,
+        grad: *mut *mut c_void,
+        count: *mut usize,
+    ) -> dist_status_t {
+        let out = Out::handle(grad, "grad")?;
+        let (place, elements) = REDUCERS.get(reducer)?.result(param)?;
+        give_place(&out, place, count, elements);
+        Ok(())
+    }
+}
+
+fn give_place(
+    out: &Out<*mut c_void>,
+    place: crate::base::buffer::Dst<'static>,
+    count: *mut usize,
+    elements: usize,
+) {
+    if !place.is_empty() {
+        out.write(place.as_mut_ptr().cast());
+    }
+    if let Some(count) = Out::optional(count) {
+        count.write(elements);
+    }
+}
+
+dist_export! {
+    /// Copies the values of one rank to all ranks.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param root in: the rank that has the values.
+    /// @param what in: the sum of DIST_REDUCER_PARAMS and DIST_REDUCER_BUFFERS, or one of them.
+    /// @agree the order of calls on the group, root and what.
+    /// @blocks until the values are there, until the deadlines of the broadcasts at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback;
+    ///   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of dist_broadcast.
+    /// @threads one at a time.
+    /// @since 0.1
+    pub fn dist_reducer_broadcast(
+        reducer: *mut dist_reducer_t,
+        root: i32,
+        what: u64,
+    ) -> dist_status_t {
+        REDUCERS.get(reducer)?.broadcast(index(root, "root")?, values(what)?)
+    }
+}
+
+dist_export! {
+    /// Compares values that should be the same on all ranks.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param what in: the sum of DIST_REDUCER_PARAMS, DIST_REDUCER_BUFFERS and DIST_REDUCER_GRADS,
+    ///   or some of them.
+    /// @param differences out: one text for each parameter whose bytes are not the same on all
+    ///   ranks, with the ranks; empty if all are the same. The same on all ranks; owned by the
+    ///   caller, released with dist_blob_release; NULL on failure.
+    /// @agree the order of calls on the group and what.
+    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
+    /// @return DIST_OK, also if values differ; DIST_ERR_INVALID_ARGUMENT, also inside a step or a
+    ///   completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
+    ///   of dist_all_gather_bytes.
+    /// @threads one at a time.
+    /// @since 0.1
+    pub fn dist_reducer_check(
+        reducer: *mut dist_reducer_t,
+        what: u64,
+        differences: *mut *mut dist_blob_t,
+    ) -> dist_status_t {
+        let out = Out::handle(differences, "differences")?;
+        let lines = REDUCERS.get(reducer)?.check(values(what)?)?;
+        blob::give(&out, lines.into_iter().map(String::into_bytes).collect())
+    }
+}
+
+dist_export! {
+    /// Goes on in another group, for instance in that of dist_group_shrink.
+    ///
+    /// If a step had failed, it is open again after this call: with DIST_REDUCER_RETRYABLE the next
+    /// dist_reducer_end sends the same gradients again, divided for the new group, and nothing is
+    /// computed again. If another rank had seen the step end before the failure, dist_reducer_end
+    /// returns what that rank got. Without DIST_REDUCER_RETRYABLE a failed step is given up;
+    /// `steps` of dist_reducer_stats tells whether it had ended.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param group in: the new group. The reducer does not keep it.
+    /// @agree all ranks of the new group call it, or dist_reducer_create with the same parameters
+    ///   and options.
+    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a step is open in a group that has not failed,
+    ///   or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_MISMATCH on all ranks if
+    ///   parameters, options or steps differ, or a rank joins while a step is to be repeated; the
+    ///   errors of dist_all_gather_bytes and dist_broadcast.
+    /// @threads one at a time.
+    /// @since 0.1
+    pub fn dist_reducer_regroup(
+        reducer: *mut dist_reducer_t,
+        group: *mut dist_group_t,
+    ) -> dist_status_t {
+        let reducer = REDUCERS.get(reducer)?;
+        let group = self::group(group)?;
+        reducer.regroup(&group)
+    }
+}
+
+dist_export! {
+    /// Gives the layout of a reducer: which gradients are reduced together, and in which order.
+    ///
+    /// Results of the same gradients on the same ranks are the same bits only with the same
+    /// layout, or with DIST_REDUCER_CANONICAL. So a checkpoint has the layout, and passes it to
+    /// dist_reducer_create after a restart.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param out out: one byte string, a text in JSON with the names of the parameters; owned by
+    ///   the caller, released with dist_blob_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL;
+    ///   DIST_ERR_OUT_OF_MEMORY.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_layout(
+        reducer: *const dist_reducer_t,
+        out: *mut *mut dist_blob_t,
+    ) -> dist_status_t {
+        let out = Out::handle(out, "out")?;
+        blob::give(&out, vec![REDUCERS.get(reducer)?.layout()])
+    }
+}
+
+dist_export! {
+    /// Gives figures of the last step.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param out out: the figures; `struct_size` is set by the caller.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its
+    ///   `struct_size` is wrong.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_stats(
+        reducer: *const dist_reducer_t,
+        out: *mut dist_reducer_stats_t,
+    ) -> dist_status_t {
+        if out.is_null() {
+            return Err(null("out"));
+        }
+        let size = options::output_size(out.cast_const())?;
+        let ReducerStats {
+            steps,
+            n_buckets,
+            bytes_reduced,
+            bytes_copied,
+            first_ready_to_last_ready_ns,
+            communication_ns,
+            exposed_ns,
+            step_ns,
+            rebuilds,
+            retries,
+        } = REDUCERS.get(reducer)?.stats();
+        let struct_size = size_of::<dist_reducer_stats_t>();
+        let stats = dist_reducer_stats_t {
+            struct_size,
+            steps,
+            n_buckets,
+            bytes_reduced,
+            bytes_copied,
+            first_ready_to_last_ready_ns,
+            communication_ns,
+            exposed_ns,
+            step_ns,
+            rebuilds,
+            retries,
+        };
+        options::write(out, size, stats);
+        Ok(())
+    }
+}
+
+dist_export! {
+    /// Describes a reducer: parameters, buckets, options, and sums over all steps.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param json out: one byte string, a text in JSON; owned by the caller, released with
+    ///   dist_blob_release; NULL on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
+    ///   DIST_ERR_OUT_OF_MEMORY.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_describe(
+        reducer: *const dist_reducer_t,
+        json: *mut *mut dist_blob_t,
+    ) -> dist_status_t {
+        let out = Out::handle(json, "json")?;
+        let text = REDUCERS.get(reducer)?.describe().to_string();
+        blob::give(&out, vec![text.into_bytes()])
+    }
+}
+
+dist_export! {
+    /// Releases a reducer and the memory that it provides.
+    ///
+    /// If operations of a step are under way, the call waits until they have ended.
+    ///
+    /// @param reducer in, optional: the reducer; NULL does nothing.
+    /// @agree nothing.
+    /// @blocks until the operations of the step have ended, until their deadlines at the latest.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+    /// @threads one; no other call uses the reducer.
+    /// @since 0.1
+    pub fn dist_reducer_release(reducer: *mut dist_reducer_t) -> dist_status_t {
+        if reducer.is_null() {
+            return Ok(());
+        }
+        REDUCERS.remove(reducer)?.retire();
+        Ok(())
+    }
+}
