@@ -324,6 +324,18 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
+    /// Waits until the caller's functions have returned, however long it takes. A completion callback cannot wait for
+    /// others on its own thread.
+    pub(super) fn await_last_callback(&self) {
+        if callbacks::refuse_to_block("dist_reducer_release").is_err() {
+            return;
+        }
+        let count = &self.callbacks;
+        let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
+        // Without a deadline the wait has no error.
+        drop(until(&count.bell, Pace::PATIENT, &Deadline::never(), || None, returned));
+    }
+
     /// Waits until the caller's functions have returned.
     fn await_callbacks(&self) -> Result<()> {
         let count = &self.callbacks;

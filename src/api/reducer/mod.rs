@@ -233,6 +233,7 @@ impl Reducer {
     /// Waits until no operation uses memory of the caller or of the reducer any more. Operations have deadlines.
     pub fn retire(&self) {
         self.await_step();
+        self.await_last_callback();
     }
 
     /// The exported layout.
