@@ -161,6 +161,9 @@ void reduce_everything(const dist::group &g) {
   CHECK(text == "text");
   const auto bytes = dist::bytes_of(dist::view(values.data(), 2));
   CHECK(bytes.size == 16 && static_cast<const void *>(bytes.data) == values.data());
+  double total = 0;
+  for (const double each : dist::view(values.data(), 2)) total += each;
+  CHECK(total == values[0] + dist::view(values.data(), 2)[1]);
   c10::Half halves[2] = {{0x3c00}, {0x4000}};
   g.all_reduce(halves);
   CHECK(halves[0].bits == (n == 2 ? 0x4000 : 0x3c00));

@@ -21,6 +21,10 @@ template <class T>
 struct buffer {
   T *data = nullptr;
   std::size_t size = 0;
+
+  constexpr T *begin() const noexcept { return data; }
+  constexpr T *end() const noexcept { return data + size; }
+  constexpr T &operator[](std::size_t index) const noexcept { return data[index]; }
 };
 
 /// The elements of a raw pointer.
@@ -185,7 +189,9 @@ using range_begin = decltype(std::begin(std::declval<R &>()));
 template <class R>
 constexpr bool is_range_of_buffers() {
   using range = std::remove_reference_t<R>;
-  if constexpr (has<range_begin, range>) {
+  if constexpr (is_buffer_view<std::remove_cv_t<range>>::value) {
+    return false;
+  } else if constexpr (has<range_begin, range>) {
     using element = std::remove_reference_t<decltype(*std::begin(std::declval<range &>()))>;
     constexpr buffer_form form = form_of<element>();
     return form != buffer_form::none && form != buffer_form::element;
