@@ -22,6 +22,9 @@ void everything(const dist::group &g) {
   auto batch = dist::batch::begin();
   CHECK(batch && g.all_reduce(x) && batch->run());
   CHECK(g.broadcast_bytes("x", 0)->view() == "x");
+  auto reducer = dist::reducer::make(g, {{"x", x}});
+  auto step = reducer->step();
+  CHECK(reducer && step && reducer->grad<float>(0)->size == 1 && step->ready(0) && step->commit());
   dist::vector<float> v(100, 1, dist::allocator<float>(g));
   CHECK(g.all_reduce(v));
 }

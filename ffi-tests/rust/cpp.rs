@@ -133,6 +133,7 @@ programs!(
     groups,
     messages,
     no_exceptions,
+    reducer,
     runtime,
     stores,
     training,
@@ -300,22 +301,32 @@ fn coroutines_under_thread_sanitizer() {
     thread_sanitized("coroutines", "-std=c++20");
 }
 
-/// The first program of the guide, and the options of C++20 as it shows them.
+/// The first program of the guide, the step of a reducer, and the options of C++20 as the guide shows them.
 #[test]
 fn code_of_the_guide_compiles() {
+    /// Declares the names that the step of a reducer uses.
+    const TRAINER: &str = "
+        void backward_of_weights(dist::buffer<float> gradient);
+        void backward_of_biases(dist::buffer<float> gradient);
+        void update(std::vector<float> &values, dist::buffer<float> gradient);
+        void f(dist::group_ref world, std::vector<float> &weights, std::vector<float> &biases, int steps)";
+    const CALLER: &str = "void f(dist::group_ref world, float &x)";
     let Some(compiler) = Cxx::usual() else { return };
     let guide = std::fs::read_to_string(format!("{ROOT}/docs/cpp.md")).expect("text");
     let blocks: Vec<&str> =
         guide.split("```cpp\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    let fragment = blocks.iter().find(|block| block.contains("{.timeout")).expect("the options");
-    let fragment =
-        format!("#include <dist.hpp>\nvoid f(dist::group_ref world, float &x) {{\n{fragment}}}\n");
-    let folder = library_folder();
-    for (name, text, standard) in
-        [("guide", blocks[0], "-std=c++17"), ("guide_options", &fragment, "-std=c++20")]
-    {
-        let file = folder.join(format!("{name}.cpp")).display().to_string();
-        std::fs::write(&file, text).expect("the file");
+    let fragment = |part: &str, function: &str| {
+        let block = blocks.iter().find(|block| block.contains(part)).expect("a block of the guide");
+        format!("#include <dist.hpp>\n{function} {{\n{block}}}\n")
+    };
+    let programs = [
+        ("guide", blocks[0].to_owned(), "-std=c++17"),
+        ("guide_training", fragment("dist::reducer reducer", TRAINER), "-std=c++17"),
+        ("guide_options", fragment("{.timeout", CALLER), "-std=c++20"),
+    ];
+    for (name, text, standard) in programs {
+        let file = library_folder().join(format!("{name}.cpp")).display().to_string();
+        std::fs::write(&file, &text).expect("the file");
         let mut words = compiler.clone().with(&["-Wall", "-Wextra", "-Werror", standard]).words();
         words.extend(["-fsyntax-only".to_owned(), file]);
         run(&words, LIMIT).expect_success();
