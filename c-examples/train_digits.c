@@ -3,15 +3,16 @@
  *
  *     distrun --nproc-per-node 4 ./train_digits
  *
- * Every rank holds the whole network and a share of every batch. What libdist does here:
+ * Every rank holds the whole network and a share of every batch. These functions of libdist are used:
  *
- *   dist_broadcast    rank 0's initial weights go to everybody;
- *   dist_all_reduce   after each batch, the gradients, the loss and the number of rows are summed over the ranks;
- *   dist_all_gather   at the end, everybody learns the hash of everybody's weights.
+ *   dist_reducer_create   all ranks get rank 0's initial weights;
+ *   dist_reducer_end      after each batch, the gradients are summed over the ranks;
+ *   dist_all_reduce       after each epoch, the losses are summed over the ranks;
+ *   dist_all_gather       at the end, each rank gets the hash of every rank's weights.
  *
- * All ranks shuffle the rows with the same seed, and rank r takes row i of a batch where i % size == r. The batches are
- * thus the same whatever the number of ranks, and so, but for rounding, is the course of training. An all-reduce gives
- * the same bits on all ranks, so that the weights stay identical without ever being sent again.
+ * All ranks shuffle the rows with the same seed, and rank r takes row i of a batch where i % size == r. So the batches
+ * are the same for every number of ranks, and the course of training differs by rounding only. The reduced gradients
+ * have the same bits on all ranks, so that the weights stay identical and are never sent again.
  */
 #define _POSIX_C_SOURCE 200112L
 
@@ -32,8 +33,8 @@ typedef struct trainer {
     train_options_t options;
     const digit_t *digits; /* DIGITS_ROWS rows in the split's order: the first TRAIN_ROWS train, the rest is held out */
     mlp_t mlp;
-    /* What one all-reduce sums: the gradient, then the loss, then the number of rows. */
-    float *sums;
+    dist_reducer_t *reducer;
+    float *gradient; /* memory of the reducer for mlp.count numbers */
 } trainer_t;
 
 static void *required(void *memory)
@@ -45,37 +46,58 @@ static void *required(void *memory)
     return memory;
 }
 
-/* Only rank 0 draws the initial weights; the others receive them. */
-static void share_initial_weights(trainer_t *trainer)
+/* Only rank 0 draws the initial weights; the others receive them when the reducer is created. */
+static void create_reducer(trainer_t *trainer)
 {
+    mlp_t *mlp = &trainer->mlp;
     if (trainer->rank == 0) {
         rng_t rng = {trainer->options.seed};
-        mlp_initialise(&trainer->mlp, &rng);
+        mlp_initialise(mlp, &rng);
     }
-    check(dist_broadcast(trainer->world, trainer->mlp.weights, trainer->mlp.count, DIST_F32, 0, NULL, NULL));
+    dist_param_t weights = DIST_PARAM_INIT;
+    weights.name = "weights";
+    weights.data = mlp->weights;
+    weights.count = mlp->count;
+    weights.dtype = DIST_F32;
+    dist_reducer_options_t how = DIST_REDUCER_OPTIONS_INIT;
+    how.divide = DIST_DIVIDE_NONE; /* mlp_step divides by the number of rows */
+    void *gradient;
+    check(dist_reducer_create(trainer->world, &weights, 1, &how, &trainer->reducer));
+    check(dist_reducer_grad(trainer->reducer, 0, &gradient, NULL));
+    trainer->gradient = gradient;
 }
 
-/* Trains on rows[0..count], and adds the sum of their losses and their number to the epoch's. */
+/* Trains on rows[0..count], and adds the sum of this rank's losses and its number of rows to the epoch's. */
 static void train_batch(trainer_t *trainer, const uint32_t *rows, size_t count, double *epoch_loss, double *epoch_rows)
 {
     mlp_t *mlp = &trainer->mlp;
-    float *loss = &trainer->sums[mlp->count];
-    float *done = &trainer->sums[mlp->count + 1];
-    size_t length = mlp->count + 2;
+    int sync = trainer->options.sync;
+    size_t own_rows = 0;
 
-    memset(trainer->sums, 0, length * sizeof *trainer->sums);
+    check(dist_reducer_begin(trainer->reducer, 0, sync ? 0 : DIST_STEP_NO_SYNC));
+    memset(trainer->gradient, 0, mlp->count * sizeof *trainer->gradient);
     for (size_t i = (size_t)trainer->rank; i < count; i += (size_t)trainer->size) {
-        *loss += mlp_accumulate(mlp, &trainer->digits[rows[i]], trainer->sums);
-        *done += 1.0f;
+        *epoch_loss += mlp_accumulate(mlp, &trainer->digits[rows[i]], trainer->gradient);
+        own_rows++;
     }
+    *epoch_rows += (double)own_rows;
+    check(dist_reducer_ready(trainer->reducer, 0));
+    check(dist_reducer_end(trainer->reducer, DIST_VOTE_COMMIT, NULL, NULL));
+
+    size_t reduced_rows = sync ? count : own_rows;
+    if (reduced_rows > 0) { /* without the exchange, a rank may have no row of a small batch */
+        mlp_step(mlp, trainer->gradient, (float)reduced_rows, trainer->options.learning_rate);
+    }
+}
+
+/* The mean loss of an epoch: over the rows of all ranks, or of this rank without the exchange. */
+static double mean_loss(const trainer_t *trainer, double loss, double rows)
+{
+    double sums[2] = {loss, rows};
     if (trainer->options.sync) {
-        check(dist_all_reduce(trainer->world, trainer->sums, trainer->sums, length, DIST_F32, DIST_SUM, NULL, NULL));
+        check(dist_all_reduce(trainer->world, sums, sums, 2, DIST_F64, DIST_SUM, NULL, NULL));
     }
-    if (*done > 0.0f) { /* without the exchange, a rank may have no row of a small batch */
-        mlp_step(mlp, trainer->sums, *done, trainer->options.learning_rate);
-    }
-    *epoch_loss += *loss;
-    *epoch_rows += *done;
+    return sums[0] / sums[1];
 }
 
 static void pause_ms(uint32_t ms)
@@ -100,8 +122,9 @@ static void train(trainer_t *trainer)
             size_t left = TRAIN_ROWS - first;
             train_batch(trainer, rows + first, left < options->batch ? left : options->batch, &loss, &done);
         }
+        loss = mean_loss(trainer, loss, done);
         if (trainer->rank == 0) {
-            printf("epoch %2" PRIu32 "/%" PRIu32 "  loss %.6f\n", epoch, options->epochs, loss / done);
+            printf("epoch %2" PRIu32 "/%" PRIu32 "  loss %.6f\n", epoch, options->epochs, loss);
             fflush(stdout);
         }
         if (options->sleep_ms_per_epoch > 0) {
@@ -110,7 +133,7 @@ static void train(trainer_t *trainer)
     }
 }
 
-/* Whether all ranks hold the same weights; rank 0 says where they differ. */
+/* Whether all ranks hold the same weights. If they differ, rank 0 prints all hashes. */
 static int weights_identical(const trainer_t *trainer)
 {
     uint64_t hash = mlp_hash(&trainer->mlp);
@@ -155,7 +178,6 @@ int main(int argc, char **argv)
     if (mlp_create(&trainer.mlp, trainer.options.hidden) != 0) {
         required(NULL);
     }
-    trainer.sums = required(malloc((trainer.mlp.count + 2) * sizeof *trainer.sums));
 
     dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
     how.backend = trainer.options.backend;
@@ -164,7 +186,7 @@ int main(int argc, char **argv)
     trainer.rank = (int)dist_get_rank(trainer.world);
     trainer.size = (int)dist_get_world_size(trainer.world);
 
-    share_initial_weights(&trainer);
+    create_reducer(&trainer);
     train(&trainer);
     int identical = weights_identical(&trainer);
     if (identical) {
@@ -174,8 +196,8 @@ int main(int argc, char **argv)
         }
     }
 
+    check(dist_reducer_release(trainer.reducer));
     check(dist_finalize());
-    free(trainer.sums);
     mlp_free(&trainer.mlp);
     free(digits);
     return identical ? 0 : 1;
