@@ -207,6 +207,7 @@ TYPE(cuMemcpyAsync, CUresult(*)(CUdeviceptr, CUdeviceptr, size_t, CUstream));
 TYPE(cuMemcpyHtoDAsync_v2, CUresult(*)(CUdeviceptr, const void *, size_t, CUstream));
 TYPE(cuMemcpyDtoHAsync_v2, CUresult(*)(void *, CUdeviceptr, size_t, CUstream));
 TYPE(cuMemcpyDtoDAsync_v2, CUresult(*)(CUdeviceptr, CUdeviceptr, size_t, CUstream));
+TYPE(cuMemsetD8Async, CUresult(*)(CUdeviceptr, unsigned char, size_t, CUstream));
 TYPE(cuStreamCreate, CUresult(*)(CUstream *, unsigned int));
 TYPE(cuStreamCreateWithPriority, CUresult(*)(CUstream *, unsigned int, int));
 TYPE(cuStreamDestroy_v2, CUresult(*)(CUstream));

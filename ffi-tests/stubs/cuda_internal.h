@@ -41,7 +41,7 @@ struct event {
     unsigned long completed;
 };
 
-enum work_kind { WORK_COPY, WORK_FUNCTION, WORK_RECORD, WORK_WAIT };
+enum work_kind { WORK_COPY, WORK_FILL, WORK_FUNCTION, WORK_RECORD, WORK_WAIT };
 
 struct work {
     struct work *next;

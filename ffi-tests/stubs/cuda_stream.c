@@ -48,6 +48,12 @@ static void perform(const struct work *work)
         memmove(to, from, work->bytes);
         break;
     }
+    case WORK_FILL:
+        pthread_mutex_lock(&cuda.lock);
+        void *filled = reach(work->to, work->bytes);
+        pthread_mutex_unlock(&cuda.lock);
+        memset(filled, (int)work->sum, work->bytes);
+        break;
     case WORK_FUNCTION:
         is_in_host_function = 1;
         work->function(work->argument);
@@ -417,6 +423,24 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream ha
     /* Memory that is not pinned is not copied behind the caller's back. */
     int is_pinned = target != PLACE_UNKNOWN && source != PLACE_UNKNOWN;
     return is_pinned ? CUDA_SUCCESS : drain_stream(stream);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    if (current_device(&error) == NULL) {
+        return leave(error);
+    }
+    struct stream *stream = find_open(handle, &error);
+    if (stream == NULL || bytes == 0) {
+        return leave(error);
+    }
+    if (place_of(to, bytes) != PLACE_DEVICE || reach(to, bytes) == NULL) {
+        return leave(refuse(CUDA_ERROR_INVALID_VALUE, "%zu bytes to fill leave their device memory", bytes));
+    }
+    enqueue(stream, (struct work){ .kind = WORK_FILL, .to = to, .bytes = bytes, .sum = value });
+    return leave(CUDA_SUCCESS);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)

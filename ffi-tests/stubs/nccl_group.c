@@ -345,6 +345,17 @@ static int join_group(struct comm *comm)
     return is_ours;
 }
 
+/* A number for the calling thread. The system gives the identity of a thread that has ended to a new one. */
+static unsigned long thread_number(void)
+{
+    static atomic_ulong last;
+    static _Thread_local unsigned long own;
+    if (own == 0) {
+        own = atomic_fetch_add(&last, 1) + 1;
+    }
+    return own;
+}
+
 /* Whether a thread that drives several ranks of a communicator calls their collectives within one group: another rank's,
  * which it has called before, is in this group too, or is not waiting for this one. */
 static int may_be_alone(struct comm *comm)
@@ -354,10 +365,10 @@ static int may_be_alone(struct comm *comm)
     for (struct comm *other = nccl.first; other != NULL; other = other->next) {
         int is_ahead = other->collectives > comm->collectives && other->group != &group
                        && atomic_load(&other->over) == OVER_NO && strcmp(other->path, comm->path) == 0;
-        is_fine &= !(is_ahead && pthread_equal(other->last_caller, pthread_self()));
+        is_fine &= !(is_ahead && other->last_caller == thread_number());
     }
     comm->collectives++;
-    comm->last_caller = pthread_self();
+    comm->last_caller = thread_number();
     pthread_mutex_unlock(&nccl.lock);
     return is_fine;
 }

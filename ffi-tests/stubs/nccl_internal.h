@@ -117,7 +117,7 @@ struct comm {
     struct comm *next;
     /* How many collectives were called, and by which thread the last one. */
     unsigned long collectives;
-    pthread_t last_caller;
+    unsigned long last_caller;
     /* By the stream's thread, one plan after another: */
     long operations;
 };

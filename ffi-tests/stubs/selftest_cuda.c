@@ -86,6 +86,10 @@ static void memory(struct rank *rank)
     OK(cuMemcpyDtoDAsync(pointer + 5000, pointer + 100, sizeof text, rank->stream));
     download(rank, back, pointer + 5000, sizeof text);
     CHECK(memcmp(text, back, sizeof text) == 0);
+    OK(cuMemsetD8Async(pointer + 5000, 'x', 3, rank->stream));
+    download(rank, back, pointer + 5000, sizeof text);
+    CHECK(memcmp(back, "xxxext", 6) == 0);
+    MISUSE(cuMemsetD8Async(pointer + 9990, 0, 11, rank->stream), CUDA_ERROR_INVALID_VALUE, "to fill");
     CHECK(dist_stub_cuda_alias(POINTER(pointer), 10000) != NULL);
     CHECK(dist_stub_cuda_alias(POINTER(pointer), 10001) == NULL);
     MISUSE(cuMemcpyHtoDAsync(pointer + 9990, text, sizeof text, rank->stream), CUDA_ERROR_INVALID_VALUE, "leaves");
