@@ -4493,6 +4493,12 @@ typedef struct dist_reducer_options_t {
      * The name of the model in the log; optional, borrowed for the call.
      */
     const char *name;
+    /**
+     * The CUDA stream in which gradients on a device are computed, valid until
+     * dist_reducer_release; NULL for the device's default stream. With a stream, the gradients are
+     * reduced in its order after dist_reducer_end, else when that returns.
+     */
+    void *stream;
 } dist_reducer_options_t;
 
 /**
@@ -4650,9 +4656,9 @@ typedef struct dist_sampler_options_t {
  *   layouts, that of the lowest of them counts.
  * @blocks until all ranks have called, until the deadlines of its operations at the latest.
  * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
- *   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
- *   gradients in device memory, an element type that cannot be divided, or a field or flag
- *   that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
+ *   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if
+ *   the group does not serve the device of a gradient, for an element type that cannot be
+ *   divided, or for a field or flag that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
  *   differ, with the first difference. The errors of dist_all_gather_bytes and dist_broadcast.
  * @threads any.
  * @since 0.1
@@ -4741,8 +4747,8 @@ dist_status_t dist_reducer_broadcast(struct dist_reducer_t *reducer,
  *   caller, released with dist_blob_release; NULL on failure.
  * @agree the order of calls on the group and what.
  * @blocks until all ranks have called, until the deadlines of its operations at the latest.
- * @return DIST_OK, also if values differ; DIST_ERR_INVALID_ARGUMENT, also inside a step or a
- *   completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
+ * @return DIST_OK, also if values differ; DIST_ERR_UNSUPPORTED if a parameter is in device
+ *   memory; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
  *   of dist_all_gather_bytes.
  * @threads one at a time.
  * @since 0.1
@@ -4971,7 +4977,8 @@ dist_status_t dist_reducer_end(struct dist_reducer_t *reducer,
  * @blocks until all ranks have called, until the deadline at the latest.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong numbers, inside a step, before the
  *   first one, or inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was
- *   released; DIST_ERR_UNSUPPORTED for gradients of integers; the errors of dist_all_reduce.
+ *   released; DIST_ERR_UNSUPPORTED for gradients of integers or in device memory; the errors of
+ *   dist_all_reduce.
  * @threads one at a time.
  * @since 0.1
  */
@@ -5146,7 +5153,7 @@ dist_status_t dist_sampler_release(struct dist_sampler_t *sampler);
 #define DIST_PARAM_INIT { sizeof(dist_param_t), 0, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, \
     0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_REDUCER_OPTIONS_INIT { sizeof(dist_reducer_options_t), 0, 0, 0, 0, 0, 0, DIST_NULL, \
-    0, DIST_NULL }
+    0, DIST_NULL, DIST_NULL }
 #define DIST_BUCKET_INIT { sizeof(dist_bucket_t), 0, 0, DIST_NULL, 0, 0, 0, DIST_NULL, \
     DIST_NULL, 0, 0 }
 #define DIST_REDUCER_STATS_INIT { sizeof(dist_reducer_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

@@ -106,6 +106,7 @@ static void options(void)
     FIELD(dist_reducer_options_t, layout);
     FIELD(dist_reducer_options_t, layout_bytes);
     FIELD(dist_reducer_options_t, name);
+    FIELD(dist_reducer_options_t, stream);
 
     TYPE(dist_bucket_t);
     FIELD(dist_bucket_t, struct_size);

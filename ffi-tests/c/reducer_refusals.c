@@ -52,7 +52,7 @@ static void wrong_params(const struct rank *me)
     WITH(flags = 3, DIST_ERR_INVALID_ARGUMENT, "DIST_PARAM_FROZEN");
     WITH(reserved = 1, DIST_ERR_INVALID_ARGUMENT, "reserved");
     WITH(struct_size = 8, DIST_ERR_INVALID_ARGUMENT, "struct_size");
-    WITH(fields = DIST_FIELD_DEVICE, DIST_ERR_UNSUPPORTED, "device 0");
+    WITH(fields = DIST_FIELD_DEVICE, DIST_ERR_UNSUPPORTED, "DIST_FIELD_DEVICE");
 #undef WITH
 }
 

@@ -105,6 +105,12 @@ fn operations() {
     passes("operations", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
 }
 
+/// Random trainings with a reducer.
+#[test]
+fn reducer_random() {
+    passes("reducer_random", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
+}
+
 /// With the time that NCCL takes to launch, which whoever does not wait overtakes.
 #[test]
 fn behaviour() {

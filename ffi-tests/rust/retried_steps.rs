@@ -3,6 +3,7 @@
 //! The ranks that are left must get what a job of these ranks gets that begins at that step, bit for bit.
 #![allow(
     clippy::expect_used,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "in a test a broken assumption is a failure"
 )]

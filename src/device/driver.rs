@@ -2,7 +2,7 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::sys::library::{Library, file_of, function_table};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::fmt;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -61,6 +61,8 @@ function_table! {
             mem_free_host = c"cuMemFreeHost": fn(*mut c_void) -> Code;
             copy_to_device = c"cuMemcpyHtoDAsync_v2": fn(Address, *const c_void, usize, Handle) -> Code;
             copy_to_host = c"cuMemcpyDtoHAsync_v2": fn(*mut c_void, Address, usize, Handle) -> Code;
+            copy_on_device = c"cuMemcpyDtoDAsync_v2": fn(Address, Address, usize, Handle) -> Code;
+            fill = c"cuMemsetD8Async": fn(Address, c_uchar, usize, Handle) -> Code;
             stream_create = c"cuStreamCreateWithPriority": fn(*mut Handle, c_uint, c_int) -> Code;
             stream_destroy = c"cuStreamDestroy_v2": fn(Handle) -> Code;
             stream_wait_event = c"cuStreamWaitEvent": fn(Handle, Handle, c_uint) -> Code;

@@ -112,6 +112,44 @@ impl Drop for Stream {
     }
 }
 
+/// Leaves zeros for memory of the device to the device, in the order of a stream.
+///
+/// # Safety
+/// The memory is the device's and stays until the stream has passed this.
+///
+/// # Errors
+/// `Backend`.
+pub unsafe fn fill_zero(context: &Context, stream: Handle, into: Dst<'_>) -> Result<()> {
+    let _current = context.enter()?;
+    let driver = context.driver();
+    let address = into.as_mut_ptr().addr() as Address;
+    // SAFETY: memory of this length, which the caller promises stays.
+    let code = unsafe { (driver.functions.fill)(address, 0, into.len(), stream) };
+    driver.check("cuMemsetD8Async", code)
+}
+
+/// Leaves a copy between two places in the device's memory to the device, in the order of a stream.
+///
+/// # Safety
+/// As [`fill_zero`], for both; the two have one length and nothing in common.
+///
+/// # Errors
+/// `Backend`.
+pub unsafe fn copy_on_device(
+    context: &Context,
+    stream: Handle,
+    from: Src<'_>,
+    into: Dst<'_>,
+) -> Result<()> {
+    let _current = context.enter()?;
+    let driver = context.driver();
+    let (from, len) = (from.as_ptr().addr() as Address, into.len());
+    let into = into.as_mut_ptr().addr() as Address;
+    // SAFETY: two places of this length, which the caller promises stay.
+    let code = unsafe { (driver.functions.copy_on_device)(into, from, len, stream) };
+    driver.check("cuMemcpyDtoDAsync", code)
+}
+
 /// Whether a stream of the caller's records a graph instead of doing what it is given. The context must be current.
 ///
 /// # Errors

@@ -152,6 +152,8 @@ fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerOptions> {
         is_uneven: has(DIST_REDUCER_UNEVEN),
         broadcasts_values: !has(DIST_REDUCER_NO_BROADCAST),
         layout,
+        // Never followed: the driver's name of the stream.
+        stream: Some(given.stream.addr()).filter(|&stream| stream != 0),
         name: name.unwrap_or_default().to_owned(),
     })
 }
@@ -188,9 +190,9 @@ dist_export! {
     ///   layouts, that of the lowest of them counts.
     /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
     /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
-    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
-    ///   gradients in device memory, an element type that cannot be divided, or a field or flag
-    ///   that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
+    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if
+    ///   the group does not serve the device of a gradient, for an element type that cannot be
+    ///   divided, or for a field or flag that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
     ///   differ, with the first difference. The errors of dist_all_gather_bytes and dist_broadcast.
     /// @threads any.
     /// @since 0.1
@@ -317,8 +319,8 @@ dist_export! {
     ///   caller, released with dist_blob_release; NULL on failure.
     /// @agree the order of calls on the group and what.
     /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
-    /// @return DIST_OK, also if values differ; DIST_ERR_INVALID_ARGUMENT, also inside a step or a
-    ///   completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
+    /// @return DIST_OK, also if values differ; DIST_ERR_UNSUPPORTED if a parameter is in device
+    ///   memory; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
     ///   of dist_all_gather_bytes.
     /// @threads one at a time.
     /// @since 0.1

@@ -218,15 +218,19 @@ pub struct dist_reducer_options_t {
     pub layout_bytes: usize,
     /// The name of the model in the log; optional, borrowed for the call.
     pub name: *const c_char,
+    /// The CUDA stream in which gradients on a device are computed, valid until
+    /// dist_reducer_release; NULL for the device's default stream. With a stream, the gradients are
+    /// reduced in its order after dist_reducer_end, else when that returns.
+    pub stream: *mut c_void,
 }
 
 // SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
 unsafe impl Options for dist_reducer_options_t {
     const NAME: &'static str = "dist_reducer_options_t";
-    const FIRST_SIZE: usize = 72;
+    const FIRST_SIZE: usize = 80;
 }
 
-const _: () = assert!(size_of::<dist_reducer_options_t>() == 72);
+const _: () = assert!(size_of::<dist_reducer_options_t>() == 80);
 
 /// A bucket whose gradients are reduced; valid during the function of dist_reducer_on_bucket.
 #[repr(C)]

@@ -71,6 +71,7 @@ fn options(lines: &mut Vec<String>) {
         dist_reducer_options_t {
             struct_size, flags, bucket_bytes, first_bucket_bytes, divide, missing, timeout_ms,
             layout, layout_bytes, name,
+            stream,
         }
         dist_bucket_t {
             struct_size, index, n_buckets, data, count, dtype, reserved, params, offsets,

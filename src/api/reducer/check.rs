@@ -8,7 +8,7 @@ use crate::api::bytes::BytesCall;
 use crate::api::call::CallOptions;
 use crate::api::callbacks;
 use crate::base::buffer::{Dst, Src};
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 
 /// How many bytes are hashed at once.
 const CHUNK: usize = 64 << 10;
@@ -30,6 +30,13 @@ impl Reducer {
             }
             (state.group()?, std::sync::Arc::clone(&state.memory))
         };
+        if let Some(param) = self.params.iter().find(|param| param.device.is_some()) {
+            let message = format!(
+                "parameter \"{}\" is in the memory of a device: values are compared in host memory",
+                param.name
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let mut all: Vec<Named<'static>> = values
             .of(&self.params)
             .map(|param| (format!("parameter \"{}\"", param.name), param.data.as_src()))

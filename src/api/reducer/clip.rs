@@ -107,6 +107,13 @@ impl Reducer {
                 continue;
             }
             let dtype = param.grad_dtype;
+            if param.device.is_some() {
+                let message = format!(
+                    "parameter \"{}\" is in the memory of a device: gradients are clipped in host memory",
+                    param.name
+                );
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
             if !dtype.is_float() {
                 let message = format!(
                     "parameter \"{}\" has a gradient of {}: only floating-point gradients are clipped",

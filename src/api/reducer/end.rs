@@ -105,6 +105,7 @@ impl Reducer {
         deliver: Deliver,
         work: Option<&Arc<Work>>,
     ) -> Result<Ended> {
+        self.flush_device(vote)?;
         let mut state = self.settled();
         let state = &mut *state;
         match std::mem::replace(&mut state.phase, Phase::Idle) {
@@ -159,10 +160,7 @@ impl Reducer {
         work: Option<&Arc<Work>>,
     ) -> Result<Arc<Work>> {
         let group = state.group()?;
-        let missing = self.resolve_rest(state, step, vote);
-        step.is_held_back = false;
-        self.send_weights(step, &group);
-        self.send_full_buckets(state, step, &group);
+        let missing = self.send_buckets(state, step, vote, &group);
         if let Some(error) = step.failure.take() {
             return Err(error);
         }
@@ -182,6 +180,23 @@ impl Reducer {
         let task = BallotTask { reducer, ballot, step: step.number, options, works };
         enqueue(Arc::clone(&group), deadline, task).map_err(|error| fail(&group, error))?;
         Ok(work)
+    }
+
+    /// Sends the rest of the buckets and no ballot.
+    pub(super) fn send_buckets(
+        self: &Arc<Self>,
+        state: &State,
+        step: &mut Step,
+        vote: u64,
+        group: &Arc<Group>,
+    ) -> Vec<usize> {
+        let missing = self.resolve_rest(state, step, vote);
+        self.send_weights(step, group);
+        if !self.waits_for_weights(step) {
+            step.is_held_back = false;
+            self.send_full_buckets(state, step, group);
+        }
+        missing
     }
 
     /// Decides on the parameters that were not marked. Returns the parameters whose absence is an error.
@@ -252,7 +267,7 @@ impl Reducer {
         group: &Group,
     ) -> Result<()> {
         step.times.ended = Some(Instant::now());
-        step.notes.lock().settle(ballot);
+        let settled = self.settle(&step, ballot, group);
         // Set once, since a step ends once.
         _ = step.votes.set(ballot.votes());
         state.steps += 1;
@@ -269,7 +284,18 @@ impl Reducer {
         });
         state.totals.add(&step, state.memory.layout.buckets.len());
         self.tell_step(state, &step, ballot, group);
-        rebuilt.and_then(|()| self.missing_error(ballot))
+        settled.and(rebuilt).and_then(|()| self.missing_error(ballot))
+    }
+
+    /// Makes the copies that waited for the agreement. Without a stream of the caller's, a device has made them after this.
+    fn settle(&self, step: &Step, ballot: &Ballot, group: &Group) -> Result<()> {
+        let device = self.device.as_ref();
+        let held = step.notes.lock().settle(ballot, device)?;
+        match device {
+            // Freed memory must not be in use, and there is no stream that the caller could wait for.
+            Some(stream) if !held.is_empty() => stream.drain(&group.deadline(&self.call_options())),
+            _ => Ok(()),
+        }
     }
 
     /// Changes the layout to the order of rank 0, once.
@@ -284,9 +310,9 @@ impl Reducer {
         if layout == state.memory.layout {
             return Ok(());
         }
-        let memory = GradMemory::new(group, layout, self.options.is_retryable)
+        let memory = self
+            .memory_of(group, layout, &state.memory)
             .context(|| "the new layout of the buckets")?;
-        memory.take_values(&state.memory);
         state.memory = Arc::new(memory);
         state.totals.rebuilds += 1;
         crate::log!(
@@ -296,6 +322,17 @@ impl Reducer {
             state.memory.layout.buckets.len()
         );
         Ok(())
+    }
+
+    /// The memory of a new layout, with the gradients of the former one.
+    fn memory_of(&self, group: &Group, layout: Layout, former: &GradMemory) -> Result<GradMemory> {
+        let device = self.device.as_ref();
+        let memory = GradMemory::new(group, layout, self.options.is_retryable, device)?;
+        memory.take_values(former, device)?;
+        if let Some(stream) = device {
+            stream.drain(&group.deadline(&self.call_options()))?;
+        }
+        Ok(memory)
     }
 
     /// The error of a step in which a rank did not mark a parameter.

@@ -150,6 +150,8 @@ impl Reducer {
                 }
             }
         }
+        // The factor of a bucket on a device is needed when it is sent.
+        step.is_held_back |= self.device.is_some() && self.options.exchanges_weights();
         self.send_weights(&mut step, group);
         self.send_full_buckets(state, &mut step, group);
         let outcome = step.failure.clone().map_or(Ok(()), Err);
@@ -280,6 +282,9 @@ impl Reducer {
         group: &Arc<Group>,
     ) -> Result<()> {
         let factor = self.factor(state, step, group)?;
+        if state.memory.layout.buckets[step.sent].device.is_some() {
+            return self.send_device_bucket(state, step, group, &factor);
+        }
         let context = JobContext {
             group,
             memory: &state.memory,

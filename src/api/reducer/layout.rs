@@ -217,7 +217,7 @@ impl Layout {
 impl BucketSpec {
     /// Whether its gradients are copied together before they are reduced. A single one of the caller's is reduced where it is.
     pub(super) fn is_collected(&self) -> bool {
-        self.is_owned && self.params.len() > 1
+        self.is_owned && self.params.len() > 1 && self.device.is_none()
     }
 }
 

@@ -349,9 +349,11 @@ impl Reducer {
         state.last_active = state.last_active.min(group.size() - 1);
         match std::mem::replace(&mut state.phase, Phase::Idle) {
             Phase::Failed(mut step, _) if self.options.is_retryable && !step.is_joined => {
-                step.rewind();
+                let limit = group.deadline(&self.call_options());
+                let rewound = step.rewind(self.device.as_ref(), &limit);
                 state.totals.retries += 1;
                 state.phase = Phase::Open(step);
+                rewound?;
             }
             Phase::Failed(step, _) => drop::<Box<Step>>(step),
             other => state.phase = other,

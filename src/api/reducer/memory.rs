@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "views of memory that this file owns")]
 
+use super::device::GradStream;
 use super::layout::{BucketSpec, Layout};
 use crate::api::group::Group;
 use crate::backend::Memory;
@@ -23,19 +24,20 @@ pub(super) struct Block {
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn new(group: &Group, bytes: usize, device: Option<usize>) -> Result<Self> {
+    pub(super) fn new(group: &Group, bytes: usize, device: Option<&GradStream>) -> Result<Self> {
         if bytes == 0 {
             return Ok(Self { memory: None, view: Dst::empty() });
         }
         let memory = match device {
             None => group.backend.allocate(bytes)?,
-            Some(device) => group.backend.allocate_on(device, bytes)?,
+            Some(stream) => group.backend.allocate_on(stream.gpu().device, bytes)?,
         };
         // SAFETY: the memory has that many bytes for as long as `memory` is there. Views outlive the block only in
         // operations, which hold the block.
         let view = unsafe { Dst::new(memory.as_mut_ptr(), bytes) };
-        if device.is_none() {
-            view.fill_zero();
+        match device {
+            None => view.fill_zero(),
+            Some(stream) => stream.fill_zero(view)?,
         }
         Ok(Self { memory: Some(memory), view })
     }
@@ -67,11 +69,17 @@ impl GradMemory {
     ///
     /// # Errors
     /// `OutOfMemory`, `System`, and `Unsupported` for a device that the back end does not serve.
-    pub(super) fn new(group: &Group, layout: Layout, is_apart: bool) -> Result<Self> {
+    pub(super) fn new(
+        group: &Group,
+        layout: Layout,
+        is_apart: bool,
+        device: Option<&GradStream>,
+    ) -> Result<Self> {
         let mut places = Vec::with_capacity(layout.buckets.len());
         let mut results = Vec::with_capacity(layout.buckets.len());
         for bucket in &layout.buckets {
-            let block = || Block::new(group, bucket.bytes, bucket.device);
+            let device = device.filter(|_| bucket.device.is_some());
+            let block = || Block::new(group, bucket.bytes, device);
             places.push(if bucket.is_owned { None } else { Some(block()?) });
             results.push(if is_apart { Some(block()?) } else { None });
         }
@@ -121,16 +129,29 @@ impl GradMemory {
     }
 
     /// Copies the gradients, and the results that are apart, from the memory of another layout of the same parameters.
-    pub(super) fn take_values(&self, former: &Self) {
-        let copy = |from: Option<Dst<'static>>, to: Option<Dst<'static>>| {
-            if let (Some(from), Some(to)) = (from, to) {
+    ///
+    /// # Errors
+    /// `Backend`, of a device.
+    pub(super) fn take_values(&self, former: &Self, device: Option<&GradStream>) -> Result<()> {
+        let copy = |from: Option<Dst<'static>>, to: Option<Dst<'static>>, is_on_device: bool| match (
+            from,
+            to,
+            device.filter(|_| is_on_device),
+        ) {
+            (Some(from), Some(to), Some(stream)) => stream.copy(from.as_src(), to),
+            (Some(from), Some(to), None) => {
                 to.copy_from(from.as_src());
+                Ok(())
             }
+            _ => Ok(()),
         };
-        for param in 0..self.layout.places.len() {
-            copy(former.place(param), self.place(param));
-            copy(former.result(param), self.result(param));
+        for (param, place) in self.layout.places.iter().enumerate() {
+            let Some((bucket, _)) = *place else { continue };
+            let is_on_device = self.layout.buckets[bucket].device.is_some();
+            copy(former.place(param), self.place(param), is_on_device)?;
+            copy(former.result(param), self.result(param), is_on_device)?;
         }
+        Ok(())
     }
 }
 

@@ -14,6 +14,8 @@
 mod ballot;
 mod check;
 mod clip;
+mod device;
+mod device_bucket;
 mod end;
 mod join;
 mod launch;
@@ -42,9 +44,11 @@ use super::group::Group;
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::gpu::Gpu;
 use crate::base::op::ReduceOp;
 use crate::wait::bell::Bell;
 use ballot::Ballot;
+use device::GradStream;
 use layout::Layout;
 use meeting::Newcomer;
 use memory::GradMemory;
@@ -58,6 +62,8 @@ use step::Step;
 pub struct Reducer {
     params: Vec<Param>,
     options: ReducerOptions,
+    /// The device that has gradients, if one has.
+    device: Option<GradStream>,
     state: Mutex<State>,
     /// Functions of [`Reducer::on_bucket`] that are to be called and have not returned.
     callbacks: Arc<CallbackCount>,
@@ -139,6 +145,9 @@ impl Reducer {
         callbacks::refuse_to_block("dist_reducer_create")?;
         param::check_params(&params)?;
         check_supported(group, &params, &options)?;
+        let device = params.iter().find_map(|param| param.device.filter(|_| param.is_trained()));
+        let device = device.map(|device| GradStream::new(Gpu { device, stream: options.stream }));
+        let device = device.transpose()?;
         let given = options.layout.as_deref().map(|bytes| Layout::import(&params, bytes));
         let (own, is_given) = match given {
             Some(layout) => (layout?, true),
@@ -149,7 +158,7 @@ impl Reducer {
             !options.has_fixed_layout && !is_given && (!has_places || options.moves_grads);
         let newcomer = Newcomer { layout: own, is_given, wants_order: follows_order };
         let met = meeting::create(group, &params, &options, newcomer)?;
-        let memory = GradMemory::new(group, met.layout, options.is_retryable)?;
+        let memory = GradMemory::new(group, met.layout, options.is_retryable, device.as_ref())?;
         let state = State {
             group: Arc::downgrade(group),
             memory: Arc::new(memory),
@@ -164,8 +173,8 @@ impl Reducer {
             on_bucket: None,
             totals: Totals::default(),
         };
-        let reducer =
-            Arc::new(Self { params, options, state: Mutex::new(state), callbacks: Arc::default() });
+        let state = Mutex::new(state);
+        let reducer = Arc::new(Self { params, options, device, state, callbacks: Arc::default() });
         if reducer.options.broadcasts_values {
             reducer.broadcast_in(group, met.lead, Values::ALL)?;
         }
@@ -289,10 +298,8 @@ fn check_op(
     for param in params.iter().filter(|param| param.is_trained()) {
         let title = || format!("the gradient of parameter \"{}\"", param.name);
         if let Some(device) = param.device {
-            let message = format!(
-                "it is in the memory of device {device}: this version reduces gradients in host memory"
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message)).context(title);
+            device_bucket::check(group, (device, param.grad_dtype, op), options).context(title)?;
+            continue;
         }
         let mut call = Call::all_reduce(Src::empty(), Dst::empty(), param.grad_dtype, op);
         let call_options = CallOptions {

@@ -2,6 +2,7 @@
 
 use super::layout::BucketLimits;
 use super::param::Param;
+use super::step::Mark;
 use crate::api::group::Group;
 
 /// The bucket of PyTorch, which suits NCCL: its calls cost tens of microseconds.
@@ -72,6 +73,8 @@ pub struct ReducerOptions {
     pub broadcasts_values: bool,
     /// An exported layout.
     pub layout: Option<Vec<u8>>,
+    /// The caller's stream in which gradients on a device are computed.
+    pub stream: Option<usize>,
     /// A name for the log.
     pub name: String,
 }
@@ -91,6 +94,11 @@ impl ReducerOptions {
             bytes => bytes,
         };
         BucketLimits { first, rest }
+    }
+
+    /// Whether a parameter with this mark keeps its gradient if no rank used it.
+    pub(super) fn keeps_unused(&self, mark: Mark) -> bool {
+        mark == Mark::Unused || self.missing == Missing::Skip
     }
 
     /// Whether steps begin with an exchange of weights.

@@ -2,13 +2,15 @@
 //!
 //! Does not depend on: when steps begin and end, votes.
 
+use super::device::GradStream;
 use super::memory::GradMemory;
-use super::options::{Missing, ReducerOptions};
+use super::options::ReducerOptions;
 use super::param::Param;
 use super::task::{BucketJob, Collect, Deliver, Factor, StepLog, StepSums};
 use crate::api::group::Group;
 use crate::api::work::Work;
 use crate::base::buffer::Dst;
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -121,12 +123,16 @@ impl Step {
     }
 
     /// Makes everything unsent, for another attempt with the same gradients.
-    pub(super) fn rewind(&mut self) {
+    ///
+    /// # Errors
+    /// `Backend`, `Timeout`, of a device.
+    pub(super) fn rewind(&mut self, device: Option<&GradStream>, limit: &Deadline) -> Result<()> {
         self.sent = 0;
         self.works.clear();
         self.sums = None;
         self.failure = None;
-        self.notes.lock().undo();
+        let _held = self.notes.lock().undo(device)?;
+        device.map_or(Ok(()), |stream| stream.drain(limit))
     }
 }
 
@@ -176,7 +182,7 @@ impl JobContext<'_> {
             if step.marks[param] == Mark::Ready {
                 continue;
             }
-            let keeps = !step.is_joined && self.keeps_unused(step.marks[param]);
+            let keeps = !step.is_joined && self.options.keeps_unused(step.marks[param]);
             job.collect.push(if keeps {
                 let result = result.map(|result| bucket.part(result, position));
                 Collect::ZeroUnlessUnused { param, place, result }
@@ -231,17 +237,12 @@ impl JobContext<'_> {
         (at, grad): (Dst<'static>, Dst<'static>),
     ) -> Deliver {
         let (from, to) = (at.as_src(), grad);
-        let only_if_used = mark != Mark::Ready && self.keeps_unused(mark);
+        let only_if_used = mark != Mark::Ready && self.options.keeps_unused(mark);
         match (is_apart, only_if_used) {
             (true, _) => Deliver::AtCommit { param, only_if_used, from, to },
             (false, true) => Deliver::HeldAside { param, from, to },
             (false, false) => Deliver::Now { from, to },
         }
-    }
-
-    /// Whether a parameter that no rank used keeps its gradient.
-    fn keeps_unused(&self, mark: Mark) -> bool {
-        mark == Mark::Unused || self.options.missing == Missing::Skip
     }
 
     fn grad(&self, param: usize) -> Dst<'static> {

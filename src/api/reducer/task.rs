@@ -6,6 +6,7 @@
 
 use super::Reducer;
 use super::ballot::Ballot;
+use super::device::GradStream;
 use super::memory::{Block, GradMemory};
 use crate::api::call::{Call, CallOptions};
 use crate::api::group::Group;
@@ -145,7 +146,10 @@ impl Factor {
     }
 
     /// This rank's factor, once the weights have come.
-    fn value(&self) -> Result<f64> {
+    ///
+    /// # Errors
+    /// `Internal` before that.
+    pub(super) fn value(&self) -> Result<f64> {
         let value = match self {
             Self::Average | Self::Sum => Some(1.0),
             Self::Scale(factor) => Some(*factor),
@@ -176,7 +180,7 @@ pub(super) enum Deliver {
     Now { from: Src<'static>, to: Dst<'static> },
     /// It is copied once the ranks have agreed on the step: always, or only if a rank used the parameter.
     AtCommit { param: usize, only_if_used: bool, from: Src<'static>, to: Dst<'static> },
-    /// The same, with the bytes set aside, since the room is used for other buckets.
+    /// It is copied if a rank used the parameter, and set aside until then, since the room is used for other buckets.
     HeldAside { param: usize, from: Src<'static>, to: Dst<'static> },
 }
 
@@ -189,39 +193,64 @@ pub(super) struct Deferred {
     to: Dst<'static>,
 }
 
+/// When a copy takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DeferredIf {
+pub(super) enum DeferredIf {
     Always,
     Used,
     Unused,
 }
 
+/// Where the bytes of a copy are until then.
 #[derive(Debug)]
-enum DeferredBytes {
+pub(super) enum DeferredBytes {
     Aside(Arc<[u8]>),
     InPlace(Src<'static>),
+    /// In memory of the device, which is held if the bytes are set aside.
+    OnDevice {
+        bytes: Src<'static>,
+        _held: Option<Arc<Block>>,
+    },
 }
 
 impl Deferred {
-    fn bytes(&self) -> Src<'_> {
-        match &self.bytes {
-            DeferredBytes::Aside(bytes) => Src::from(&bytes[..]),
-            DeferredBytes::InPlace(bytes) => *bytes,
+    /// A copy in memory of a device. The block has the bytes, if they are set aside.
+    pub(super) fn on_device(
+        (param, when): (usize, DeferredIf),
+        from: Src<'static>,
+        block: Option<Arc<Block>>,
+        to: Dst<'static>,
+    ) -> Self {
+        let bytes = DeferredBytes::OnDevice { bytes: from, _held: block };
+        Self { param, when, bytes, to }
+    }
+
+    fn copy(&self, device: Option<&GradStream>) -> Result<()> {
+        match (&self.bytes, device) {
+            (DeferredBytes::Aside(bytes), _) => self.to.copy_from(Src::from(&bytes[..])),
+            (DeferredBytes::InPlace(bytes), _) => self.to.copy_from(*bytes),
+            (DeferredBytes::OnDevice { bytes, .. }, Some(stream)) => {
+                stream.copy(*bytes, self.to)?
+            }
+            (DeferredBytes::OnDevice { .. }, None) => {
+                return Err(Error::internal("a gradient on a device without a stream"));
+            }
         }
+        Ok(())
     }
 
     /// Copies, if the agreement says so; the number of bytes.
-    fn settle(&self, ballot: &Ballot) -> usize {
+    fn settle(&self, ballot: &Ballot, device: Option<&GradStream>) -> Result<usize> {
         let applies = match self.when {
             DeferredIf::Always => true,
             DeferredIf::Used => ballot.is_used(self.param),
             DeferredIf::Unused => !ballot.is_used(self.param),
         };
         if !applies {
-            return 0;
+            return Ok(0);
         }
-        self.to.copy_from(self.bytes());
-        self.to.len()
+        self.copy(device)?;
+        Ok(self.to.len())
     }
 }
 
@@ -249,17 +278,32 @@ impl StepLog {
 }
 
 impl StepNotes {
-    /// Carries out what waited for the agreement.
-    pub(super) fn settle(&mut self, ballot: &Ballot) {
-        let copied: usize = self.deferred.drain(..).map(|deferred| deferred.settle(ballot)).sum();
-        self.bytes_copied += copied as u64;
+    /// Makes the copies that waited for the agreement. On a device the memory that has them is returned: it is freed once the
+    /// device has made them.
+    ///
+    /// # Errors
+    /// `Backend`, of a device.
+    pub(super) fn settle(
+        &mut self,
+        ballot: &Ballot,
+        device: Option<&GradStream>,
+    ) -> Result<Vec<Deferred>> {
+        let deferred = std::mem::take(&mut self.deferred);
+        for copy in &deferred {
+            self.bytes_copied += copy.settle(ballot, device)? as u64;
+        }
+        Ok(deferred)
     }
 
-    /// Puts back what zeros have overwritten, before the step is repeated.
-    pub(super) fn undo(&mut self) {
-        for deferred in self.deferred.drain(..).filter(|it| it.when == DeferredIf::Unused) {
-            deferred.to.copy_from(deferred.bytes());
-        }
+    /// Puts back the gradients that zeros have overwritten, before the step is repeated.
+    ///
+    /// # Errors
+    /// `Backend`, of a device.
+    pub(super) fn undo(&mut self, device: Option<&GradStream>) -> Result<Vec<Deferred>> {
+        let deferred = std::mem::take(&mut self.deferred);
+        let overwritten = deferred.iter().filter(|copy| copy.when == DeferredIf::Unused);
+        overwritten.map(|copy| copy.copy(device)).collect::<Result<Vec<()>>>()?;
+        Ok(deferred)
     }
 }
 

@@ -75,7 +75,11 @@ impl Reducer {
         let mut outcome = Ok(());
         for param in values.of(&self.params).filter(|param| param.count > 0) {
             let call = Call::broadcast(param.data, param.dtype, root, group.rank());
-            match group.issue(call, options.clone()) {
+            let options = match param.device {
+                Some(device) => self.device_options(device),
+                None => options.clone(),
+            };
+            match group.issue(call, options) {
                 Ok(work) => works.push(work),
                 Err(error) => {
                     outcome = Err(error).context(|| format!("parameter \"{}\"", param.name));
@@ -85,7 +89,8 @@ impl Reducer {
         }
         for work in works {
             work.will_be_awaited();
-            let ended = work.wait(&Deadline::never()).map(drop);
+            // The caller may use the values on the host.
+            let ended = work.synchronize(&Deadline::never()).map(drop);
             outcome = outcome.and(ended);
         }
         outcome

@@ -1,0 +1,87 @@
+//! Zeros and copies in the memory of a device, in the order of the stream that has the gradients.
+//!
+//! Without a stream of the caller's this is the device's default stream, which the library's own streams wait for.
+
+#![allow(unsafe_code, reason = "views of device memory, which only the device touches")]
+
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::Gpu;
+use crate::device::stream::{self, DEFAULT_STREAM};
+use crate::device::{Context, Event};
+use crate::wait::pause;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause between two looks at the device.
+const NAP: Duration = Duration::from_micros(20);
+
+/// A device and the stream of the gradients.
+#[derive(Clone, Debug)]
+pub(super) struct GradStream {
+    context: Arc<Context>,
+    gpu: Gpu,
+}
+
+impl GradStream {
+    /// # Errors
+    /// `Backend` if there is no such device.
+    pub(super) fn new(gpu: Gpu) -> Result<Self> {
+        Ok(Self { context: Context::of(gpu.device)?, gpu })
+    }
+
+    pub(super) fn gpu(&self) -> Gpu {
+        self.gpu
+    }
+
+    fn handle(&self) -> usize {
+        self.gpu.stream.unwrap_or(DEFAULT_STREAM)
+    }
+
+    /// Fills memory with zeros, in the order of the stream.
+    ///
+    /// # Errors
+    /// `Backend`.
+    pub(super) fn fill_zero(&self, into: Dst<'static>) -> Result<()> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: memory of this device, as the caller of the reducer promises and the reducer's own is. It stays until the step has
+        // ended, which is later in the order of the stream.
+        unsafe { stream::fill_zero(&self.context, self.handle(), into) }
+    }
+
+    /// Copies memory, in the order of the stream.
+    ///
+    /// # Errors
+    /// `Backend`.
+    pub(super) fn copy(&self, from: Src<'static>, into: Dst<'static>) -> Result<()> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: as above, for both.
+        unsafe { stream::copy_on_device(&self.context, self.handle(), from, into) }
+    }
+
+    /// Waits until the device has done everything that is in the stream.
+    ///
+    /// # Errors
+    /// `Backend`; `Timeout`.
+    pub(super) fn drain(&self, limit: &Deadline) -> Result<()> {
+        let event = Event::new(&self.context)?;
+        event.record(self.handle())?;
+        while !event.is_over()? {
+            if limit.has_passed() {
+                let message = format!(
+                    "device {} has not copied gradients in {} ms",
+                    self.gpu.device,
+                    limit.allowed().as_millis()
+                );
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+            pause(NAP, limit);
+        }
+        Ok(())
+    }
+}

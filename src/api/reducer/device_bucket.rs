@@ -1,0 +1,246 @@
+//! Buckets in the memory of a device.
+//!
+//! A bucket of places is one operation. The caller's gradients are reduced where they are, one operation each, and the back end
+//! gets those of a bucket together. Operations are enqueued in the stream of the gradients, and zeros and copies too. Their
+//! factor is known when they are sent: with weights, buckets are sent at the end of the step.
+
+use super::device::GradStream;
+use super::launch::new_work;
+use super::memory::Block;
+use super::options::ReducerOptions;
+use super::step::{Mark, Step};
+use super::task::{Deferred, DeferredIf, Factor};
+use super::{Phase, Reducer, State};
+use crate::api::call::{Call, CallOptions, Where};
+use crate::api::group::Group;
+use crate::api::issue::Prepared;
+use crate::api::launch;
+use crate::api::work::Work;
+use crate::backend::Query;
+use crate::base::buffer::Dst;
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::op::ReduceOp;
+use crate::transport::OpKind;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Refuses gradients that the group cannot reduce on a device.
+///
+/// # Errors
+/// `Unsupported`.
+pub(super) fn check(
+    group: &Group,
+    (device, dtype, op): (usize, DataType, ReduceOp),
+    options: &ReducerOptions,
+) -> Result<()> {
+    if group.device != Some(device) {
+        let message = format!(
+            "it is in the memory of device {device}: create the group with that device (DIST_FIELD_DEVICE)"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    if options.is_canonical && group.backend.is_stream_ordered() {
+        let message = format!(
+            "DIST_REDUCER_CANONICAL, on device {device}: back end {} adds in an order of its own",
+            group.backend_name()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    op.check_defined_for(dtype, || group.backend_name())?;
+    let kind = OpKind::AllReduce;
+    let (name, dtype, op) = (kind.name(), Some(dtype), Some(op));
+    group.backend.supports(&Query { name, kind: Some(kind), dtype, op, gpu: Some(device) })
+}
+
+/// A gradient, or the places of a bucket, and where the result goes.
+#[derive(Clone, Copy, Debug)]
+struct DeviceReduction {
+    send: Dst<'static>,
+    recv: Dst<'static>,
+}
+
+impl Reducer {
+    /// The options of an operation on a device, in the stream of the gradients.
+    pub(super) fn device_options(&self, device: usize) -> CallOptions {
+        CallOptions {
+            place: Where::Device(device),
+            stream: self.options.stream,
+            ..self.call_options()
+        }
+    }
+
+    /// Whether buckets on a device cannot be sent yet, since the weights of the step are on their way.
+    pub(super) fn waits_for_weights(&self, step: &Step) -> bool {
+        let is_unknown = step.sums.as_ref().is_none_or(|sums| sums.active().is_none());
+        self.device.is_some() && self.options.exchanges_weights() && is_unknown
+    }
+
+    /// Sends the next bucket, which is on a device.
+    ///
+    /// # Errors
+    /// `Backend`, `OutOfMemory`, `System`; the failure of the group.
+    pub(super) fn send_device_bucket(
+        &self,
+        state: &State,
+        step: &mut Step,
+        group: &Arc<Group>,
+        factor: &Factor,
+    ) -> Result<()> {
+        let stream = self.stream()?;
+        let bucket = &state.memory.layout.buckets[step.sent];
+        let value = factor.value()?;
+        for position in 0..bucket.params.len() {
+            self.prepare_grad(state, step, (group, stream), (position, value))?;
+        }
+        let mut options = self.device_options(stream.gpu().device);
+        // Zeros need no factor, and 0 is no factor.
+        options.premul_scale = if value == 0.0 { 1.0 } else { value };
+        let mut calls = Vec::new();
+        for DeviceReduction { send, recv } in self.device_reductions(state, step.sent) {
+            let call = Call::all_reduce(send.as_src(), recv, bucket.dtype, factor.op());
+            calls.push(group.prepare(call, options.clone())?);
+        }
+        let works: Vec<Arc<Work>> = calls.iter().map(|call| Arc::clone(call.work())).collect();
+        self.call_back_device(state, step, group, &works)?;
+        launch_all(calls)?;
+        step.notes.lock().bytes_reduced += bucket.lengths.iter().sum::<usize>() as u64;
+        step.times.first_sent.get_or_insert_with(Instant::now);
+        step.works.extend(works);
+        step.sent += 1;
+        Ok(())
+    }
+
+    fn stream(&self) -> Result<&GradStream> {
+        self.device.as_ref().ok_or_else(|| Error::internal("a bucket on a device without a stream"))
+    }
+
+    /// Zeros for a gradient that this rank does not contribute, and the copies that wait for the end of the step.
+    fn prepare_grad(
+        &self,
+        state: &State,
+        step: &Step,
+        (group, stream): (&Group, &GradStream),
+        (position, factor): (usize, f64),
+    ) -> Result<()> {
+        let bucket = &state.memory.layout.buckets[step.sent];
+        let param = bucket.params[position];
+        let mark = step.marks[param];
+        let owned = self.params[param].grad;
+        let grad = owned.or_else(|| state.memory.place(param)).unwrap_or(Dst::empty());
+        let result = state.memory.result(param);
+        let keeps = !step.is_joined && mark != Mark::Ready && self.options.keeps_unused(mark);
+        if keeps && !grad.is_empty() {
+            let aside = Arc::new(Block::new(group, grad.len(), Some(stream))?);
+            stream.copy(grad.as_src(), aside.view())?;
+            for to in [Some(grad), result].into_iter().flatten() {
+                let held = Some(Arc::clone(&aside));
+                let when = (param, DeferredIf::Unused);
+                let copy = Deferred::on_device(when, aside.view().as_src(), held, to);
+                step.notes.lock().deferred.push(copy);
+            }
+            step.notes.lock().bytes_copied += grad.len() as u64;
+        }
+        if mark != Mark::Ready || factor == 0.0 {
+            stream.fill_zero(grad)?;
+        }
+        if let (Some(grad), Some(result), false) = (owned, result, step.is_joined) {
+            let when = if keeps { DeferredIf::Used } else { DeferredIf::Always };
+            let copy = Deferred::on_device((param, when), result.as_src(), None, grad);
+            step.notes.lock().deferred.push(copy);
+        }
+        Ok(())
+    }
+
+    /// The operations of a bucket: one for places, one for each of the caller's gradients.
+    fn device_reductions(&self, state: &State, index: usize) -> Vec<DeviceReduction> {
+        let bucket = &state.memory.layout.buckets[index];
+        let result = state.memory.bucket_result(index);
+        if let Some(places) = state.memory.bucket_places(index) {
+            return vec![DeviceReduction { send: places, recv: result.unwrap_or(places) }];
+        }
+        let mut reductions = Vec::new();
+        for (position, &param) in bucket.params.iter().enumerate() {
+            let grad = self.params[param].grad.unwrap_or(Dst::empty());
+            let recv = result.map_or(grad, |result| bucket.part(result, position));
+            reductions.push(DeviceReduction { send: grad, recv });
+        }
+        reductions
+    }
+
+    fn call_back_device(
+        &self,
+        state: &State,
+        step: &Step,
+        group: &Group,
+        works: &[Arc<Work>],
+    ) -> Result<()> {
+        let is_called = !self.options.is_retryable && !step.is_joined;
+        let Some(function) = state.on_bucket.as_ref().filter(|_| is_called) else { return Ok(()) };
+        // Operations of a group end in the order of their issue.
+        let last = works.last().map_or_else(|| new_work(group), Arc::clone);
+        let bucket = (step.sent..step.sent + 1, step.number);
+        self.call_back(&state.memory, (&last, None), function, bucket)
+    }
+
+    /// Sends the rest of the buckets of a step with gradients on a device, and waits until the ranks can agree on the step.
+    /// Nothing without a device.
+    ///
+    /// # Errors
+    /// `InvalidHandle` if the group was released.
+    pub(super) fn flush_device(self: &Arc<Self>, vote: u64) -> Result<()> {
+        if self.device.is_none() {
+            return Ok(());
+        }
+        // The first time the weights of the step, the second time its buckets.
+        for _ in 0..2 {
+            let (works, limit) = {
+                let mut state = self.settled();
+                let state = &mut *state;
+                if !matches!(state.phase, Phase::Open(_)) {
+                    return Ok(());
+                }
+                let Phase::Open(mut step) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+                    return Err(Error::internal("a step vanished"));
+                };
+                let group = state.group();
+                if let Ok(group) = &group {
+                    self.send_buckets(state, &mut step, vote, group);
+                }
+                let works = step.works.clone();
+                state.phase = Phase::Open(step);
+                (works, group?.deadline(&self.call_options()))
+            };
+            self.await_device(&works, &limit);
+        }
+        Ok(())
+    }
+
+    /// Waits until operations are enqueued. With repeatable steps, and without a stream of the caller's, also until the device
+    /// has carried them out.
+    fn await_device(&self, works: &[Arc<Work>], limit: &Deadline) {
+        let is_synchronous = self.options.is_retryable || self.options.stream.is_none();
+        let mut failure = None;
+        for work in works {
+            let ended = if is_synchronous { work.synchronize(limit) } else { work.wait(limit) };
+            failure = failure.or(ended.err());
+        }
+        if let Some(error) = failure
+            && let Phase::Open(step) = &mut self.lock().phase
+        {
+            step.failure.get_or_insert(error);
+        }
+    }
+}
+
+/// Issues the calls of a bucket, together if they are enqueued.
+fn launch_all(calls: Vec<Prepared>) -> Result<()> {
+    let (enqueued, others): (Vec<Prepared>, Vec<Prepared>) =
+        calls.into_iter().partition(Prepared::is_enqueued);
+    others.into_iter().try_for_each(Prepared::issue)?;
+    if !enqueued.is_empty() {
+        launch::issue(enqueued, false);
+    }
+    Ok(())
+}
