@@ -4840,11 +4840,13 @@ dist_status_t dist_reducer_describe(const struct dist_reducer_t *reducer,
 /**
  * Releases a reducer and the memory that it provides.
  *
- * If operations of a step are under way, the call waits until they have ended.
+ * If operations of a step are under way, the call waits until they have ended. It also waits for
+ * functions of dist_reducer_on_bucket that run, but not inside a completion callback.
  *
  * @param reducer in, optional: the reducer; NULL does nothing.
  * @agree nothing.
- * @blocks until the operations of the step have ended, until their deadlines at the latest.
+ * @blocks until the operations of the step have ended, until their deadlines at the latest, and
+ *   until the functions have returned.
  * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
  * @threads one; no other call uses the reducer.
  * @since 0.1
@@ -4994,6 +4996,7 @@ dist_status_t dist_reducer_clip(struct dist_reducer_t *reducer,
  * So the optimizer updates the parameters of one bucket while the next one is reduced. The
  * function must not throw and must not call functions that may block: it runs on the thread of
  * completion callbacks (dist_work_on_complete). dist_reducer_end returns after the last call.
+ * A work of dist_reducer_end may end before the last call has returned.
  * The function is called before the ranks agree on the step: use votes or dist_reducer_clip
  * only without it. With DIST_REDUCER_RETRYABLE the function is called for all buckets after
  * the agreement, and only if no rank voted against the step.

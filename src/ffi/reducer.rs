@@ -465,11 +465,13 @@ dist_export! {
 dist_export! {
     /// Releases a reducer and the memory that it provides.
     ///
-    /// If operations of a step are under way, the call waits until they have ended.
+    /// If operations of a step are under way, the call waits until they have ended. It also waits for
+    /// functions of dist_reducer_on_bucket that run, but not inside a completion callback.
     ///
     /// @param reducer in, optional: the reducer; NULL does nothing.
     /// @agree nothing.
-    /// @blocks until the operations of the step have ended, until their deadlines at the latest.
+    /// @blocks until the operations of the step have ended, until their deadlines at the latest, and
+    ///   until the functions have returned.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
     /// @threads one; no other call uses the reducer.
     /// @since 0.1

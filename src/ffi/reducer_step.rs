@@ -239,6 +239,7 @@ dist_export! {
     /// So the optimizer updates the parameters of one bucket while the next one is reduced. The
     /// function must not throw and must not call functions that may block: it runs on the thread of
     /// completion callbacks (dist_work_on_complete). dist_reducer_end returns after the last call.
+    /// A work of dist_reducer_end may end before the last call has returned.
     /// The function is called before the ranks agree on the step: use votes or dist_reducer_clip
     /// only without it. With DIST_REDUCER_RETRYABLE the function is called for all buckets after
     /// the agreement, and only if no rank voted against the step.
