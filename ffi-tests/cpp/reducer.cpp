@@ -225,6 +225,24 @@ void another_group(const dist::group &g) {
   CHECK(is_all(r.grad<float>(1), 10 * static_cast<float>(g.rank())));
 }
 
+/// Rank 2 leaves. The others repeat the step with the same gradients.
+void lost_rank(const dist::group &g) {
+  model m(0);
+  dist::reducer_options options;
+  options.retryable = true;
+  dist::reducer r(g, m.params(), options);
+  if (g.rank() == 2) return;
+  backward(r, static_cast<float>(g.rank()));
+  auto step = r.step();
+  step.ready({0, 1});
+  const auto failed = step.commit(dist::vote::commit, dist::nothrow);
+  CHECK(!failed && failed.error().fatal_to_group());
+  const dist::group rest = g.shrink();
+  r.regroup(rest);
+  CHECK(r.end() == dist::vote::commit && is_all(r.result<float>(0), 0.5F) && is_all(r.result<float>(1), 5));
+  CHECK(r.stats().steps == 1 && r.stats().retries == 1);
+}
+
 /// Gradients of another type than the values.
 void mixed_precision(const dist::group &g) {
   std::vector<double> values(3, 1);
@@ -280,6 +298,7 @@ int main() {
     mixed_precision(g);
     refusals(g);
   });
+  run_ranks(3, lost_rank, "lost_rank");
   CHECK(dist::stop_callbacks(10s));
   return 0;
 }
