@@ -69,6 +69,8 @@ programs!(
     messages_sendrecv,
     operators,
     reducer,
+    reducer_curve,
+    reducer_log,
     reducer_random,
     reducer_refusals,
     renamed,

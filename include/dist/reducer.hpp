@@ -146,6 +146,8 @@ struct reducer_options {
   time_limit timeout{};
   /// The text of reducer::layout, from this job or another one.
   std::string layout{};
+  /// The CUDA stream in which gradients on a device are computed; null for the device's default stream.
+  void *stream = nullptr;
   /// Results do not overwrite gradients, so that a step can be repeated after a failure.
   bool retryable = false;
   /// Gradients are added in the order of ranks, so that the result does not depend on the hosts of the ranks.
@@ -565,6 +567,7 @@ class reducer : public detail::reducer_handle {
     c.layout = o.layout.empty() ? nullptr : o.layout.data();
     c.layout_bytes = o.layout.size();
     c.name = detail::text_or_null(o.name);
+    c.stream = o.stream;
     return c;
   }
 

@@ -114,6 +114,13 @@ impl GradMemory {
         Some(self.layout.buckets[bucket].part(block.view(), position))
     }
 
+    /// The bytes of all this memory.
+    pub(super) fn bytes(&self) -> usize {
+        let blocks = self.places.iter().chain(&self.results).flatten();
+        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks.map(Block::len).sum::<usize>() + scratch.as_ref().map_or(0, |block| block.len())
+    }
+
     /// Room to collect so many bytes.
     ///
     /// # Errors

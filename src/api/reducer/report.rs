@@ -116,6 +116,7 @@ impl Reducer {
             "total_parameter_size_bytes": self.param_bytes(),
             "options": self.options.agreement(),
             "buckets": buckets,
+            "memory_bytes": state.memory.bytes(),
             "bytes_reduced": totals.bytes_reduced,
             "bytes_copied": totals.bytes_copied,
             "communication_ns": ns(totals.communication),
