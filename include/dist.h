@@ -4304,7 +4304,8 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
  * In `flags`: all steps use the same parameters and mark each of them equally often.
  *
  * A gradient counts as complete with its last mark, and parameters that the first step did not use
- * are not waited for. The buckets of the first step are sent at its end.
+ * are not waited for. The buckets of the first step are sent at its end. The first step is the
+ * first one that no rank votes against.
  */
 #define DIST_REDUCER_STATIC_GRAPH 16
 

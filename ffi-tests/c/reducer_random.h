@@ -445,6 +445,22 @@ static void fill_untouched(struct trainer *t, int step)
     }
 }
 
+/* Whether the ranks know which parameters a static graph uses: from the first step that no rank voted against. */
+static int knows_graph(const struct plan *plan, int step)
+{
+    int earlier, rank;
+    for (earlier = 0; plan->is_static && earlier < step; earlier++) {
+        uint64_t votes = 0;
+        for (rank = 0; rank < plan->size; rank++) {
+            votes |= has_data(plan, earlier, rank) ? plan->vote[earlier][rank] : 0;
+        }
+        if (votes == DIST_VOTE_COMMIT) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Whether a parameter keeps the gradient that this rank had. */
 static int keeps(const struct plan *plan, int step, int rank, int p)
 {
@@ -455,8 +471,8 @@ static int keeps(const struct plan *plan, int step, int rank, int p)
     if (used) {
         return 0;
     }
-    if (plan->is_static && step > 0) {
-        return 1; /* what the first step did not use counts as marked unused */
+    if (knows_graph(plan, step)) {
+        return 1; /* a parameter that the graph does not use counts as marked unused */
     }
     return plan->options.missing == DIST_MISSING_SKIP || plan->uses[step][plan->micro[step]][rank][p] == MARKED_UNUSED;
 }

@@ -142,7 +142,8 @@ pub const DIST_REDUCER_MOVE_GRADS: u64 = 8;
 /// In `flags`: all steps use the same parameters and mark each of them equally often.
 ///
 /// A gradient counts as complete with its last mark, and parameters that the first step did not use
-/// are not waited for. The buckets of the first step are sent at its end.
+/// are not waited for. The buckets of the first step are sent at its end. The first step is the
+/// first one that no rank votes against.
 pub const DIST_REDUCER_STATIC_GRAPH: u64 = 16;
 
 /// In `flags`: buffers are broadcast at the beginning of each step that communicates.

@@ -173,7 +173,9 @@ impl Reducer {
         if let Some(on_bucket) = state.on_bucket.as_ref().filter(|_| is_called) {
             let all = 0..state.memory.layout.buckets.len();
             let votes = Some(Arc::clone(&step.votes));
-            self.call_back(&state.memory, (&work, votes), on_bucket, (all, step.number))?;
+            let called =
+                self.call_back(&state.memory, (&work, votes), on_bucket, (all, step.number));
+            called.map_err(|error| fail(&group, error))?;
         }
         let works = [Arc::clone(&work)];
         let reducer = Arc::clone(self);
@@ -215,7 +217,7 @@ impl Reducer {
         (0..self.params.len()).filter(is_missing).collect()
     }
 
-    fn ballot(&self, state: &State, step: &Step, group: &Group, vote: u64) -> Ballot {
+    pub(super) fn ballot(&self, state: &State, step: &Step, group: &Group, vote: u64) -> Ballot {
         let (ranks, params) = (group.size(), self.params.len());
         let mut ballot = Ballot::new(BallotShape { ranks, params, has_order: state.wants_order });
         ballot.vote(group.rank(), vote);
@@ -275,7 +277,8 @@ impl Reducer {
         if let Some(lowest) = step.sums.as_ref().and_then(|sums| sums.lowest_active()) {
             state.last_active = lowest;
         }
-        if self.options.is_static && state.expected_marks.is_none() && !step.is_joined {
+        let is_whole = ballot.votes() == 0 && ballot.missing().is_empty() && !step.is_joined;
+        if self.options.is_static && state.expected_marks.is_none() && is_whole {
             state.expected_marks = Some(std::mem::take(&mut step.counts));
         }
         state.last = Some(ballot.clone());
@@ -298,10 +301,10 @@ impl Reducer {
         }
     }
 
-    /// Changes the layout to the order of rank 0, once.
+    /// Changes the layout to the order of rank 0, once. A rank that votes against a step may not have marked its gradients.
     fn rebuild(&self, state: &mut State, ballot: &Ballot, group: &Group) -> Result<()> {
         let order = ballot.order();
-        if !state.wants_order || order.is_empty() {
+        if !state.wants_order || order.is_empty() || ballot.votes() != 0 {
             return Ok(());
         }
         state.wants_order = false;

@@ -288,8 +288,12 @@ impl Reducer {
         let is_ahead = |record: &MeetRecord| !record.is_new && record.steps == most;
         let teller = meeting.records.iter().position(is_ahead).unwrap_or(0);
         let told = broadcast(group, &self.last_ballot(), teller, call)?;
-        if self.lock().steps == most {
+        let own = self.lock().steps;
+        if own == most {
             return self.reopen(group);
+        }
+        if own + 1 != most {
+            return Err(behind(own, most));
         }
         let ballot = decode_ballot(&told)
             .ok_or_else(|| Error::internal("the agreement on a step has an unknown form"))?;
@@ -318,8 +322,7 @@ impl Reducer {
             state.phase = phase;
             return Err(behind(state.steps, most));
         };
-        let has_results = state.steps + 1 == most
-            && step.sent == state.memory.layout.buckets.len()
+        let has_results = step.sent == state.memory.layout.buckets.len()
             && ballot.shape().params == self.params.len()
             && step.works.iter().all(|work| matches!(work.outcome(), Some(Ok(()))));
         if !has_results {

@@ -28,6 +28,9 @@ mod report;
 pub mod sampler;
 mod step;
 mod task;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
 mod values;
 
 pub use clip::NormType;

@@ -10,7 +10,7 @@ mod messages;
 mod monitored;
 mod outbox;
 mod prompt;
-mod ranks;
+pub(super) mod ranks;
 mod recorder;
 mod values;
 mod works;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where ranks are: together in memory, in a segment as processes have it, one on each node, two on each.
-pub(super) const PLACES: [&str; 4] = ["transport=inproc", "transport=shm", "transport=tcp", PAIRS];
+pub(in crate::api) const PLACES: [&str; 4] =
+    ["transport=inproc", "transport=shm", "transport=tcp", PAIRS];
 
 const PAIRS: &str = "two on each node";
 
@@ -18,7 +19,12 @@ fn options(place: &str, rank: usize) -> String {
 }
 
 /// Makes the group of a rank.
-pub(super) fn create(store: Arc<HashStore>, place: &str, rank: usize, size: usize) -> Arc<Group> {
+pub(in crate::api) fn create(
+    store: Arc<HashStore>,
+    place: &str,
+    rank: usize,
+    size: usize,
+) -> Arc<Group> {
     let group = Group::create(GroupOptions {
         store,
         rank,
@@ -45,7 +51,7 @@ impl Drop for Came<'_> {
 
 /// Runs something on every rank of a group, once all have theirs: what fails on one would else fail another that is still
 /// coming. Nobody leaves before all are through, but a rank that has failed.
-pub(super) fn run(place: &str, size: usize, act: impl Fn(&Arc<Group>) + Sync) {
+pub(in crate::api) fn run(place: &str, size: usize, act: impl Fn(&Arc<Group>) + Sync) {
     let (store, come) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let start = |rank: usize| {
