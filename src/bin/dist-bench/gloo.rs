@@ -50,8 +50,17 @@ struct Torch {
 
 /// The engine of Gloo through torch.
 pub(crate) fn through_torch(stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, Failure> {
+    let python = python_with_torch(stage, TORCH_REMEDY)?;
+    let program = stage.folder().join("gloo.py");
+    let written = fs::write(&program, SCRIPT);
+    written.map_err(|cause| Failure::new(format!("{}: {cause}", program.display())))?;
+    Ok(vec![Box::new(Torch { python, program })])
+}
+
+/// The Python that DIST_BENCH_PYTHON names, or python3, if it has torch; `remedy` tells the user what to do if not.
+pub(crate) fn python_with_torch(stage: &mut Stage, remedy: &str) -> Result<PathBuf, Failure> {
     let named = config::text(PYTHON)?;
-    let python = named.map_or_else(|| find("python3", TORCH_REMEDY), |path| Ok(path.into()))?;
+    let python = named.map_or_else(|| find("python3", remedy), |path| Ok(path.into()))?;
     let log = stage.folder().join("python.log");
     let mut command = Command::new(&python);
     let probing = [stage.start(command.args(["-c", PROBE]), &log)?];
@@ -59,13 +68,15 @@ pub(crate) fn through_torch(stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, F
     if !has_ended || !stage.ending(probing[0]).is_some_and(|ending| ending.is_success()) {
         stage.end(&probing)?;
         let said = fs::read_to_string(&log).unwrap_or_default();
-        let text = format!("{} has no torch: {TORCH_REMEDY}\n{said}", python.display());
+        let text = format!("{} has no torch: {remedy}\n{said}", python.display());
         return Err(Failure::new(text.trim_end()));
     }
-    let program = stage.folder().join("gloo.py");
-    let written = fs::write(&program, SCRIPT);
-    written.map_err(|cause| Failure::new(format!("{}: {cause}", program.display())))?;
-    Ok(vec![Box::new(Torch { python, program })])
+    Ok(python)
+}
+
+/// Limits torch to one thread, as all engines have, and Gloo to the loopback interface.
+pub(crate) fn limit(command: &mut Command) {
+    command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
 }
 
 impl Launch for Torch {
@@ -77,8 +88,7 @@ impl Launch for Torch {
         let command = |rank: usize| {
             let mut command = Command::new(&self.python);
             command.arg(&self.program).args([rank.to_string(), ranks.to_string()]).arg(place);
-            // One thread, as all have; and this host alone.
-            command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
+            limit(&mut command);
             command
         };
         Ok((0..ranks).map(command).collect())

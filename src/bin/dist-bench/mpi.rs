@@ -87,25 +87,44 @@ impl Implementation {
         }
     }
 
-    fn compiler(self) -> &'static str {
+    pub(crate) fn compiler(self) -> &'static str {
         match self {
             Self::Openmpi | Self::OpenmpiStaged => "mpicc.openmpi",
             Self::Mpich => "mpicc.mpich",
         }
     }
 
-    fn launcher(self) -> &'static str {
+    pub(crate) fn launcher(self) -> &'static str {
         match self {
             Self::Openmpi | Self::OpenmpiStaged => "mpirun.openmpi",
             Self::Mpich => "mpiexec.mpich",
         }
     }
 
-    fn packages(self) -> &'static str {
+    pub(crate) fn packages(self) -> &'static str {
         match self {
             Self::Openmpi | Self::OpenmpiStaged => "libopenmpi-dev and openmpi-bin",
             Self::Mpich => "libmpich-dev and mpich",
         }
+    }
+
+    /// Adds the arguments of the launcher that all programs have.
+    pub(crate) fn add_arguments(self, command: &mut Command, ranks: usize) {
+        if let Some(single_copy) = self.single_copy() {
+            // Where ranks run is the program's own business, the same as ours.
+            command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+            command.args(SHARED_MEMORY).arg(single_copy);
+            if ranks > host::cores() {
+                command.args(YIELD);
+            }
+        }
+    }
+
+    /// Adds the arguments with which a training step of two ranks waits least for Open MPI: a ring with pieces of 1 MiB, and
+    /// ranks that yield, since a rank has more threads than the one that calls MPI.
+    pub(crate) fn add_training_arguments(command: &mut Command, ranks: usize) {
+        Self::Openmpi.add_arguments(command, ranks);
+        command.args(SEGMENTED_RING).arg("1048576").args(YIELD);
     }
 
     fn settings(self) -> &'static [Setting] {
@@ -165,18 +184,11 @@ impl Launch for Mpi {
 
     fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
         let mut command = Command::new(&self.launcher);
-        if let Some(single_copy) = self.implementation.single_copy() {
-            // Where ranks run is the program's own business, the same as ours.
-            command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-            command.args(SHARED_MEMORY).arg(single_copy);
-            if ranks > host::cores() {
-                command.args(YIELD);
-            }
-            if self.setting.only.is_some() {
-                command.args(SEGMENTED_RING);
-            }
-            command.args(self.setting.arguments);
+        self.implementation.add_arguments(&mut command, ranks);
+        if self.setting.only.is_some() {
+            command.args(SEGMENTED_RING);
         }
+        command.args(self.setting.arguments);
         command.args(["-n", &ranks.to_string()]).arg(&self.program).arg(place);
         Ok(vec![command])
     }

@@ -48,7 +48,7 @@ pub(super) fn free(ptr: *mut u8) {
 
 /// Why a call has failed.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     status: dist_status_t,
     message: String,
 }
@@ -59,7 +59,11 @@ impl From<Refusal> for String {
     }
 }
 
-fn check(status: dist_status_t) -> Result<(), Refusal> {
+/// Turns a status into a result.
+///
+/// # Errors
+/// The library's reason.
+pub(crate) fn check(status: dist_status_t) -> Result<(), Refusal> {
     if status == DIST_OK {
         return Ok(());
     }
@@ -148,9 +152,9 @@ impl Call {
 
 /// The world group, which this process has joined.
 #[derive(Debug)]
-pub(super) struct World {
-    pub(super) rank: usize,
-    pub(super) ranks: usize,
+pub(crate) struct World {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
     group: *mut dist_group_t,
 }
 
@@ -159,7 +163,7 @@ impl World {
     ///
     /// # Errors
     /// The library's reason.
-    pub(super) fn meet(
+    pub(crate) fn meet(
         place: &str,
         (rank, ranks): (usize, usize),
         transport: &str,
@@ -193,11 +197,16 @@ impl World {
         Ok(Self { rank, ranks, group: world() })
     }
 
+    /// The handle of the group.
+    pub(crate) fn group(&self) -> *mut dist_group_t {
+        self.group
+    }
+
     /// Leaves it.
     ///
     /// # Errors
     /// The library's reason.
-    pub(super) fn leave(self) -> Result<(), String> {
+    pub(crate) fn leave(self) -> Result<(), String> {
         // SAFETY: no call is under way.
         Ok(check(unsafe { runtime::dist_finalize() })?)
     }
@@ -206,7 +215,7 @@ impl World {
     ///
     /// # Errors
     /// The library's reason.
-    pub(super) fn barrier(&self) -> Result<(), String> {
+    pub(crate) fn barrier(&self) -> Result<(), String> {
         // SAFETY: no options, and no work.
         Ok(check(unsafe { collective::dist_barrier(self.group, null(), null_mut()) })?)
     }

@@ -14,17 +14,54 @@ use crate::read::read;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the report stands between.
-const MARKS: (&str, &str) = ("<!-- dist-bench:begin -->\n", "<!-- dist-bench:end -->");
+pub(crate) use plot::STYLE;
+
+/// The lines of a Markdown file between which a report is put.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    begin: &'static str,
+    end: &'static str,
+}
+
+/// The marks of the tables of operations.
+const MARKS: Marks = Marks { begin: "<!-- dist-bench:begin -->\n", end: "<!-- dist-bench:end -->" };
+
+/// The marks of the tables of `--training`.
+pub(crate) const TRAINING_MARKS: Marks = Marks {
+    begin: "<!-- dist-bench-training:begin -->\n",
+    end: "<!-- dist-bench-training:end -->",
+};
 
 /// Where the plots are, seen from the folder of the file.
-const PLOTS: &str = "docs/plots";
+pub(crate) const PLOTS: &str = "docs/plots";
 
 /// Whether a file can take the report: to be asked before hours are spent.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    check_marks(path, &MARKS)
+}
+
+/// Whether a file has these marks.
+pub(crate) fn check_marks(path: &Path, marks: &Marks) -> Result<(), Failure> {
+    between_marks(&read_text(path)?, marks, "").map(drop).ok_or_else(|| lacks_marks(path, marks))
+}
+
+/// Replaces the text between the marks of a file.
+pub(crate) fn replace(path: &Path, marks: &Marks, report: &str) -> Result<(), Failure> {
+    let text = between_marks(&read_text(path)?, marks, report);
+    write(path, &text.ok_or_else(|| lacks_marks(path, marks))?)
+}
+
+/// Writes a plot of the report in a file.
+pub(crate) fn put_plot(path: &Path, name: &str, svg: &str) -> Result<(), Failure> {
+    let plots = path.parent().unwrap_or(Path::new("")).join(PLOTS);
+    let made = fs::create_dir_all(&plots);
+    made.map_err(|cause| Failure::new(format!("{}: {cause}", plots.display())))?;
+    write(&plots.join(name), svg)
+}
+
+fn read_text(path: &Path) -> Result<String, Failure> {
     let text = fs::read_to_string(path);
-    let text = text.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
-    between_marks(&text, "").map(drop).ok_or_else(|| lacks_marks(path))
+    text.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
 }
 
 /// Makes the report of files that were written before, in this order.
@@ -36,34 +73,27 @@ pub(crate) fn make(path: &Path, files: &[PathBuf]) -> Result<(), Failure> {
 /// Puts the report into a file, and the plots beside it.
 pub(crate) fn put(path: &Path, parts: &[Results]) -> Result<(), Failure> {
     let results = merged(parts)?;
-    let text = fs::read_to_string(path);
-    let text = text.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
-    let report = markdown::report(&results, parts, PLOTS);
-    let text = between_marks(&text, &report).ok_or_else(|| lacks_marks(path))?;
-    let plots = path.parent().unwrap_or(Path::new("")).join(PLOTS);
-    let made = fs::create_dir_all(&plots);
-    made.map_err(|cause| Failure::new(format!("{}: {cause}", plots.display())))?;
+    check(path)?;
     for op in ops(&results) {
-        write(
-            &plots.join(format!("{}.svg", op.name())),
-            &plot::svg(op.name(), &series::panels(&results, op)),
-        )?;
+        let svg = plot::svg(op.name(), &series::panels(&results, op));
+        put_plot(path, &format!("{}.svg", op.name()), &svg)?;
     }
-    write(path, &text)
+    replace(path, &MARKS, &markdown::report(&results, parts, PLOTS))
 }
 
-fn lacks_marks(path: &Path) -> Failure {
-    let (begin, end) = (MARKS.0.trim_end(), MARKS.1);
+fn lacks_marks(path: &Path, marks: &Marks) -> Failure {
+    let (begin, end) = (marks.begin.trim_end(), marks.end);
     Failure::new(format!(
         "{}: it lacks the lines {begin} and {end}, between which the report is put",
         path.display()
     ))
 }
 
-fn between_marks(text: &str, report: &str) -> Option<String> {
-    let (head, rest) = text.split_once(MARKS.0)?;
-    let (_, tail) = rest.split_once(MARKS.1)?;
-    Some(format!("{head}{}{report}{}{tail}", MARKS.0, MARKS.1))
+fn between_marks(text: &str, marks: &Marks, report: &str) -> Option<String> {
+    let Marks { begin, end } = marks;
+    let (head, rest) = text.split_once(begin)?;
+    let (_, tail) = rest.split_once(end)?;
+    Some(format!("{head}{begin}{report}{end}{tail}"))
 }
 
 /// The operations that were measured, in their order.
@@ -151,9 +181,9 @@ mod tests {
 
     #[test]
     fn what_is_around_the_marks_stays() {
-        let text = format!("before\n{}old\n{}\nafter\n", MARKS.0, MARKS.1);
-        let new = between_marks(&text, "new\n").unwrap();
+        let text = format!("before\n{}old\n{}\nafter\n", MARKS.begin, MARKS.end);
+        let new = between_marks(&text, &MARKS, "new\n").unwrap();
         assert_eq!(new, text.replace("old", "new"));
-        assert_eq!(between_marks("nothing", "new"), None);
+        assert_eq!(between_marks("nothing", &MARKS, "new"), None);
     }
 }

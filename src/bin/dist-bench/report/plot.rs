@@ -32,7 +32,8 @@ const LEGEND: f64 = 20.0;
 /// Powers of two between two labels of the axis of sizes.
 const STEP: i32 = 4;
 
-const STYLE: &str = "\
+/// The style of all plots.
+pub(crate) const STYLE: &str = "\
 svg{font:11px system-ui,sans-serif}.bg{fill:#fff}text{fill:#1f2328}.title{font-size:14px;font-weight:600}\
 .frame{fill:none;stroke:#8c959f}.grid{stroke:#d8dee4}.line{fill:none;stroke-width:1.5}\
 .c0{color:#0969da}.c1{color:#bc4c00}.c2{color:#1a7f37}.c3{color:#8250df}.c4{color:#9a6700}.c5{color:#bf3989}\
