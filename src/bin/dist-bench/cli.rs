@@ -6,6 +6,7 @@ use crate::ops::Op;
 use crate::order::{REDOPS, dtype_named, redop_named};
 use crate::peer::Peer;
 use crate::text::parse_size;
+use crate::training::TrainingOptions;
 use crate::values::most_ranks;
 use clap::{Parser, ValueEnum};
 use dist::base::dtype::DataType;
@@ -143,6 +144,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["peer", "limits", "device", "buffers", "mode", "json", "csv", "report"])]
     pub(crate) tune: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) training: TrainingOptions,
 }
 
 /// What the native back end can be asked for.

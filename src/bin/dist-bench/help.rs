@@ -85,6 +85,24 @@ Reports:
   A long measurement can be cut into pieces: --json of each, then --report with --report-from, which
   makes the same out of these files. They have to be of one machine, transport, type and operator.
 
+Training:
+  --training measures the exposed communication of a training step. A rank computes the gradients of a model
+  one by one, in reverse order of their use, and each candidate averages them over the ranks. The exposed
+  communication is the median step minus the median step of the same loop without communication, in the same
+  processes; steps of both kinds alternate, after two of each. The rank with the largest median counts. A pair
+  is one process group of each candidate, in shuffled order. Ranks check averages after every step.
+  arena, ordinary, retryable and bf16 are libdist's reducer. torch-gloo is DistributedDataParallel through the
+  torch of python3, or of the Python that DIST_BENCH_PYTHON names. openmpi makes one all-reduce after the
+  backward pass. horovod is Horovod's scheme in C: a thread with cycles of 1 ms, agreement by a bit vector,
+  a fusion buffer of 128 MiB. Open MPI runs with ob1 and vader, single copy (CMA), a segmented ring of 1 MiB, and
+  yields. A candidate that is not installed is left out, with a message.
+  exposed  the median over the pairs; 95 % is its interval, by order statistics
+  by ...   the median over the pairs of exposed by that candidate's; \"-\" if that candidate exposes nothing
+  copied   bytes that a step copies between gradients and buckets; \"-\" if the candidate does not count them
+  peak     the largest resident memory of a rank, with the values of the parameters (VmHWM)
+  --report puts the tables between the lines <!-- dist-bench-training:begin --> and
+  <!-- dist-bench-training:end -->, and the plot into docs/plots/training.svg.
+
 Exit statuses:
   0    measured, whatever was lost; with --against: no slower
   1    a result was wrong, or dist-bench itself failed
@@ -109,5 +127,9 @@ Examples:
   Between two GPUs, over NCCL and without it:
     dist-bench --device nccl
     dist-bench --device native
+  How much a training step waits for gradients, and the same with ResNet-50 and a trainer on the CPU:
+    dist-bench --training
+    dist-bench --training --model b --compute spin --json resnet.json
   Only whether it runs:
-    dist-bench --quick --peer openmpi";
+    dist-bench --quick --peer openmpi
+    dist-bench --quick --training --model tiny --candidates arena,ordinary";

@@ -14,6 +14,7 @@
 //! | `stage` | the processes and the folder of a run |
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
 //! | `against` | the ranks of another tree's dist-bench in turns with ours, and whether this tree is slower |
+//! | `training` | the reducer and other libraries in a training step |
 //! | `tune` | the algorithms of ours in turns, and the tuning file that is made of it |
 //! | `limits`, `machine` | what the machine itself allows, and which one it is |
 //! | `stats` | medians, percentiles, ratios and their intervals |
@@ -51,6 +52,7 @@ mod stage;
 mod stats;
 mod table;
 mod text;
+mod training;
 mod tune;
 mod values;
 
@@ -126,6 +128,7 @@ fn main() -> ExitCode {
     let outcome = match words.split_first() {
         Some((first, rest)) if first == ours::AS_RANK => Some(rank::run(rest)),
         Some((first, rest)) if first == bound::AS_BOUND => Some(bound::run(rest)),
+        Some((first, rest)) if first == training::AS_TRAINER => Some(training::run_trainer(rest)),
         _ => None,
     };
     match outcome {
@@ -157,6 +160,9 @@ fn main() -> ExitCode {
 
 fn carry_out(options: &cli::Options) -> Result<(), Failure> {
     options.check().map_err(Failure::usage)?;
+    if options.training.training {
+        return training::run(options);
+    }
     if let Some(path) = &options.tune {
         return tune::run(options, path);
     }

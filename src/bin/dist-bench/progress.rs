@@ -33,6 +33,13 @@ impl Progress {
         }
     }
 
+    /// Shows how many of the cells have begun, and a text.
+    pub(crate) fn show(&self, text: &str) {
+        if self.is_shown {
+            write_error(&format!("\r{} of {}: {text}\u{1b}[K", self.begun, self.cells));
+        }
+    }
+
     /// Takes the line away, so that something else can be printed.
     pub(crate) fn clear(&self) {
         if self.is_shown {

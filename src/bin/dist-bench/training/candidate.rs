@@ -1,0 +1,210 @@
+//! The candidates of `--training`, and the commands that start their ranks.
+
+use crate::Failure;
+use crate::build::{Source, find};
+use crate::gloo;
+use crate::mpi::Implementation;
+use crate::stage::Stage;
+use clap::ValueEnum;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The first word on the command line of a rank of ours.
+pub(crate) const AS_TRAINER: &str = "--as-trainer";
+
+/// The program for torch.
+const SCRIPT: &str = include_str!("../peers/training.py");
+
+/// The program for Open MPI.
+const SOURCE: Source = Source {
+    name: "training-openmpi",
+    files: &[("training.c", include_str!("../peers/training.c"))],
+    options: &["-std=gnu11", "-O3", "-Wall", "-Wextra"],
+    libraries: &["-lpthread"],
+};
+
+/// A way to average gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Candidate {
+    /// libdist's reducer, which provides the memory of the gradients
+    Arena,
+    /// The same with gradients in the caller's memory
+    Ordinary,
+    /// As arena, and a failed step can be repeated (DIST_REDUCER_RETRYABLE)
+    Retryable,
+    /// As arena, with gradients of type bf16
+    Bf16,
+    /// torch's DistributedDataParallel on Gloo, gradient_as_bucket_view, buckets of 25 MiB
+    TorchGloo,
+    /// One all-reduce after the backward pass over Open MPI, then a division
+    Openmpi,
+    /// Horovod's scheme over Open MPI: a thread, cycles of 1 ms, a fusion buffer of 128 MiB
+    Horovod,
+}
+
+impl Candidate {
+    /// All candidates, in the order of tables.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Arena,
+        Self::Ordinary,
+        Self::Retryable,
+        Self::Bf16,
+        Self::TorchGloo,
+        Self::Openmpi,
+        Self::Horovod,
+    ];
+
+    /// The name on the command line, in plans and in files.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Arena => "arena",
+            Self::Ordinary => "ordinary",
+            Self::Retryable => "retryable",
+            Self::Bf16 => "bf16",
+            Self::TorchGloo => "torch-gloo",
+            Self::Openmpi => "openmpi",
+            Self::Horovod => "horovod",
+        }
+    }
+
+    /// The candidate with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|candidate| candidate.name() == name)
+    }
+
+    /// The name in tables.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Arena => "libdist, arena",
+            Self::Ordinary => "libdist, ordinary",
+            Self::Retryable => "libdist, retryable",
+            Self::Bf16 => "libdist, bf16",
+            Self::TorchGloo => "torch DDP on Gloo",
+            Self::Openmpi => "Open MPI, after backward",
+            Self::Horovod => "Horovod's scheme, Open MPI",
+        }
+    }
+
+    /// True for the reducer of libdist.
+    pub(super) const fn is_ours(self) -> bool {
+        matches!(self, Self::Arena | Self::Ordinary | Self::Retryable | Self::Bf16)
+    }
+
+    /// Finds or compiles the program of the candidate.
+    ///
+    /// # Errors
+    /// The message that names the missing program.
+    pub(super) fn program(self, stage: &mut Stage) -> Result<Program, Failure> {
+        match self {
+            Self::TorchGloo => {
+                let python = gloo::python_with_torch(
+                    stage,
+                    &self.remedy(
+                        "pip install torch, name another \
+                                                              Python in DIST_BENCH_PYTHON",
+                    ),
+                )?;
+                let script = stage.folder().join("training.py");
+                let written = fs::write(&script, SCRIPT);
+                written.map_err(|cause| Failure::new(format!("{}: {cause}", script.display())))?;
+                Ok(Program::Torch { python, script })
+            }
+            Self::Openmpi | Self::Horovod => {
+                let mpi = Implementation::Openmpi;
+                let packages = mpi.packages();
+                let remedy =
+                    self.remedy(&format!("install {packages} (the names of Debian and Ubuntu)"));
+                let compiler = find(mpi.compiler(), &remedy)?;
+                let launcher = find(mpi.launcher(), &remedy)?;
+                let program = SOURCE.compiled(&compiler, &remedy, stage)?;
+                Ok(Program::Mpi { launcher, program })
+            }
+            _ => std::env::current_exe()
+                .map(Program::Ours)
+                .map_err(|cause| Failure::new(format!("finding this program: {cause}"))),
+        }
+    }
+
+    fn remedy(self, install: &str) -> String {
+        format!("{install}, or leave {} out of --candidates", self.name())
+    }
+}
+
+/// A program whose ranks train.
+#[derive(Clone, Debug)]
+pub(super) enum Program {
+    /// This program.
+    Ours(PathBuf),
+    Torch {
+        python: PathBuf,
+        script: PathBuf,
+    },
+    Mpi {
+        launcher: PathBuf,
+        program: PathBuf,
+    },
+}
+
+impl Program {
+    /// The commands that start all ranks. The ranks find the plan at `place`, followed by its ending.
+    pub(super) fn commands(&self, ranks: usize, place: &Path) -> Vec<Command> {
+        let numbers = |rank: usize| [rank.to_string(), ranks.to_string()];
+        match self {
+            Self::Ours(program) => {
+                let command = |rank: usize| {
+                    let mut command = Command::new(program);
+                    command.arg(AS_TRAINER).args(numbers(rank)).arg(place);
+                    command
+                };
+                (0..ranks).map(command).collect()
+            }
+            Self::Torch { python, script } => {
+                let command = |rank: usize| {
+                    let mut command = Command::new(python);
+                    command.arg(script).args(numbers(rank)).arg(place);
+                    gloo::limit(&mut command);
+                    command
+                };
+                (0..ranks).map(command).collect()
+            }
+            Self::Mpi { launcher, program } => {
+                let mut command = Command::new(launcher);
+                Implementation::add_training_arguments(&mut command, ranks);
+                command.args(["-n", &ranks.to_string()]).arg(program).arg(place);
+                vec![command]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &Command) -> Vec<String> {
+        command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for candidate in Candidate::ALL {
+            assert_eq!(Candidate::named(candidate.name()), Some(candidate));
+            assert_eq!(Candidate::from_str(candidate.name(), false), Ok(candidate));
+        }
+        assert_eq!(Candidate::ALL.iter().filter(|candidate| candidate.is_ours()).count(), 4);
+    }
+
+    #[test]
+    fn commands_name_the_rank_and_the_plan() {
+        let place = Path::new("/place");
+        let ours = Program::Ours("bench".into()).commands(3, place);
+        assert_eq!(words(&ours[2]), ["--as-trainer", "2", "3", "/place"]);
+        let torch = Program::Torch { python: "python3".into(), script: "training.py".into() };
+        let torch = torch.commands(2, place);
+        assert_eq!(words(&torch[1]), ["training.py", "1", "2", "/place"]);
+        let mpi = Program::Mpi { launcher: "mpirun".into(), program: "training".into() };
+        let mpi = words(&mpi.commands(2, place)[0]);
+        assert_eq!(mpi[mpi.len() - 4..], ["-n", "2", "training", "/place"]);
+    }
+}

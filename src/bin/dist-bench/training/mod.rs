@@ -1,0 +1,341 @@
+//! `--training`: how much of the gradients' communication a training step exposes, in libdist's reducer and in other libraries.
+//!
+//! A rank computes gradients one by one, and each candidate averages them over the ranks in its own way. The exposed
+//! communication is the time of a step minus the time of the same step without communication, in the same process. Steps of
+//! both kinds alternate, so that a change of the machine's speed reaches both. All ranks begin a step together, and the rank
+//! with the largest median counts.
+//!
+//! A pair is one process group of each candidate, in shuffled order. Every group has new processes, since the place of a
+//! process's memory changes its times for as long as the process lives. Ranks check the averages after each step.
+//!
+//! | file | purpose |
+//! |---|---|
+//! | `options` | the command line |
+//! | `model` | the parameters of the models |
+//! | `plan` | the plan of a process group, and what its ranks measure |
+//! | `candidate`, `peers/training.c`, `peers/training.py` | the candidates and their programs |
+//! | `trainer`, `reducer` | the ranks of libdist's candidates |
+//! | `results`, `table`, `plot`, `files` | figures and verdicts, tables, the plot, JSON |
+
+mod candidate;
+mod files;
+mod model;
+mod options;
+mod plan;
+mod plot;
+mod reducer;
+mod results;
+mod table;
+mod trainer;
+
+pub(crate) use candidate::AS_TRAINER;
+pub(crate) use options::TrainingOptions;
+pub(crate) use trainer::run as run_trainer;
+
+use crate::cli::Options;
+use crate::files::write;
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::report;
+use crate::stage::Stage;
+use crate::text::count;
+use crate::{Failure, complain, say};
+use candidate::{Candidate, Program};
+use dist::base::deadline::Deadline;
+use dist::sys::clock;
+use files::Results;
+use plan::{GroupRun, PLAN, Plan, SAMPLE, Sample, Workload};
+use rand_mt::Mt64;
+use results::{Figures, Measured};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long one process group may take apart from its computation.
+const GROUP_LIMIT: Duration = Duration::from_secs(300);
+
+/// How many lines of the output of a failed group are shown.
+const SHOWN_LINES: usize = 12;
+
+/// The name of the plot.
+const PLOT: &str = "training.svg";
+
+/// Measures all workloads that the options ask for, prints the tables, and writes the files. With `--report-from` it only
+/// makes a report of files.
+///
+/// # Errors
+/// The reason.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let target = options.report.as_deref();
+    target.map_or(Ok(()), |path| report::check_marks(path, &report::TRAINING_MARKS))?;
+    if let Some(path) = target.filter(|_| !options.report_from.is_empty()) {
+        let parts = options.report_from.iter().map(|file| files::read(file));
+        return put_report(path, &parts.collect::<Result<Vec<Results>, Failure>>()?);
+    }
+    let mut bench = Bench::new(options)?;
+    let outcome = bench.measure_all();
+    bench.progress.clear();
+    let results =
+        Results { command: Options::told(), machine: Machine::here(), workloads: bench.done };
+    // The results so far are kept, even if the measurement was cut short.
+    if let Some(path) = &options.json {
+        write(path, &files::text(&results))?;
+    }
+    outcome?;
+    let wrong: u64 = results.workloads.iter().map(Measured::wrong).sum();
+    if wrong > 0 {
+        return Err(Failure::new(format!("{} wrong", count_of(wrong, "averaged gradient"))));
+    }
+    target.map_or(Ok(()), |path| put_report(path, &[results]))
+}
+
+fn count_of(number: u64, thing: &str) -> String {
+    count(usize::try_from(number).unwrap_or(usize::MAX), thing)
+}
+
+/// Puts the tables of all parts into a file, and the plot into its folder for plots.
+fn put_report(path: &Path, parts: &[Results]) -> Result<(), Failure> {
+    let Some(first) = parts.first() else { return Err(Failure::new("a report of nothing")) };
+    if parts.iter().any(|part| part.machine != first.machine) {
+        return Err(Failure::new("a report is of one machine"));
+    }
+    let mut all: Vec<Measured> = Vec::new();
+    for measured in parts.iter().flat_map(|part| &part.workloads) {
+        // The last part counts for a workload that several have.
+        all.retain(|before| before.workload != measured.workload);
+        all.push(measured.clone());
+    }
+    let commands: Vec<String> = parts.iter().map(|part| part.command.clone()).collect();
+    let plot = format!("{}/{PLOT}", report::PLOTS);
+    let text = table::markdown(&all, &commands, &first.machine, &plot);
+    report::put_plot(path, PLOT, &plot::svg(&all))?;
+    report::replace(path, &report::TRAINING_MARKS, &text)
+}
+
+/// The measurement under way.
+struct Bench<'a> {
+    options: &'a Options,
+    stage: Stage,
+    programs: Vec<(Candidate, Program)>,
+    progress: Progress,
+    /// Shuffles the candidates of a pair.
+    random: Mt64,
+    done: Vec<Measured>,
+}
+
+impl<'a> Bench<'a> {
+    /// Finds the programs of the candidates. A candidate that is not installed is left out with a message.
+    fn new(options: &'a Options) -> Result<Self, Failure> {
+        let mut stage = Stage::new()?;
+        let mut programs = Vec::new();
+        for candidate in options.training.candidates() {
+            match candidate.program(&mut stage) {
+                Ok(program) => programs.push((candidate, program)),
+                Err(failure) if failure.is_signal() => return Err(failure),
+                Err(failure) => {
+                    complain(&format!("{} is left out: {}", candidate.name(), failure.message));
+                }
+            }
+        }
+        if programs.is_empty() {
+            return Err(Failure::new("no candidate is left"));
+        }
+        let random = Mt64::new(clock::monotonic_ns());
+        Ok(Self { options, stage, programs, progress: Progress::new(0), random, done: Vec::new() })
+    }
+
+    fn measure_all(&mut self) -> Result<(), Failure> {
+        let workloads = self.options.training.workloads(&self.options.ranks());
+        let groups = workloads.len() * self.options.pairs() * self.programs.len();
+        self.progress = Progress::new(groups);
+        if cfg!(debug_assertions) {
+            say("This program is a debug build: its times do not count.\n")?;
+        }
+        say(&format!(
+            "{}, {}, {}, {} of {} each\n",
+            count(workloads.len(), "workload"),
+            count(self.programs.len(), "candidate"),
+            count(self.options.pairs(), "pair"),
+            "process groups",
+            count(self.options.training.steps(self.options.quick), "step"),
+        ))?;
+        for workload in workloads {
+            let outcome = self.measure(&workload);
+            self.progress.clear();
+            if let Some(measured) = self.done.last().filter(|last| last.workload == workload) {
+                say(&table::text(measured))?;
+            }
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// Measures a workload. The pairs so far are kept if it fails.
+    fn measure(&mut self, workload: &Workload) -> Result<(), Failure> {
+        let steps = self.options.training.steps(self.options.quick);
+        let new = |&(candidate, _): &(Candidate, Program)| Figures { candidate, runs: Vec::new() };
+        let candidates = self.programs.iter().map(new).collect();
+        let left_out = Vec::new();
+        self.done.push(Measured { workload: *workload, steps, candidates, left_out });
+        for pair in 0..self.options.pairs() {
+            for index in self.shuffled() {
+                let candidate = self.programs[index].0;
+                self.progress.next();
+                self.progress.show(&format!(
+                    "{}, pair {}, {}",
+                    table::describe(workload),
+                    pair + 1,
+                    candidate.title()
+                ));
+                if self.is_left_out(candidate) {
+                    continue;
+                }
+                match self.run_group(workload, index, steps) {
+                    Ok(run) => self.add(candidate, run),
+                    Err(failure) if failure.is_signal() || candidate.is_ours() => {
+                        return Err(failure);
+                    }
+                    Err(failure) => self.leave_out(candidate, &failure),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The indices of all candidates in random order.
+    fn shuffled(&mut self) -> Vec<usize> {
+        let mut order: Vec<(u64, usize)> =
+            (0..self.programs.len()).map(|index| (self.random.next_u64(), index)).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, index)| index).collect()
+    }
+
+    fn is_left_out(&self, candidate: Candidate) -> bool {
+        let names = self.done.last().map_or(&[][..], |measured| &measured.left_out);
+        names.iter().any(|name| name == candidate.name())
+    }
+
+    fn add(&mut self, candidate: Candidate, run: GroupRun) {
+        let candidates = self.done.last_mut().map(|measured| &mut measured.candidates);
+        let mut all = candidates.into_iter().flatten();
+        if let Some(figures) = all.find(|figures| figures.candidate == candidate) {
+            figures.runs.push(run);
+        }
+    }
+
+    /// Goes on without a candidate that failed. Its runs are dropped, since pairs are compared one by one.
+    fn leave_out(&mut self, candidate: Candidate, failure: &Failure) {
+        self.progress.clear();
+        complain(&format!("{}\n  the measurement goes on without it", failure.message));
+        if let Some(measured) = self.done.last_mut() {
+            measured.candidates.retain(|figures| figures.candidate != candidate);
+            measured.left_out.push(candidate.name().to_owned());
+        }
+    }
+
+    /// Starts the ranks of a candidate, waits until they have ended, and reads their samples.
+    fn run_group(
+        &mut self,
+        workload: &Workload,
+        index: usize,
+        steps: usize,
+    ) -> Result<GroupRun, Failure> {
+        let Self { stage, programs, .. } = self;
+        let (candidate, program) = &programs[index];
+        // The number makes the name unique.
+        let name = format!("training-{}-{}", candidate.name(), stage.started());
+        let place = stage.folder().join(name);
+        let plan = Plan::new(workload, *candidate, steps);
+        write(&with_ending(&place, PLAN), &plan.text())?;
+        let log = with_ending(&place, ".log");
+        let mut members = Vec::new();
+        for mut command in program.commands(workload.ranks, &place) {
+            members.push(stage.start(&mut command, &log)?);
+        }
+        let deadline = Deadline::after(GROUP_LIMIT + computation(&plan));
+        await_group(stage, &members, &deadline)
+            .and_then(|()| {
+                let samples = (0..workload.ranks).map(|rank| read_sample(&place, rank, steps));
+                samples.collect::<Result<Vec<Sample>, Failure>>()
+            })
+            .map(|samples| GroupRun::of(&samples))
+            .map_err(|failure| with_output(failure, *candidate, &log))
+    }
+}
+
+/// How long the ranks compute, as far as the plan says.
+fn computation(plan: &Plan) -> Duration {
+    let steps = 2 * (plan.steps + plan.warm_up) * plan.counts.len();
+    Duration::from_nanos(plan.last_rank_ns.max(plan.gradient_ns))
+        .saturating_mul(steps.try_into().unwrap_or(u32::MAX))
+}
+
+/// Waits until all processes have ended well. If one fails or the deadline passes, it ends the others.
+fn await_group(stage: &mut Stage, members: &[usize], deadline: &Deadline) -> Result<(), Failure> {
+    /// How often the driver looks for a process that has failed.
+    const LOOK: Duration = Duration::from_millis(20);
+    loop {
+        let endings = members.iter().filter_map(|&number| stage.ending(number));
+        let failed = endings.filter(|ending| !ending.is_success()).next();
+        if let Some(ending) = failed {
+            stage.end(members)?;
+            let status = ending.shell_status();
+            return Err(Failure::new(format!("a process ended with status {status}")));
+        }
+        if stage.await_ends(members, &deadline.capped(LOOK))? {
+            // A last look at how they ended.
+            if members.iter().all(|&number| stage.ending(number).is_some_and(|e| e.is_success())) {
+                return Ok(());
+            }
+        } else if deadline.has_passed() {
+            stage.end(members)?;
+            let seconds = deadline.allowed().as_secs();
+            return Err(Failure::new(format!("the group needs more than {seconds} s")));
+        }
+    }
+}
+
+fn read_sample(place: &Path, rank: usize, steps: usize) -> Result<Sample, Failure> {
+    let path = with_ending(place, &format!(".{rank}{SAMPLE}"));
+    let failed = |why: String| Failure::new(format!("{}: {why}", path.display()));
+    let text = fs::read_to_string(&path).map_err(|cause| failed(cause.to_string()))?;
+    Sample::parse(&text, steps).ok_or_else(|| failed("it is no sample".to_owned()))
+}
+
+fn with_ending(place: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}{ending}", place.display()))
+}
+
+/// Adds the candidate and the last lines of its output to a failure.
+fn with_output(failure: Failure, candidate: Candidate, log: &Path) -> Failure {
+    if failure.is_signal() {
+        return failure;
+    }
+    let output = fs::read(log).unwrap_or_default();
+    let output = String::from_utf8_lossy(&output);
+    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+    let shown: String = last.iter().map(|line| format!("\n  | {line}")).collect();
+    Failure::new(format!("{}: {}{shown}", candidate.name(), failure.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dist::sys::host;
+
+    #[test]
+    fn a_failure_shows_the_last_lines_of_output() {
+        let folder = std::env::temp_dir().join(format!("dist-bench-log-{}", host::pid()));
+        fs::write(&folder, "first\n\nno module\n").unwrap();
+        let failure = with_output(Failure::new("it failed"), Candidate::TorchGloo, &folder);
+        fs::remove_file(&folder).unwrap();
+        assert_eq!(failure.message, "torch-gloo: it failed\n  | first\n  | no module");
+    }
+
+    #[test]
+    fn files_are_named_after_their_group() {
+        let path = with_ending(Path::new("/tmp/x/training-arena-0"), PLAN);
+        assert_eq!(path, PathBuf::from("/tmp/x/training-arena-0.plan"));
+    }
+}

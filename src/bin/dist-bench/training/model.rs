@@ -1,0 +1,142 @@
+//! The models of `--training`: the sizes of their parameters, generated from the definition of each architecture. Pure.
+//!
+//! Parameters are listed in the order in which the forward pass uses them. Gradients become ready in the reverse order.
+
+use clap::ValueEnum;
+
+/// A model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Model {
+    /// 200 parameters of 512 KiB
+    A,
+    /// ResNet-50: 161 parameters, 97.5 MiB
+    B,
+    /// GPT-2 small: 148 parameters, 475 MiB
+    C,
+    /// 12 parameters of 4 B to 16 KiB: only whether it runs
+    Tiny,
+}
+
+/// Bytes of an element of a gradient: f32.
+pub(super) const ELEMENT_BYTES: usize = 4;
+
+impl Model {
+    /// The models that figures are published for.
+    pub(super) const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
+
+    /// The name on the command line and in files.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+            Self::C => "c",
+            Self::Tiny => "tiny",
+        }
+    }
+
+    /// The model with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        [Self::A, Self::B, Self::C, Self::Tiny].into_iter().find(|model| model.name() == name)
+    }
+
+    /// The name in tables.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::A => "model a (200 x 512 KiB)",
+            Self::B => "model b (ResNet-50)",
+            Self::C => "model c (GPT-2 small)",
+            Self::Tiny => "tiny model",
+        }
+    }
+
+    /// The number of elements of each parameter.
+    pub(super) fn counts(self) -> Vec<usize> {
+        match self {
+            Self::A => vec![(512 << 10) / ELEMENT_BYTES; 200],
+            Self::B => resnet50(),
+            Self::C => gpt2_small(),
+            Self::Tiny => (0..12).map(|power| 1 << power).collect(),
+        }
+    }
+}
+
+/// ResNet-50 for 1,000 classes (He et al., "Deep Residual Learning", table 1).
+fn resnet50() -> Vec<usize> {
+    /// The blocks of each stage and the channels inside them; a block's output has four times as many.
+    const STAGES: [(usize, usize); 4] = [(3, 64), (4, 128), (6, 256), (3, 512)];
+    const EXPANSION: usize = 4;
+    let mut counts = Vec::new();
+    // A convolution without bias, and the weight and bias of the batch normalisation after it.
+    let mut convolution = |input: usize, output: usize, kernel: usize| {
+        counts.extend([input * output * kernel * kernel, output, output]);
+    };
+    let mut channels = 64;
+    convolution(3, channels, 7);
+    for (blocks, width) in STAGES {
+        let output = width * EXPANSION;
+        for block in 0..blocks {
+            convolution(channels, width, 1);
+            convolution(width, width, 3);
+            convolution(width, output, 1);
+            if block == 0 {
+                // The shortcut changes the number of channels.
+                convolution(channels, output, 1);
+            }
+            channels = output;
+        }
+    }
+    counts.extend([channels * 1000, 1000]);
+    counts
+}
+
+/// GPT-2 small (Radford et al.; 12 layers, width 768). The output layer shares the embedding's weights, so that the gradient of
+/// the embedding, which the forward pass uses first, is ready last.
+fn gpt2_small() -> Vec<usize> {
+    const LAYERS: usize = 12;
+    const WIDTH: usize = 768;
+    const VOCABULARY: usize = 50_257;
+    const POSITIONS: usize = 1024;
+    let mut counts = vec![VOCABULARY * WIDTH, POSITIONS * WIDTH];
+    for _ in 0..LAYERS {
+        // Two normalisations, attention, and the feed-forward layers; each a weight and a bias.
+        counts.extend([WIDTH, WIDTH]);
+        counts.extend([WIDTH * 3 * WIDTH, 3 * WIDTH, WIDTH * WIDTH, WIDTH]);
+        counts.extend([WIDTH, WIDTH]);
+        counts.extend([WIDTH * 4 * WIDTH, 4 * WIDTH, 4 * WIDTH * WIDTH, WIDTH]);
+    }
+    counts.extend([WIDTH, WIDTH]);
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(model: Model) -> (usize, usize) {
+        let counts = model.counts();
+        (counts.len(), counts.iter().sum())
+    }
+
+    #[test]
+    fn models_have_the_published_sizes() {
+        assert_eq!(totals(Model::A), (200, (100 << 20) / ELEMENT_BYTES));
+        assert_eq!(totals(Model::B), (161, 25_557_032));
+        assert_eq!(totals(Model::C), (148, 124_439_808));
+        assert_eq!(totals(Model::Tiny), (12, 4095));
+    }
+
+    #[test]
+    fn the_first_and_last_parameters_are_known() {
+        let (resnet, gpt) = (Model::B.counts(), Model::C.counts());
+        assert_eq!((resnet[0], resnet[159], resnet[160]), (9408, 2_048_000, 1000));
+        assert_eq!((gpt[0], gpt[147]), (38_597_376, 768));
+    }
+
+    #[test]
+    fn models_are_found_by_name() {
+        for model in Model::ALL.into_iter().chain([Model::Tiny]) {
+            assert_eq!(Model::named(model.name()), Some(model));
+        }
+        assert_eq!(Model::named("d"), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! The command line of `--training`.
+
+use super::candidate::Candidate;
+use super::model::Model;
+use super::plan::{Compute, Workload};
+use clap::{Args, ValueEnum as _};
+
+/// Models that one word stands for.
+#[derive(Clone, Debug)]
+struct Models(Vec<Model>);
+
+fn parse_models(text: &str) -> Result<Models, String> {
+    match text {
+        "all" => Ok(Models(Model::ALL.to_vec())),
+        name => Model::from_str(name, false)
+            .map(|model| Models(vec![model]))
+            .map_err(|_| "there are a, b, c, tiny, all".to_owned()),
+    }
+}
+
+/// The options that count with `--training` only.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Training")]
+pub(crate) struct TrainingOptions {
+    /// Measure how much of the gradients' communication a training step exposes: the reducer of libdist against other
+    /// libraries. By default model a, sleep of 500 us, 2 ranks, all candidates that are installed: about 6 minutes
+    #[arg(long)]
+    #[arg(conflicts_with_all = ["peer", "limits", "tune", "against", "device", "csv", "ops", "sizes"])]
+    pub(crate) training: bool,
+
+    /// Models: a (200 x 512 KiB), b (ResNet-50), c (GPT-2 small), tiny (only whether it runs), or all
+    #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_value = "a")]
+    #[arg(value_parser = parse_models, requires = "training")]
+    model: Vec<Models>,
+
+    /// How a rank computes a gradient
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "sleep")]
+    #[arg(requires = "training")]
+    compute: Vec<Compute>,
+
+    /// Microseconds that a rank takes to compute one gradient
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "500")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1_000_000), requires = "training")]
+    gradient_us: Vec<u32>,
+
+    /// The last rank takes 30 % longer for each gradient
+    #[arg(long, requires = "training")]
+    slow_rank: bool,
+
+    /// Measured steps of each process group, and as many without communication [default: 10, with --quick 3]
+    #[arg(long, value_name = "N", requires = "training")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    steps: Option<u16>,
+
+    /// The candidates [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "training")]
+    candidates: Vec<Candidate>,
+}
+
+impl TrainingOptions {
+    /// All combinations that the options ask for, for these numbers of ranks.
+    pub(super) fn workloads(&self, ranks: &[usize]) -> Vec<Workload> {
+        let mut workloads: Vec<Workload> = Vec::new();
+        for &model in self.model.iter().flat_map(|Models(models)| models) {
+            for &ranks in ranks {
+                for &compute in &self.compute {
+                    for &us in &self.gradient_us {
+                        let gradient_us = if compute == Compute::None { 0 } else { u64::from(us) };
+                        let has_slow_rank = self.slow_rank;
+                        let workload =
+                            Workload { model, ranks, compute, gradient_us, has_slow_rank };
+                        if !workloads.contains(&workload) {
+                            workloads.push(workload);
+                        }
+                    }
+                }
+            }
+        }
+        workloads
+    }
+
+    /// The measured steps of a process group.
+    pub(super) fn steps(&self, is_quick: bool) -> usize {
+        self.steps.map_or(if is_quick { 3 } else { 10 }, Into::into)
+    }
+
+    /// The candidates, each once.
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for &candidate in &self.candidates {
+            if !candidates.contains(&candidate) {
+                candidates.push(candidate);
+            }
+        }
+        if candidates.is_empty() { Candidate::ALL.to_vec() } else { candidates }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Options;
+    use clap::Parser as _;
+
+    fn parse(line: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(format!("dist-bench {line}").split(' '))
+    }
+
+    #[test]
+    fn the_default_is_model_a_with_all_candidates() {
+        let options = parse("--training").unwrap();
+        let workloads = options.training.workloads(&options.ranks());
+        let [Workload { model: Model::A, ranks: 2, gradient_us: 500, .. }] = workloads[..] else {
+            panic!("{workloads:?}")
+        };
+        assert_eq!(options.training.candidates(), Candidate::ALL);
+        assert_eq!((options.pairs(), options.training.steps(options.quick)), (10, 10));
+        let quick = parse("--training --quick").unwrap();
+        assert_eq!((quick.pairs(), quick.training.steps(quick.quick)), (2, 3));
+    }
+
+    #[test]
+    fn workloads_are_all_combinations_each_once() {
+        let options = parse(
+            "--training --model all,b --compute sleep,none --gradient-us 100,500 --ranks 2,4 \
+             --slow-rank --candidates arena,horovod,arena",
+        )
+        .unwrap();
+        let workloads = options.training.workloads(&options.ranks());
+        // Without computation there is no time of a gradient.
+        assert_eq!(workloads.len(), 3 * 2 * 3);
+        assert!(workloads.iter().all(|workload| workload.has_slow_rank));
+        assert_eq!(options.training.candidates(), [Candidate::Arena, Candidate::Horovod]);
+    }
+
+    #[test]
+    fn what_does_not_belong_to_training_is_refused() {
+        for wrong in [
+            "--model a",
+            "--training --model d",
+            "--training --peer mpich",
+            "--training --steps 0",
+            "--training --compute gpu",
+            "--slow-rank",
+        ] {
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The reducer through the C interface, as a trainer in C calls it, and the memory of a model.
+#![allow(unsafe_code, reason = "the C interface takes raw pointers")]
+
+use super::candidate::Candidate;
+use crate::rank::check;
+use dist::ffi::train_types::{
+    DIST_REDUCER_RETRYABLE, dist_param_t, dist_reducer_options_t, dist_reducer_stats_t,
+    dist_reducer_t,
+};
+use dist::ffi::types::{DIST_BF16, DIST_F32, dist_group_t};
+use dist::ffi::{reducer, reducer_step};
+use std::ffi::{CString, c_void};
+use std::ptr::{null, null_mut};
+
+/// The gradients of a model, where the trainer writes them.
+#[derive(Debug)]
+pub(super) struct Grads {
+    places: Vec<(*mut c_void, usize)>,
+    is_bf16: bool,
+    /// The memory of the gradients, unless the reducer provides it.
+    _own: Vec<Vec<f32>>,
+}
+
+impl Grads {
+    /// Writes a value to all elements of a gradient.
+    pub(super) fn fill(&mut self, param: usize, value: f32) {
+        let (place, count) = self.places[param];
+        if self.is_bf16 {
+            // SAFETY: the reducer gave `count` elements of bf16, which no operation uses now.
+            let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<u16>(), count) };
+            values.fill(to_bf16(value));
+        } else {
+            // SAFETY: `count` elements of f32, of the reducer or of `_own`, which no operation uses now.
+            let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<f32>(), count) };
+            values.fill(value);
+        }
+    }
+}
+
+/// The upper half of an f32; the trainer's values have no bits below it.
+const fn to_bf16(value: f32) -> u16 {
+    let [_, _, low, high] = value.to_bits().to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+const fn from_bf16(bits: u16) -> f32 {
+    let [low, high] = bits.to_le_bytes();
+    f32::from_bits(u32::from_le_bytes([0, 0, low, high]))
+}
+
+/// A reducer and the values of its parameters.
+#[derive(Debug)]
+pub(super) struct Reducer {
+    reducer: *mut dist_reducer_t,
+    is_bf16: bool,
+    /// Lent to the reducer.
+    _values: Vec<Vec<f32>>,
+}
+
+impl Reducer {
+    /// Creates the reducer of a candidate for parameters with so many elements.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn new(
+        group: *mut dist_group_t,
+        counts: &[usize],
+        candidate: Candidate,
+    ) -> Result<(Self, Grads), String> {
+        let is_bf16 = candidate == Candidate::Bf16;
+        let memory = |value: f32| -> Vec<Vec<f32>> {
+            counts.iter().map(|&count| vec![value; count]).collect()
+        };
+        let mut values = memory(1.0);
+        let mut own = if candidate == Candidate::Ordinary { memory(1.0) } else { Vec::new() };
+        let names = (0..counts.len()).map(|param| CString::new(format!("p{param}")));
+        let names =
+            names.collect::<Result<Vec<CString>, _>>().map_err(|error| error.to_string())?;
+        let params: Vec<dist_param_t> = (0..counts.len())
+            .map(|param| dist_param_t {
+                struct_size: size_of::<dist_param_t>(),
+                fields: 0,
+                name: names[param].as_ptr(),
+                data: values[param].as_mut_ptr().cast(),
+                grad: own.get_mut(param).map_or(null_mut(), |grad| grad.as_mut_ptr().cast()),
+                shape: null(),
+                n_shape: 0,
+                count: counts[param],
+                dtype: DIST_F32,
+                grad_dtype: if is_bf16 { DIST_BF16 } else { 0 },
+                device: 0,
+                reserved: 0,
+                flags: 0,
+                tag: 0,
+            })
+            .collect();
+        let options = dist_reducer_options_t {
+            struct_size: size_of::<dist_reducer_options_t>(),
+            flags: if candidate == Candidate::Retryable { DIST_REDUCER_RETRYABLE } else { 0 },
+            bucket_bytes: 0,
+            first_bucket_bytes: 0,
+            divide: 0,
+            missing: 0,
+            timeout_ms: 0,
+            layout: null(),
+            layout_bytes: 0,
+            name: null(),
+        };
+        let mut handle: *mut dist_reducer_t = null_mut();
+        // SAFETY: the parameters and their names live until the call returns, the values and gradients as long as the reducer.
+        check(unsafe {
+            reducer::dist_reducer_create(
+                group,
+                params.as_ptr(),
+                params.len(),
+                &raw const options,
+                &raw mut handle,
+            )
+        })?;
+        let made = Self { reducer: handle, is_bf16, _values: values };
+        let places = (0..counts.len()).map(|param| made.place(param, false));
+        let places = places.collect::<Result<Vec<_>, String>>()?;
+        Ok((made, Grads { places, is_bf16, _own: own }))
+    }
+
+    /// Begins a step.
+    ///
+    /// # Errors
+    /// The library's reason, as for all functions here.
+    pub(super) fn begin(&self) -> Result<(), String> {
+        // SAFETY: a reducer that was not released.
+        Ok(check(unsafe { reducer_step::dist_reducer_begin(self.reducer, 0.0, 0) })?)
+    }
+
+    /// Marks a gradient that is complete.
+    pub(super) fn ready(&self, param: usize) -> Result<(), String> {
+        // SAFETY: as above; the trainer does not write the gradient until the step has ended.
+        Ok(check(unsafe { reducer_step::dist_reducer_ready(self.reducer, param) })?)
+    }
+
+    /// Ends the step and waits for the averages.
+    pub(super) fn end(&self) -> Result<(), String> {
+        let mut votes = 0;
+        // SAFETY: as above; the call waits, so that `votes` lives long enough.
+        Ok(check(unsafe {
+            reducer_step::dist_reducer_end(self.reducer, 0, &raw mut votes, null_mut())
+        })?)
+    }
+
+    /// The first, the middle and the last element of an averaged gradient.
+    pub(super) fn result(&self, param: usize) -> Result<[f32; 3], String> {
+        let (place, count) = self.place(param, true)?;
+        let last = count - 1;
+        Ok([0, last / 2, last].map(|element| {
+            if self.is_bf16 {
+                // SAFETY: within the `count` elements that the reducer gave.
+                from_bf16(unsafe { *place.cast::<u16>().add(element) })
+            } else {
+                // SAFETY: as above.
+                unsafe { *place.cast::<f32>().add(element) }
+            }
+        }))
+    }
+
+    /// Bytes that the last step copied.
+    pub(super) fn bytes_copied(&self) -> Result<u64, String> {
+        let mut stats = dist_reducer_stats_t {
+            struct_size: size_of::<dist_reducer_stats_t>(),
+            steps: 0,
+            n_buckets: 0,
+            bytes_reduced: 0,
+            bytes_copied: 0,
+            first_ready_to_last_ready_ns: 0,
+            communication_ns: 0,
+            exposed_ns: 0,
+            step_ns: 0,
+            rebuilds: 0,
+            retries: 0,
+        };
+        // SAFETY: a reducer that was not released, and a struct of the size that it names.
+        check(unsafe { reducer::dist_reducer_stats(self.reducer, &raw mut stats) })?;
+        Ok(stats.bytes_copied)
+    }
+
+    /// Releases the reducer. Its values and the gradients may go afterwards.
+    pub(super) fn release(&mut self) -> Result<(), String> {
+        let reducer = std::mem::replace(&mut self.reducer, null_mut());
+        // SAFETY: released once, between steps.
+        Ok(check(unsafe { reducer::dist_reducer_release(reducer) })?)
+    }
+
+    /// The gradient of a parameter, or its average after a step, and the number of elements.
+    fn place(&self, param: usize, is_result: bool) -> Result<(*mut c_void, usize), String> {
+        let (mut place, mut count): (*mut c_void, usize) = (null_mut(), 0);
+        let (to_place, to_count) = (&raw mut place, &raw mut count);
+        let status = if is_result {
+            // SAFETY: a reducer that was not released, and variables that take the results.
+            unsafe { reducer::dist_reducer_result(self.reducer, param, to_place, to_count) }
+        } else {
+            // SAFETY: as above.
+            unsafe { reducer::dist_reducer_grad(self.reducer, param, to_place, to_count) }
+        };
+        check(status)?;
+        Ok((place, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_the_trainer_survive_bf16() {
+        for value in [1.0, 1.5, 3.0, 12.0, 240.0] {
+            assert_eq!(from_bf16(to_bf16(value)), value);
+        }
+        assert_eq!(to_bf16(1.0), 0x3f80);
+    }
+}

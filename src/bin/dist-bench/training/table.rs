@@ -1,0 +1,195 @@
+//! The tables of `--training`: on the terminal and in Markdown. Pure.
+
+use super::candidate::Candidate;
+use super::plan::{Compute, Workload};
+use super::results::{Figures, LIMITS, Measured, Verdict};
+use crate::machine::Machine;
+use crate::stats::Estimate;
+use crate::text::count;
+
+/// The columns: the title, and whether it is a number.
+const COLUMNS: [(&str, bool); 10] = [
+    ("candidate", false),
+    ("local ms", true),
+    ("step ms", true),
+    ("exposed ms", true),
+    ("95 %", true),
+    ("min to max", true),
+    ("by torch", true),
+    ("by Horovod", true),
+    ("copied MiB", true),
+    ("peak MiB", true),
+];
+
+/// The workload in words.
+pub(super) fn describe(workload: &Workload) -> String {
+    let Workload { model, ranks, compute, gradient_us, has_slow_rank } = workload;
+    let computing = match compute {
+        Compute::None => "no computation".to_owned(),
+        _ => format!("{} of {gradient_us} us per gradient", compute.name()),
+    };
+    let slow = if *has_slow_rank { ", the last rank 30 % slower" } else { "" };
+    format!("{}, {}, {computing}{slow}", model.title(), count(*ranks, "rank"))
+}
+
+/// The cells of a candidate's row, as [`COLUMNS`] names them.
+fn cells(measured: &Measured, figures: &Figures) -> [String; 10] {
+    let exposed = figures.exposed_ns();
+    let [torch, horovod] = LIMITS.map(|(other, _)| by(measured, figures.candidate, other));
+    let (least, most) = figures.spread_ns();
+    [
+        figures.candidate.title().to_owned(),
+        ms(figures.local_ns()),
+        ms(figures.step_ns()),
+        ms(exposed.value),
+        exposed.interval.map_or_else(|| "-".to_owned(), range_ms),
+        range_ms((least, most)),
+        torch,
+        horovod,
+        figures.copied().map_or_else(|| "-".to_owned(), mib),
+        mib(figures.peak()),
+    ]
+}
+
+/// A ratio; "-" for a candidate by itself.
+fn by(measured: &Measured, candidate: Candidate, other: Candidate) -> String {
+    let ratio = measured.ratio(candidate, other).filter(|_| candidate != other);
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.3}", ratio.value))
+}
+
+fn ms(ns: f64) -> String {
+    format!("{:.1}", ns / 1e6)
+}
+
+fn range_ms((low, high): (f64, f64)) -> String {
+    format!("{} to {}", ms(low), ms(high))
+}
+
+fn mib(bytes: u64) -> String {
+    bytes.div_ceil(1 << 20).to_string()
+}
+
+/// The table on the terminal, with the verdicts below.
+pub(super) fn text(measured: &Measured) -> String {
+    const WIDTHS: [usize; 10] = [27, 9, 9, 11, 15, 16, 9, 11, 11, 9];
+    let row = |words: &[String]| {
+        let padded =
+            words.iter().zip(WIDTHS).zip(COLUMNS).map(|((word, width), (_, is_number))| {
+                if is_number { format!("{word:>width$}") } else { format!("{word:<width$}") }
+            });
+        padded.collect::<String>().trim_end().to_owned() + "\n"
+    };
+    let mut text = format!("\n{}:\n", describe(&measured.workload));
+    text.push_str(&row(&COLUMNS.map(|(name, _)| name.to_owned())));
+    for figures in shown(measured) {
+        text.push_str(&row(&cells(measured, figures)));
+    }
+    for verdict in measured.verdicts() {
+        text.push_str(&verdict_text(&verdict));
+        text.push('\n');
+    }
+    text
+}
+
+fn shown(measured: &Measured) -> impl Iterator<Item = &Figures> {
+    measured.candidates.iter().filter(|figures| !figures.runs.is_empty())
+}
+
+fn verdict_text(verdict: &Verdict) -> String {
+    let Verdict { ours, other, limit, ratio: Estimate { value, interval } } = verdict;
+    let interval =
+        interval.map_or_else(String::new, |(low, high)| format!(" ({low:.3} to {high:.3})"));
+    let outcome = if verdict.is_met() { "met" } else { "missed" };
+    format!(
+        "{}: {value:.3}{interval} of {}; at most {limit:.2} is required: {outcome}",
+        ours.title(),
+        other.title()
+    )
+}
+
+/// The tables in Markdown. The plot is at `plot`.
+pub(super) fn markdown(
+    all: &[Measured],
+    commands: &[String],
+    machine: &Machine,
+    plot: &str,
+) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let commands: String = commands.iter().map(|command| format!("{command}\n")).collect();
+    let machine = machine.describe();
+    let mut text = format!(
+        "libdist {version} on {machine}:\n\n```sh\n{commands}```\n\n![exposed communication]({plot})\n"
+    );
+    for measured in all {
+        let pairs = measured.candidates.iter().map(|figures| figures.runs.len()).max().unwrap_or(0);
+        text.push_str(&format!(
+            "\n{}, {} of {}:\n\n",
+            describe(&measured.workload),
+            count(pairs, "pair"),
+            count(measured.steps, "step")
+        ));
+        text.push_str(&format!("| {} |\n", COLUMNS.map(|(name, _)| name).join(" | ")));
+        let lines = COLUMNS.map(|(_, is_number)| if is_number { "---:" } else { "---" });
+        text.push_str(&format!("|{}|\n", lines.join("|")));
+        for figures in shown(measured) {
+            text.push_str(&format!("| {} |\n", cells(measured, figures).join(" | ")));
+        }
+        let verdicts = measured.verdicts();
+        if !verdicts.is_empty() {
+            text.push('\n');
+        }
+        for verdict in &verdicts {
+            text.push_str(&format!("* {}\n", verdict_text(verdict)));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::samples::measured;
+    use super::*;
+
+    const SHOWN: [(Candidate, f64); 3] =
+        [(Candidate::Arena, 3.0), (Candidate::TorchGloo, 50.0), (Candidate::Horovod, 10.0)];
+
+    #[test]
+    fn the_terminal_has_figures_and_verdicts() {
+        let text = text(&measured(&SHOWN));
+        for part in [
+            "\nmodel a (200 x 512 KiB), 2 ranks, sleep of 500 us per gradient:\n",
+            "libdist, arena                 120.0    123.0        3.0     3.0 to 3.1      3.0 to 3.1    0.061      0.303",
+            "libdist, arena: 0.061 (0.060 to 0.062) of torch DDP on Gloo; at most 0.10 is required: met\n",
+            "of Horovod's scheme, Open MPI; at most 0.25 is required: missed\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn markdown_tables_have_as_many_columns_as_their_heads() {
+        let machine = Machine::here();
+        let commands = ["dist-bench --training".to_owned()];
+        let text =
+            markdown(&[measured(&SHOWN), measured(&SHOWN[..1])], &commands, &machine, "x.svg");
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+        assert_eq!(rows.len(), 2 + 3 + 2 + 1);
+        assert!(rows.iter().all(|row| row.matches('|').count() == 11), "{text}");
+        for part in
+            ["```sh\ndist-bench --training\n```", "(x.svg)", "10 pairs of 10 steps:", "* libdist"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // The only candidate has no ratios.
+        assert!(rows[7].contains(" | - | - | 100 | 300 |"), "{text}");
+    }
+
+    #[test]
+    fn a_workload_is_described() {
+        let mut workload = measured(&SHOWN).workload;
+        workload.compute = Compute::None;
+        workload.has_slow_rank = true;
+        let text = describe(&workload);
+        assert!(text.ends_with("2 ranks, no computation, the last rank 30 % slower"), "{text}");
+    }
+}

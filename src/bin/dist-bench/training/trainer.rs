@@ -1,0 +1,157 @@
+//! A rank of `--training` over libdist's reducer: this program started once for each rank.
+
+use super::plan::{Compute, PLAN, Plan, SAMPLE, Sample};
+use super::reducer::{Grads, Reducer};
+use crate::rank::World;
+use dist::sys::clock;
+use std::fs;
+use std::time::Duration;
+
+/// Trains as the plan says, and writes a sample. The words are the rank, the number of ranks, and the place of the files.
+///
+/// # Errors
+/// The reason, in words.
+pub(crate) fn run(words: &[String]) -> Result<(), String> {
+    let [rank, ranks, place] = words else {
+        return Err("a training rank is started by dist-bench itself".to_owned());
+    };
+    let number = |word: &String| word.parse::<usize>().map_err(|error| error.to_string());
+    let (rank, ranks) = (number(rank)?, number(ranks)?);
+    let text = fs::read_to_string(format!("{place}{PLAN}"));
+    let text = text.map_err(|cause| format!("reading the plan: {cause}"))?;
+    let plan = Plan::parse(&text).ok_or("the plan is not readable")?;
+    let world = World::meet(&format!("file://{place}.store"), (rank, ranks), "auto", None)?;
+    let mut trainer = Trainer::new(&world, plan)?;
+    let sample = trainer.train()?;
+    trainer.reducer.release()?;
+    world.leave()?;
+    let path = format!("{place}.{rank}{SAMPLE}");
+    fs::write(&path, sample.text()).map_err(|cause| format!("writing the sample: {cause}"))
+}
+
+/// A rank with a model of its own.
+struct Trainer<'w> {
+    world: &'w World,
+    plan: Plan,
+    reducer: Reducer,
+    grads: Grads,
+}
+
+impl<'w> Trainer<'w> {
+    fn new(world: &'w World, plan: Plan) -> Result<Self, String> {
+        let (reducer, grads) = Reducer::new(world.group(), &plan.counts, plan.candidate)?;
+        Ok(Self { world, plan, reducer, grads })
+    }
+
+    /// Steps with communication and steps without it, in turns, so that a change of the machine's speed reaches both.
+    fn train(&mut self) -> Result<Sample, String> {
+        let mut sample = Sample::default();
+        for number in 0..self.plan.warm_up + self.plan.steps {
+            let step_ns = self.step(number, true)?;
+            sample.wrong += self.count_wrong(number)?;
+            let local_ns = self.step(number, false)?;
+            if number >= self.plan.warm_up {
+                sample.step_ns.push(step_ns);
+                sample.local_ns.push(local_ns);
+            }
+        }
+        sample.copied = Some(self.reducer.bytes_copied()?);
+        sample.peak = peak_bytes();
+        Ok(sample)
+    }
+
+    /// One step; its time in nanoseconds. All ranks begin together.
+    fn step(&mut self, number: usize, communicates: bool) -> Result<u64, String> {
+        self.world.barrier()?;
+        let start = clock::monotonic_ns();
+        if communicates {
+            self.reducer.begin()?;
+        }
+        for param in (0..self.plan.counts.len()).rev() {
+            self.compute();
+            self.grads.fill(param, rank_factor(self.world.rank) * base_value(number, param));
+            if communicates {
+                self.reducer.ready(param)?;
+            }
+        }
+        if communicates {
+            self.reducer.end()?;
+        }
+        Ok(clock::monotonic_ns() - start)
+    }
+
+    /// Computes one gradient.
+    fn compute(&self) {
+        let is_last = self.world.rank + 1 == self.world.ranks;
+        let ns = if is_last { self.plan.last_rank_ns } else { self.plan.gradient_ns };
+        match self.plan.compute {
+            Compute::None => {}
+            #[allow(clippy::disallowed_methods, reason = "a computation has no abort condition")]
+            Compute::Sleep => std::thread::sleep(Duration::from_nanos(ns)),
+            Compute::Spin => {
+                let end = clock::monotonic_ns() + ns;
+                while clock::monotonic_ns() < end {}
+            }
+        }
+    }
+
+    /// Counts the wrong ones of three elements of each averaged gradient.
+    fn count_wrong(&self, number: usize) -> Result<u64, String> {
+        let mut wrong = 0;
+        // Of 1, 2, ..., ranks.
+        let mean = rank_factor(self.world.ranks) / 2.0;
+        for param in 0..self.plan.counts.len() {
+            let wanted = mean * base_value(number, param);
+            let values = self.reducer.result(param)?;
+            wrong += values.iter().filter(|value| !is_near(**value, wanted)).count() as u64;
+        }
+        Ok(wrong)
+    }
+}
+
+/// What a rank's gradients are multiplied by.
+#[allow(clippy::cast_precision_loss, reason = "at most 61")]
+fn rank_factor(rank: usize) -> f32 {
+    (rank + 1) as f32
+}
+
+/// The value of all elements of a gradient, but for the rank's factor: another one in each of four steps.
+fn base_value(step: usize, param: usize) -> f32 {
+    [1.0, 2.0, 3.0, 4.0][(step + param) % 4]
+}
+
+/// Whether a value is right, up to the rounding of bf16.
+fn is_near(value: f32, wanted: f32) -> bool {
+    (value - wanted).abs() < 0.01 * wanted
+}
+
+/// The largest resident memory of this process so far; 0 if the kernel does not tell.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_and_unreduced_gradients_are_wrong() {
+        let mean = (rank_factor(0) + rank_factor(1)) / 2.0;
+        for step in 0..4 {
+            let wanted = mean * base_value(step, 5);
+            assert!(is_near(wanted, wanted) && is_near(wanted * 1.004, wanted));
+            assert!(!is_near(mean * base_value(step + 1, 5), wanted));
+            assert!(!is_near(rank_factor(0) * base_value(step, 5), wanted));
+            assert!(!is_near(rank_factor(1) * base_value(step, 5), wanted));
+            assert!(!is_near(f32::NAN, wanted));
+        }
+    }
+
+    #[test]
+    fn this_process_has_a_peak() {
+        assert!(peak_bytes() > 1 << 20);
+    }
+}
