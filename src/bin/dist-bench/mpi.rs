@@ -121,7 +121,7 @@ impl Implementation {
     }
 
     /// Adds the arguments with which a training step of two ranks waits least for Open MPI: a ring with pieces of 1 MiB, and
-    /// ranks that yield, since a rank has more threads than the one that calls MPI.
+    /// ranks that yield. A rank has more threads than the one that calls MPI.
     pub(crate) fn add_training_arguments(command: &mut Command, ranks: usize) {
         Self::Openmpi.add_arguments(command, ranks);
         command.args(SEGMENTED_RING).arg("1048576").args(YIELD);

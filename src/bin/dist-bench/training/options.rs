@@ -5,7 +5,7 @@ use super::model::Model;
 use super::plan::{Compute, Workload};
 use clap::{Args, ValueEnum as _};
 
-/// Models that one word stands for.
+/// The models that one word of the command line names.
 #[derive(Clone, Debug)]
 struct Models(Vec<Model>);
 
@@ -23,7 +23,7 @@ fn parse_models(text: &str) -> Result<Models, String> {
 #[command(next_help_heading = "Training")]
 pub(crate) struct TrainingOptions {
     /// Measure how much of the gradients' communication a training step exposes: the reducer of libdist against other
-    /// libraries. By default model a, sleep of 500 us, 2 ranks, all candidates that are installed: about 6 minutes
+    /// libraries. By default model a, sleep of 500 us, 2 ranks, all candidates that are installed: about 8 minutes
     #[arg(long)]
     #[arg(conflicts_with_all = ["peer", "limits", "tune", "against", "device", "csv", "ops", "sizes"])]
     pub(crate) training: bool,

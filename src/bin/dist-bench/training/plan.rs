@@ -38,7 +38,7 @@ impl Compute {
     }
 }
 
-/// What is measured: everything but the candidate.
+/// A model, ranks and a computation: everything but the candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Workload {
     pub(super) model: Model,
@@ -125,7 +125,7 @@ impl Plan {
     }
 }
 
-/// What one rank measured.
+/// The measurements of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sample {
     /// Checked elements of averaged gradients that have a wrong value.
@@ -141,7 +141,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// The text: the numbers, -1 for what is not counted, and the times of the steps in pairs.
+    /// The text: wrong elements, copied bytes (-1 if not counted), the peak, and the times of the steps in pairs.
     pub(super) fn text(&self) -> String {
         let copied = self.copied.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
         let mut text = format!("{} {copied} {}\n", self.wrong, self.peak);

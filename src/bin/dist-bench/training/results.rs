@@ -80,6 +80,11 @@ impl Verdict {
     pub(super) fn is_met(&self) -> bool {
         self.ratio.value <= self.limit
     }
+
+    /// True if the interval of the ratio reaches above the limit, or there is none.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.ratio.interval.is_none_or(|(_, high)| high > self.limit)
+    }
 }
 
 /// The other candidates that ratios are given for, with the largest ratio that the project allows itself.
@@ -194,15 +199,25 @@ mod tests {
         let met: Vec<(Candidate, bool)> =
             verdicts.iter().map(|verdict| (verdict.other, verdict.is_met())).collect();
         assert_eq!(met, [(Candidate::TorchGloo, true), (Candidate::Horovod, false)]);
+        let mut met = verdicts[0].clone();
+        assert!(!met.is_uncertain());
+        met.ratio.interval = Some((0.01, 0.11));
+        assert!(met.is_met() && met.is_uncertain());
         let mut slow = measured;
         slow.workload.has_slow_rank = true;
         assert!(slow.verdicts().is_empty());
     }
 
     #[test]
-    fn a_ratio_needs_a_positive_denominator() {
-        let measured = measured(&[(Candidate::Arena, 3.0), (Candidate::Horovod, -0.02)]);
-        assert!(measured.ratio(Candidate::Arena, Candidate::Horovod).is_none());
-        assert!(measured.ratio(Candidate::Horovod, Candidate::Arena).unwrap().value < 0.01);
+    fn a_denominator_below_0_counts_as_an_infinite_ratio() {
+        let with =
+            |horovod: f64| measured(&[(Candidate::Arena, 3.0), (Candidate::Horovod, horovod)]);
+        let by_horovod = |horovod| with(horovod).ratio(Candidate::Arena, Candidate::Horovod);
+        assert!(by_horovod(-1.0).is_none());
+        // One of ten pairs is below 0: the exposed communication grows with the number of the pair.
+        let ratio = by_horovod(-0.005).unwrap();
+        assert!(ratio.value > 30.0 && ratio.value.is_finite(), "{ratio:?}");
+        let inverse = with(-1.0).ratio(Candidate::Horovod, Candidate::Arena).unwrap();
+        assert!(inverse.value < 0.0, "{inverse:?}");
     }
 }

@@ -42,8 +42,8 @@ fn cells(measured: &Measured, figures: &Figures) -> [String; 10] {
         ms(figures.local_ns()),
         ms(figures.step_ns()),
         ms(exposed.value),
-        exposed.interval.map_or_else(|| "-".to_owned(), range_ms),
-        range_ms((least, most)),
+        exposed.interval.map_or_else(|| "-".to_owned(), |(low, high)| range_ms(low, high)),
+        range_ms(least, most),
         torch,
         horovod,
         figures.copied().map_or_else(|| "-".to_owned(), mib),
@@ -61,7 +61,7 @@ fn ms(ns: f64) -> String {
     format!("{:.1}", ns / 1e6)
 }
 
-fn range_ms((low, high): (f64, f64)) -> String {
+fn range_ms(low: f64, high: f64) -> String {
     format!("{} to {}", ms(low), ms(high))
 }
 
@@ -99,7 +99,11 @@ fn verdict_text(verdict: &Verdict) -> String {
     let Verdict { ours, other, limit, ratio: Estimate { value, interval } } = verdict;
     let interval =
         interval.map_or_else(String::new, |(low, high)| format!(" ({low:.3} to {high:.3})"));
-    let outcome = if verdict.is_met() { "met" } else { "missed" };
+    let outcome = match verdict.is_met() {
+        true if verdict.is_uncertain() => "met, uncertain",
+        true => "met",
+        false => "missed",
+    };
     format!(
         "{}: {value:.3}{interval} of {}; at most {limit:.2} is required: {outcome}",
         ours.title(),
