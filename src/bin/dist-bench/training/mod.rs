@@ -275,8 +275,8 @@ fn await_group(stage: &mut Stage, members: &[usize], deadline: &Deadline) -> Res
     /// How often the driver looks for a process that has failed.
     const LOOK: Duration = Duration::from_millis(20);
     loop {
-        let endings = members.iter().filter_map(|&number| stage.ending(number));
-        let failed = endings.filter(|ending| !ending.is_success()).next();
+        let mut endings = members.iter().filter_map(|&number| stage.ending(number));
+        let failed = endings.find(|ending| !ending.is_success());
         if let Some(ending) = failed {
             stage.end(members)?;
             let status = ending.shell_status();

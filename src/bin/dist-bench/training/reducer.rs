@@ -153,11 +153,13 @@ impl Reducer {
         let last = count - 1;
         Ok([0, last / 2, last].map(|element| {
             if self.is_bf16 {
+                let value = place.cast::<u16>().wrapping_add(element);
                 // SAFETY: within the `count` elements that the reducer gave.
-                from_bf16(unsafe { *place.cast::<u16>().add(element) })
+                from_bf16(unsafe { *value })
             } else {
+                let value = place.cast::<f32>().wrapping_add(element);
                 // SAFETY: as above.
-                unsafe { *place.cast::<f32>().add(element) }
+                unsafe { *value }
             }
         }))
     }
