@@ -1,6 +1,6 @@
 /*
- * The lines that a reducer writes to the log: with the debug level INFO one when it is created, with DETAIL one for each of the
- * first ten steps and then for every hundredth, with the names of unused parameters.
+ * The lines that a reducer writes to the log. With the debug level INFO it writes one when it is created. With DETAIL it writes one
+ * for each of the first ten steps and then for every hundredth, with the names of unused parameters.
  */
 #include "check.h"
 

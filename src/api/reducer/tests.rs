@@ -1,4 +1,4 @@
-//! Steps of which one rank has seen the end and another one has not.
+//! One rank has seen the end of a step, and another rank has not.
 
 use super::step::Step;
 use super::{Deliver, Divide, Missing, Param, ParamRole, Phase, Reducer, ReducerOptions};

@@ -105,6 +105,7 @@ impl Reducer {
             layout: null(),
             layout_bytes: 0,
             name: null(),
+            stream: null_mut(),
         };
         let mut handle: *mut dist_reducer_t = null_mut();
         // SAFETY: the parameters and their names live until the call returns, the values and gradients as long as the reducer.
