@@ -4241,6 +4241,14 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_PARAM_BUFFER 2
 
 /**
+ * In `flags`: the gradient consists of some rows of the parameter, as that of an embedding.
+ *
+ * The first extent of `shape` is the number of rows. `grad` is NULL, and the rows are passed to
+ * dist_reducer_ready_rows.
+ */
+#define DIST_PARAM_SPARSE_ROWS 4
+
+/**
  * In `divide`: the sum of the gradients is divided by the number of ranks that have data.
  */
 #define DIST_DIVIDE_WORLD 0
@@ -4720,6 +4728,31 @@ dist_status_t dist_reducer_result(struct dist_reducer_t *reducer,
                                   size_t *count);
 
 /**
+ * Gives the reduced rows of a sparse gradient after the end of a step.
+ *
+ * @param reducer in: the reducer.
+ * @param param in: the index of the parameter, which has DIST_PARAM_SPARSE_ROWS.
+ * @param rows out: the indices of the rows that a rank passed, in ascending order, each once;
+ *   owned by the reducer, valid until the next step with communication ends or
+ *   dist_reducer_release; NULL on failure and if there are none.
+ * @param values out: the rows, one after the other, valid as long; NULL on failure and if there
+ *   are none.
+ * @param n_rows out: the number of rows; not written on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
+ *   not exist or its gradient is not sparse.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_rows(struct dist_reducer_t *reducer,
+                                size_t param,
+                                const int64_t **rows,
+                                void **values,
+                                size_t *n_rows);
+
+/**
  * Copies the values of one rank to all ranks.
  *
  * @param reducer in: the reducer.
@@ -4914,6 +4947,33 @@ DIST_NODISCARD
 dist_status_t dist_reducer_ready_many(struct dist_reducer_t *reducer,
                                       const size_t *params,
                                       size_t n);
+
+/**
+ * Marks a sparse gradient, with its rows.
+ *
+ * All ranks get the sums of the rows of all ranks (dist_reducer_rows). In a step without
+ * communication the rows are not used: pass those of all steps in the step that communicates.
+ *
+ * @param reducer in: the reducer.
+ * @param param in: the index of the parameter, which has DIST_PARAM_SPARSE_ROWS.
+ * @param rows in: the indices of `n_rows` rows, in any order. Rows that come several times are
+ *   added. Borrowed until the step has ended; NULL only if `n_rows` is 0.
+ * @param values in: the rows, one after the other, of the gradient's element type; borrowed
+ *   until the step has ended; NULL only if `n_rows` is 0.
+ * @param n_rows in: the number of rows.
+ * @agree nothing.
+ * @blocks no.
+ * @return as dist_reducer_ready; also DIST_ERR_INVALID_ARGUMENT if the gradient is not sparse
+ *   or the parameter has no such row.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reducer_ready_rows(struct dist_reducer_t *reducer,
+                                      size_t param,
+                                      const int64_t *rows,
+                                      const void *values,
+                                      size_t n_rows);
 
 /**
  * Marks a parameter that this rank does not use in the step.

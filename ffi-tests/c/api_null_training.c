@@ -42,6 +42,7 @@ static void places_and_values(dist_reducer_t *reducer)
 {
     void *grad = NULL;
     size_t count = 0;
+    const int64_t *rows = NULL;
     dist_blob_t *blob = NULL;
     dist_reducer_stats_t stats = DIST_REDUCER_STATS_INIT;
     REFUSED(dist_reducer_grad, reducer, dist_reducer_grad(NULL, 0, &grad, &count), HANDLE);
@@ -50,6 +51,10 @@ static void places_and_values(dist_reducer_t *reducer)
     REFUSED(dist_reducer_result, reducer, dist_reducer_result(NULL, 0, &grad, &count), HANDLE);
     REFUSED(dist_reducer_result, grad, dist_reducer_result(reducer, 0, NULL, &count), ARGUMENT);
     ACCEPTED(dist_reducer_result, count, dist_reducer_result(reducer, 0, &grad, NULL), DIST_OK);
+    REFUSED(dist_reducer_rows, reducer, dist_reducer_rows(NULL, 0, &rows, &grad, &count), HANDLE);
+    REFUSED(dist_reducer_rows, rows, dist_reducer_rows(reducer, 0, NULL, &grad, &count), ARGUMENT);
+    REFUSED(dist_reducer_rows, values, dist_reducer_rows(reducer, 0, &rows, NULL, &count), ARGUMENT);
+    REFUSED(dist_reducer_rows, n_rows, dist_reducer_rows(reducer, 0, &rows, &grad, NULL), ARGUMENT);
     REFUSED(dist_reducer_broadcast, reducer, dist_reducer_broadcast(NULL, 0, DIST_REDUCER_PARAMS), HANDLE);
     REFUSED(dist_reducer_check, reducer, dist_reducer_check(NULL, DIST_REDUCER_PARAMS, &blob), HANDLE);
     REFUSED(dist_reducer_check, differences, dist_reducer_check(reducer, DIST_REDUCER_PARAMS, NULL), ARGUMENT);
@@ -73,6 +78,7 @@ static void steps(dist_reducer_t *reducer)
     uint64_t all_votes = 0, joined = 0;
     double norm = 0;
     size_t param = 0;
+    const int64_t first_row = 0;
     dist_work_t *work = NULL;
     REFUSED(dist_reducer_on_bucket, reducer, dist_reducer_on_bucket(NULL, ignore_bucket, NULL), HANDLE);
     ACCEPTED(dist_reducer_on_bucket, user, dist_reducer_on_bucket(reducer, ignore_bucket, NULL), DIST_OK);
@@ -81,6 +87,9 @@ static void steps(dist_reducer_t *reducer)
     REFUSED(dist_reducer_ready, reducer, dist_reducer_ready(NULL, 0), HANDLE);
     REFUSED(dist_reducer_ready_many, reducer, dist_reducer_ready_many(NULL, &param, 1), HANDLE);
     REFUSED(dist_reducer_ready_many, params, dist_reducer_ready_many(reducer, NULL, 1), ARGUMENT);
+    REFUSED(dist_reducer_ready_rows, reducer, dist_reducer_ready_rows(NULL, 0, &first_row, &norm, 1), HANDLE);
+    REFUSED(dist_reducer_ready_rows, rows, dist_reducer_ready_rows(reducer, 0, NULL, &norm, 1), ARGUMENT);
+    ACCEPTED(dist_reducer_ready_rows, values, dist_reducer_ready_rows(reducer, 0, &first_row, NULL, 1), ARGUMENT);
     REFUSED(dist_reducer_unused, reducer, dist_reducer_unused(NULL, 0), HANDLE);
     REFUSED(dist_reducer_end, reducer, dist_reducer_end(NULL, 0, &all_votes, &work), HANDLE);
     CHECK_OK(dist_reducer_begin(reducer, 0, 0));

@@ -283,6 +283,21 @@ void refusals(const dist::group &g) {
   CHECK(r.accumulate(dist::nothrow));
 }
 
+void sparse(const dist::group &g) {
+  floats table(40);
+  dist::reducer r(g, {dist::param("table", table).with_sparse_rows({10, 4})});
+  auto step = r.step();
+  const std::vector<std::int64_t> own{9, g.rank()};
+  const floats values(8, static_cast<float>(g.rank() + 1));
+  step.ready_rows(0, own, values);
+  CHECK(!step.ready_rows(0, own, values, dist::nothrow));
+  CHECK(step.commit() == dist::vote::commit);
+  const auto reduced = r.rows<float>(0);
+  CHECK(reduced.rows.size == 3 && reduced.rows[0] == 0 && reduced.rows[2] == 9 && reduced.values.size == 12);
+  CHECK(reduced.values[0] == 0.5F && reduced.values[4] == 1 && reduced.values[11] == 1.5F);
+  CHECK(!r.rows<double>(0, dist::nothrow) && !r.grad<float>(0, dist::nothrow));
+}
+
 }  // namespace
 
 int main() {
@@ -296,6 +311,7 @@ int main() {
     uneven(g);
     another_group(g);
     mixed_precision(g);
+    sparse(g);
     refusals(g);
   });
   run_ranks(3, lost_rank, "lost_rank");

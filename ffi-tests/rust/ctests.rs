@@ -73,6 +73,7 @@ programs!(
     reducer_log,
     reducer_random,
     reducer_refusals,
+    reducer_sparse,
     renamed,
     names,
     sampler,

@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,11 @@ class param {
     return changed;
   }
   param with_role(param_role role) const { return with(&dist_param_t::flags, static_cast<std::uint64_t>(role)); }
+  /// The gradient consists of some rows, as that of an embedding: step::ready_rows. The first extent of the shape is the number
+  /// of rows.
+  param with_sparse_rows(std::vector<std::int64_t> extents) const {
+    return with_shape(std::move(extents)).with(&dist_param_t::flags, std::uint64_t{DIST_PARAM_SPARSE_ROWS});
+  }
   /// Parameters of different tags never share a bucket.
   param with_tag(std::uint64_t tag) const { return with(&dist_param_t::tag, tag); }
   /// The element type of the gradient in memory of the reducer; by default that of the values.
@@ -237,6 +243,15 @@ struct bucket {
   dist_dtype_t dtype;
 };
 
+/// The reduced rows of a sparse gradient.
+template <class T>
+struct sparse_rows {
+  /// The indices, in ascending order.
+  buffer<const std::int64_t> rows;
+  /// The rows, one after the other.
+  buffer<T> values;
+};
+
 /// The end of a step that goes on. take() waits, and returns the votes of all ranks.
 class [[nodiscard]] step_work : public work {
  public:
@@ -270,6 +285,19 @@ class reducer_handle {
   template <class E = default_errors>
   outcome<E, void> ready(const std::vector<std::size_t> &params, E = E{}) {
     return finish<E>(dist_reducer_ready_many(handle_, params.data(), params.size()));
+  }
+
+  /// Marks a sparse gradient, with the indices of its rows (std::int64_t) and the rows themselves, one after the other. Both are
+  /// vectors or other containers with data() and size(), and stay as they are until the step has ended. Rows that come several
+  /// times are added.
+  template <class R, class V, class E = default_errors>
+  outcome<E, void> ready_rows(std::size_t param, R &&rows, V &&values, E = E{}) {
+    static_assert(std::is_lvalue_reference_v<R> && std::is_lvalue_reference_v<V>,
+                  "the step borrows rows and values until it has ended: pass lvalues");
+    static_assert(std::is_same_v<std::decay_t<decltype(rows[0])>, std::int64_t>, "the indices of rows are std::int64_t");
+    static_assert(is_reducible_v<std::decay_t<decltype(values[0])>>,
+                  "no element type of the library: specialise dist::dtype_of for it");
+    return finish<E>(dist_reducer_ready_rows(handle_, param, rows.data(), values.data(), rows.size()));
   }
 
   /// Marks a parameter that this rank does not use in the step.
@@ -398,10 +426,12 @@ class reducer : public detail::reducer_handle {
   reducer(reducer &&other) noexcept
       : reducer_handle(std::exchange(other.handle_, nullptr)),
         grad_types_(std::move(other.grad_types_)),
+        row_sizes_(std::move(other.row_sizes_)),
         functions_(std::move(other.functions_)) {}
   reducer &operator=(reducer &&other) noexcept {
     std::swap(handle_, other.handle_);
     std::swap(grad_types_, other.grad_types_);
+    std::swap(row_sizes_, other.row_sizes_);
     std::swap(functions_, other.functions_);
     return *this;
   }
@@ -416,6 +446,18 @@ class reducer : public detail::reducer_handle {
   template <class T, class E = detail::default_errors>
   [[nodiscard]] detail::outcome<E, buffer<T>> result(std::size_t param, E = E{}) const {
     return place<T, E>(dist_reducer_result, param);
+  }
+
+  /// The reduced rows of a sparse gradient after a step, valid until the next step ends.
+  template <class T, class E = detail::default_errors>
+  [[nodiscard]] detail::outcome<E, sparse_rows<T>> rows(std::size_t param, E = E{}) const {
+    if (const std::string wrong = wrong_type<T>(param); !wrong.empty()) return detail::refuse<E, sparse_rows<T>>(wrong);
+    const std::int64_t *rows = nullptr;
+    void *values = nullptr;
+    std::size_t n = 0;
+    const dist_status_t status = dist_reducer_rows(handle_, param, &rows, &values, &n);
+    const std::size_t width = param < size() ? row_sizes_[param] : 0;
+    return detail::finish<E>(status, sparse_rows<T>{{rows, n}, {static_cast<T *>(values), n * width}});
   }
 
   /// Begins a step. The weight counts with divide::weighted: the number of samples, for example.
@@ -530,7 +572,20 @@ class reducer : public detail::reducer_handle {
 
  private:
   reducer(dist_reducer_t *handle, const std::vector<dist_param_t> &params) : reducer_handle(handle) {
-    for (const dist_param_t &each : params) grad_types_.push_back(each.grad_dtype);
+    for (const dist_param_t &each : params) {
+      grad_types_.push_back(each.grad_dtype);
+      const std::size_t rows = each.n_shape == 0 || each.shape[0] <= 0 ? 1 : static_cast<std::size_t>(each.shape[0]);
+      row_sizes_.push_back(each.count / rows);
+    }
+  }
+
+  /// The error text for elements of another type than those of a gradient; empty if T is right.
+  template <class T>
+  std::string wrong_type(std::size_t index) const {
+    static_assert(is_reducible_v<T>, "no element type of the library: specialise dist::dtype_of for it");
+    if (index >= size() || grad_types_[index] == dtype_v<T>) return {};
+    return "dist::reducer: the gradient of parameter " + std::to_string(index) + " has elements of " +
+           name_of_dtype(grad_types_[index]) + ", not of " + name_of_dtype(dtype_v<T>);
   }
 
   template <class E>
@@ -541,11 +596,7 @@ class reducer : public detail::reducer_handle {
 
   template <class T, class E, class F>
   detail::outcome<E, buffer<T>> place(F function, std::size_t index) const {
-    static_assert(is_reducible_v<T>, "no element type of the library: specialise dist::dtype_of for it");
-    if (index < size() && grad_types_[index] != dtype_v<T>) {
-      return detail::refuse<E, buffer<T>>("dist::reducer: the gradient of parameter " + std::to_string(index) + " has elements of " +
-                                          name_of_dtype(grad_types_[index]) + ", not of " + name_of_dtype(dtype_v<T>));
-    }
+    if (const std::string wrong = wrong_type<T>(index); !wrong.empty()) return detail::refuse<E, buffer<T>>(wrong);
     void *data = nullptr;
     std::size_t count = 0;
     const dist_status_t status = function(handle_, index, &data, &count);
@@ -577,6 +628,8 @@ class reducer : public detail::reducer_handle {
 
   /// The element type of each gradient.
   std::vector<dist_dtype_t> grad_types_;
+  /// The number of elements of a row of each parameter.
+  std::vector<std::size_t> row_sizes_;
   /// The functions of on_bucket.
   std::vector<std::unique_ptr<detail::moved_in>> functions_;
 };

@@ -17,7 +17,7 @@ use std::ffi::c_void;
 
 pub(super) static REDUCERS: Table<Reducer> = Table::new(Kind::Reducer);
 
-const KNOWN_PARAM_FLAGS: u64 = DIST_PARAM_FROZEN | DIST_PARAM_BUFFER;
+const KNOWN_PARAM_FLAGS: u64 = DIST_PARAM_FROZEN | DIST_PARAM_BUFFER | DIST_PARAM_SPARSE_ROWS;
 
 const KNOWN_FLAGS: u64 = DIST_REDUCER_RETRYABLE
     | DIST_REDUCER_CANONICAL
@@ -74,7 +74,8 @@ fn param_of(given: &dist_param_t) -> Result<Param> {
         0 => dtype,
         number => DataType::from_number(number).context(|| "grad_dtype")?,
     };
-    let role = match given.flags {
+    let is_sparse = given.flags & DIST_PARAM_SPARSE_ROWS != 0;
+    let role = match given.flags & !DIST_PARAM_SPARSE_ROWS {
         0 => ParamRole::Trained,
         DIST_PARAM_FROZEN => ParamRole::Frozen,
         DIST_PARAM_BUFFER => ParamRole::Buffer,
@@ -103,6 +104,7 @@ fn param_of(given: &dist_param_t) -> Result<Param> {
         dtype,
         grad_dtype,
         device,
+        is_sparse,
         role,
         tag: given.tag,
     })
@@ -284,6 +286,44 @@ fn give_place(
     }
     if let Some(count) = Out::optional(count) {
         count.write(elements);
+    }
+}
+
+dist_export! {
+    /// Gives the reduced rows of a sparse gradient after the end of a step.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param param in: the index of the parameter, which has DIST_PARAM_SPARSE_ROWS.
+    /// @param rows out: the indices of the rows that a rank passed, in ascending order, each once;
+    ///   owned by the reducer, valid until the next step with communication ends or
+    ///   dist_reducer_release; NULL on failure and if there are none.
+    /// @param values out: the rows, one after the other, valid as long; NULL on failure and if there
+    ///   are none.
+    /// @param n_rows out: the number of rows; not written on failure.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
+    ///   not exist or its gradient is not sparse.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_rows(
+        reducer: *mut dist_reducer_t,
+        param: usize,
+        rows: *mut *const i64,
+        values: *mut *mut c_void,
+        n_rows: *mut usize,
+    ) -> dist_status_t {
+        let rows = Out::required(rows, "rows")?;
+        rows.write(std::ptr::null());
+        let values = Out::handle(values, "values")?;
+        let n_rows = Out::required(n_rows, "n_rows")?;
+        let (indices, reduced) = REDUCERS.get(reducer)?.rows(param)?;
+        if !indices.is_empty() {
+            rows.write(indices.as_ptr().cast());
+            values.write(reduced.as_mut_ptr().cast());
+        }
+        n_rows.write(indices.len() / size_of::<i64>());
+        Ok(())
     }
 }
 

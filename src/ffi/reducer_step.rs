@@ -1,13 +1,15 @@
 //! The steps of a reducer.
 
-use super::args::{Out, slice};
+use super::args::{Out, slice, src};
 use super::reducer::{REDUCERS, check_flags};
 use super::submit::WorkOut;
 use super::train_types::*;
 use super::types::*;
 use super::work;
+use crate::api::call::buffer_bytes;
 use crate::api::callbacks::CallbackKey;
 use crate::api::reducer::{BucketView, Deliver, NormType, OnBucket};
+use crate::base::dtype::DataType;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -79,6 +81,41 @@ dist_export! {
     ) -> dist_status_t {
         let params = slice(params, n, "params")?;
         REDUCERS.get(reducer)?.ready(params)
+    }
+}
+
+dist_export! {
+    /// Marks a sparse gradient, with its rows.
+    ///
+    /// All ranks get the sums of the rows of all ranks (dist_reducer_rows). In a step without
+    /// communication the rows are not used: pass those of all steps in the step that communicates.
+    ///
+    /// @param reducer in: the reducer.
+    /// @param param in: the index of the parameter, which has DIST_PARAM_SPARSE_ROWS.
+    /// @param rows in: the indices of `n_rows` rows, in any order. Rows that come several times are
+    ///   added. Borrowed until the step has ended; NULL only if `n_rows` is 0.
+    /// @param values in: the rows, one after the other, of the gradient's element type; borrowed
+    ///   until the step has ended; NULL only if `n_rows` is 0.
+    /// @param n_rows in: the number of rows.
+    /// @agree nothing.
+    /// @blocks no.
+    /// @return as dist_reducer_ready; also DIST_ERR_INVALID_ARGUMENT if the gradient is not sparse
+    ///   or the parameter has no such row.
+    /// @threads any.
+    /// @since 0.1
+    pub fn dist_reducer_ready_rows(
+        reducer: *mut dist_reducer_t,
+        param: usize,
+        rows: *const i64,
+        values: *const c_void,
+        n_rows: usize,
+    ) -> dist_status_t {
+        let row_len = buffer_bytes(n_rows, DataType::I64, 1)?;
+        let rows = src(rows.cast(), row_len, "rows")?;
+        let values = |row_bytes| {
+            src(values, buffer_bytes(n_rows, DataType::U8, row_bytes)?, "values")
+        };
+        REDUCERS.get(reducer)?.ready_rows(param, rows, values)
     }
 }
 

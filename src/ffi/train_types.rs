@@ -57,6 +57,12 @@ pub const DIST_PARAM_FROZEN: u64 = 1;
 /// It has no gradient.
 pub const DIST_PARAM_BUFFER: u64 = 2;
 
+/// In `flags`: the gradient consists of some rows of the parameter, as that of an embedding.
+///
+/// The first extent of `shape` is the number of rows. `grad` is NULL, and the rows are passed to
+/// dist_reducer_ready_rows.
+pub const DIST_PARAM_SPARSE_ROWS: u64 = 4;
+
 /// Describes a parameter of a model.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -2,6 +2,7 @@
 //!
 //! All ranks compare one BLAKE3 hash over all values. Only if these differ, they compare one hash for each parameter.
 
+use super::sparse::SparseResult;
 use super::values::Values;
 use super::{Phase, Reducer};
 use crate::api::bytes::BytesCall;
@@ -9,6 +10,8 @@ use crate::api::call::CallOptions;
 use crate::api::callbacks;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// How many bytes are hashed at once.
 const CHUNK: usize = 64 << 10;
@@ -23,12 +26,14 @@ impl Reducer {
     /// `InvalidArgument` inside a step; those of a gather of byte strings.
     pub fn check(&self, values: Values) -> Result<Vec<String>> {
         callbacks::refuse_to_block("dist_reducer_check")?;
-        let (group, memory) = {
+        let (group, memory, rows) = {
             let state = self.settled();
             if !matches!(state.phase, Phase::Idle) {
                 return Err(state.refuse("values are compared between steps"));
             }
-            (state.group()?, std::sync::Arc::clone(&state.memory))
+            let view = |(&param, result): (&usize, &SparseResult)| (param, result.values.view());
+            let rows: HashMap<usize, Dst<'static>> = state.sparse.iter().map(view).collect();
+            (state.group()?, Arc::clone(&state.memory), rows)
         };
         if let Some(param) = self.params.iter().find(|param| param.device.is_some()) {
             let message = format!(
@@ -44,7 +49,8 @@ impl Reducer {
         if values.grads {
             let trained = self.params.iter().enumerate().filter(|(_, param)| param.is_trained());
             all.extend(trained.map(|(index, param)| {
-                let place = param.grad.or_else(|| memory.result(index));
+                let rows = rows.get(&index).copied();
+                let place = rows.or(param.grad).or_else(|| memory.result(index));
                 let place = place.or_else(|| memory.place(index)).unwrap_or(Dst::empty());
                 (format!("the gradient of parameter \"{}\"", param.name), place.as_src())
             }));

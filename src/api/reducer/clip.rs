@@ -122,7 +122,8 @@ impl Reducer {
                 );
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
-            let place = param.grad.or_else(|| state.memory.result(index));
+            let rows = state.sparse.get(&index).map(|result| result.values.view());
+            let place = rows.or(param.grad).or_else(|| state.memory.result(index));
             let place = place.or_else(|| state.memory.place(index));
             grads.extend(place.map(|view| Reduced { view, dtype }));
         }

@@ -272,6 +272,7 @@ impl Reducer {
         let settled = self.settle(&step, ballot, group);
         // Set once, since a step ends once.
         _ = step.votes.set(ballot.votes());
+        state.sparse.extend(step.notes.lock().sparse.drain(..));
         state.steps += 1;
         state.used_before.fill(false);
         if let Some(lowest) = step.sums.as_ref().and_then(|sums| sums.lowest_active()) {

@@ -2,6 +2,8 @@
 
 use super::memory::GradMemory;
 use super::options::Divide;
+use super::param::Param;
+use super::sparse::SparseInput;
 use super::step::{JobContext, Mark, Step};
 use super::task::{BucketTask, Factor, StepWeights, WeightsTask};
 use super::{CallbackCount, Phase, Reducer, State, Values};
@@ -168,7 +170,12 @@ impl Reducer {
     /// `InvalidArgument` outside of a step, for a parameter without a gradient, and for a parameter that was marked before.
     /// Then the parameters before it in the list are marked. The errors of operations that are issued.
     pub fn ready(self: &Arc<Self>, params: &[usize]) -> Result<()> {
-        self.mark(params, Mark::Ready)
+        self.mark(params, Mark::Ready, None)
+    }
+
+    /// Marks a sparse gradient.
+    pub(super) fn mark_sparse(self: &Arc<Self>, param: usize, input: SparseInput) -> Result<()> {
+        self.mark(&[param], Mark::Ready, Some(input))
     }
 
     /// Marks a parameter that this rank does not use in the step.
@@ -176,15 +183,20 @@ impl Reducer {
     /// # Errors
     /// As [`Self::ready`].
     pub fn unused(self: &Arc<Self>, param: usize) -> Result<()> {
-        self.mark(&[param], Mark::Unused)
+        self.mark(&[param], Mark::Unused, None)
     }
 
-    fn mark(self: &Arc<Self>, params: &[usize], mark: Mark) -> Result<()> {
+    fn mark(
+        self: &Arc<Self>,
+        params: &[usize],
+        mark: Mark,
+        rows: Option<SparseInput>,
+    ) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
         if let Phase::Local(used) = &mut state.phase {
             for &param in params {
-                self.trained(param)?;
+                self.check_form(param, mark, rows)?;
                 used[param] |= mark == Mark::Ready;
             }
             return Ok(());
@@ -195,8 +207,9 @@ impl Reducer {
         let Phase::Open(mut step) = std::mem::replace(&mut state.phase, Phase::Idle) else {
             return Err(Error::internal("a step vanished"));
         };
-        let marked =
-            params.iter().try_for_each(|&param| self.mark_one(state, &mut step, param, mark));
+        let marked = params
+            .iter()
+            .try_for_each(|&param| self.mark_one(state, &mut step, param, (mark, rows)));
         let sent = match step.has_full_bucket() {
             true => state.group().map(|group| self.send_full_buckets(state, &mut step, &group)),
             false => Ok(()),
@@ -208,8 +221,27 @@ impl Reducer {
         self.unless_retryable(failure)
     }
 
-    fn mark_one(&self, state: &State, step: &mut Step, param: usize, mark: Mark) -> Result<()> {
-        let name = &self.trained(param)?.name;
+    /// Whether a mark has the form of the gradient: sparse gradients come with rows.
+    fn check_form(&self, param: usize, mark: Mark, rows: Option<SparseInput>) -> Result<&Param> {
+        match (mark, rows) {
+            (Mark::Ready, None) => self.dense(param),
+            _ => self.trained(param),
+        }
+    }
+
+    fn mark_one(
+        &self,
+        state: &State,
+        step: &mut Step,
+        param: usize,
+        (mark, rows): (Mark, Option<SparseInput>),
+    ) -> Result<()> {
+        let name = &self.check_form(param, mark, rows)?.name;
+        if let Some(rows) = rows
+            && step.sparse.insert(param, rows).is_some()
+        {
+            return Err(marked_twice(name, step.number));
+        }
         let expected = state.expected_marks.as_ref().map(|marks| marks[param]);
         let known = step.marks[param];
         if mark == Mark::Unused {
@@ -281,6 +313,9 @@ impl Reducer {
         step: &mut Step,
         group: &Arc<Group>,
     ) -> Result<()> {
+        if state.memory.layout.buckets[step.sent].is_sparse {
+            return self.send_sparse_bucket(state, step, group);
+        }
         let factor = self.factor(state, step, group)?;
         if state.memory.layout.buckets[step.sent].device.is_some() {
             return self.send_device_bucket(state, step, group, &factor);

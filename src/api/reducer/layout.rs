@@ -45,6 +45,8 @@ pub(super) struct BucketSpec {
     pub device: Option<usize>,
     /// The gradients are the caller's; else they are places in the bucket.
     pub is_owned: bool,
+    /// It is one gradient with sparse rows.
+    pub is_sparse: bool,
 }
 
 /// The buckets, in the order in which they are sent.
@@ -63,6 +65,7 @@ struct BucketKey {
     device: Option<usize>,
     tag: u64,
     is_owned: bool,
+    is_sparse: bool,
 }
 
 impl BucketKey {
@@ -72,6 +75,7 @@ impl BucketKey {
             device: param.device,
             tag: param.tag,
             is_owned: param.grad.is_some(),
+            is_sparse: param.is_sparse,
         }
     }
 }
@@ -98,7 +102,8 @@ impl Layout {
             bucket.bytes += params[index].grad_bytes();
             bucket.last = position;
             let limit = if bucket.follows { limits.rest } else { limits.first };
-            if bucket.bytes >= limit {
+            // Sparse rows do not share a bucket.
+            if bucket.bytes >= limit || params[index].is_sparse {
                 closed.push((position, std::mem::take(&mut bucket.params)));
                 *bucket = OpenBucket { follows: true, ..OpenBucket::default() };
             }
@@ -131,9 +136,18 @@ impl Layout {
                 bytes += params[index].grad_bytes();
             }
             let lengths = group.iter().map(|&index| params[index].grad_bytes()).collect();
-            let BucketKey { dtype, device, is_owned, .. } = key;
+            let BucketKey { dtype, device, is_owned, is_sparse, .. } = key;
             let params = group;
-            buckets.push(BucketSpec { params, offsets, lengths, bytes, dtype, device, is_owned });
+            buckets.push(BucketSpec {
+                params,
+                offsets,
+                lengths,
+                bytes,
+                dtype,
+                device,
+                is_owned,
+                is_sparse,
+            });
         }
         Self { buckets, places }
     }
@@ -190,8 +204,9 @@ impl Layout {
                 group.push(index);
             }
             let key = BucketKey::of(&params[group[0]]);
-            if let Some(&other) = group.iter().find(|&&index| BucketKey::of(&params[index]) != key)
-            {
+            let is_apart = |&&index: &&usize| BucketKey::of(&params[index]) != key;
+            let second = group.get(1).filter(|_| key.is_sparse);
+            if let Some(&other) = group.iter().find(is_apart).or(second) {
                 let (first, other) = (&params[group[0]].name, &params[other].name);
                 let message = format!(
                     "it has \"{first}\" and \"{other}\" in one bucket, which differ in element type, device, tag \

@@ -26,6 +26,7 @@ mod options;
 mod param;
 mod report;
 pub mod sampler;
+mod sparse;
 mod step;
 mod task;
 #[cfg(test)]
@@ -56,6 +57,8 @@ use layout::Layout;
 use meeting::Newcomer;
 use memory::GradMemory;
 use report::Totals;
+use sparse::SparseResult;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use step::Step;
@@ -100,6 +103,8 @@ struct State {
     /// The lowest rank that had data in the last step in which ranks had.
     last_active: usize,
     on_bucket: Option<OnBucket>,
+    /// The reduced rows of sparse gradients, of the last step that ended.
+    sparse: HashMap<usize, SparseResult>,
     totals: Totals,
 }
 
@@ -174,6 +179,7 @@ impl Reducer {
             last: None,
             last_active: 0,
             on_bucket: None,
+            sparse: HashMap::new(),
             totals: Totals::default(),
         };
         let state = Mutex::new(state);
@@ -210,7 +216,7 @@ impl Reducer {
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or has no gradient.
     pub fn grad(&self, param: usize) -> Result<(Dst<'static>, usize)> {
-        let known = self.trained(param)?;
+        let known = self.dense(param)?;
         let place = known.grad.or_else(|| self.lock().memory.place(param));
         Ok((place.unwrap_or(Dst::empty()), known.count))
     }
@@ -220,10 +226,24 @@ impl Reducer {
     /// # Errors
     /// As [`Self::grad`].
     pub fn result(&self, param: usize) -> Result<(Dst<'static>, usize)> {
-        let known = self.trained(param)?;
+        let known = self.dense(param)?;
         let memory = Arc::clone(&self.lock().memory);
         let place = known.grad.or_else(|| memory.result(param)).or_else(|| memory.place(param));
         Ok((place.unwrap_or(Dst::empty()), known.count))
+    }
+
+    /// A parameter that has a gradient with a place.
+    fn dense(&self, param: usize) -> Result<&Param> {
+        let known = self.trained(param)?;
+        if !known.is_sparse {
+            return Ok(known);
+        }
+        let message = format!(
+            "the gradient of parameter \"{}\" is sparse: pass it to dist_reducer_ready_rows, and read it with \
+             dist_reducer_rows",
+            known.name
+        );
+        Err(Error::invalid(message))
     }
 
     /// A parameter that has a gradient.

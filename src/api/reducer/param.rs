@@ -40,6 +40,8 @@ pub struct Param {
     pub grad_dtype: DataType,
     /// The device whose memory has the values and the gradient; `None` for host memory.
     pub device: Option<usize>,
+    /// The gradient is some rows of the parameter, which the caller passes in each step.
+    pub is_sparse: bool,
     /// What the reducer does with it.
     pub role: ParamRole,
     /// Parameters of different tags never share a bucket.
@@ -52,8 +54,11 @@ impl Param {
         self.role == ParamRole::Trained
     }
 
-    /// The bytes of its gradient.
+    /// The bytes of its gradient; 0 of a sparse one, which has no fixed place.
     pub fn grad_bytes(&self) -> usize {
+        if self.is_sparse {
+            return 0;
+        }
         self.count * self.grad_dtype.size()
     }
 
@@ -75,6 +80,9 @@ impl Param {
         }
         if self.is_trained() && self.grad.is_some() {
             text.push_str(", in the caller's gradient");
+        }
+        if self.is_sparse {
+            text.push_str(", with sparse rows");
         }
         if self.device.is_some() {
             text.push_str(", on a device");
@@ -103,6 +111,9 @@ pub(super) fn check_params(params: &[Param]) -> Result<()> {
             let message = format!("params[{index}].name is \"{name}\", as is that of another one");
             return Err(Error::invalid(message));
         }
+        if param.is_sparse {
+            check_sparse(param)?;
+        }
         let elements = shape.iter().try_fold(1_usize, |product, &extent| {
             usize::try_from(extent).ok().and_then(|extent| product.checked_mul(extent))
         });
@@ -115,6 +126,20 @@ pub(super) fn check_params(params: &[Param]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn check_sparse(param: &Param) -> Result<()> {
+    let Param { name, shape, .. } = param;
+    let wrong = if shape.is_empty() {
+        "has sparse rows: give its shape, of which the first extent is the number of rows"
+    } else if param.grad.is_some() || !param.is_trained() {
+        "has sparse rows: it has a gradient, which is passed to dist_reducer_ready_rows"
+    } else if param.device.is_some() {
+        "has sparse rows, which are reduced in host memory only"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!("parameter \"{name}\" {wrong}")))
 }
 
 /// The descriptions of all parameters, one line each.
@@ -170,6 +195,7 @@ pub(super) mod tests {
             dtype: DataType::F32,
             grad_dtype: DataType::F32,
             device: None,
+            is_sparse: false,
             role: ParamRole::Trained,
             tag: 0,
         }

@@ -6,12 +6,14 @@ use super::device::GradStream;
 use super::memory::GradMemory;
 use super::options::ReducerOptions;
 use super::param::Param;
+use super::sparse::SparseInput;
 use super::task::{BucketJob, Collect, Deliver, Factor, StepLog, StepSums};
 use crate::api::group::Group;
 use crate::api::work::Work;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -57,6 +59,8 @@ pub(super) struct Step {
     pub(super) works: Vec<Arc<Work>>,
     pub(super) sums: Option<Arc<StepSums>>,
     pub(super) notes: Arc<StepLog>,
+    /// The rows of sparse gradients, by parameter.
+    pub(super) sparse: HashMap<usize, SparseInput>,
     /// The order in which gradients became ready.
     pub(super) order: Vec<usize>,
     /// Why buckets can no longer be sent.
@@ -82,6 +86,7 @@ impl Step {
             works: Vec::new(),
             sums: None,
             notes: Arc::default(),
+            sparse: HashMap::new(),
             order: Vec::new(),
             failure: None,
             votes: Arc::default(),

@@ -8,6 +8,7 @@ use super::Reducer;
 use super::ballot::Ballot;
 use super::device::GradStream;
 use super::memory::{Block, GradMemory};
+use super::sparse::SparseResult;
 use crate::api::call::{Call, CallOptions};
 use crate::api::group::Group;
 use crate::api::issue::Task;
@@ -264,6 +265,8 @@ pub(super) struct StepLog {
 #[derive(Debug, Default)]
 pub(super) struct StepNotes {
     pub(super) deferred: Vec<Deferred>,
+    /// The reduced rows of sparse gradients, by parameter.
+    pub(super) sparse: Vec<(usize, SparseResult)>,
     pub(super) bytes_reduced: u64,
     pub(super) bytes_copied: u64,
     /// How long operations ran, together.
@@ -300,6 +303,7 @@ impl StepNotes {
     /// # Errors
     /// `Backend`, of a device.
     pub(super) fn undo(&mut self, device: Option<&GradStream>) -> Result<Vec<Deferred>> {
+        self.sparse.clear();
         let deferred = std::mem::take(&mut self.deferred);
         let overwritten = deferred.iter().filter(|copy| copy.when == DeferredIf::Unused);
         overwritten.map(|copy| copy.copy(device)).collect::<Result<Vec<()>>>()?;

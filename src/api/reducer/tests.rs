@@ -33,6 +33,7 @@ fn param(name: &str, grad: Option<f64>) -> Param {
         dtype: DataType::F64,
         grad_dtype: DataType::F64,
         device: None,
+        is_sparse: false,
         role: ParamRole::Trained,
         tag: 0,
     }
