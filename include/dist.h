@@ -4467,8 +4467,8 @@ typedef struct dist_reducer_options_t {
      */
     uint64_t flags;
     /**
-     * A bucket is sent once it has so many bytes; 0 for what suits the transport: 1 MiB in shared
-     * memory, 4 MiB between hosts, 25 MiB for device memory.
+     * A bucket is sent once it has so many bytes; 0 for what suits the transport: 1 MiB for host
+     * memory, 25 MiB for device memory.
      */
     size_t bucket_bytes;
     /**

@@ -205,8 +205,8 @@ pub struct dist_reducer_options_t {
     pub struct_size: usize,
     /// The sum of DIST_REDUCER_ constants; or 0.
     pub flags: u64,
-    /// A bucket is sent once it has so many bytes; 0 for what suits the transport: 1 MiB in shared
-    /// memory, 4 MiB between hosts, 25 MiB for device memory.
+    /// A bucket is sent once it has so many bytes; 0 for what suits the transport: 1 MiB for host
+    /// memory, 25 MiB for device memory.
     pub bucket_bytes: usize,
     /// The same for the first bucket of each element type, device and tag; 0 for the smaller of
     /// `bucket_bytes` and 1 MiB.

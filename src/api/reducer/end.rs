@@ -309,8 +309,7 @@ impl Reducer {
             return Ok(());
         }
         state.wants_order = false;
-        let layout =
-            Layout::in_order(&self.params, &order, self.options.limits(group, &self.params));
+        let layout = Layout::in_order(&self.params, &order, self.options.limits(&self.params));
         if layout == state.memory.layout {
             return Ok(());
         }

@@ -159,7 +159,7 @@ impl Reducer {
         let given = options.layout.as_deref().map(|bytes| Layout::import(&params, bytes));
         let (own, is_given) = match given {
             Some(layout) => (layout?, true),
-            None => (Layout::reversed(&params, options.limits(group, &params)), false),
+            None => (Layout::reversed(&params, options.limits(&params)), false),
         };
         let has_places = params.iter().any(|param| param.is_trained() && param.grad.is_none());
         let follows_order =

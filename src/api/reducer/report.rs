@@ -150,7 +150,7 @@ impl Reducer {
             .collect();
         let sizes: Vec<String> =
             memory.layout.buckets.iter().map(|bucket| bucket.bytes.to_string()).collect();
-        let limits = self.options.limits(group, &self.params);
+        let limits = self.options.limits(&self.params);
         let places = self.params.iter().any(|param| param.is_trained() && param.grad.is_none());
         crate::log!(
             log::Level::Info,
