@@ -1,5 +1,5 @@
 /*
- * Sparse gradients: each rank passes some rows of an embedding, and all ranks get the sums of all rows, for each division, with
+ * Sparse gradients: each rank passes some rows of an embedding, and all ranks get the sums of all rows. Tested are each division,
  * rows that come several times, ranks without rows, clipping, and a step that is repeated.
  */
 #include "ranks.h"
@@ -176,9 +176,13 @@ static void repeated(const struct rank *me)
     dist_reducer_t *reducer = make_reducer(me, DIST_REDUCER_RETRYABLE, DIST_DIVIDE_WORLD);
     dist_group_t *left = NULL;
     struct rows rows;
+    const int64_t wrong_row = 0;
+    const float wrong_values[WIDTH] = { 1e6f, 1e6f, 1e6f };
     REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
     REQUIRE_OK(dist_reducer_begin(reducer, 0, 0));
     mark(me, reducer, &rows, 0);
+    /* Rows of a mark that is refused are not sent. */
+    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &wrong_row, wrong_values, 1), DIST_ERR_INVALID_ARGUMENT, "marked twice");
     if (me->rank == 0) {
         CHECK_OK(dist_group_abort(me->group, "a test"));
     }

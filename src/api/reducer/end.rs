@@ -65,7 +65,9 @@ impl Reducer {
     pub fn end(self: &Arc<Self>, vote: u64, deliver: Deliver) -> Result<()> {
         callbacks::refuse_to_block("dist_reducer_end")?;
         let begun = Instant::now();
-        let outcome = match self.begin_end(vote, deliver, None)? {
+        let ended = self.begin_end(vote, deliver, None)?;
+        let communicates = matches!(ended, Ended::With(_));
+        let outcome = match ended {
             Ended::Now(outcome) => outcome,
             Ended::With(work) => {
                 work.will_be_awaited();
@@ -76,7 +78,9 @@ impl Reducer {
             self.await_step();
         }
         let called = self.await_callbacks();
-        self.settled().totals.exposed(begun.elapsed());
+        if communicates {
+            self.settled().totals.exposed(begun.elapsed());
+        }
         outcome.and(called)
     }
 

@@ -29,10 +29,11 @@ impl Reducer {
                 state.group()?
             };
             if self.options.broadcasts_buffers {
-                self.broadcast_in(&group, self.lock().last_active, Values::BUFFERS)?;
+                let lowest = self.lowest_rank_with_data();
+                self.broadcast_in(&group, lowest, Values::BUFFERS)?;
             }
             if !self.shadow_step()? {
-                let last = self.lock().last_active;
+                let last = self.lowest_rank_with_data();
                 self.broadcast_in(&group, last, Values::ALL)?;
                 return Ok(steps);
             }

@@ -120,7 +120,7 @@ impl Reducer {
     }
 
     /// The rank whose buffers count: the lowest one that had data in the last step.
-    fn lowest_rank_with_data(&self) -> usize {
+    pub(super) fn lowest_rank_with_data(&self) -> usize {
         self.lock().last_active
     }
 
@@ -237,11 +237,6 @@ impl Reducer {
         (mark, rows): (Mark, Option<SparseInput>),
     ) -> Result<()> {
         let name = &self.check_form(param, mark, rows)?.name;
-        if let Some(rows) = rows
-            && step.sparse.insert(param, rows).is_some()
-        {
-            return Err(marked_twice(name, step.number));
-        }
         let expected = state.expected_marks.as_ref().map(|marks| marks[param]);
         let known = step.marks[param];
         if mark == Mark::Unused {
@@ -262,10 +257,12 @@ impl Reducer {
         }
         match known {
             Mark::Open => step.resolve(&state.memory, param, mark),
-            // The first step of a static graph counts the marks.
-            Mark::Ready if step.is_held_back => {}
+            // The first step of a static graph counts the marks. Rows are passed once.
+            Mark::Ready if step.is_held_back && rows.is_none() => {}
             _ => return Err(marked_twice(name, step.number)),
         }
+        // Only rows of an accepted mark: a repeated step sends them again.
+        step.sparse.extend(rows.map(|rows| (param, rows)));
         Ok(())
     }
 

@@ -301,23 +301,14 @@ impl State {
     }
 }
 
-/// Refuses what the group or its back end cannot do.
+/// Refuses gradients that the group or its back end cannot reduce.
 fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOptions) -> Result<()> {
-    let scales = options.is_uneven || matches!(options.divide, Divide::Initial | Divide::Weighted);
-    if options.divide == Divide::None && options.is_uneven {
-        // Sums need no number of ranks.
-        return check_op(group, params, options, ReduceOp::Sum);
-    }
-    check_op(group, params, options, if scales { ReduceOp::PremulSum } else { ReduceOp::Avg })
-}
-
-fn check_op(
-    group: &Arc<Group>,
-    params: &[Param],
-    options: &ReducerOptions,
-    op: ReduceOp,
-) -> Result<()> {
-    let op = if options.divide == Divide::None { ReduceOp::Sum } else { op };
+    let op = match options.divide {
+        Divide::None => ReduceOp::Sum,
+        Divide::World if !options.is_uneven => ReduceOp::Avg,
+        // Its divisor may be another number than that of the ranks.
+        Divide::World | Divide::Initial | Divide::Weighted => ReduceOp::PremulSum,
+    };
     for param in params.iter().filter(|param| param.is_trained()) {
         let title = || format!("the gradient of parameter \"{}\"", param.name);
         if let Some(device) = param.device {

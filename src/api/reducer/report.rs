@@ -5,7 +5,7 @@
 
 use super::ballot::Ballot;
 use super::step::Step;
-use super::{Phase, Reducer, State};
+use super::{Reducer, State};
 use crate::api::group::Group;
 use crate::base::debug::{self, Level};
 use crate::base::log;
@@ -215,10 +215,5 @@ impl Reducer {
             ballot.votes(),
             ballot.voters()
         );
-    }
-
-    /// Whether no step is under way.
-    pub fn is_idle(&self) -> bool {
-        matches!(self.settled().phase, Phase::Idle)
     }
 }

@@ -19,14 +19,23 @@ const LARGEST: u64 = 64 << 20;
 
 /// Reads a file.
 pub(crate) fn read(path: &Path) -> Result<Results, Failure> {
-    let failed = |why: String| Failure::new(format!("{}: {why}", path.display()));
-    let size = fs::metadata(path).map_err(|cause| failed(cause.to_string()))?.len();
+    parse(&json(path)?)
+        .map_err(|what| wrong(path, format!("{what} is not what dist-bench --json writes")))
+}
+
+/// The JSON of a file of results.
+pub(crate) fn json(path: &Path) -> Result<Value, Failure> {
+    let size = fs::metadata(path).map_err(|cause| wrong(path, cause))?.len();
     if size > LARGEST {
-        return Err(failed("it is too large for a result of dist-bench".to_owned()));
+        return Err(wrong(path, "it is too large for a result of dist-bench"));
     }
-    let bytes = fs::read(path).map_err(|cause| failed(cause.to_string()))?;
-    let value = serde_json::from_slice(&bytes).map_err(|cause| failed(cause.to_string()))?;
-    parse(&value).map_err(|what| failed(format!("{what} is not what dist-bench --json writes")))
+    let bytes = fs::read(path).map_err(|cause| wrong(path, cause))?;
+    serde_json::from_slice(&bytes).map_err(|cause| wrong(path, cause))
+}
+
+/// The failure to read a file.
+pub(crate) fn wrong(path: &Path, why: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{}: {why}", path.display()))
 }
 
 /// All of it; else what cannot be understood.

@@ -6,12 +6,9 @@ use super::plan::{Compute, GroupRun, Workload};
 use super::results::{Figures, LIMITS, Measured};
 use crate::Failure;
 use crate::machine::Machine;
+use crate::read;
 use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
-
-/// No result is larger than this, in bytes.
-const LARGEST: u64 = 64 << 20;
 
 /// All that one run of the program measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,15 +77,8 @@ fn figures_json(measured: &Measured, figures: &Figures) -> Value {
 
 /// Reads a file.
 pub(super) fn read(path: &Path) -> Result<Results, Failure> {
-    let failed = |why: String| Failure::new(format!("{}: {why}", path.display()));
-    let size = fs::metadata(path).map_err(|cause| failed(cause.to_string()))?.len();
-    if size > LARGEST {
-        return Err(failed("it is too large for a result of dist-bench".to_owned()));
-    }
-    let bytes = fs::read(path).map_err(|cause| failed(cause.to_string()))?;
-    let value = serde_json::from_slice(&bytes).map_err(|cause| failed(cause.to_string()))?;
-    parse(&value)
-        .ok_or_else(|| failed("it is not what dist-bench --training --json writes".to_owned()))
+    let why = "it is not what dist-bench --training --json writes";
+    parse(&read::json(path)?).ok_or_else(|| read::wrong(path, why))
 }
 
 fn parse(value: &Value) -> Option<Results> {
